@@ -1,0 +1,24 @@
+# `make grade` grades all nine stages, `make test` runs the project's own tests.
+# Both need python3 (3.11 or newer) only; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: grade test lint clean
+
+grade: .venv/.installed
+	$(BIN)/python autograder.py
+	$(BIN)/python autograder_optional.py
+
+test: .venv/.installed
+	$(BIN)/python -m pytest -n auto
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv *.egg-info

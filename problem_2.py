@@ -1,0 +1,236 @@
+"""Problem 2 -- weighted row-sum: the first Triton kernels.
+
+Attention is matrix products with a sum in between.  This stage takes the sum
+alone and learns Triton on it: programs, offsets, masks, and who owns what.
+
+A Triton kernel is a function that runs many times at once.  Each run is a
+*program*; tl.program_id says which one it is, and from that number it works out
+which tile of the result is its own.  It computes addresses (pointer + index *
+stride, for a whole tile at a time), loads, computes in registers, and stores.
+Lanes that fall outside the tensor are switched off with a mask: without one the
+last program would read and write memory that belongs to someone else.
+
+Forward     y[i]     = sum_j x[i, j] * w[j]
+Backward    dx[i, j] = dy[i] * w[j]
+            dw[j]    = sum_i dy[i] * x[i, j]
+
+Shapes      x, dx: (M, N)    w, dw: (N,)    y, dy: (M,)
+Dtypes      float16, bfloat16 or float32 on entry.  Sums run in float32; each
+            result comes back in the dtype of the tensor it describes.
+
+Who owns what.  A program owns a tile of the *output* and walks the axis that
+is summed away.  No address has two writers, so no atomics are needed:
+
+    kernel   owns                 walks
+    fwd      BLOCK_M rows of y    columns, BLOCK_N at a time
+    dx       one tile of dx       nothing
+    dw       BLOCK_N cols of dw   rows, BLOCK_M at a time
+
+Keep this table in mind: problem 8 asks the same question of dq, dk and dv.
+
+Check       python autograder.py --p2
+Stuck       python autograder.py --hint 2.1      (any step number)
+By hand     TRITON_INTERPRET=1 python problem_2.py runs the kernels without a GPU,
+            as ordinary Python: print() works inside them
+Source      the Triton tutorials on vector addition and fused softmax, triton-lang.org
+"""
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+
+# Tile shape.  Powers of two (tl.arange demands it); 16 * 128 float32 values
+# are 8 KiB, little enough to stay in registers at the default 4 warps.
+BLOCK_M = 16
+BLOCK_N = 128
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as Python
+
+
+# ------------------------------------------------------------------ reference
+def torch_weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The formula, in float32, with no thought for speed.  x (M, N), w (N,) -> y (M,)."""
+    return (x.float() * w.float()).sum(dim=1).to(x.dtype)
+
+
+# -------------------------------------------------------------------- kernels
+@triton.jit
+def _fwd_kernel(
+    x_ptr, w_ptr, y_ptr, M, N,
+    stride_xm, stride_xn, stride_wn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Fill BLOCK_M entries of y.  Grid: (cdiv(M, BLOCK_M),)."""
+    # Step 2.1 -- Which rows are mine?
+    #   offs_m: this program's BLOCK_M row numbers, in int64 because
+    #           index * stride passes 2**31 on a large x.
+    #   mask_m: which of them exist.  The last program may overhang M.
+    # BEGIN SOLUTION 2.1
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    mask_m = offs_m < M
+    # END SOLUTION 2.1
+
+    acc = tl.zeros([BLOCK_M], dtype=tl.float32)
+    for start_n in range(0, N, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N).to(tl.int64)
+        mask_n = offs_n < N
+
+        # Step 2.2 -- Load one (BLOCK_M, BLOCK_N) tile of x and BLOCK_N weights.
+        #   An address is base + index * stride on each axis; [:, None] and
+        #   [None, :] turn two index vectors into a grid of addresses.
+        #   Overhanging lanes must read 0, the value that leaves a sum alone.
+        # BEGIN SOLUTION 2.2
+        x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
+        x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)
+        w = tl.load(w_ptr + offs_n * stride_wn, mask=mask_n, other=0.0)
+        # END SOLUTION 2.2
+
+        # Step 2.3 -- Add this tile's share of each row to acc.
+        #   Widen to float32 *before* multiplying: a float16 product is already rounded.
+        # BEGIN SOLUTION 2.3
+        acc += tl.sum(x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1)
+        # END SOLUTION 2.3
+
+    tl.store(y_ptr + offs_m, acc.to(y_ptr.dtype.element_ty), mask=mask_m)
+
+
+@triton.jit
+def _dx_kernel(
+    dy_ptr, w_ptr, dx_ptr, M, N,
+    stride_dym, stride_wn, stride_dxm, stride_dxn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Fill one tile of dx.  Grid: (cdiv(M, BLOCK_M) * cdiv(N, BLOCK_N),).
+
+    One axis for both directions: a grid's first axis is the only one that may
+    exceed 65,535 programs.
+    """
+    num_n = tl.cdiv(N, BLOCK_N)
+    offs_m = (tl.program_id(0) // num_n).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = (tl.program_id(0) % num_n).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_m, mask_n = offs_m < M, offs_n < N
+
+    # Step 2.4 -- Load dy and w, form their outer product, store the tile.
+    #   x is not needed: y is linear in x, so dx depends on w alone.
+    # BEGIN SOLUTION 2.4
+    dy = tl.load(dy_ptr + offs_m * stride_dym, mask=mask_m, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + offs_n * stride_wn, mask=mask_n, other=0.0).to(tl.float32)
+    dx = dy[:, None] * w[None, :]
+    dx_ptrs = dx_ptr + offs_m[:, None] * stride_dxm + offs_n[None, :] * stride_dxn
+    tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask_m[:, None] & mask_n[None, :])
+    # END SOLUTION 2.4
+
+
+@triton.jit
+def _dw_kernel(
+    dy_ptr, x_ptr, dw_ptr, M, N,
+    stride_dym, stride_xm, stride_xn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Fill BLOCK_N entries of dw.  Grid: (cdiv(N, BLOCK_N),)."""
+    offs_n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_n = offs_n < N
+
+    acc = tl.zeros([BLOCK_N], dtype=tl.float32)
+    for start_m in range(0, M, BLOCK_M):
+        # Step 2.5 -- The forward loop turned on its side: walk rows, reduce over axis 0.
+        #   Row numbers reach the same addresses as in step 2.1; keep them in int64.
+        # BEGIN SOLUTION 2.5
+        offs_m = start_m + tl.arange(0, BLOCK_M).to(tl.int64)
+        mask_m = offs_m < M
+        x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
+        x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)
+        dy = tl.load(dy_ptr + offs_m * stride_dym, mask=mask_m, other=0.0)
+        acc += tl.sum(dy.to(tl.float32)[:, None] * x.to(tl.float32), axis=0)
+        # END SOLUTION 2.5
+
+    tl.store(dw_ptr + offs_n, acc.to(dw_ptr.dtype.element_ty), mask=mask_n)
+
+
+# ----------------------------------------------------------- launch and autograd
+def weighted_row_sum_forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Launch the forward kernel.
+
+    Args:
+        x: (M, N), any strides; float16, bfloat16 or float32.
+        w: (N,), any stride; same dtype and device as x.
+
+    Returns:
+        y: (M,), contiguous, dtype of x.
+
+    Raises:
+        ValueError, TypeError: a shape, dtype or device breaks the contract above.
+    """
+    _check(x, w)
+    M, N = x.shape
+    y = torch.empty(M, device=x.device, dtype=x.dtype)
+    with torch.cuda.device(x.get_device()):  # launch where the data is; does nothing on a CPU
+        _fwd_kernel[(triton.cdiv(M, BLOCK_M),)](
+            x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0), BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        )
+    return y
+
+
+class WeightedRowSumFunction(torch.autograd.Function):
+    """Connects the three kernels to autograd.  First derivatives only."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return weighted_row_sum_forward(x, w)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        M, N = x.shape
+        grid_m, grid_n = triton.cdiv(M, BLOCK_M), triton.cdiv(N, BLOCK_N)
+        dx = dw = None
+        # Step 2.6 -- Allocate and launch; leave None where ctx.needs_input_grad is False.
+        #   Gradients go back in the order of forward's arguments, dx then dw.
+        #   dy can be a broadcast view: y.sum().backward() sends stride 0.  Pass
+        #   dy.stride(0) on; never assume 1.  Grids: see the kernels' docstrings.
+        # BEGIN SOLUTION 2.6
+        with torch.cuda.device(x.get_device()):
+            if ctx.needs_input_grad[0]:
+                dx = torch.empty(M, N, device=x.device, dtype=x.dtype)
+                _dx_kernel[(grid_m * grid_n,)](
+                    dy, w, dx, M, N, dy.stride(0), w.stride(0), dx.stride(0), dx.stride(1),
+                    BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+                )
+            if ctx.needs_input_grad[1]:
+                dw = torch.empty(N, device=w.device, dtype=w.dtype)
+                _dw_kernel[(grid_n,)](
+                    dy, x, dw, M, N, dy.stride(0), x.stride(0), x.stride(1),
+                    BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+                )
+        # END SOLUTION 2.6
+        return dx, dw
+
+
+def weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Differentiable y = x @ w.  Contract: see weighted_row_sum_forward."""
+    return WeightedRowSumFunction.apply(x, w)
+
+
+def _check(x: torch.Tensor, w: torch.Tensor) -> None:
+    """Refuse bad input here: inside a kernel it would be a silent wrong read."""
+    if x.dim() != 2 or w.dim() != 1 or x.shape[1] != w.shape[0] or x.numel() == 0:
+        raise ValueError(f"want x (M, N), w (N,), not empty; got {list(x.shape)}, {list(w.shape)}")
+    if x.dtype != w.dtype or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise TypeError(f"want float16, bfloat16 or float32 for both; got {x.dtype}, {w.dtype}")
+    if x.device != w.device:
+        raise ValueError(f"want one device; got x on {x.device}, w on {w.device}")
+    if not x.is_cuda and not INTERPRETED:
+        raise ValueError(f"want CUDA tensors, or TRITON_INTERPRET=1 at start; got {x.device}")
+
+
+if __name__ == "__main__":  # a look, not a test
+    x, w = torch.randn(5, 300), torch.randn(300)
+    if torch.cuda.is_available():
+        x, w = x.cuda(), w.cuda()
+    print("triton ", weighted_row_sum(x, w).tolist())
+    print("torch  ", torch_weighted_row_sum(x, w).tolist())

@@ -1,0 +1,80 @@
+import pytest
+import torch
+
+from problem_5 import flash_attention_forward
+from tests import kernel_checks
+
+
+@pytest.mark.parametrize("setting", kernel_checks.settings(5, kernel_checks.CPU_AXES), ids=str)
+def test_output_and_gradients_match_float64(setting, device):
+    worst = kernel_checks.error_over_limit(setting, device)
+    assert max(worst.values()) <= 1, worst
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("setting", kernel_checks.settings(5, kernel_checks.GPU_AXES), ids=str)
+def test_output_and_gradients_match_float64_on_the_gpu(setting):
+    worst = kernel_checks.error_over_limit(setting, "cuda")
+    assert max(worst.values()) <= 1, worst
+
+
+@pytest.mark.parametrize("shift", [-128.0, 128.0])
+def test_shifted_scores_change_nothing(shift, device):
+    q, k, v = torch.randn(3, 1, 1, 100, 16, device=device)
+    q[..., 0], k[..., 0] = 16.0, 0.0
+    o = flash_attention_forward(q, k, v)
+    k[..., 0] = shift / 4  # adds 16 * shift / 4 / sqrt(16) = shift to every score
+    assert (flash_attention_forward(q, k, v) - o).abs().max() < 5e-3
+
+
+def _effective(N, HQ=1, HKV=1, device="cpu", **options):
+    """Which keys each query really sees, read off with one-hot values: bool (HQ, N, N)."""
+    q = torch.zeros(1, HQ, N, 128, device=device)
+    k = torch.zeros(1, HKV, N, 128, device=device)
+    v = torch.zeros(1, HKV, N, 128, device=device)
+    v[0, :, :, :N] = torch.eye(N, device=device)
+    return (flash_attention_forward(q, k, v, **options)[0, :, :, :N] > 0).cpu()
+
+
+@pytest.mark.parametrize("N", [1, 63, 64, 65, 128])
+def test_every_query_sees_itself_and_what_came_before(N, device):
+    assert torch.equal(_effective(N, device=device)[0], torch.ones(N, N).tril().bool())
+
+
+def test_leaving_the_causal_mask_out_is_refused():
+    with pytest.raises(ValueError, match="want is_causal=True"):
+        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16), is_causal=False)
+
+
+@pytest.mark.parametrize(("HQ", "HKV"), [(6, 2), (6, 3), (4, 1), (3, 3)])
+def test_query_heads_are_grouped_contiguously(HQ, HKV, device):
+    q, k = torch.randn(1, HQ, 5, 16, device=device), torch.randn(1, HKV, 5, 16, device=device)
+    v = torch.arange(HKV, dtype=torch.float32, device=device).view(1, HKV, 1, 1).expand(1, HKV, 5, 16)
+    o = flash_attention_forward(q, k, v)
+    want = torch.arange(HQ, dtype=torch.float32, device=device) // (HQ // HKV)
+    assert torch.allclose(o, want.view(1, HQ, 1, 1).expand_as(o), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((1, 2, 4, 16), (1, 2, 5, 16), (1, 2, 5, 16)), r"want q \(B, HQ, N, D\)"),
+        (((1, 4, 4, 16), (1, 3, 4, 16), (1, 3, 4, 16)), "want HQ a multiple of HKV; got 4, 3"),
+        (((1, 2, 4, 16), (1, 4, 4, 16), (1, 4, 4, 16)), "want HQ a multiple of HKV; got 2, 4"),
+        (((2, 2, 4, 16), (1, 2, 4, 16), (1, 2, 4, 16)), r"want q \(B, HQ, N, D\)"),
+        (((1, 2, 4, 16), (1, 2, 4, 16), (1, 1, 4, 16)), r"want q \(B, HQ, N, D\)"),
+        (((1, 2, 4, 129),) * 3, "want D <= 128; got 129"),
+        (((1, 2, 0, 16),) * 3, "not empty"),
+        (((4, 16),) * 3, r"want q \(B, HQ, N, D\)"),
+    ],
+)
+def test_shapes_it_cannot_honour_are_refused(shapes, message):
+    with pytest.raises(ValueError, match=message):
+        flash_attention_forward(*(torch.randn(*shape) for shape in shapes))
+
+
+def test_other_dtypes_are_refused():
+    with pytest.raises(TypeError, match="want float16, bfloat16 or float32; got torch.float64"):
+        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16, dtype=torch.float64))
+    with pytest.raises(TypeError, match="want one dtype"):
+        flash_attention_forward(torch.randn(1, 1, 4, 16), *torch.randn(2, 1, 1, 4, 16).half())

@@ -1,0 +1,170 @@
+import pytest
+import torch
+
+from problem_9 import flash_swda_with_sink
+from tests import kernel_checks
+
+
+@pytest.mark.parametrize("setting", kernel_checks.settings(9, kernel_checks.CPU_AXES), ids=str)
+def test_output_and_gradients_match_float64(setting, device):
+    worst = kernel_checks.error_over_limit(setting, device)
+    assert max(worst.values()) <= 1, worst
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("setting", kernel_checks.settings(9, kernel_checks.GPU_AXES), ids=str)
+def test_output_and_gradients_match_float64_on_the_gpu(setting):
+    worst = kernel_checks.error_over_limit(setting, "cuda")
+    assert max(worst.values()) <= 1, worst
+
+
+@pytest.mark.parametrize("shift", [-128.0, 128.0])
+def test_shifted_scores_change_nothing(shift, device):
+    q, k, v = torch.randn(3, 1, 1, 100, 16, device=device)
+    q[..., 0], k[..., 0] = 16.0, 0.0
+    o = flash_swda_with_sink(q, k, v, 33, 5)
+    k[..., 0] = shift / 4  # adds 16 * shift / 4 / sqrt(16) = shift to every score
+    assert (flash_swda_with_sink(q, k, v, 33, 5) - o).abs().max() < 5e-3
+
+
+def _effective(N, HQ=1, HKV=1, device="cpu", **options):
+    """Which keys each query really sees, read off with one-hot values: bool (HQ, N, N)."""
+    q = torch.zeros(1, HQ, N, 128, device=device)
+    k = torch.zeros(1, HKV, N, 128, device=device)
+    v = torch.zeros(1, HKV, N, 128, device=device)
+    v[0, :, :, :N] = torch.eye(N, device=device)
+    return (flash_swda_with_sink(q, k, v, **options)[0, :, :, :N] > 0).cpu()
+
+
+def test_only_the_gradients_asked_for_are_computed(device):
+    q = torch.randn(1, 2, 9, 16, device=device)
+    k, v = torch.randn(2, 1, 1, 9, 16, device=device)
+    flash_swda_with_sink(q, k, v.requires_grad_(), 5).sum().backward()
+    assert v.grad is not None
+    flash_swda_with_sink(q.requires_grad_(), k, v, 5).sum().backward()
+    assert q.grad is not None and k.grad is None
+
+
+def test_the_same_call_gives_the_same_bits(device):
+    q = torch.randn(2, 4, 130, 32, device=device, requires_grad=True)
+    k, v = (torch.randn(2, 2, 130, 32, device=device, requires_grad=True) for _ in "kv")
+    do = torch.randn_like(q)
+    runs = [torch.autograd.grad(flash_swda_with_sink(q, k, v, 40, 3), (q, k, v), do) for _ in range(3)]
+    for grads in runs[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(grads, runs[0], strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU multiplies float32 in TF32")
+def test_gradients_pass_gradcheck():
+    # float32 inside, so a large step and a tolerance to match
+    q = torch.randn(1, 2, 4, 4, requires_grad=True)
+    k, v = (torch.randn(1, 1, 4, 4, requires_grad=True) for _ in "kv")
+    sink_logits = torch.randn(2, requires_grad=True)
+
+    def attend(q, k, v, sink_logits):
+        return flash_swda_with_sink(q, k, v, 2, 1, sink_logits=sink_logits)
+
+    inputs = (q, k, v, sink_logits)
+    assert torch.autograd.gradcheck(attend, inputs, eps=1e-2, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("sink_size", [0, 1, 64, 70, 10**12])
+@pytest.mark.parametrize("window_size", [1, 17, 64, 100, None])
+def test_window_and_sinks_are_a_union(window_size, sink_size, device):
+    i = torch.arange(128)
+    age = i[:, None] - i[None, :]
+    want = (age >= 0) & ((age < (window_size or 128)) | (i[None, :] < sink_size))
+    got = _effective(128, device=device, window_size=window_size, sink_size=sink_size)[0]
+    assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("sink_size", [0, 1, 64, 70])
+@pytest.mark.parametrize("window_size", [1, 17, 64, 100, None])
+def test_dv_reaches_exactly_the_keys_a_query_sees(window_size, sink_size, device):
+    # dv = P^T do: with one-hot do it is the attention matrix, transposed
+    q, k = torch.zeros(2, 1, 1, 128, 128, device=device)
+    v = torch.zeros(1, 1, 128, 128, device=device, requires_grad=True)
+    o = flash_swda_with_sink(q, k, v, window_size, sink_size)
+    (dv,) = torch.autograd.grad(o, v, torch.eye(128, device=device)[None, None])
+    i = torch.arange(128)
+    age = i[:, None] - i[None, :]
+    want = (age >= 0) & ((age < (window_size or 128)) | (i[None, :] < sink_size))
+    assert torch.equal((dv[0, 0].T > 0).cpu(), want)
+
+
+def test_a_sink_logit_is_one_more_key_without_a_value(device):
+    q, k, v = torch.randn(3, 1, 2, 70, 16, device=device)
+    sink_logits = torch.tensor([2.0, -1.0], device=device)
+    o = flash_swda_with_sink(q, k, v, None, sink_logits=sink_logits)
+    s = (q.double() @ k.double().mT / 4).masked_fill(
+        torch.ones(70, 70, device=device).triu(1).bool(), -torch.inf
+    )
+    s = torch.cat([s, sink_logits.double().view(1, 2, 1, 1).expand(1, 2, 70, 1)], -1)
+    want = torch.softmax(s, -1)[..., :-1] @ v.double()
+    assert (o - want).norm() / want.norm() < 2e-3
+
+
+def test_a_sink_logit_of_minus_infinity_is_no_sink(device):
+    q, k, v = torch.randn(3, 1, 2, 70, 16, device=device)
+    none = flash_swda_with_sink(q, k, v, 9)
+    nothing = torch.full((2,), -torch.inf, device=device)
+    assert torch.equal(flash_swda_with_sink(q, k, v, 9, sink_logits=nothing), none)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_gradient_of_the_sink_logits_has_their_dtype(dtype, device):
+    if dtype == torch.bfloat16 and device == "cpu":
+        pytest.skip("the interpreter has no bfloat16")
+    q, k, v = torch.randn(3, 1, 2, 9, 16, device=device)
+    sink_logits = torch.randn(2, device=device).to(dtype).requires_grad_()
+    flash_swda_with_sink(q, k, v, 5, sink_logits=sink_logits).sum().backward()
+    assert sink_logits.grad.dtype == dtype and sink_logits.grad.shape == (2,)
+
+
+def test_a_gradient_for_the_sink_logits_alone(device):
+    q, k, v = torch.randn(3, 1, 2, 9, 16, device=device)
+    sink_logits = torch.zeros(2, device=device, requires_grad=True)
+    flash_swda_with_sink(q, k, v, 5, sink_logits=sink_logits).sum().backward()
+    assert sink_logits.grad is not None and q.grad is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window_size": 0}, "want an integer window_size >= 1, or None; got 0"),
+        ({"window_size": 2.5}, "want an integer window_size >= 1, or None; got 2.5"),
+        ({"window_size": 4, "sink_size": -1}, "want an integer sink_size >= 0; got -1"),
+        ({"window_size": 4, "is_causal": False}, "want is_causal=True with a window"),
+        ({"window_size": None, "scale": 0.0}, "want scale > 0 and finite; got 0.0"),
+        ({"window_size": None, "sink_logits": torch.zeros(3)}, r"want sink_logits \(HQ,\)"),
+        ({"window_size": None, "sink_logits": torch.zeros(1).int()}, r"want sink_logits"),
+    ],
+)
+def test_options_it_cannot_honour_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        flash_swda_with_sink(*torch.randn(3, 1, 1, 4, 16), **options)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((1, 2, 4, 16), (1, 2, 5, 16), (1, 2, 5, 16)), r"want q \(B, HQ, N, D\)"),
+        (((1, 4, 4, 16), (1, 3, 4, 16), (1, 3, 4, 16)), "want HQ a multiple of HKV; got 4, 3"),
+        (((1, 2, 4, 16), (1, 4, 4, 16), (1, 4, 4, 16)), "want HQ a multiple of HKV; got 2, 4"),
+        (((2, 2, 4, 16), (1, 2, 4, 16), (1, 2, 4, 16)), r"want q \(B, HQ, N, D\)"),
+        (((1, 2, 4, 16), (1, 2, 4, 16), (1, 1, 4, 16)), r"want q \(B, HQ, N, D\)"),
+        (((1, 2, 4, 129),) * 3, "want D <= 128; got 129"),
+        (((1, 2, 0, 16),) * 3, "not empty"),
+        (((4, 16),) * 3, r"want q \(B, HQ, N, D\)"),
+    ],
+)
+def test_shapes_it_cannot_honour_are_refused(shapes, message):
+    with pytest.raises(ValueError, match=message):
+        flash_swda_with_sink(*(torch.randn(*shape) for shape in shapes), 4)
+
+
+def test_other_dtypes_are_refused():
+    with pytest.raises(TypeError, match="want float16, bfloat16 or float32; got torch.float64"):
+        flash_swda_with_sink(*torch.randn(3, 1, 1, 4, 16, dtype=torch.float64), 4)
+    with pytest.raises(TypeError, match="want one dtype"):
+        flash_swda_with_sink(torch.randn(1, 1, 4, 16), *torch.randn(2, 1, 1, 4, 16).half(), 4)
