@@ -189,11 +189,12 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device) -> dict:
     row_bytes = BLOCK_D * dtype.itemsize
     if major in (9, 10):  # Hopper, Blackwell B200: 227 KiB of shared memory feed the matrix units
         BLOCK_M, BLOCK_N = 64, 64 if row_bytes <= 256 else 32
+        num_stages = 3 if row_bytes <= 128 else 2  # k and v tiles on their way at a time
     elif major >= 8:  # Ampere, Ada, Blackwell RTX: both factors of a product sit in registers
         BLOCK_M, BLOCK_N = 64 if row_bytes <= 256 else 32, 64 if row_bytes <= 128 else 32
+        num_stages = 2 if row_bytes <= 128 else 3
     else:  # Turing: Triton multiplies without its matrix units, so everything is in registers
-        BLOCK_M, BLOCK_N = 32, 16
-    num_stages = 3 if row_bytes <= 128 else 2  # tiles in flight ahead of the one being multiplied
+        BLOCK_M, BLOCK_N, num_stages = 32, 16, 2
     return dict(
         BLOCK_D=BLOCK_D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=num_stages
     )

@@ -1,4 +1,4 @@
-"""Where there is no GPU the kernels run in Triton's interpreter; that must be said before any import."""
+"""Without a GPU the kernels run in Triton's interpreter, which must be said before any import."""
 
 import os
 

@@ -89,7 +89,7 @@ def all_pairs(axes: dict[str, tuple]) -> list[dict]:
 
 
 def _pairs(row: dict, names: list[str]):
-    return ((a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2) if {a, b} <= row.keys())
+    return ((a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2))
 
 
 def _gain(row: dict, name: str, value, missing: set) -> int:

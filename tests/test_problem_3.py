@@ -41,9 +41,9 @@ def test_every_query_sees_every_key(N, device):
     assert _effective(N, device=device).all()
 
 
-def test_asking_for_the_causal_mask_is_refused():
+def test_asking_for_the_causal_mask_is_refused(device):
     with pytest.raises(ValueError, match="problem 4; got True"):
-        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16), is_causal=True)
+        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16, device=device), is_causal=True)
 
 
 @pytest.mark.parametrize(

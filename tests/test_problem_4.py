@@ -41,9 +41,9 @@ def test_every_query_sees_itself_and_what_came_before(N, device):
     assert torch.equal(_effective(N, device=device)[0], torch.ones(N, N).tril().bool())
 
 
-def test_leaving_the_causal_mask_out_is_refused():
+def test_leaving_the_causal_mask_out_is_refused(device):
     with pytest.raises(ValueError, match="want is_causal=True"):
-        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16), is_causal=False)
+        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16, device=device), is_causal=False)
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_no_sinks_is_problem_6(device):
         ({"is_causal": False}, "want is_causal=True"),
     ],
 )
-def test_options_it_cannot_honour_are_refused(options, message):
+def test_options_it_cannot_honour_are_refused(options, message, device):
     with pytest.raises(ValueError, match=message):
-        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16), **options)
+        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16, device=device), **options)
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def test_the_softmax_scale_reaches_output_and_gradients(is_causal, device):
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_scale_that_is_not_positive_is_refused(scale):
+def test_a_scale_that_is_not_positive_is_refused(scale, device):
     with pytest.raises(ValueError, match="want softmax_scale > 0 and finite; got"):
-        flash_attention_gqa(*torch.randn(3, 1, 1, 4, 16), softmax_scale=scale)
+        flash_attention_gqa(*torch.randn(3, 1, 1, 4, 16, device=device), softmax_scale=scale)
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,9 @@ def test_a_gradient_for_the_sink_logits_alone(device):
         ({"window_size": None, "sink_logits": torch.zeros(1).int()}, r"want sink_logits"),
     ],
 )
-def test_options_it_cannot_honour_are_refused(options, message):
+def test_options_it_cannot_honour_are_refused(options, message, device):
     with pytest.raises(ValueError, match=message):
-        flash_swda_with_sink(*torch.randn(3, 1, 1, 4, 16), **options)
+        flash_swda_with_sink(*torch.randn(3, 1, 1, 4, 16, device=device), **options)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""What only a GPU shows: graphs, torch.compile, offsets past 2**31, more heads than a grid axis."""
+
+import pytest
+import torch
+
+import problem_1
+import problem_3
+import problem_4
+import problem_5
+import problem_6
+import problem_7
+import problem_8
+import problem_9
+
+pytestmark = pytest.mark.gpu
+
+STAGES = {
+    1: lambda q, k, v: problem_1.FlashAttention2Function.apply(q, k, v, True)[0],
+    3: problem_3.flash_attention_forward,
+    4: problem_4.flash_attention_forward,
+    5: problem_5.flash_attention_forward,
+    6: problem_6.flash_attention_forward,
+    7: problem_7.flash_attention_forward,
+    8: problem_8.flash_attention_gqa,
+    9: lambda q, k, v: problem_9.flash_swda_with_sink(q, k, v, 100, 4),
+}
+
+
+def _inputs(B=1, H=2, N=300, D=64, dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    return tuple(
+        torch.randn(B, H, N, D, device="cuda", dtype=dtype, requires_grad=True) for _ in "qkv"
+    )
+
+
+def _run(attend, inputs, do):
+    o = attend(*inputs)
+    return o, *torch.autograd.grad(o, inputs, do)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_torch_compile_keeps_the_graph_whole_and_the_result(stage):
+    inputs = _inputs()
+    do = torch.randn_like(inputs[0])
+    want = _run(STAGES[stage], inputs, do)
+    got = _run(torch.compile(STAGES[stage], fullgraph=True), inputs, do)
+    for x, y in zip(got, want, strict=True):
+        assert (x - y).float().norm() <= 2e-3 * y.float().norm()
+
+
+@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+def test_a_cuda_graph_replays_forward_and_backward(stage):
+    inputs = _inputs()
+    do = torch.randn_like(inputs[0])
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        _run(STAGES[stage], inputs, do)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = _run(STAGES[stage], inputs, do)
+    with torch.no_grad():
+        for x in inputs:
+            x.copy_(torch.randn_like(x))
+    graph.replay()
+    want = _run(STAGES[stage], inputs, do)
+    assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_nothing_is_recorded_without_gradients(stage):
+    with torch.no_grad():
+        assert not STAGES[stage](*_inputs()).requires_grad
+
+
+@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+def test_a_call_keeps_no_more_than_output_and_lse(stage):
+    inputs = _inputs(H=4, N=4096)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    o = STAGES[stage](*inputs)
+    lse_bytes = o.numel() // o.shape[3] * 4
+    assert torch.cuda.max_memory_allocated() - before <= o.nbytes + lse_bytes + 4096
+
+
+@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+def test_more_heads_than_a_grid_axis_holds(stage):
+    inputs = _inputs(B=3, H=22000, N=2, D=16, dtype=torch.float16)
+    do = torch.randn_like(inputs[0])
+    got = _run(STAGES[stage], inputs, do)
+    last = [x.detach()[-1:, -1:].clone().requires_grad_() for x in inputs]
+    want = _run(STAGES[stage], last, do[-1:, -1:])
+    for x, y in zip(got, want, strict=True):
+        assert torch.equal(x[-1:, -1:], y)
+
+
+@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+def test_offsets_past_two_to_the_31_are_right(stage):
+    # Rows 2**26 elements apart: row 100 starts past 2**32 elements.
+    storage = torch.empty(2**26 * 100 + 64 * 4, device="cuda", dtype=torch.float16)
+    far = [
+        storage[64 * i :].as_strided((1, 1, 101, 64), (0, 0, 2**26, 1)).copy_(
+            torch.randn(1, 1, 101, 64, device="cuda")
+        )
+        for i in range(4)
+    ]
+    near = [x.clone(memory_format=torch.contiguous_format) for x in far]
+    for x in (*far[:3], *near[:3]):
+        x.requires_grad_()
+    got = _run(STAGES[stage], far[:3], far[3])
+    want = _run(STAGES[stage], near[:3], near[3])
+    for x, y in zip(got, want, strict=True):
+        assert torch.equal(x, y)

@@ -1,0 +1,34 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel_resources import SHARED_LIMIT
+
+SCRIPT = """
+import dataclasses, json, sys, torch
+from tests.kernel_resources import Need, table
+rows = table([int(sys.argv[1])], dims=(16, 128), dtypes=(torch.float16,))
+print(json.dumps([dataclasses.asdict(r) | {"fits": r.fits} for r in rows]))
+"""
+
+
+@pytest.mark.parametrize("arch", SHARED_LIMIT)
+def test_every_kernel_compiles_and_fits(arch, tmp_path):
+    # A process of its own: this one may have told Triton to interpret.
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    env["TRITON_CACHE_DIR"] = str(tmp_path)
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(arch)], env=env, capture_output=True, text=True,
+        cwd=Path(__file__).parent.parent, timeout=300,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    rows = json.loads(run.stdout.splitlines()[-1])
+    assert len(rows) == 29  # 13 kernels at two head dimensions, and the 3 of stage 2
+    assert not [r for r in rows if not r["fits"]]
+    assert not [r for r in rows if r["seconds"] > 20]
+    if arch in (80, 90):
+        assert not [r for r in rows if r["stack"]], "spills"
