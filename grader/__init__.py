@@ -1,0 +1,1 @@
+"""The grading engine behind autograder.py and autograder_optional.py."""

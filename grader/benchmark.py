@@ -1,0 +1,199 @@
+"""Time and peak memory of a submission beside the naive reference and PyTorch's own attention.
+
+GPU only; reported, never part of a verdict.  The clock is the parent's, outside the worker: one
+request of few calls and one of many are timed, and their difference, divided by the calls between
+them, is the time of a call, for the constant cost of a request cancels.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from grader.cases import Case, build
+from grader.report import Reporter
+from grader.sandbox import Session, SubmissionError
+from grader.stages import Stage
+from reference import naive_attention
+
+ROUNDS = 7
+TARGET_SECONDS = 0.15  # of device work a round, so that a clock read from outside is exact enough
+MIB = 2**20
+SKIPPED = "timing skipped: no GPU"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation: median ms a call, spread = largest - smallest round, peak MiB.
+
+    Peak counts the inputs.  note stands in for the numbers where there are none.
+    """
+
+    name: str
+    ms: float | None = None
+    spread_ms: float | None = None
+    peak_mib: float | None = None
+    note: str = "n/a"
+
+
+def shapes(stage: Stage) -> list[Case]:
+    """The assignment's largest shape, and one of today's; with the stage's heads and mask."""
+    standard = [case for case in stage.cases("cuda", True) if case.group == "standard"]
+    if stage.number == 2:
+        return [standard[-1], replace(standard[-1], M=8192, N=16384)]
+    original = standard[-1]
+    today = replace(original, B=1, HQ=32, N=4096, D=128 if stage.number in (3, 4, 5) else 64,
+                    HKV=32 if original.HKV == original.HQ else 8)
+    if stage.number == 1:  # a Python loop over tiles: today's shape would take minutes
+        today = replace(original, HQ=16, HKV=16, N=4096, D=64)
+    return [original, today]
+
+
+def run(stage: Stage, options, source: bytes, reporter: Reporter) -> dict | None:
+    """Benchmark one passing submission and print its tables.
+
+    -> the record of the original shape for the JSON file, or None where nothing was timed.
+    """
+    if options.device != "cuda":
+        reporter.table([SKIPPED])
+        return None
+    record = None
+    for case in shapes(stage):
+        if not options.bfloat16:
+            case = replace(case, dtype=torch.float16)
+        with reporter.working(stage, f"timing ({case.label})"):
+            rows = _rows(stage, options, source, case)
+        reporter.table(table(stage, case, rows))
+        record = record or as_record(rows)
+    return record
+
+
+def as_record(rows: list[Row]) -> dict:
+    """The three rows as the JSON file names them."""
+    ours, naive, sdpa = rows
+    return {"ms": ours.ms, "spread_ms": ours.spread_ms, "naive_ms": naive.ms, "sdpa_ms": sdpa.ms,
+            "peak_mib": ours.peak_mib, "naive_peak_mib": naive.peak_mib}
+
+
+def table(stage: Stage, case: Case, rows: list[Row]) -> list[str]:
+    """The benchmark lines, in the shape the assignment's readers know."""
+    work = " forward + backward," if case.grads else ""
+    lines = ["", "--- Benchmark Results ---",
+             f"Benchmarking for:{work} {case.label}, {str(case.dtype).removeprefix('torch.')}",
+             f"{'Implementation':<25} | {'Avg Time (ms)':<20} | {'Peak Memory (MiB)':<18}",
+             "-" * 69]
+    for row in rows:
+        if row.ms is None:
+            lines.append(f"{row.name:<25} | {row.note:<20} | {row.note:<18}".rstrip())
+            continue
+        timed = f"{row.ms:.4f} (±{row.spread_ms / 2:.4f})"
+        lines.append(f"{row.name:<25} | {timed:<20} | {row.peak_mib:<18.2f}".rstrip())
+    ours, naive = rows[0], rows[1]
+    if ours.ms and naive.ms:
+        name = _own_name(stage).removesuffix(" (yours)")
+        lines += [_ratio(name, naive.ms / ours.ms, "faster", "slower", "than PyTorch (Naive)"),
+                  _ratio(name, naive.peak_mib / ours.peak_mib, "less", "more", "memory", "uses ")]
+    return lines
+
+
+def _ratio(name: str, ratio: float, better: str, worse: str, rest: str, verb: str = "is ") -> str:
+    word, ratio = (better, ratio) if ratio >= 1 else (worse, 1 / ratio)
+    return f"{name} {verb}{ratio:.2f}x {word} {rest}."
+
+
+def _own_name(stage: Stage) -> str:
+    return "Triton (yours)" if stage.needs_triton else "Tiled PyTorch (yours)"
+
+
+def _rows(stage: Stage, options, source: bytes, case: Case) -> list[Row]:
+    return [_measure_submission(stage, options, source, case),
+            _measure_here("PyTorch (Naive)", _naive(case), options.seed, case),
+            _measure_here("PyTorch (SDPA)", _sdpa(case), options.seed, case)]
+
+
+def _measure_submission(stage: Stage, options, source: bytes, case: Case) -> Row:
+    name = _own_name(stage)
+    call = build(case, options.seed).call
+    inputs = sum(t.storage.nbytes for t in (*call.inputs.values(), *call.douts.values()))
+    try:
+        with Session(source, stage.filename, device="cuda", timeout=options.timeout,
+                     interpret=False) as session:
+            session.load(stage.entry, stage.attribute, stage.positional)
+            peak = session.memory(call) + inputs
+            ms, spread = measure(lambda n: session.time(call, n))
+    except SubmissionError as error:
+        return Row(name, note=f"n/a ({error.outcome})")
+    return Row(name, ms, spread, peak / MIB)
+
+
+def _measure_here(name: str, make, seed: int, case: Case) -> Row:
+    """Time a PyTorch function in this process, in the very manner of a submission."""
+    if make is None:
+        return Row(name)
+    built = build(case, seed)
+    try:
+        tensors = {key: t.cuda() for key, t in built.tensors.items()}
+        dout = None if built.dout is None else built.dout.cuda()
+        for key in case.grads:
+            tensors[key].requires_grad_()
+        call = _call(make, tensors, dout, case.grads)
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        inputs = sum(t.nbytes for t in tensors.values()) + (0 if dout is None else dout.nbytes)
+        call()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before + inputs
+
+        def timed(n: int) -> float:
+            start = time.monotonic()
+            for _ in range(n):
+                call()
+            torch.cuda.synchronize()
+            return time.monotonic() - start
+
+        ms, spread = measure(timed)
+    except torch.OutOfMemoryError:
+        return Row(name, note="n/a (out of memory)")
+    finally:
+        tensors = dout = call = None
+        torch.cuda.empty_cache()  # the worker shares this GPU
+    return Row(name, ms, spread, peak / MIB)
+
+
+def _call(make, tensors: dict, dout, grads: tuple[str, ...]):
+    if dout is None:
+        def call():
+            with torch.no_grad():
+                make(**tensors)
+    else:
+        def call():
+            torch.autograd.grad(make(**tensors), [tensors[key] for key in grads], dout)
+    return call
+
+
+def measure(timed) -> tuple[float, float]:
+    """timed(n) -> seconds of n calls and a constant.  -> (median ms a call, spread over rounds)."""
+    few = 2
+    once = max((timed(few + 8) - timed(few)) / 8, 1e-6)
+    more = max(4, min(2000, round(TARGET_SECONDS / once)))
+    rounds = [1000 * max(timed(few + more) - timed(few), 0.0) / more for _ in range(ROUNDS)]
+    return statistics.median(rounds), max(rounds) - min(rounds)
+
+
+def _naive(case: Case):
+    if case.stage == 2:
+        return lambda x, w: (x * w).sum(1)
+    mask = case.mask()
+    return lambda q, k, v: naive_attention(q, k, v, **mask)
+
+
+def _sdpa(case: Case):
+    """PyTorch's fused attention where it does the same work; it has no window and no sinks."""
+    if case.stage == 2 or case.window is not None or case.sinks:
+        return None
+    return lambda q, k, v: scaled_dot_product_attention(
+        q, k, v, is_causal=case.is_causal, scale=case.scale, enable_gqa=case.HQ != case.HKV)

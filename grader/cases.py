@@ -1,0 +1,298 @@
+"""A case (shape, dtype, mask, input family, layout) -> tensors and the call that sends them.
+
+Everything here is a function of (seed, case): the same seed replays the same bytes.  Inputs are
+half of the verdict rule, so each family is made to kill a mistake that plain randn forgives.
+"""
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grader.sandbox import Call, OutputSpec, TensorInput
+
+REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16 (6, 256, 32)
+GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
+SHORT = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
+
+# What a report calls them; short, so that a case fits on a line.
+FAMILIES = {
+    "randn": "",
+    "shift+": "logits +128",  # kills a missing max subtraction
+    "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
+    "rising": "rising max",  # kills a missing rescale
+    "hot": "hot",  # large logits
+    "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
+    "real": "real model",
+}
+LAYOUTS = {
+    "dense": "",
+    "guarded": "NaN around",  # a read past the end meets NaN, not a lucky zero
+    "transposed": "transposed",
+    "last": "stride 2",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to a submission.  Stage 2 has x (M, N); the others (B, H, N, D)."""
+
+    stage: int
+    group: str  # "standard" or "robust"
+    N: int
+    D: int = 16
+    B: int = 1
+    HQ: int = 1
+    HKV: int = 1
+    NK: int | None = None  # keys, where their number differs from N
+    M: int = 0
+    dtype: torch.dtype = torch.float16
+    is_causal: bool = False
+    window: int | None = None
+    sinks: int | None = None
+    scale: float | None = None
+    sink_logits: bool = False
+    family: str = "randn"
+    layout: str = "dense"
+    dout: str = "dense"  # also "expanded" (stride 0, as from o.sum().backward()) and "transposed"
+    grads: tuple[str, ...] = ()
+    repeats: int = 1
+    refill: bool = False
+    growth: bool = False  # asked at N and at 2N: does memory grow with N or with N * N?
+
+    @property
+    def n_keys(self) -> int:
+        return self.N if self.NK is None else self.NK
+
+    @property
+    def name(self) -> str:
+        """Unique within a stage, and readable: robust/HQ8-HKV2-N257-D64-W100-float16."""
+        if self.stage == 2:
+            parts = [f"M{self.M}", f"N{self.N}"]
+        else:
+            heads = f"H{self.HQ}" if self.HQ == self.HKV else f"HQ{self.HQ}-HKV{self.HKV}"
+            length = f"N{self.N}" if self.NK is None else f"NQ{self.N}-NK{self.NK}"
+            parts = [f"B{self.B}"] * (self.B > 1) + [heads, length, f"D{self.D}"]
+        parts += ["causal"] * (self.stage in (1, 9) and self.is_causal)
+        parts += [f"W{self.window}"] * (self.window is not None)
+        parts += [f"S{self.sinks}"] * (self.sinks is not None)
+        parts += [SHORT[self.dtype]] + [self.family] * (self.family != "randn")
+        parts += [self.layout] * (self.layout != "dense")
+        parts += [f"dout-{self.dout}"] * (self.dout != "dense")
+        parts += ["scale"] * (self.scale is not None) + ["sink_logits"] * self.sink_logits
+        parts += ["refill"] * self.refill + [f"x{self.repeats}"] * (self.repeats > 1)
+        parts += ["growth"] * self.growth
+        return f"{self.group}/" + "-".join(parts)
+
+    @property
+    def label(self) -> str:
+        """The shape as GStar's readers know it: B=1, H=8, L=512, D=16."""
+        if self.stage == 2:
+            text = f"M={self.M}, N={self.N}"
+        else:
+            same = self.HQ == self.HKV
+            text = f"B={self.B}, " * (self.group == "standard" or self.B > 1)
+            text += f"H={self.HQ}" if same else f"Hq={self.HQ}, Hkv={self.HKV}"
+            text += f", L={self.N}" if self.NK is None else f", Lq={self.N}, Lk={self.NK}"
+            text += f", D={self.D}"
+        text += f", W={self.window}" * (self.window is not None)
+        text += f", S={self.sinks}" * (self.sinks is not None)
+        text += ", causal" * (self.stage == 1 and self.is_causal)
+        return text + ", not causal" * (self.stage >= 8 and not self.is_causal)
+
+    @property
+    def note(self) -> str:
+        """What is special about a robust case, in words."""
+        words = [SHORT[self.dtype], FAMILIES[self.family], LAYOUTS[self.layout]]
+        words += [f"dO {self.dout}" * (self.dout != "dense")]
+        words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]
+        words += ["refilled" * self.refill, "memory at N, 2N" * self.growth]
+        words += [f"{self.repeats} runs" * (self.repeats > 1)]
+        return ", ".join(word for word in words if word)
+
+    def mask(self) -> dict:
+        """The keyword arguments reference.attention needs beside the tensors."""
+        return {"is_causal": self.is_causal, "window_size": self.window,
+                "sink_size": self.sinks or 0, "scale": self.scale}
+
+
+@dataclass
+class Built:
+    """A case made flesh.  tensors: what truth is computed from, CPU, as sent."""
+
+    case: Case
+    call: Call
+    tensors: dict[str, torch.Tensor]
+    dout: torch.Tensor | None = None
+    refilled: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def build(case: Case, seed: int) -> Built:
+    """Make the tensors of a case and the call that carries them."""
+    tensors = _tensors(case, _generator(seed, case.name))
+    inputs = {name: lay_out(t, case.layout if t.dim() > 1 else "dense")
+              for name, t in tensors.items()}
+    args, kwargs, outputs = _signature(case)
+    built = Built(case, None, tensors)
+    douts, refill = {}, None
+    if case.grads:
+        sent = _dout(case, _generator(seed, case.name + "/dout"))
+        built.dout, douts = sent.view(), {"o": sent}
+    if case.refill:
+        built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
+        refill = {name: lay_out(t, case.layout if t.dim() > 1 else "dense")
+                  for name, t in built.refilled.items()}
+    built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
+                      repeats=case.repeats)
+    return built
+
+
+def doubled(case: Case) -> Case:
+    """The same case with twice the length: the second half of a growth pair."""
+    return replace(case, N=2 * case.N, NK=None if case.NK is None else 2 * case.NK)
+
+
+def _generator(seed: int, salt: str) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{salt}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+
+def _signature(case: Case):
+    """-> positional arguments, keywords and outputs of the stage's entry point."""
+    if case.stage == 2:
+        return ("@x", "@w"), {}, (OutputSpec("y", (case.M,), case.dtype),)
+    args, kwargs = ("@q", "@k", "@v"), {}
+    o = OutputSpec("o", (case.B, case.HQ, case.N, case.D), case.dtype)
+    if case.stage == 1:  # Function.apply takes no keywords
+        lse = OutputSpec("lse", (case.B, case.HQ, case.N), torch.float32)
+        return args + (case.is_causal,), {}, (o, lse)
+    kwargs["is_causal"] = case.is_causal
+    if case.stage == 9:
+        args += (case.window, case.sinks or 0)
+    else:
+        kwargs |= {} if case.window is None else {"window_size": case.window}
+        kwargs |= {} if case.sinks is None else {"sink_size": case.sinks}
+    if case.scale is not None:
+        kwargs["softmax_scale" if case.stage == 8 else "scale"] = case.scale
+    if case.sink_logits:
+        kwargs["sink_logits"] = "@sink_logits"
+    return args, kwargs, (o,)
+
+
+def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
+    if case.stage == 2:
+        x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
+        if case.family == "hot":
+            x *= 30
+        if case.family == "needles":  # one column decides; the last one is the one tails forget
+            w = torch.zeros(case.N).index_fill_(0, torch.tensor([case.N - 1]), 1.0)
+        return {"x": x.to(case.dtype), "w": w.to(case.dtype)}
+    q = _randn(gen, case.B, case.HQ, case.N, case.D)
+    k = _randn(gen, case.B, case.HKV, case.n_keys, case.D)
+    v = _randn(gen, case.B, case.HKV, case.n_keys, case.D)
+    made = {"q": q, "k": k, "v": v}
+    if case.family != "randn":
+        maker = "shift" if case.family.startswith("shift") else case.family
+        made = _MAKERS[maker](case, q, k, v)
+    if case.sink_logits:
+        made["sink_logits"] = _randn(gen, case.HQ)
+    return {name: t.to(case.dtype) for name, t in made.items()}
+
+
+def _randn(gen: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=gen)
+
+
+def _scale(case: Case) -> float:
+    return case.D**-0.5 if case.scale is None else case.scale
+
+
+def _shift(case, q, k, v):
+    """Feature 0 adds the same +-128 to every logit; the softmax does not change."""
+    q[..., 0] = 16.0
+    k[..., 0] = (8.0 if case.family == "shift+" else -8.0) / _scale(case)
+    return {"q": q, "k": k, "v": v}
+
+
+def _rising(case, q, k, v):
+    """Feature 0 adds 0 ... 40 along the keys, so that every tile brings a larger maximum."""
+    q[..., 0] = 4.0
+    k[..., 0] = torch.linspace(0.0, 10.0, case.n_keys) / _scale(case)
+    return {"q": q, "k": k, "v": v}
+
+
+def _hot(case, q, k, v):
+    return {"q": 4 * q, "k": k, "v": v}
+
+
+def _needles(case, q, k, v):
+    """Each query points at one key on an edge of the mask, seen or just not seen; V is one-hot.
+
+    Where the mask is off by one there, the output's row changes as a whole.
+    """
+    rows = torch.arange(case.N)
+    edges = [rows, torch.full_like(rows, case.n_keys - 1), torch.full_like(rows, 64)]
+    if case.is_causal:
+        edges = [rows, rows + 1, rows - 1]
+    if case.window is not None:
+        edges += [rows - case.window + 1, rows - case.window]
+    if case.sinks:
+        edges += [torch.full_like(rows, case.sinks - 1), torch.full_like(rows, case.sinks)]
+    k = k * (case.D**0.5 / torch.linalg.vector_norm(k, dim=-1, keepdim=True))
+    targets = torch.stack(edges).clamp(0, case.n_keys - 1)
+    for h in range(case.HQ):
+        target = targets[(rows + h) % len(edges), rows]
+        # The planted logit is 8, the others are about N(0, 8 / sqrt(D)).
+        q[:, h] = k[:, h // (case.HQ // case.HKV), target] * (8 / (case.D * _scale(case)))
+    v = torch.eye(case.D)[torch.arange(case.n_keys) % case.D].expand_as(v).clone()
+    return {"q": q, "k": k, "v": v}
+
+
+def _real(case, q, k, v):
+    """One layer of a language model on real text; its six heads serve whatever shape is asked."""
+    stored = _real_activations()
+    out = {}
+    for name, like in (("q", q), ("k", k), ("v", v)):
+        heads = torch.arange(like.shape[1]) % stored[name].shape[0]
+        out[name] = stored[name][heads, : like.shape[2]].expand_as(like).clone()
+    return out
+
+
+@functools.cache
+def _real_activations() -> dict[str, torch.Tensor]:
+    with np.load(REAL_FILE) as arrays:
+        return {name: torch.from_numpy(arrays[name]).float() for name in ("q", "k", "v")}
+
+
+_MAKERS = {"shift": _shift, "rising": _rising, "hot": _hot, "needles": _needles, "real": _real}
+
+
+def _dout(case: Case, gen: torch.Generator) -> TensorInput:
+    shape = (case.B, case.HQ, case.N, case.D)
+    if case.dout == "expanded":
+        return TensorInput(torch.ones(1, dtype=case.dtype), shape, (0, 0, 0, 0))
+    return lay_out(_randn(gen, *shape).to(case.dtype), case.dout)
+
+
+def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
+    """Put t where the layout says, NaN in every element of the storage that t does not cover."""
+    if layout == "dense":
+        return TensorInput.dense(t)
+    order, gaps, step, guard = list(range(t.dim())), [0] * t.dim(), 1, GUARD
+    if layout == "transposed":
+        order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory
+        order = order[::-1] if t.dim() == 2 else order
+        gaps = [3, 0] if t.dim() == 2 else [0, 1, 1, 3]
+    if layout == "last":
+        step = 2
+    stride, size = [0] * t.dim(), step
+    for axis in reversed(order):
+        stride[axis] = size
+        size *= t.shape[axis] + gaps[axis]
+    storage = torch.full((size + 2 * guard,), math.nan, dtype=t.dtype)
+    storage.as_strided(t.shape, stride, guard).copy_(t)
+    return TensorInput(storage, tuple(t.shape), tuple(stride), guard)

@@ -1,0 +1,141 @@
+"""The command line both graders share: arguments in, exit code out.
+
+torch is imported only once there is something to grade, so that --help and a typing mistake
+answer at once, on any machine.
+"""
+
+import argparse
+import secrets
+import sys
+from pathlib import Path
+
+DONE, FAILED, USAGE, FAULT = 0, 1, 2, 3
+
+
+def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) -> int:
+    """Grade the stages asked for among numbers.  -> 0 passed, 1 not, 2 usage, 3 grader fault."""
+    arguments = _parser(numbers, program).parse_args(argv)
+    if arguments.hint is not None:
+        return _hint(arguments.hint)
+    asked = [n for n in numbers if getattr(arguments, f"p{n}")] or list(numbers)
+    problem = _usage_problem(arguments)
+    if problem:
+        return _refuse(problem)
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        return _refuse(f"want PyTorch installed (pip install torch); got {error}")
+    try:
+        return _grade(arguments, asked, program)
+    except KeyboardInterrupt:
+        print("\nInterrupted; what was graded so far stands.", file=sys.stderr)
+        return FAILED
+
+
+def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python {program}",
+        description=f"Grade problems {numbers[0]} to {numbers[-1]}; all of them if none is named.",
+        epilog="exit code: 0 every problem passed, 1 one did not, 2 usage, 3 grader fault")
+    for n in numbers:
+        parser.add_argument(f"--p{n}", action="store_true", help=f"grade problem_{n}.py")
+    parser.add_argument("--submission", metavar="DIR", type=Path, default=Path("."),
+                        help="where the problem files are (default: here)")
+    parser.add_argument("--json", metavar="FILE", type=Path,
+                        help="write the results there too, whole after every problem")
+    parser.add_argument("--seed", metavar="N", type=int, help="replay the inputs of an earlier run")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--quick", action="store_true", help="standard cases only")
+    parser.add_argument("--no-benchmark", action="store_true", help="do not time anything")
+    parser.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
+    parser.add_argument("--timeout", metavar="S", type=float, default=60.0,
+                        help="seconds for one call of your code (default: 60)")
+    return parser
+
+
+def _usage_problem(arguments) -> str:
+    """What is wrong with the arguments, as want ...; got ..., or "" """
+    if not arguments.submission.is_dir():
+        return f"--submission: want a directory; got {arguments.submission}"
+    if arguments.json is not None:
+        folder = arguments.json.resolve().parent
+        if arguments.json.is_dir() or not folder.is_dir():
+            return f"--json: want a file in a directory that exists; got {arguments.json}"
+    if not 0 < arguments.timeout < float("inf"):
+        return f"--timeout: want a number of seconds above 0; got {arguments.timeout:g}"
+    return ""
+
+
+def _refuse(problem: str) -> int:
+    print(f"error: {problem}", file=sys.stderr)
+    return USAGE
+
+
+def _hint(step: str) -> int:
+    from grader import hints
+
+    try:
+        print(hints.next_hint(step))
+    except hints.UnknownStep as error:
+        return _refuse(f"--hint: {error}")
+    return DONE
+
+
+def _grade(arguments, asked: list[int], program: str) -> int:
+    import torch
+
+    from grader import export
+    from grader.grade import Options, grade_stage
+    from grader.report import Reporter
+    from grader.results import Run
+    from grader.stages import STAGES
+
+    has_gpu = torch.cuda.is_available()
+    if arguments.device == "cuda" and not has_gpu:
+        return _refuse("--device cuda: want a CUDA GPU; got none that PyTorch can use")
+    device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
+    seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
+    command = f"python {program}"
+    options = Options(
+        arguments.submission, device, seed, arguments.timeout,
+        bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
+        quick=arguments.quick, benchmark=not arguments.no_benchmark, command=command)
+    run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
+              _triton_version(), seed)
+    reporter = Reporter(command=command)
+    reporter.run_begins(run, device == "cuda", has_gpu)
+    save = (lambda: export.write(run, arguments.json)) if arguments.json else (lambda: None)
+    save()  # now, so that an interrupted first stage leaves a whole file too
+    for number in asked:
+        run.stages.append(grade_stage(STAGES[number], options, reporter))
+        save()
+    reporter.summary(run, _next_command(run, command, arguments))
+    return run.exit_code()
+
+
+def _triton_version() -> str | None:
+    from importlib import metadata
+
+    for name in ("triton", "pytorch-triton", "triton-windows"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _next_command(run, command: str, arguments) -> str:
+    """What to type next: the first stage that did not pass again, or the one after the last."""
+    from grader.stages import STAGES
+
+    where = "" if arguments.submission == Path(".") else f" --submission {arguments.submission}"
+    for result in run.stages:
+        if result.outcome != "pass":
+            return f"{command} --p{result.stage}{where}"
+    following = run.stages[-1].stage + 1
+    if arguments.quick:
+        return f"{command} --p{run.stages[0].stage}{where}  (without --quick)"
+    if following in STAGES:
+        program = "autograder_optional.py" if STAGES[following].optional else "autograder.py"
+        return f"python {program} --p{following}{where}"
+    return "nothing: that was the last problem."

@@ -1,0 +1,185 @@
+"""The verdict rule: is this tensor as close to the float64 truth as an honest kernel comes?
+
+Two errors a tensor, after shape, dtype and device (sandbox.py) and finiteness (here):
+
+    fro = ||x - t|| / ||t||             row = max_i ||x_i - t_i|| / max(||t_i||, tau rms_row(t))
+
+A row is one query or key of one head; tau is 0.05 forward, 0.25 for gradients, whose early rows
+are small differences of large numbers.  Accepted iff fro <= 3 max(fro_b, u) and
+row <= 4 max(row_b, 4 u), where b is our own tiled implementation in the same dtype, and u the
+rounding unit of the operands.  fro sees a small error everywhere, row one wrong row of thousands.
+
+Three tensors have one number a row, so ||t_i|| is no scale for them: a sum of many signed terms
+may come out near zero while its honest error does not.  Each of their numbers gets a scale of its
+own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of them all:
+
+    lse          max(1, |t|).  An error e in lse multiplies every weight of its row by exp(-e),
+                 so it is the absolute error that matters; above 1, float32 rounds relatively.
+    y            sqrt(sum_j (x_ij w_j)^2), the size of a sum of that many terms of random sign.
+    sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows; the same reason.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+import reference
+from grader.cases import Built
+
+FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
+TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25
+UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-21}
+UNIT_TF32 = 2.0**-10  # Triton multiplies float32 in TF32 on a GPU unless told otherwise
+TILE = 64  # keys a tile of our own implementation
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One tensor judged.  nan counts the numbers that are not finite; accepted needs none."""
+
+    fro: float
+    fro_limit: float
+    row: float
+    row_limit: float
+    nan: int
+
+    @property
+    def accepted(self) -> bool:
+        # Positive, so that a NaN anywhere ends in False.
+        return self.nan == 0 and self.fro <= self.fro_limit and self.row <= self.row_limit
+
+    def as_dict(self) -> dict[str, float]:
+        return {"fro": self.fro, "fro_limit": self.fro_limit,
+                "row": self.row, "row_limit": self.row_limit}
+
+
+@dataclass
+class Answer:
+    """Everything a case's tensors are judged by; by name of output ("o") or gradient ("d_q")."""
+
+    truth: dict[str, torch.Tensor]  # float64
+    scale: dict[str, torch.Tensor]  # only for the tensors with one number a row
+    tiled: dict[str, torch.Tensor]  # our implementation, in the submission's dtype
+    unit: float
+
+    def judge(self, name: str, x: torch.Tensor) -> Verdict:
+        """x, any device -> its verdict."""
+        truth = self.truth[name]
+        x = x.to(truth.device).double()
+        fro, row = errors(x, truth, name, self.scale.get(name))
+        fro_b, row_b = errors(self.tiled[name].double(), truth, name, self.scale.get(name))
+        row_limit = ROW_FACTOR * max(row_b, ROW_FLOOR * self.unit)
+        fro_limit = FRO_FACTOR * max(fro_b, self.unit)
+        if name == "d_sink_logits":  # HQ numbers are too few for fro_b to be more than luck
+            fro_limit = row_limit
+        return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))
+
+
+def row_errors(x, truth, name: str, scale=None) -> torch.Tensor:
+    """Each row's error: shape of truth, less its last axis unless a row is one number."""
+    if scale is not None:
+        return (x - truth).abs() / scale
+    norms = torch.linalg.vector_norm(truth, dim=-1)
+    tau = TAU_GRADIENT if name.startswith("d_") else TAU_FORWARD
+    floor = tau * norms.square().mean().sqrt()
+    return torch.linalg.vector_norm(x - truth, dim=-1) / torch.maximum(norms, floor)
+
+
+def errors(x, truth, name: str, scale=None) -> tuple[float, float]:
+    """-> (fro, row) of x, float64, against truth, float64."""
+    rows = row_errors(x, truth, name, scale)
+    if scale is not None:
+        return float(rows.square().mean().sqrt()), float(rows.max())
+    return float((x - truth).norm() / truth.norm()), float(rows.max())
+
+
+def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
+    """Compute truth and our own tiled result.  Call it only after the outputs have arrived."""
+    case, tensors = built.case, built.refilled if refilled else built.tensors
+    tensors = {name: t.to(device) for name, t in tensors.items()}
+    dtype = case.dtype
+    if case.stage == 2:
+        x, w = tensors["x"], tensors["w"]
+        terms = x.double() * w.double()
+        tiled = (x.float() * w.float()).sum(1).to(dtype)
+        return Answer({"y": reference.weighted_row_sum(x, w)},
+                      {"y": terms.square().sum(1).sqrt().clamp_min(1e-300)}, {"y": tiled},
+                      UNIT[dtype])
+    tf32 = dtype == torch.float32 and device != "cpu" and case.stage != 1
+    unit = UNIT_TF32 if tf32 else UNIT[dtype]
+    dout = None if built.dout is None else built.dout.to(device)
+    exact = reference.attention(**tensors, dout=dout, **case.mask())
+    ours = tiled_attention(**tensors, dout=dout, **case.mask(), tf32=tf32)
+    truth = {"o": exact["o"], "lse": exact["lse"]}
+    truth |= {"d_" + name: exact[name] for name in case.grads}
+    scale = {"lse": exact["lse"].abs().clamp_min(1.0)}
+    if "sink_logits" in case.grads:
+        p = torch.exp(tensors["sink_logits"].double()[:, None] - exact["lse"])
+        delta = (dout.double() * exact["o"]).sum(-1)
+        scale["d_sink_logits"] = (p * delta).square().sum((0, 2)).sqrt().clamp_min(1e-300)
+    return Answer(truth, scale, ours, unit)
+
+
+def tiled_attention(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_size=0,
+                    scale=None, sink_logits=None, tf32=False) -> dict[str, torch.Tensor]:
+    """An honest kernel, in PyTorch: operands in the input dtype, sums and statistics in float32.
+
+    P and dS are rounded before their products, delta comes from the rounded O.  All heads and
+    queries at once, TILE keys at a time.  Arguments as reference.attention; tf32 rounds float32
+    operands to TF32.  -> o, lse (float32) and, with dout, d_q, d_k, d_v and d_sink_logits.
+    """
+    (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
+    dtype, scale = q.dtype, D**-0.5 if scale is None else scale
+
+    def rounded(t):
+        return _round_tf32(t.float()) if tf32 else t.to(dtype).float()
+
+    def grouped(t):  # (B, HQ, ...) -> (B, HKV, group, ...)
+        return rounded(t).unflatten(1, (HKV, HQ // HKV))
+
+    qs, ks, vs = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
+    keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
+
+    def scores(lo):
+        s = qs @ ks[..., lo:lo + TILE, :].mT * scale
+        return s.masked_fill(~keep[:, lo:lo + TILE], -torch.inf)
+
+    m, total = qs.new_full((B, HKV, HQ // HKV, NQ, 1), -torch.inf), 0.0
+    if sink_logits is not None:  # as if a key with this score and no value had come first
+        m, total = sink_logits.float().view(1, HKV, -1, 1, 1).expand_as(m), 1.0
+    acc = torch.zeros_like(qs)
+    for lo in range(0, NK, TILE):
+        s = scores(lo)
+        m_new = torch.maximum(m, s.amax(-1, keepdim=True))
+        pivot = m_new.masked_fill(m_new == -torch.inf, 0.0)  # a row that has seen no key yet
+        p, alpha = torch.exp(s - pivot), torch.exp(m - pivot)
+        total = alpha * total + p.sum(-1, keepdim=True)
+        acc = alpha * acc + rounded(p) @ vs[..., lo:lo + TILE, :]
+        m = m_new
+    lse = m + torch.log(total)
+    out = {"o": (acc / total).flatten(1, 2).to(dtype), "lse": lse.flatten(1, 2)[..., 0]}
+    if dout is None:
+        return out
+
+    do = grouped(dout)
+    delta = (dout.float() * out["o"].float()).sum(-1, keepdim=True).unflatten(1, (HKV, -1))
+    dq, dk, dv = torch.zeros_like(qs), [], []
+    for lo in range(0, NK, TILE):
+        p = torch.exp(scores(lo) - lse)
+        ds = rounded(p * (do @ vs[..., lo:lo + TILE, :].mT - delta))
+        dv.append((rounded(p).mT @ do).sum(2))
+        dk.append((ds.mT @ qs).sum(2) * scale)
+        dq += ds @ ks[..., lo:lo + TILE, :] * scale
+    out |= {"d_q": dq.flatten(1, 2).to(dtype), "d_k": torch.cat(dk, 2).to(dtype),
+            "d_v": torch.cat(dv, 2).to(dtype)}
+    if sink_logits is not None:
+        p_sink = torch.exp(sink_logits.float().view(1, HKV, -1, 1, 1) - lse)
+        grad = -(p_sink * delta).sum((0, 3, 4)).flatten()
+        out["d_sink_logits"] = grad.to(sink_logits.dtype)
+    return out
+
+
+def _round_tf32(t: torch.Tensor) -> torch.Tensor:
+    """float32 -> the nearest float32 with 10 stored mantissa bits."""
+    bits = t.contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)

@@ -1,0 +1,169 @@
+"""From an exception in a submission to one sentence and the student's own line.
+
+Loaded by worker.py by path; imports nothing of the grader.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+
+MAX_TEXT = 8192
+BLANK_STEP = re.compile(r"""raise NotImplementedError\(["']step ([\w.]+)["']\)""")
+# After one of these the CUDA context answers nothing any more.
+DEAD_CONTEXT = re.compile(
+    r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure"
+    r"|device-side assert|illegal address", re.IGNORECASE,
+)
+OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
+
+
+def explain(error: BaseException, path: str, where: str) -> dict:
+    """outcome, sentence, detail, line, fatal for anything a submission raised.
+
+    path: the submission's file; where: "while being imported" or "when it was called".
+    """
+    chain = _chain(error)
+    cause = _unwrap(error)
+    line = _line(cause, path)
+    for outer in chain:
+        line = line if line is not None else _line(outer, path)
+    text = " ".join(_text(e) for e in chain)
+    outcome, sentence = _sentence(cause, text, Path(path).name, where, _source_line(path, line))
+    return {
+        "outcome": outcome, "sentence": sentence, "line": line,
+        "detail": _traceback(chain, path), "fatal": bool(DEAD_CONTEXT.search(text)),
+    }
+
+
+def _sentence(error, text: str, filename: str, where: str, source: str) -> tuple[str, str]:
+    kind = type(error).__name__
+    first = next((row.strip() for row in _text(error).splitlines() if row.strip()), "")
+    blank = BLANK_STEP.search(source) or re.search(r"^step ([\w.]+)$", first)
+    if blank:
+        return "crashed", f"step {blank[1]} is still blank"
+    if isinstance(error, SystemExit):
+        return "crashed", f"{filename} called sys.exit() {where}"
+    if isinstance(error, KeyboardInterrupt):
+        return "crashed", f"{filename} raised KeyboardInterrupt {where}"
+    if isinstance(error, SyntaxError):
+        return "crashed", f"{kind}: {error.msg}"
+    if "only 0-dimensional arrays" in text and _old_interpreter():
+        return "skipped", ("the interpreter of Triton before 3.7 does not work with numpy 2.4 or "
+                           "later: install 'numpy<2.4' or 'triton>=3.7'")
+    if isinstance(error, ModuleNotFoundError):
+        if error.name == "triton" and importlib.util.find_spec("triton") is None:
+            return "skipped", "Triton is not installed, and it exists for Linux only"
+        if OWN_MODULES.match(str(error.name)):
+            return "crashed", f"{filename} imports {error.name}, but a submission must stand alone"
+    if kind == "OutOfResources":
+        return "crashed", (f"the kernel needs {error.required} of {error.name}, and the GPU has "
+                           f"{error.limit}: make its tiles or num_stages smaller")
+    if kind == "OutOfMemoryError":
+        return "crashed", ("out of GPU memory: is something of size N x N kept? "
+                           f"({first[:200]})")
+    if DEAD_CONTEXT.search(text):
+        return "crashed", ("a kernel went outside its tensors, or broke on the GPU "
+                           f"({first[:200]}): check its offsets and masks")
+    if _is_compile_error(error):
+        rows = [row for row in _text(error).splitlines() if row.strip()]
+        reason = getattr(error, "error_message", None) or (rows[-1] if rows else "")
+        return "crashed", f"the kernel does not compile: {str(reason).strip()[:500]}"
+    return "crashed", f"{kind} {where}: {first[:500]}" if first else f"{kind} {where}"
+
+
+def _chain(error) -> list[BaseException]:
+    """The exception, then what it was raised from, then what it interrupted."""
+    chain = []
+    while error is not None and len(chain) < 20:  # a chain can be a circle
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
+
+
+def _unwrap(error):
+    """Triton wraps an error once for each nested jit call; the innermost is the student's."""
+    for _ in range(20):
+        wraps = type(error).__name__ == "InterpreterError" or (
+            _is_compile_error(error) and _is_compile_error(error.__cause__)
+        )
+        if not wraps or error.__cause__ is None:
+            break
+        error = error.__cause__
+    return error
+
+
+def _is_compile_error(error) -> bool:
+    return any(kind.__name__ == "CompilationError" for kind in type(error).__mro__)
+
+
+def _text(error) -> str:
+    """str(error), which the submission may have written: it can raise or be no string."""
+    try:
+        text = str(error)
+    except BaseException:
+        return "(its __str__ failed)"
+    return text[:MAX_TEXT]
+
+
+def _line(error, path: str) -> int | None:
+    """The deepest line of the student's file that this exception went through."""
+    if _is_compile_error(error):
+        return _compile_error_line(error, path)
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _compile_error_line(error, path: str) -> int | None:
+    """A CompilationError counts lines from its function's `def`; find that in the file."""
+    offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().splitlines()
+    if offset is None or not function:
+        return None
+    function = [row.strip() for row in function]
+    rows = [row.strip() for row in _source(path)]
+    for start in range(len(rows) - len(function) + 1):
+        if rows[start:start + len(function)] == function:
+            return start + offset
+    return None
+
+
+def _source(path: str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _source_line(path: str, line: int | None) -> str:
+    rows = _source(path)
+    return rows[line - 1] if line is not None and 0 < line <= len(rows) else ""
+
+
+def _traceback(chain: list[BaseException], path: str) -> str:
+    """Only the student's own frames: those of Triton and PyTorch say nothing to them."""
+    name, rows = Path(path).name, []
+    for error in reversed(chain):
+        trace = error.__traceback__
+        frames = []
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if code.co_filename == path:
+                frames += [f"{name}:{trace.tb_lineno} in {code.co_name}",
+                           f"    {_source_line(path, trace.tb_lineno).strip()}"]
+            trace = trace.tb_next
+        if len(frames) > 20:  # endless recursion
+            frames = [*frames[:10], "...", *frames[-10:]]
+        rows += [*frames, f"{type(error).__name__}: {_text(error)}"]
+    return "\n".join(rows)[:MAX_TEXT]
+
+
+def _old_interpreter() -> bool:
+    import numpy
+    import triton
+
+    def version(module) -> tuple[int, ...]:
+        return tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
+
+    return version(triton) < (3, 7) and version(numpy) >= (2, 4)

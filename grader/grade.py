@@ -1,0 +1,216 @@
+"""The loop: for each stage a fresh worker, its cases, their verdicts, its points.
+
+One stage's end never stops the next, and a fault of the grader's own never costs points.
+"""
+
+import concurrent.futures
+import importlib.util
+import time
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grader import benchmark, submission
+from grader.cases import Case, build, doubled
+from grader.judge import from_error, judge, judge_growth
+from grader.report import Reporter
+from grader.results import Check, StageResult
+from grader.sandbox import Session, SubmissionError
+from grader.stages import Stage
+
+COMPILE_FOR = 90  # the architecture kernels are compiled for where there is no GPU
+STANDARD_SHARE = 0.7
+NO_TRITON = (
+    "triton is not installed, and this stage needs it. It has wheels for Linux only: use WSL on "
+    "Windows, a Linux container on a Mac, GitHub Codespaces or Colab, then `pip install triton`."
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line decided.  device: "cuda" or "cpu"; timeout: seconds a request."""
+
+    directory: Path
+    device: str
+    seed: int
+    timeout: float
+    bfloat16: bool = False
+    quick: bool = False
+    benchmark: bool = True
+    command: str = "python autograder.py"
+
+
+def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResult:
+    """Grade one stage from the file in options.directory; never raises but for Ctrl-C."""
+    result = StageResult(stage.number, stage.title, stage.points)
+    start = time.monotonic()
+    reporter.stage_begins(stage)
+    planned: list[Case] = []
+    try:
+        _grade(stage, options, reporter, result, planned)
+        _settle(result, planned, options.quick)
+    except Exception as error:
+        result.outcome = "grader_fault"
+        result.sentence = (f"the grader itself failed ({type(error).__name__}: {error}); this "
+                           "costs no points. Please report it with the lines below.")
+        result.detail = traceback.format_exc()
+        result.points = _points(result, _failed_groups(result))
+    result.seconds = time.monotonic() - start
+    reporter.stage_ends(stage, result)
+    return result
+
+
+def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResult,
+           planned: list[Case]) -> None:
+    """Fill result.checks; planned gets the cases that were meant to run."""
+    file = submission.read(options.directory, stage.filename, stage.entry)
+    result.sha256 = file.sha256
+    if file.state != "ready":
+        result.outcome = "crashed" if file.state == "syntax_error" else file.state
+        result.sentence = file.sentence
+        if file.line is not None and f"line {file.line}" not in file.sentence:
+            result.sentence += f" ({stage.filename}, line {file.line})"
+        return
+    if stage.needs_triton and importlib.util.find_spec("triton") is None:
+        result.outcome, result.sentence = "skipped", NO_TRITON
+        return
+    cases = stage.cases(options.device, options.bfloat16)
+    planned += [case for case in cases if case.group == "standard" or not options.quick]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        compiling = None
+        if options.device == "cpu" and stage.needs_triton and not options.quick:
+            compiling = pool.submit(_compile_check, stage, options, file.source)
+        _run_cases(stage, options, reporter, result, file.source, planned)
+        if compiling is not None and result.sentence == "":
+            with reporter.working(stage, "compiling the kernels"):
+                check = compiling.result()
+            _done(stage, reporter, result, check)
+    if file.blank_steps and all(check.outcome == "pass" for check in result.checks):
+        _done(stage, reporter, result, _blank_check(file.blank_steps))
+    if (options.benchmark and result.checks
+            and all(check.outcome == "pass" for check in result.checks)):
+        result.benchmark = benchmark.run(stage, options, file.source, reporter)
+
+
+def _run_cases(stage, options, reporter, result, source, cases) -> None:
+    """Ask every case; a dead worker is replaced once, a timeout ends the stage."""
+    waiting, deaths = list(cases), 0
+    while waiting:
+        with _session(stage, options, source) as session:
+            try:
+                with reporter.working(stage, "importing the file"):
+                    session.load(stage.entry, stage.attribute, stage.positional)
+            except SubmissionError as error:
+                result.outcome, result.sentence = error.outcome, error.sentence
+                result.detail = error.detail
+                return
+            alive = True
+            while waiting and alive:
+                case = waiting.pop(0)
+                done = len(cases) - len(waiting)
+                with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
+                    check, fatal = _ask(stage, options, session, case)
+                _done(stage, reporter, result, check)
+                alive = not fatal
+        if not alive:
+            deaths += 1
+            hung = check.outcome == "timeout"
+            if waiting and (hung or deaths > 1):
+                why = "a call did not end" if hung else "the worker died twice"
+                result.outcome = check.outcome
+                result.sentence = f"{why}, so the remaining {len(waiting)} cases were not run."
+                return
+
+
+def _ask(stage: Stage, options: Options, session: Session, case: Case) -> tuple[Check, bool]:
+    """One case to the worker.  -> its check, and whether the worker is gone."""
+    start, fatal = time.monotonic(), False
+    built = build(case, options.seed)
+    try:
+        reply = session.run(built.call)
+        check = judge(stage, built, reply, options.device, options.command)
+        if case.growth and check.outcome == "pass":
+            larger = session.run(build(doubled(case), options.seed).call)
+            check = judge_growth(check, built, reply, larger)
+    except SubmissionError as error:
+        check, fatal = from_error(case, error, stage.filename), error.fatal
+    check.seconds = time.monotonic() - start
+    return check, fatal
+
+
+def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None):
+    return Session(source, stage.filename, device=options.device, timeout=options.timeout,
+                   interpret=options.device == "cpu", compile_for=compile_for)
+
+
+def _compile_check(stage: Stage, options: Options, source: bytes) -> Check:
+    """Compile the kernels for a GPU that is not here, as the first GPU case would launch them.
+
+    The interpreter lets through what the compiler refuses, and knows no bfloat16: this does.
+    """
+    case = stage.cases("cuda", True)[0]
+    case = replace(case, group="robust")
+    name, label = f"compile/sm_{COMPILE_FOR}", f"(kernels compile for sm_{COMPILE_FOR}, bfloat16)"
+    try:
+        with _session(stage, options, source, COMPILE_FOR) as session:
+            session.load(stage.entry, stage.attribute, stage.positional)
+            kernels = session.compile(build(case, options.seed).call)
+    except SubmissionError as error:
+        check = from_error(case, error, stage.filename)
+        check.name, check.label = name, label
+        return check
+    check = Check(name, "robust", "pass", label)
+    warnings = [warning for kernel in kernels for warning in kernel.warnings]
+    if warnings:
+        check.outcome = "wrong"
+        check.where = f"{stage.filename}:{warnings[0][0]}"
+        check.lines = tuple(f"line {line}: {text}" for line, text in warnings[:10])
+    return check
+
+
+def _blank_check(steps: tuple[str, ...]) -> Check:
+    """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
+    return Check("steps/filled-in", "robust", "crashed", "(every step is filled in)",
+                 lines=(f"step {', '.join(steps)} is still blank.",))
+
+
+def _done(stage: Stage, reporter: Reporter, result: StageResult, check: Check) -> None:
+    result.checks.append(check)
+    reporter.check_done(stage, check)
+
+
+def _settle(result: StageResult, planned: list[Case], quick: bool) -> None:
+    """Outcome and points from the checks.  A group with a failed or unasked case earns nothing.
+
+    A fault of ours is no failure, and neither are the cases it kept from being asked.
+    """
+    if not planned:
+        return
+    outcomes = [check.outcome for check in result.checks if check.outcome != "pass"]
+    ours = "grader_fault" in (result.outcome, *outcomes)
+    failed = _failed_groups(result)
+    if not ours:
+        asked = {check.name for check in result.checks}
+        failed |= {case.group for case in planned if case.name not in asked}
+    if "rejected" in outcomes:
+        result.outcome, result.points = "rejected", 0.0
+        return
+    if ours:
+        result.outcome = "grader_fault"
+    elif not failed:
+        result.outcome = "pass"
+    elif outcomes:
+        result.outcome = outcomes[0]
+    if quick and not failed:
+        result.sentence = "standard cases only (--quick); the robust ones carry 30 % of the points."
+    result.points = _points(result, failed | ({"robust"} if quick else set()))
+
+
+def _failed_groups(result: StageResult) -> set[str]:
+    return {check.group for check in result.checks if check.outcome not in ("pass", "grader_fault")}
+
+
+def _points(result: StageResult, failed: set[str]) -> float:
+    share = STANDARD_SHARE * ("standard" not in failed)
+    share += (1 - STANDARD_SHARE) * ("robust" not in failed)
+    return round(result.max_points * share, 2)

@@ -1,0 +1,162 @@
+"""One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
+
+import torch
+
+from grader.cases import Built
+from grader.correctness import Answer, answer
+from grader.diagnosis import Finding, describe, locate, tensor_name
+from grader.results import Check
+from grader.sandbox import Reply, SubmissionError
+from grader.stages import Stage
+
+GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
+
+
+def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -> Check:
+    """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
+    case = built.case
+    check = Check(case.name, case.group, "pass", case_text(case))
+    check.detail = reply.evidence.stdout
+    exact = answer(built, device)
+    got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
+    got += [("d_" + name, x) for name, x in reply.grads.items()]
+    finding = _first_wrong(check, case, exact, got)
+    if finding:
+        return _wrong(check, finding, stage, command)
+    problem = _unsteady(stage, reply) or _overwritten(built, reply)
+    if problem:
+        check.outcome, check.lines = "wrong", problem
+        return check
+    if reply.refilled is not None:
+        fresh = answer(built, device, refilled=True)
+        finding = _first_wrong(check, case, fresh, list(reply.refilled.items()))
+        if finding and _is_stale(exact, reply):
+            check.outcome, check.where = "rejected", "everywhere"
+            check.lines = (
+                "The answer is that of an earlier call: the same tensors held new values, and the "
+                "old result came back.",
+                "try: compute every call from the values the inputs hold now; keep no results.",
+            )
+            return check
+        if finding:
+            check.where = finding.where
+            return _wrong(check, finding, stage, command)
+    return _by_forbidden_means(check, stage, built, reply)
+
+
+def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Check:
+    """Add to a right check: does the peak grow with N * N?  large has twice the length of small."""
+    before, after = small.evidence.peak_bytes, large.evidence.peak_bytes
+    case = built.case
+    # Half of one 16-bit score matrix at 2N: less than that is no N x N, however it grows.
+    floor = (2 * case.N) * (2 * case.n_keys)
+    if check.outcome == "pass" and after > floor and after > GROWTH_LIMIT * max(before, 1):
+        check.outcome = "rejected"
+        check.lines = (
+            f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
+            f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.",
+            "try: keep one tile of scores at a time; no tensor may be N x N.",
+        )
+    return check
+
+
+def case_text(case) -> str:
+    """What stands beside a check's tick: the shape in brackets, and what a robust case is for."""
+    return f"({case.label})" if case.group == "standard" else f"({case.label}) {case.note}"
+
+
+def from_error(case, error: SubmissionError, filename: str) -> Check:
+    """A call that ended without an answer."""
+    lines = [error.sentence]
+    if error.line is not None and f"line {error.line}" not in error.sentence:
+        lines.append(f"where: {filename}, line {error.line}.")
+    where = "" if error.line is None else f"{filename}:{error.line}"
+    return Check(case.name, case.group, error.outcome, case_text(case), where=where,
+                 lines=tuple(lines), detail=error.detail)
+
+
+def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
+    """Judge tensors in order, note each one's errors, and locate the first that is wrong."""
+    found = None
+    for name, x in tensors:
+        verdict = exact.judge(name, x)
+        noted = check.errors.get(name)
+        if noted is None or not verdict.row <= noted["row"]:
+            check.errors[name] = verdict.as_dict()
+        if not verdict.accepted and found is None:
+            found = locate(case, exact, name, x, verdict)
+    return found
+
+
+def _wrong(check: Check, finding: Finding, stage: Stage, command: str) -> Check:
+    check.outcome, check.where, check.diagnosis = "wrong", finding.where, finding.hypothesis
+    check.lines = describe(finding, stage.steps, command)
+    return check
+
+
+def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
+    """Bit for bit the same in every run: a race seldom moves a number far.
+
+    Not asked of stage 1, where the CPU library may order its sums anew from call to call; there
+    each run was held against the truth, and that must do.
+    """
+    first = reply.outputs[0]
+    again = reply.outputs[1:] if stage.needs_triton else []
+    for i, outputs in enumerate(again, start=2):
+        for name, x in outputs.items():
+            if not same_bits(x, first[name]):
+                rows = (x != first[name]).flatten().sum()
+                return (f"{tensor_name(name)} differs between runs: run {i} of the same call gives "
+                        f"{int(rows)} other numbers than run 1.",
+                        "Each run is right within the limits, but no two need be the same.",
+                        "try: let each program write its own part of the output, and no two the "
+                        "same address; no atomics.")
+    for name, x in reply.late.items():
+        if not same_bits(x, first[name]):
+            return (f"{tensor_name(name)} changed after the function had returned.",
+                    "try: return fresh memory from every call, and leave no work running.")
+    return ()
+
+
+def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
+    for name, storage in reply.inputs_after.items():
+        if not same_bits(storage, built.call.inputs[name].storage):
+            return (f"The call overwrote its input {name}.",
+                    "try: inputs belong to the caller; write to memory you allocated.")
+    return ()
+
+
+def _is_stale(earlier: Answer, reply: Reply) -> bool:
+    return all(same_bits(x, reply.outputs[0][name]) or earlier.judge(name, x).accepted
+               for name, x in reply.refilled.items())
+
+
+def _by_forbidden_means(check: Check, stage: Stage, built: Built, reply: Reply) -> Check:
+    """The numbers are right: were they made with the means the stage teaches?"""
+    seen = reply.evidence
+    operations = stage.forbidden(seen.torch_ops)
+    backward = stage.forbidden(seen.backward_torch_ops) if built.case.grads else []
+    lines = []
+    if operations or backward:
+        names = ", ".join((operations or backward)[:4])
+        lines = [f"The numbers are right, but PyTorch computed them: {names} ran in the "
+                 f"{'forward' if operations else 'backward'}.",
+                 "try: PyTorch may allocate, cast, pad and reduce; the products and the softmax "
+                 "are the kernel's."]
+        if not stage.needs_triton:
+            lines[1] = "try: this stage is about the tiles; compute them from matrix products."
+    elif stage.needs_triton and seen.launches == 0:
+        lines = ["The numbers are right, but no Triton kernel ran.",
+                 "try: launch your @triton.jit kernel: kernel[grid](...)."]
+    elif stage.needs_triton and built.case.grads and seen.backward_launches == 0:
+        lines = ["The gradients are right, but no Triton kernel ran in the backward.",
+                 "try: launch your backward kernels from the Function's backward."]
+    if lines:
+        check.outcome, check.lines = "rejected", tuple(lines)
+    return check
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit, so that the NaN around a strided view equals itself."""
+    a, b = a.contiguous().flatten(), b.contiguous().flatten()
+    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))

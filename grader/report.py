@@ -1,0 +1,196 @@
+"""What a person reads: progress, a tick a case, what went wrong, the summary, the next command."""
+
+import contextlib
+import os
+import sys
+import textwrap
+import threading
+import time
+import unicodedata
+
+from grader.results import Check, Run, StageResult
+from grader.stages import Stage
+
+WIDTH = 80
+DETAIL_LINES = 24  # of a traceback or of the submission's own output
+MARKS = {"pass": ("✅", "[ok]"), "skipped": ("➖", "[--]"), "grader_fault": ("⚠️", "[!!]")}
+FAIL = ("❌", "[XX]")
+WORDS = {
+    "wrong": "Failed: wrong", "crashed": "Failed: crashed", "timeout": "Failed: timeout",
+    "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
+}
+COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
+SELF_CHECK = ("Self-check: grader and submission share one user account, so this is a fence "
+              "against mistakes, not proof against a determined cheat.")
+
+
+class Reporter:
+    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour."""
+
+    def __init__(self, stream=None, command: str = "python autograder.py"):
+        self.stream = sys.stdout if stream is None else stream
+        self.command = command
+        self.is_terminal = bool(getattr(self.stream, "isatty", lambda: False)())
+        self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
+        self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
+        self.failed_in_stage = 0
+        self._live = None
+
+    # ------------------------------------------------------------- progress
+    def run_begins(self, run: Run, on_gpu: bool, has_gpu: bool) -> None:
+        if not on_gpu:
+            why = "The GPU is left alone (--device cpu)" if has_gpu else "No GPU found"
+            self._line(f"{why}: small cases in Triton's interpreter, no timing.")
+
+    def stage_begins(self, stage: Stage) -> None:
+        self.failed_in_stage = 0
+        self._line("")
+        title = f"--- Running Autograder for Problem {stage.number}: {stage.title} ---"
+        self._line(self._paint(title, "1"), wrap=False)
+
+    @contextlib.contextmanager
+    def working(self, stage: Stage, what: str):
+        """A live line (stage, what, seconds) while the block runs; nothing where there is no
+        terminal: the case's own line follows soon enough."""
+        if not self.is_terminal:
+            yield
+            return
+        stop = threading.Event()
+        thread = threading.Thread(target=self._tick, args=(stop, stage, what), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self._write("\r\x1b[K")
+
+    def _tick(self, stop: threading.Event, stage: Stage, what: str) -> None:
+        start = time.monotonic()
+        while True:
+            text = f"... problem {stage.number}: {what}, {time.monotonic() - start:.0f} s"
+            self._write("\r\x1b[K" + text[: WIDTH - 1])
+            if stop.wait(0.5):
+                return
+
+    def check_done(self, stage: Stage, check: Check) -> None:
+        """One line a case; the first failing case of a stage in full, the others in one more."""
+        words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
+        kind = "Correctness Test" if check.group == "standard" else "Robust Test"
+        line = f"{self._mark(check.outcome)} P{stage.number} {kind} {words} {check.label}"
+        if check.outcome == "pass":
+            self._line(line, check.outcome)
+            return
+        self.failed_in_stage += 1
+        if self.failed_in_stage > 1:
+            self._line(_shortened(line), check.outcome, wrap=False)
+            return
+        self._line(line, check.outcome)
+        for line in check.lines[:12]:
+            self._line("     " + line)
+        self._detail(check.detail)
+
+    def stage_ends(self, stage: Stage, result: StageResult) -> None:
+        if result.sentence:
+            mark = "" if result.outcome == "pass" else self._mark(result.outcome) + " "
+            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}: "
+                       f"{result.sentence}", result.outcome)
+            self._detail(result.detail)
+        self._line(f"P{stage.number}: {self._outcome_words(result)}, "
+                   f"{_points(result)} points, {result.seconds:.1f} s")
+
+    def table(self, lines: list[str]) -> None:
+        """Benchmark lines, already laid out."""
+        for line in lines:
+            self._line(line, wrap=False)
+
+    # -------------------------------------------------------------- summary
+    def summary(self, run: Run, next_command: str) -> None:
+        self._line("")
+        self._line(self._paint("--- Summary ---", "1"), wrap=False)
+        for result in run.stages:
+            mark = self._mark(result.outcome)
+            row = (f"{mark} P{result.stage} {result.title:<42.42} "
+                   f"{result.outcome.replace('_', ' '):<12} {_points(result):>11}")
+            self._line(self._paint(row, _colour(result.outcome)), wrap=False)
+        total = sum(result.points for result in run.stages)
+        full = sum(result.max_points for result in run.stages)
+        self._line(f"Total: {total:g} of {full} points on {run.device}.")
+        self._line("")
+        self._line(f"Seed: {run.seed} (--seed {run.seed} replays these inputs)")
+        self._line(SELF_CHECK)
+        self._line(f"Next: {next_command}", wrap=False)
+
+    # -------------------------------------------------------------- helpers
+    def _detail(self, text: str) -> None:
+        """Traceback or output of the submission, fenced so that it cannot pose as a verdict."""
+        lines = text.strip("\n").splitlines()
+        if not lines:
+            return
+        if len(lines) > DETAIL_LINES:
+            cut = len(lines) - DETAIL_LINES
+            lines = [f"({cut} earlier lines are left out)", *lines[-DETAIL_LINES:]]
+        for line in lines:
+            self._line("   | " + line, wrap=False)
+
+    def _outcome_words(self, result: StageResult) -> str:
+        counts = {}
+        for check in result.checks:
+            counts[check.outcome] = counts.get(check.outcome, 0) + 1
+        if not counts:
+            return result.outcome.replace("_", " ")
+        passed = counts.pop("pass", 0)
+        words = [f"{passed} of {len(result.checks)} cases passed"]
+        return ", ".join(words + [f"{n} {outcome}" for outcome, n in counts.items()])
+
+    def _mark(self, outcome: str) -> str:
+        return MARKS.get(outcome, FAIL)[self.symbols]
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
+
+    def _line(self, text: str, outcome: str = "", wrap: bool = True) -> None:
+        lines = [text]
+        if wrap and _width(text) > WIDTH:
+            indent = len(text) - len(text.lstrip())
+            lines = textwrap.wrap(text, WIDTH - 1, subsequent_indent=" " * (indent + 5),
+                                  break_long_words=False, break_on_hyphens=False)
+        for line in lines:
+            self._write(self._paint(line, _colour(outcome)) + "\n")
+
+    def _write(self, text: str) -> None:
+        if self.symbols:
+            text = text.encode(self.stream.encoding or "ascii", "replace").decode(
+                self.stream.encoding or "ascii")
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except BrokenPipeError:  # `| head` has read enough; the grading and its JSON go on
+            if self.stream is sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self.stream = open(os.devnull, "w", encoding="utf-8")
+
+
+def _colour(outcome: str) -> str:
+    return COLOURS.get(outcome, "31") if outcome else ""
+
+
+def _points(result: StageResult) -> str:
+    return f"{result.points:g} of {result.max_points}"
+
+
+def _shortened(text: str) -> str:
+    return text if _width(text) <= WIDTH else text[: WIDTH - 5] + "..."
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: emoji take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _can_print(stream, text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,371 @@
+"""Starts the worker, sets its limits, speaks to it and ends it.
+
+    with Session(source, "problem_3.py", device="cuda", timeout=60, interpret=False) as session:
+        session.load("flash_attention_forward", None, ("q", "k", "v", "is_causal"))
+        reply = session.run(call)
+
+The worker is not trusted.  Every wait has a deadline, every size is known before a byte is read,
+nothing is unpickled, and how the process ended proves nothing: only a complete reply that repeats
+the request's nonce counts.  Where parent and worker share a user account this is a fence against
+mistakes, not against a determined cheat.
+"""
+
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from grader.calls import (
+    Call,
+    CompiledKernel,
+    Evidence,
+    OutputSpec,
+    Reply,
+    SubmissionError,
+    TensorInput,
+    pack,
+)
+from grader.processes import end_family
+from grader.text import MAX_TEXT, Tail, escape
+from grader.worker import LENGTH, pack_header, raw_bytes
+
+__all__ = ["Call", "CompiledKernel", "Evidence", "OutputSpec", "Reply", "Session",
+           "SubmissionError", "TensorInput"]
+
+START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
+MAX_HEADER = 1 << 20
+OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
+PASSED_ON = (
+    "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH",
+    "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBCUDA_PATH", "CC",
+    "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH",  # Triton compiles its launchers with CC
+)
+
+
+class Session:
+    """A fresh worker process for one stage and one file.
+
+    source: the file's bytes, read once by the caller; name: "problem_3.py".
+    timeout: seconds for each request.  compile_for: 90 compiles launches for sm_90, runs nothing.
+    """
+
+    def __init__(self, source: bytes, name: str, *, device: str, timeout: float, interpret: bool,
+                 compile_for: int | None = None):
+        self.timeout, self.compile_for = timeout, compile_for
+        self.phase = "start"
+        self.prepared: Call | None = None
+        self.started = self.gone = False
+        self.output = Tail()
+        self.process = None
+        self.folder = Path(tempfile.mkdtemp(prefix="grader-"))
+        for part in ("work", "cache"):
+            (self.folder / part).mkdir()
+        path = self.folder / "work" / name
+        path.write_bytes(source)
+        self.socket, theirs = socket.socketpair()
+        config = {
+            "fd": theirs.fileno(), "path": str(path), "device": device,
+            "compile_for": compile_for, "packages": _package_folders(),
+        }
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-B", "-u", str(Path(__file__).with_name("worker.py")),
+                 json.dumps(config)],
+                cwd=path.parent, env=self._environment(device, interpret or bool(compile_for)),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(),), start_new_session=True,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            theirs.close()
+        os.set_blocking(self.process.stdout.fileno(), False)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+    def _environment(self, device: str, interpret: bool) -> dict[str, str]:
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        environment.update(HOME=str(self.folder), TMPDIR=str(self.folder),
+                           TRITON_CACHE_DIR=str(self.folder / "cache"))
+        if interpret:
+            environment["TRITON_INTERPRET"] = "1"
+        if device == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        return environment
+
+    # --------------------------------------------------------------- requests
+    def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:
+        """Import the file, find the entry point (and `apply` of it), check its arguments."""
+        self._request({"op": "load", "entry": entry, "attribute": attribute,
+                       "positional": list(positional)}, "import")
+
+    def run(self, call: Call) -> Reply:
+        """One call, everything fetched."""
+        header, tensors = pack(call, with_refill=True)
+        start = time.monotonic()
+        specs = [(spec.shape, spec.dtype) for spec in call.outputs]
+        grads = [(call.inputs[name].shape, call.inputs[name].storage.dtype) for name in call.grads]
+        storages = [(t.storage.shape, t.storage.dtype) for t in call.inputs.values()]
+        again = specs if call.refill is not None else []
+        reply, blobs = self._request(
+            {"op": "run", **header}, "case", tensors,
+            expect=specs * call.repeats + grads + again + specs + storages,
+        )
+        seconds = time.monotonic() - start
+        blobs = iter(blobs)
+
+        def named(names: Iterable[str]) -> dict[str, torch.Tensor]:
+            return {name: next(blobs) for name in names}
+
+        names = [spec.name for spec in call.outputs]
+        return Reply(
+            outputs=[named(names) for _ in range(call.repeats)],
+            grads=named(call.grads),
+            refilled=named(names) if call.refill is not None else None,
+            late=named(names),
+            inputs_after=named(call.inputs),
+            evidence=self._evidence(reply.get("evidence")),
+            seconds=seconds,
+        )
+
+    def compile(self, call: Call) -> list[CompiledKernel]:
+        """Compile what this call launches, for `compile_for`.  One entry a kernel variant."""
+        header, tensors = pack(call)
+        reply, _ = self._request({"op": "compile", **header}, "compile", tensors)
+        return [
+            CompiledKernel(
+                escape(str(kernel["name"])), int(kernel["shared_bytes"]), float(kernel["seconds"]),
+                tuple((int(line), escape(str(text))) for line, text in kernel["warnings"]),
+            )
+            for kernel in reply["kernels"]
+        ]
+
+    def time(self, call: Call, n: int, *, backward_only: bool = False) -> float:
+        """Seconds, by this process's clock, of n calls back to back.
+
+        The inputs are sent, and one call made, before the clock starts.  With grads in the call
+        each turn is forward and backward; backward_only repeats the backward of one forward.
+        """
+        self._prepare(call)
+        start = time.monotonic()
+        self._request({"op": "time", "n": n, "backward_only": backward_only}, "case")
+        return time.monotonic() - start
+
+    def memory(self, call: Call) -> int:
+        """Peak bytes of one call above its inputs (outputs included)."""
+        self._prepare(call)
+        reply, _ = self._request({"op": "memory"}, "case")
+        return int(reply["peak_bytes"])
+
+    def _prepare(self, call: Call) -> None:
+        if self.prepared is not call:
+            header, tensors = pack(call)
+            self._request({"op": "prepare", **header}, "case", tensors)
+            self.prepared = call
+
+    def close(self) -> None:
+        """End the worker and everything it started; remove its folder.  Takes a bounded time."""
+        self.socket.close()
+        if self.process is not None:
+            end_family(self.process, self.folder)
+            self.process.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # -------------------------------------------------------------- transport
+    def _request(self, header: dict, phase: str, tensors=(), expect=()):
+        """Send one request and read its reply: (header, tensors of the expected sizes)."""
+        if self.gone:
+            raise SubmissionError("crashed", "the worker ended earlier", fatal=True)
+        if not self.started:
+            self._exchange({}, "start", (), (), START_SECONDS, "")
+            self.started = True
+        return self._exchange(header, phase, tensors, expect, self.timeout, secrets.token_hex(16))
+
+    def _exchange(self, header, phase, tensors, expect, seconds, nonce):
+        self.phase = phase
+        deadline = time.monotonic() + seconds
+        try:
+            if header:
+                self._send(pack_header({"nonce": nonce, **header}), deadline)
+                for tensor in tensors:
+                    self._send(raw_bytes(tensor), deadline)
+            reply = self._receive_header(nonce, deadline)
+            if reply.get("ok") is False:
+                raise self._finding(reply)
+            blobs = []
+            for shape, dtype in expect:
+                blob = torch.empty(shape, dtype=dtype)
+                self._receive(raw_bytes(blob), deadline)
+                blobs.append(blob)
+        except TimeoutError:
+            raise self._lost(SubmissionError(
+                "grader_fault" if phase == "start" else "timeout", self._late(phase, seconds),
+                detail=self._printed(), fatal=True,
+            )) from None
+        except (OSError, EOFError):
+            raise self._lost(self._death()) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a broken reply
+            raise self._lost(SubmissionError(
+                "crashed", "the file under test broke the channel to the grader",
+                detail=escape(str(error)), fatal=True,
+            )) from None
+        self._drain()
+        return reply, blobs
+
+    def _send(self, data, deadline: float) -> None:
+        data = memoryview(data)
+        while data:
+            _, writable, _ = self._wait([self.socket], deadline)
+            if writable:
+                data = data[self.socket.send(data[:1 << 20], socket.MSG_DONTWAIT):]
+
+    def _receive_header(self, nonce: str, deadline: float) -> dict:
+        while True:
+            length = bytearray(LENGTH.size)
+            self._receive(memoryview(length), deadline)
+            size = LENGTH.unpack(length)[0]
+            if size > MAX_HEADER:
+                raise ValueError(f"want a header of at most {MAX_HEADER} bytes; got {size}")
+            text = bytearray(size)
+            self._receive(memoryview(text), deadline)
+            header = json.loads(text)
+            if header["nonce"] != nonce:
+                raise ValueError("a reply to no request")
+            if "phase" not in header:
+                return header
+            if header["phase"] in ("compile", "case"):
+                self.phase = header["phase"]
+
+    def _receive(self, buffer: memoryview, deadline: float) -> None:
+        while buffer:
+            readable, _, _ = self._wait([], deadline)
+            if self.socket not in readable:
+                continue
+            count = self.socket.recv_into(buffer)
+            if count == 0:
+                raise EOFError
+            buffer = buffer[count:]
+
+    def _wait(self, writing, deadline: float):
+        """Until the socket is ready; meanwhile take what the submission prints.
+
+        A child that the submission left behind can hold the socket open after the worker died,
+        so end of file is not enough: the process itself is asked between short sleeps.
+        """
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            reading = [self.socket] if not writing else []
+            pipes = [] if self.output.closed else [self.process.stdout]
+            ready = select.select(reading + pipes, writing, [], min(left, 0.1))
+            if self.process.stdout in ready[0]:
+                self._drain()
+            if self.socket in ready[0] or ready[1]:
+                return ready
+            if self.process.poll() is not None and not select.select([self.socket], [], [], 0)[0]:
+                raise EOFError
+
+    def _drain(self) -> None:
+        """Take what is in the pipe now.  Never waits."""
+        while not self.output.closed:
+            try:
+                data = os.read(self.process.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                return
+            self.output.add(data)
+            if len(data) < 1 << 16:
+                return
+
+    # --------------------------------------------------------------- findings
+    def _finding(self, reply: dict) -> SubmissionError:
+        """The worker's own report.  Its words are shown, never trusted."""
+        outcome, line = reply["outcome"], reply["line"]
+        if outcome not in OUTCOMES:
+            raise ValueError(f"want one of {sorted(OUTCOMES)}; got {outcome}")
+        finding = SubmissionError(
+            outcome, escape(str(reply["sentence"]))[:1000],
+            detail=escape(str(reply["detail"]))[:MAX_TEXT],
+            line=line if type(line) is int else None, fatal=bool(reply["fatal"]),
+        )
+        return self._lost(finding) if finding.fatal else finding
+
+    def _lost(self, error: SubmissionError) -> SubmissionError:
+        self.gone = True
+        end_family(self.process, self.folder)
+        return error
+
+    def _late(self, phase: str, seconds: float) -> str:
+        doing = {
+            "start": "while Python and PyTorch started", "import": "while being imported",
+            "case": "in a call of the entry point", "compile": "while its kernels compiled",
+        }[self.phase]
+        return f"no answer within {seconds:g} s {doing}"
+
+    def _death(self) -> SubmissionError:
+        try:
+            code = self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:  # it closed its own channel and lives on
+            code = None
+        when = {"start": "while Python and PyTorch started", "import": "while being imported",
+                "compile": "while its kernels compiled"}.get(self.phase, "during a call")
+        if self.phase == "start":
+            return SubmissionError("grader_fault", f"the worker process did not start (exit code "
+                                   f"{code})", detail=self._printed(), fatal=True)
+        if code is None:
+            what = "closed the channel to the grader"
+        elif code >= 0:
+            what = f"ended its own process with exit code {code}"
+        elif -code == signal.SIGSEGV:
+            what = "crashed the process with a segmentation fault"
+        elif -code == signal.SIGKILL:
+            what = "was killed by signal 9 (SIGKILL), probably for want of host memory"
+        else:
+            what = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+        return SubmissionError("crashed", f"the file {what} {when}", detail=self._printed(),
+                               fatal=True)
+
+    def _printed(self) -> str:
+        self._drain()
+        return self.output.text()[-MAX_TEXT:]
+
+    def _evidence(self, seen) -> Evidence:
+        def number(key: str) -> int:
+            return int(seen[key]) if isinstance(seen, dict) and key in seen else 0
+
+        def names(key: str) -> tuple[str, ...]:
+            found = seen.get(key, ()) if isinstance(seen, dict) else ()
+            return tuple(escape(str(name))[:100] for name in found[:100])
+
+        return Evidence(
+            number("launches"), number("backward_launches"), names("torch_ops"),
+            names("backward_torch_ops"), number("peak_bytes"), self.output.text(),
+        )
+
+
+def _package_folders() -> list[str]:
+    """Where this process found torch, triton and numpy; `python -I` alone may not look there."""
+    import importlib.util
+
+    folders = []
+    for name in ("torch", "triton", "numpy"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            folders.append(str(Path(spec.origin).parent.parent))
+    return sorted(set(folders))

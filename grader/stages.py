@@ -1,0 +1,264 @@
+"""One table: stage -> title, file, entry point, points, cases, forbidden shortcuts, steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from grader.cases import Case
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the course.  cases(device, has_bfloat16) -> its cases, standard ones first."""
+
+    number: int
+    title: str
+    entry: str
+    attribute: str | None  # "apply" where the entry point is an autograd.Function
+    positional: tuple[str, ...]  # the arguments a submission must take, in this order
+    points: int
+    cases: Callable[[str, bool], list[Case]]
+    steps: dict[str, str]  # symptom, as diagnosis.py names it -> the step to look at
+    optional: bool = False
+    needs_triton: bool = True
+
+    @property
+    def filename(self) -> str:
+        return f"problem_{self.number}.py"
+
+    @property
+    def grads(self) -> tuple[str, ...]:
+        """The inputs whose gradients are judged: only where gradients are the lesson."""
+        return ("q", "k", "v") if self.number >= 8 else ()
+
+    def forbidden(self, operations: tuple[str, ...]) -> list[str]:
+        """Which of the PyTorch operations a worker saw a right answer may not be made of.
+
+        From stage 2 on that is every product, softmax and attention; in stage 1 only whole
+        attentions, for its products are PyTorch's.
+        """
+        if self.needs_triton:
+            return sorted(operations)
+        return sorted(name for name in operations if "attention" in name)
+
+
+# The assignment's own shapes, for a GPU: (HQ, HKV, N, D).  The interpreter gets short ones.
+_ORIGINAL = {
+    1: ((8, 8, 512, 16), (8, 8, 1024, 16), (16, 16, 2048, 16), (16, 16, 4096, 16)),
+    5: ((8, 2, 512, 16), (8, 2, 1024, 16), (16, 2, 2048, 16), (16, 2, 4096, 16)),
+    7: ((8, 2, 512, 32), (8, 2, 1024, 32), (16, 2, 2048, 16), (16, 2, 4096, 16)),
+    8: ((16, 16, 4096, 16), (16, 8, 4096, 16), (16, 1, 4096, 16)),
+}
+_SHORT = {
+    3: ((2, 2, 64, 16), (2, 2, 128, 16), (2, 2, 192, 16), (2, 2, 256, 16)),
+    5: ((4, 1, 64, 16), (4, 1, 128, 16), (4, 2, 128, 16), (4, 2, 192, 16)),
+    7: ((4, 1, 64, 32), (4, 1, 128, 32), (4, 2, 128, 16), (4, 2, 192, 16)),
+    8: ((2, 2, 128, 16), (2, 1, 128, 16), (4, 1, 128, 16)),
+}
+
+
+def _cases_1(device: str, bf16: bool) -> list[Case]:
+    on_gpu = device == "cuda"
+    base = Case(1, "standard", 0, dtype=BF16 if bf16 else F16)
+    shapes = _ORIGINAL[1] if on_gpu else ((8, 8, 512, 16), (8, 8, 1024, 16), (16, 16, 768, 16))
+    cases = [replace(base, HQ=hq, HKV=hkv, N=n, D=d, is_causal=i > 0)
+             for i, (hq, hkv, n, d) in enumerate(shapes)]
+    r = replace(base, group="robust", HQ=2, HKV=2)
+    half = BF16 if bf16 else F16
+    cases += [
+        replace(r, N=1, dtype=F32),
+        replace(r, N=65, HQ=3, HKV=3, B=2, dtype=F16, layout="guarded"),
+        replace(r, N=129, D=40, dtype=F32, is_causal=True, layout="guarded"),
+        replace(r, N=70, NK=257, dtype=half),
+        replace(r, N=257, NK=63, D=64, dtype=F32),
+        replace(r, N=200, D=80, dtype=half, is_causal=True, layout="transposed"),
+        replace(r, N=127, D=128, dtype=F16, is_causal=True, layout="last"),
+        replace(r, N=193, dtype=half, family="shift+", is_causal=True),
+        replace(r, N=193, dtype=F16, family="shift-"),
+        replace(r, N=300, dtype=half, family="rising"),
+        replace(r, N=257, D=64, dtype=F16, family="hot", is_causal=True),
+        replace(r, N=150, dtype=half, family="needles", is_causal=True),
+        replace(r, N=256, D=32, HQ=6, HKV=6, dtype=F16, family="real", is_causal=True),
+        replace(r, N=130, dtype=F32, refill=True),
+        replace(r, N=130, dtype=half, is_causal=True, repeats=3),
+        replace(r, N=1024, HQ=1, HKV=1, dtype=F16, growth=True),
+    ]
+    return cases
+
+
+def _cases_2(device: str, bf16: bool) -> list[Case]:
+    on_gpu = device == "cuda"
+    half = BF16 if bf16 else F16
+    shapes = ((512, 1024), (1024, 4096), (2048, 8192), (4096, 8192)) if on_gpu else (
+        (32, 256), (64, 512), (96, 1024), (128, 1024))
+    cases = [Case(2, "standard", n, M=m, dtype=half) for m, n in shapes]
+    r = Case(2, "robust", 0)
+    more = 10 if on_gpu else 1
+    return cases + [
+        replace(r, M=1, N=1, dtype=F32),
+        replace(r, M=1, N=300, dtype=F16, layout="guarded"),
+        replace(r, M=17, N=1, dtype=half, layout="guarded"),
+        replace(r, M=33 * more, N=127, dtype=half, layout="guarded"),
+        replace(r, M=15, N=129 * more, dtype=F32, layout="guarded"),
+        replace(r, M=64, N=63, dtype=F16, layout="transposed"),
+        replace(r, M=19, N=200, dtype=F32, layout="last"),
+        replace(r, M=31, N=513 * more, dtype=half, family="hot"),
+        replace(r, M=23, N=257 * more, dtype=F16, family="needles"),
+        replace(r, M=20, N=150, dtype=half, refill=True),
+        replace(r, M=40 * more, N=140, dtype=F32, repeats=10 if on_gpu else 2),
+    ]
+
+
+def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tuple = ()):
+    """Cases of stages 3-7.  heads, windows and sinks are dealt in turn to the robust cases."""
+    original = _ORIGINAL[7 if sinks else 5 if windows or len(heads) > 2 else 1]
+    short = _SHORT[7 if sinks else 5 if windows or len(heads) > 2 else 3]
+
+    def cases(device: str, bf16: bool) -> list[Case]:
+        on_gpu = device == "cuda"
+        half = BF16 if bf16 else F16
+        base = Case(number, "standard", 0, dtype=half, is_causal=number > 3)
+        first = {"window": 128 if on_gpu else 32} if windows else {}
+        first |= {"sinks": 8} if sinks else {}
+        standard = [replace(base, HQ=hq, HKV=hkv, N=n, D=d, **first)
+                    for hq, hkv, n, d in (original if on_gpu else short)]
+        more = 4 if on_gpu else 1  # lengths 4 n + something: still ragged
+        r = replace(base, group="robust")
+        robust = [
+            replace(r, N=65, B=2, dtype=half, layout="guarded"),
+            replace(r, N=1, dtype=F32),
+            replace(r, N=63 + 64 * (more - 1), D=64, dtype=half, layout="guarded"),
+            replace(r, N=127, D=80, dtype=F16, layout="transposed"),
+            replace(r, N=193 * more + 1, dtype=F32, layout="guarded"),
+            replace(r, N=65, dtype=half, family="shift+"),
+            replace(r, N=65, dtype=F16, family="shift-"),
+            replace(r, N=161 * more, dtype=half, family="rising"),
+            replace(r, N=100 * more, D=40, dtype=F32, family="hot", layout="last"),
+            replace(r, N=130 * more, dtype=half, family="needles"),
+            replace(r, N=256 if on_gpu else 100, D=32, dtype=F16, family="real"),
+            replace(r, N=193 * more, dtype=F32, family="shift-", layout="guarded"),
+            replace(r, N=150 * more, D=64, dtype=F32, family="needles", layout="transposed"),
+            replace(r, N=64 * more, dtype=half, refill=True),
+            replace(r, N=80 * more, D=128, dtype=F16, repeats=10 if on_gpu else 2),
+        ]
+        dealt = []
+        for i, case in enumerate(robust):
+            hq, hkv = heads[i % len(heads)]
+            case = replace(case, HQ=hq, HKV=hkv)
+            if windows:
+                case = replace(case, window=windows[i % len(windows)])
+            if sinks:
+                case = replace(case, sinks=sinks[i % len(sinks)])
+            dealt.append(case)
+        growth = replace(r, N=4096 if on_gpu else 128, **first, growth=True)
+        return standard + dealt + [growth]
+
+    return cases
+
+
+def _cases_8(device: str, bf16: bool) -> list[Case]:
+    on_gpu = device == "cuda"
+    half = BF16 if bf16 else F16
+    all_three = ("q", "k", "v")
+    base = Case(8, "standard", 0, dtype=half, is_causal=True, grads=all_three)
+    standard = [replace(base, HQ=hq, HKV=hkv, N=n, D=d)
+                for hq, hkv, n, d in (_ORIGINAL[8] if on_gpu else _SHORT[8])]
+    more = 4 if on_gpu else 1
+    r = replace(base, group="robust", HQ=2, HKV=1)
+    return standard + [
+        replace(r, N=1, dtype=F32, grads=("v",)),  # the others' true gradient is zero there
+        replace(r, N=65, HQ=3, HKV=3, B=2, dtype=half, layout="guarded"),
+        replace(r, N=63 * more, D=64, dtype=half, dout="expanded"),
+        replace(r, N=127 * more, HKV=2, D=40, dtype=F32, dout="transposed"),
+        replace(r, N=70, HQ=6, HKV=2, D=80, dtype=F16, layout="transposed", is_causal=False),
+        replace(r, N=65, dtype=half, family="shift+", scale=0.5),
+        replace(r, N=65, HKV=2, dtype=F16, family="shift-"),
+        replace(r, N=130 * more, HQ=1, dtype=half, family="rising", grads=("q",)),
+        replace(r, N=100 * more, HKV=2, dtype=F16, family="hot"),
+        replace(r, N=100, HKV=2, D=32, dtype=F32, family="needles", layout="last"),
+        replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, family="real"),
+        replace(r, N=50, HQ=4, D=128, dtype=half, grads=("k", "v"), dout="transposed"),
+        replace(r, N=64, dtype=half, refill=True),
+        replace(r, N=65 * more, dtype=half, repeats=5 if on_gpu else 2),
+        replace(r, N=4096 if on_gpu else 128, HQ=1, dtype=half, growth=True),
+    ]
+
+
+def _cases_9(device: str, bf16: bool) -> list[Case]:
+    on_gpu = device == "cuda"
+    half = BF16 if bf16 else F16
+    base = Case(9, "standard", 0, dtype=half, is_causal=True, grads=("q", "k", "v"),
+                window=256 if on_gpu else 32, sinks=4)
+    standard = [replace(base, HQ=hq, HKV=hkv, N=n, D=d)
+                for hq, hkv, n, d in (_ORIGINAL[8] if on_gpu else _SHORT[8])]
+    more = 4 if on_gpu else 1
+    r = replace(base, group="robust", HQ=2, HKV=1)
+    with_logits = {"sink_logits": True, "grads": ("q", "k", "v", "sink_logits")}
+    return standard + [
+        replace(r, N=1, dtype=F32, window=1, sinks=0, grads=("v",)),
+        replace(r, N=65, HQ=3, HKV=3, B=2, dtype=half, window=17, sinks=1, layout="guarded"),
+        replace(r, N=63 * more, D=64, dtype=half, window=20, sinks=0, dout="expanded",
+                **with_logits),
+        replace(r, N=127 * more, HKV=2, D=40, dtype=F32, window=33, dout="transposed"),
+        replace(r, N=70, HQ=6, HKV=2, D=80, dtype=F16, window=None, sinks=0, layout="transposed",
+                **with_logits),
+        replace(r, N=65, dtype=half, window=1, sinks=70, family="shift+", scale=0.5),
+        replace(r, N=65, HKV=2, dtype=F16, window=1000, sinks=0, family="shift-"),
+        replace(r, N=80, HKV=2, dtype=F32, window=None, sinks=0, is_causal=False),
+        replace(r, N=130 * more, HQ=1, dtype=half, window=100, sinks=1, family="rising",
+                grads=("q",)),
+        replace(r, N=100 * more, HKV=2, dtype=F16, window=17, family="hot", **with_logits),
+        replace(r, N=130 * more, HKV=2, D=32, dtype=F32, window=50, sinks=3, family="needles",
+                layout="last"),
+        replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, window=40, family="real"),
+        replace(r, N=50, HQ=4, D=128, dtype=half, window=9, sinks=1000, grads=("k", "v"),
+                dout="transposed"),
+        replace(r, N=64, dtype=half, window=24, refill=True),
+        replace(r, N=65 * more, dtype=half, window=30, repeats=5 if on_gpu else 2,
+                **with_logits),
+        replace(r, N=4096 if on_gpu else 128, HQ=1, dtype=half, growth=True),
+    ]
+
+
+_EQUAL = ((2, 2), (1, 1))
+_GROUPS = ((4, 2), (3, 1), (6, 2), (2, 2))
+_QKV = ("q", "k", "v")
+
+STAGES: dict[int, Stage] = {stage.number: stage for stage in (
+    Stage(1, "FlashAttention in PyTorch", "FlashAttention2Function", "apply",
+          (*_QKV, "is_causal"), 200, _cases_1,
+          {"mask": "1.1", "numbers": "1.3", "overflow": "1.3", "nan": "1.3", "rescale": "1.4",
+           "lse": "1.5", "tail": "1.2"}, needs_triton=False),
+    Stage(2, "Weighted Row-Sum in Triton", "weighted_row_sum_forward", None, ("x", "w"), 100,
+          _cases_2, {"tail": "2.2", "stride": "2.2", "nan": "2.2", "numbers": "2.3"}),
+    Stage(3, "Non-Causal Flash Attention", "flash_attention_forward", None,
+          (*_QKV, "is_causal"), 200, _attention_cases(3, _EQUAL),
+          {"numbers": "3.2", "overflow": "3.3", "rescale": "3.4", "tail": "3.6", "nan": "3.1",
+           "stride": "3.5", "batch": "3.5", "head": "3.5"}),
+    Stage(4, "Causal Flash Attention", "flash_attention_forward", None,
+          (*_QKV, "is_causal"), 100, _attention_cases(4, _EQUAL),
+          {"numbers": "4.1", "mask": "4.2", "tail": "4.3"}),
+    Stage(5, "Grouped-Query Attention", "flash_attention_forward", None,
+          (*_QKV, "is_causal"), 50, _attention_cases(5, _GROUPS),
+          {"numbers": "5.1", "head": "5.2", "batch": "5.2"}),
+    Stage(6, "Sliding-Window Attention", "flash_attention_forward", None,
+          (*_QKV, "is_causal", "window_size"), 50,
+          _attention_cases(6, _GROUPS, windows=(17, 100, 1, 1000, 64)),
+          {"numbers": "6.1", "window": "6.2", "mask": "6.2", "nan": "6.3", "tail": "6.4"}),
+    Stage(7, "Attention Sinks", "flash_attention_forward", None,
+          (*_QKV, "is_causal", "window_size", "sink_size"), 50,
+          _attention_cases(7, _GROUPS, windows=(17, 40, 1, 1000, 50), sinks=(4, 0, 1, 70, 9, 1000)),
+          {"numbers": "7.1", "window": "7.2", "sinks": "7.2", "mask": "7.2", "tail": "7.3"}),
+    Stage(8, "Backward Pass with GQA", "flash_attention_gqa", None,
+          (*_QKV, "is_causal", "softmax_scale"), 200, _cases_8,
+          {"numbers": "8.1", "overflow": "8.1", "mask": "8.3", "nan": "8.3", "d_q": "8.4",
+           "d_k": "8.6", "d_v": "8.6", "tail": "8.7"}, optional=True),
+    Stage(9, "Backward Pass with GQA, Window and Sinks", "flash_swda_with_sink", None,
+          (*_QKV, "window_size", "sink_size", "is_causal", "scale"), 200, _cases_9,
+          {"numbers": "9.1", "overflow": "9.1", "mask": "9.2", "window": "9.2", "sinks": "9.2",
+           "tail": "9.3", "d_q": "9.5", "d_k": "9.6", "d_v": "9.6", "d_sink_logits": "9.9"},
+          optional=True),
+)}

@@ -1,0 +1,177 @@
+"""Reads a submission's file without importing it: is it there, is it Python, is it started.
+
+A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; the comment above it,
+`# Step 4.2 -- Question or goal.`, gives its title.
+"""
+
+import ast
+import hashlib
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+MAX_BYTES = 1 << 20  # no honest stage comes near; parsing a huge file would stall the grader
+MARKER = re.compile(r"^[ \t]*#[ \t]*(BEGIN|END) SOLUTION\b[ \t]*(.*?)[ \t]*$")
+STEP_ID = re.compile(r"\d+\.\d+")
+BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step (\d+\.\d+)["']\)""")
+
+State = Literal["missing", "not_started", "syntax_error", "ready"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One solution region.  Lines count from 1 and are those of the two markers."""
+
+    id: str
+    title: str  # "" where no comment names it
+    first_line: int
+    last_line: int
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A file as it was read, once; what is graded is `source`, whatever happens to the file."""
+
+    path: Path
+    source: bytes | None
+    sha256: str | None
+    state: State
+    sentence: str
+    line: int | None
+    blank_steps: tuple[str, ...]
+
+
+def read(directory: Path, filename: str, entry: str) -> Submission:
+    """Read directory/filename; entry is the name the stage calls."""
+    path = Path(directory) / filename
+    try:
+        with path.open("rb") as file:
+            source = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return Submission(path, None, None, "missing", f"there is no {path}", None, ())
+    except OSError as error:
+        sentence = f"cannot read {path}: {error.strerror}"
+        return Submission(path, None, None, "missing", sentence, None, ())
+
+    digest = hashlib.sha256(source).hexdigest()
+
+    def found(state: State, sentence: str, line=None, blank=()) -> Submission:
+        return Submission(path, source, digest, state, sentence, line, tuple(blank))
+
+    if len(source) > MAX_BYTES:
+        return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
+    try:
+        tree = ast.parse(source, filename=filename)
+        text = _decode(source)
+    except SyntaxError as error:  # IndentationError, TabError and unknown encodings are kinds of it
+        return found("syntax_error", f"{type(error).__name__}: {error.msg}", error.lineno)
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting
+        return found("syntax_error", f"not Python: {error}")
+
+    blank = blank_steps(text)
+    if not tree.body or _is_blank_body(tree.body):
+        return found("not_started", f"{filename} is empty", blank=blank)
+    try:
+        regions = steps(text)
+    except ValueError:  # the student moved the markers about; the code decides
+        regions = []
+    if regions and {step.id for step in regions} <= set(blank):
+        return found("not_started", f"no step of {filename} is filled in yet", blank=blank)
+    if not regions and _is_blank_entry(tree, entry):
+        return found("not_started", f"{entry} in {filename} has no body yet", blank=blank)
+    return found("ready", "", blank=blank)
+
+
+def steps(source: str) -> list[Step]:
+    """The solution regions in order.
+
+    Raises:
+        ValueError: a region is nested, unclosed, unmatched, without an id, or its id is repeated.
+    """
+    rows = source.splitlines()
+    titles = {match[1]: match[2].strip() for row in rows
+              if (match := re.match(r"[ \t]*# Step (\d+\.\d+) -- (.*)", row))}
+    found: list[Step] = []
+    opened: tuple[str, int] | None = None
+    for number, row in enumerate(rows, start=1):
+        marker = MARKER.match(row)
+        if not marker:
+            continue
+        kind, name = marker.groups()
+        if not STEP_ID.fullmatch(name):
+            raise ValueError(f"line {number}: want an id such as 4.2 after SOLUTION; got {name!r}")
+        if kind == "BEGIN":
+            if opened:
+                raise ValueError(f"line {number}: step {name} begins inside step {opened[0]}")
+            if any(step.id == name for step in found):
+                raise ValueError(f"line {number}: step {name} is there twice")
+            opened = (name, number)
+        else:
+            if not opened or opened[0] != name:
+                inside = f"step {opened[0]}" if opened else "no step"
+                raise ValueError(f"line {number}: step {name} ends inside {inside}")
+            found.append(Step(name, titles.get(name, ""), opened[1], number))
+            opened = None
+    if opened:
+        raise ValueError(f"line {opened[1]}: step {opened[0]} is never closed")
+    return found
+
+
+def blank_steps(source: str) -> tuple[str, ...]:
+    """Ids of the steps with nothing in them, in the order of the file; markers may be gone."""
+    rows = source.splitlines()
+    try:
+        regions = steps(source)
+    except ValueError:
+        regions = []
+    blank = [step.id for step in regions
+             if _is_blank_text(rows[step.first_line:step.last_line - 1])]
+    # A raise in a comment is somebody's note, not a step.
+    stripped = "\n".join(row for row in rows if not row.lstrip().startswith("#"))
+    return tuple(dict.fromkeys(blank + BLANK_RAISE.findall(stripped)))
+
+
+def _decode(source: bytes) -> str:
+    """The text, by the file's own coding line; only ever called on bytes that parsed."""
+    import io
+    import tokenize
+
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    return source.decode(encoding)
+
+
+def _is_blank_text(rows: list[str]) -> bool:
+    try:
+        return _is_blank_body(ast.parse(textwrap.dedent("\n".join(rows))).body)
+    except SyntaxError:
+        return False
+
+
+def _is_blank_body(body: list[ast.stmt]) -> bool:
+    """Only strings, `...`, `pass` and `raise NotImplementedError`."""
+
+    def blank(statement: ast.stmt) -> bool:
+        if isinstance(statement, ast.Pass):
+            return True
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            return statement.value.value is ... or isinstance(statement.value.value, str)
+        if isinstance(statement, ast.Raise):
+            raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+            return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+        return False
+
+    return all(map(blank, body))
+
+
+def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
+    """The entry point is there and blank; of a class, every method."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == entry:
+            if isinstance(node, ast.FunctionDef):
+                return _is_blank_body(node.body)
+            methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+            others = [item for item in node.body if not isinstance(item, ast.FunctionDef)]
+            return _is_blank_body(others) and all(_is_blank_body(item.body) for item in methods)
+    return False

@@ -1,0 +1,48 @@
+"""Text that came out of a submission, made safe to show."""
+
+import unicodedata
+
+MAX_TEXT = 8192
+KEPT = 32 * 1024  # bytes kept at either end of what a submission prints
+
+
+def escape(text: str) -> str:
+    """Show control, ANSI and direction-changing characters as \\x1b and the like.
+
+    Newlines and tabs stay.  A terminal or a web page then shows what was printed, and obeys none
+    of it.
+    """
+    return "".join(_shown(char) for char in text)
+
+
+def _shown(char: str) -> str:
+    if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return char
+    code = ord(char)
+    if code < 256:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+class Tail:
+    """The first and the last 32 KiB of a stream of any length."""
+
+    def __init__(self):
+        self.first, self.last = bytearray(), bytearray()
+        self.count = 0
+        self.closed = False
+
+    def add(self, data: bytes) -> None:
+        """Empty data means the end of the stream."""
+        self.closed = not data
+        self.count += len(data)
+        room = KEPT - len(self.first)
+        self.first += data[:room]
+        self.last += data[room:]
+        del self.last[:-KEPT]
+
+    def text(self) -> str:
+        """What was kept, escaped, with a line that says how much is missing."""
+        missing = self.count - len(self.first) - len(self.last)
+        gap = f"\n[... {missing} bytes left out ...]\n".encode() if missing else b""
+        return escape((bytes(self.first) + gap + bytes(self.last)).decode(errors="replace"))

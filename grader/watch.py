@@ -1,0 +1,213 @@
+"""What a worker sees while a submission runs: launches, PyTorch operations, memory.
+
+All of it could be forged by the file under test, so it is used only against a submission.
+Loaded by worker.py by path; imports nothing of the grader.
+"""
+
+import contextlib
+import functools
+import sys
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# Operations that do attention's own work: products, softmax, and whole attentions.
+WATCHED = {
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_softmax", "_log_softmax",
+    "_safe_softmax", "logsumexp", "_softmax_backward_data", "linear", "_grouped_mm",
+}
+WATCHED_PARTS = (
+    "scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention",
+    "flex_attention", "multi_head_attention",
+)
+# Fresh memory is often zero and then looks like a result, so these come back full of NaN.
+UNINITIALISED = {
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
+}
+
+_current = None  # the Watch in force; launches on autograd's own threads must find it too
+
+
+class Watch(TorchDispatchMode):
+    """Use as `with watch:` around a forward, then again around its backward.
+
+    inputs: the storages' 1-D tensors, which do not count as memory of the call.
+    """
+
+    supports_higher_order_operators = True  # flex_attention is one
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
+        return False
+
+    def __init__(self, inputs, on_cuda: bool, known=()):
+        super().__init__()
+        self.on_cuda = on_cuda
+        self.backward = False
+        self.poison = True
+        self.paused = 0
+        self.launches = [0, 0]  # forward, backward
+        self.operations = [set(), set()]
+        self.live_bytes = self.peak_bytes = 0  # on CUDA peak_bytes is what came before a restart
+        known = [*known, *(tensor.untyped_storage() for tensor in inputs)]
+        self.sizes = {storage._cdata: 0 for storage in known}
+        self.base = None
+
+    def __enter__(self):
+        global _current
+        _current = self
+        if self.on_cuda and self.base is None:
+            torch.cuda.reset_peak_memory_stats()
+            self.base = torch.cuda.memory_allocated()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        global _current
+        _current = None
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if self.paused:
+            return result
+        name = getattr(func, "overloadpacket", func).__name__
+        if name in WATCHED or any(part in name for part in WATCHED_PARTS):
+            self.operations[self.backward].add(name)
+        if self.poison and name in UNINITIALISED:
+            _fill_with_nan(result)
+        if not self.on_cuda:
+            self._track(result)
+        return result
+
+    def _track(self, result) -> None:
+        for tensor in tree_leaves(result):
+            if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+                continue
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key not in self.sizes:
+                self.sizes[key] = storage.nbytes()
+                self.live_bytes += storage.nbytes()
+                self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+                weakref.finalize(storage, self._freed, key)
+
+    def _freed(self, key: int) -> None:
+        self.live_bytes -= self.sizes.pop(key, 0)
+
+    @contextlib.contextmanager
+    def only_memory(self):
+        """Measure without poisoning.  On CUDA the allocator counts, so no mode is needed."""
+        self.poison = False
+        if not self.on_cuda:
+            with self:
+                yield
+        else:
+            torch.cuda.reset_peak_memory_stats()
+            self.base = torch.cuda.memory_allocated()
+            yield
+
+    def peak(self) -> int:
+        if self.on_cuda:
+            return max(self.peak_bytes, torch.cuda.max_memory_allocated() - self.base)
+        return self.peak_bytes
+
+    @contextlib.contextmanager
+    def uncounted_memory(self):
+        """For the autotuner, which clears the cache with 256 MiB of its own."""
+        self.peak_bytes = self.peak()
+        yield
+        if self.on_cuda:
+            torch.cuda.reset_peak_memory_stats()
+
+    def evidence(self, result_bytes: int) -> dict:
+        """result_bytes: size of outputs and gradients, which every right answer needs."""
+        return {
+            "launches": self.launches[0],
+            "backward_launches": self.launches[1],
+            "torch_ops": sorted(self.operations[0]),
+            "backward_torch_ops": sorted(self.operations[1]),
+            "peak_bytes": max(0, self.peak() - result_bytes),
+        }
+
+
+def _fill_with_nan(tensor: torch.Tensor) -> None:
+    if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        tensor.fill_(float("nan"))
+    elif tensor.dtype in (torch.int32, torch.int64):
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def install(on_phase) -> None:
+    """Count Triton's launches and tell the parent when a compilation begins and ends.
+
+    on_phase: called with "compile" and with "case".
+    """
+    try:
+        import triton.compiler
+        from triton.runtime.autotuner import Autotuner
+        from triton.runtime.interpreter import GridExecutor
+        from triton.runtime.jit import JITFunction
+    except ImportError:  # stage 1 needs no Triton
+        return
+
+    launch = GridExecutor.__call__
+
+    @functools.wraps(launch)
+    def interpreted(self, *args, **kwargs):
+        watch = _current
+        if watch is None:
+            return launch(self, *args, **kwargs)
+        watch.launches[watch.backward] += 1
+        watch.paused += 1  # the interpreter moves tensors with PyTorch: not the student's doing
+        try:
+            return launch(self, *args, **kwargs)
+        finally:
+            watch.paused -= 1
+
+    GridExecutor.__call__ = interpreted
+
+    run = JITFunction.run
+
+    @functools.wraps(run)
+    def compiled(self, *args, grid, warmup, **kwargs):
+        if _current is not None and not warmup:
+            _current.launches[_current.backward] += 1
+        return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+
+    JITFunction.run = compiled
+
+    bench = Autotuner._bench
+
+    @functools.wraps(bench)
+    def benchmarked(self, *args, **kwargs):
+        with _current.uncounted_memory() if _current is not None else contextlib.nullcontext():
+            return bench(self, *args, **kwargs)
+
+    Autotuner._bench = benchmarked
+
+    # `handle = kernel.warmup(...); handle[grid](...)` goes past JITFunction.run.
+    pick = triton.compiler.CompiledKernel.__getitem__
+
+    @functools.wraps(pick)
+    def handle(self, grid):
+        if _current is not None:
+            _current.launches[_current.backward] += 1
+        return pick(self, grid)
+
+    triton.compiler.CompiledKernel.__getitem__ = handle
+
+    compile_kernel = triton.compiler.compile
+
+    @functools.wraps(compile_kernel)
+    def announced(*args, **kwargs):
+        on_phase("compile")
+        result = compile_kernel(*args, **kwargs)
+        on_phase("case")
+        return result
+
+    for module in (triton.compiler, sys.modules["triton.compiler.compiler"]):
+        module.compile = announced
+    triton.compile = announced

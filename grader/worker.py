@@ -1,0 +1,399 @@
+"""The process that runs a submission.  Nothing else in the grader ever imports one.
+
+Started by sandbox.py as `python -I -B worker.py CONFIG`, in an empty directory that holds a copy of
+the one file.  It knows no truth, no tolerance and no score: tensors come in as bytes, outputs go
+back as bytes, and the parent judges them.  Importing this module has no side effects; the parent
+takes its framing from here.
+
+A frame is a 4-byte length, a JSON header of that length, then raw tensor bytes.  Their number and
+sizes are never read from the frame: both sides know them from the request.
+
+    request   {"nonce", "op": "load" | "run" | "prepare" | "time" | "memory" | "compile", ...}
+    reply     {"nonce", "ok": true, ...} + bytes, or {"nonce", "ok": false, "outcome", "sentence",
+              "detail", "line", "fatal"}; before it any number of {"nonce", "phase": "compile"}
+"""
+
+import importlib.util
+import inspect
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+LENGTH = struct.Struct("!I")
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,
+                  torch.int64, torch.uint8, torch.bool)
+}
+LATE_SECONDS = 0.05  # outputs are read again this long after everything else
+_real_device = torch.Tensor.device.__get__  # pretend_gpu.py puts another in its place
+_plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
+
+
+class Failure(Exception):
+    """A finding to send to the parent: an outcome word and one sentence."""
+
+    def __init__(self, outcome: str, sentence: str):
+        super().__init__(sentence)
+        self.outcome, self.sentence = outcome, sentence
+
+
+# -------------------------------------------------------------------- framing
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def pack_header(header: dict) -> bytes:
+    text = json.dumps(header).encode()
+    return LENGTH.pack(len(text)) + text
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:  # of a contiguous CPU tensor, writable
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+class Channel:
+    """The worker's end of the socket.  It may wait for ever: the parent holds the deadlines."""
+
+    def __init__(self, fd: int):
+        os.set_inheritable(fd, False)
+        self.socket = socket.socket(fileno=fd)
+        self.nonce = ""
+
+    def receive_into(self, buffer: memoryview) -> None:
+        while buffer:
+            count = self.socket.recv_into(buffer)
+            if count == 0:
+                os._exit(0)  # the parent is gone
+            buffer = buffer[count:]
+
+    def receive_header(self) -> dict:
+        length = bytearray(LENGTH.size)
+        self.receive_into(memoryview(length))
+        text = bytearray(LENGTH.unpack(length)[0])
+        self.receive_into(memoryview(text))
+        header = json.loads(text)
+        self.nonce = header["nonce"]
+        return header
+
+    def send(self, header: dict, tensors=()) -> None:
+        self.socket.sendall(pack_header({"nonce": self.nonce, **header}))
+        for tensor in tensors:
+            self.socket.sendall(raw_bytes(tensor))
+
+
+def _sibling(name: str):
+    """Import grader/<name>.py by path: `-I` leaves our own folder off sys.path."""
+    spec = importlib.util.spec_from_file_location(
+        f"_grader_{name}", Path(__file__).with_name(f"{name}.py")
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --------------------------------------------------------------------- worker
+class Worker:
+    """One submission, loaded once, called many times."""
+
+    def __init__(self, channel: Channel, config: dict):
+        self.channel = channel
+        self.path = config["path"]
+        self.device = config["device"]
+        self.on_cuda = self.device == "cuda"
+        self.function = None
+        self.name = ""
+        self.prepared: dict = {}
+        self.synchronize = torch.cuda.synchronize if self.on_cuda else lambda: None
+        self.watch = _sibling("watch")
+        self.explain = _sibling("explain")
+        self.compiler = None
+        if config["compile_for"]:
+            self.compiler = _sibling("compile_only").CompileOnly(config["compile_for"], self.path)
+        if self.on_cuda:  # a broken GPU must show before the submission can be blamed for it
+            torch.zeros(1, device="cuda")
+            self.synchronize()
+        else:
+            _sibling("pretend_gpu").install(config["compile_for"] or 90)
+        self.watch.install(lambda phase: self.channel.send({"phase": phase}))
+
+    def serve(self) -> None:
+        """Answer requests until the parent closes the channel."""
+        operations = {operation.__name__: operation for operation in (
+            self.load, self.run, self.prepare, self.time, self.memory, self.compile)}
+        while True:
+            request = self.channel.receive_header()
+            tensors = self._receive_tensors(request)
+            try:
+                header, blobs = operations[request["op"]](request, *tensors)
+                reply = {"ok": True, **header}
+            except Failure as failure:
+                reply, blobs = {"ok": False, "outcome": failure.outcome, "detail": "",
+                                "sentence": failure.sentence, "line": None, "fatal": False}, ()
+            except BaseException as error:  # SystemExit and KeyboardInterrupt included
+                where = "while being imported" if request["op"] == "load" else "when it was called"
+                reply, blobs = self.explain.explain(error, self.path, where), ()
+                reply["ok"] = False
+            self.channel.send(reply, blobs)
+            if reply.get("fatal"):  # a CUDA context does not survive an illegal address
+                os._exit(1)
+
+    def _receive_tensors(self, request: dict) -> list[dict]:
+        """Read the bytes announced by the (trusted) parent: inputs, then douts, then refill."""
+        groups = []
+        for group in ("inputs", "douts", "refill"):
+            tensors = {}
+            for name, layout in request.get(group, {}).items():
+                storage = torch.empty(layout["numel"], dtype=DTYPES[layout["dtype"]])
+                self.channel.receive_into(raw_bytes(storage))
+                tensors[name] = storage
+            if group in request:
+                groups.append(tensors)
+        return groups
+
+    # ------------------------------------------------------------- operations
+    def load(self, request: dict):
+        """Import the file, find the entry point and bind the arguments it will be given."""
+        entry, attribute = request["entry"], request["attribute"]
+        name = Path(self.path).stem
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        sys.argv = [self.path]
+        spec.loader.exec_module(module)
+        found = getattr(module, entry, None)
+        if found is None:
+            raise Failure("crashed", f"{Path(self.path).name} defines no {entry}")
+        self.name = entry if attribute is None else f"{entry}.{attribute}"
+        self.function = found if attribute is None else getattr(found, attribute, None)
+        if not callable(self.function):
+            raise Failure("crashed", f"want {self.name} to be callable; got {type(found).__name__}")
+        signature = _signature(found, self.function)
+        try:
+            if signature is not None:
+                signature.bind(*request["positional"])
+        except TypeError as error:
+            want = ", ".join(request["positional"])
+            raise Failure(
+                "crashed", f"want {self.name}({want}); got {self.name}{signature} ({error})"
+            ) from None
+        return {}, ()
+
+    def run(self, request: dict, storages: dict, douts: dict, refill: dict | None = None):
+        """Call the entry point, fetch everything, and report what was seen on the way."""
+        inputs, on_device = self._place(request["inputs"], storages, request["grads"])
+        upstream, _ = self._place(request["douts"], douts, ())
+        answers, grads, evidence = [], [], {}
+        kept = None
+        for repeat in range(request["repeats"]):
+            watch = self.watch.Watch(on_device.values(), self.on_cuda)
+            with watch:
+                outputs = self._call(request, inputs)
+                self.synchronize()
+            answers += self._fetch(outputs)
+            if repeat == 0:
+                kept = outputs
+                if request["grads"]:
+                    watch.backward = True
+                    with watch:
+                        gradients = self._gradients(request, inputs, outputs, upstream)
+                        self.synchronize()
+                    grads = self._fetch(gradients)
+                evidence = watch.evidence(sum(map(_nbytes, answers + grads)))
+        after = self._fetch(on_device.values())
+        refilled = []
+        if refill is not None:
+            with torch.no_grad():
+                for name, storage in refill.items():
+                    _plain_copy(on_device[name], storage)
+            with self.watch.Watch(on_device.values(), self.on_cuda):
+                refilled = self._fetch(self._call(request, inputs))
+        time.sleep(LATE_SECONDS)
+        late = self._fetch(kept)
+        return {"evidence": evidence}, answers + grads + refilled + late + after
+
+    def prepare(self, request: dict, storages: dict, douts: dict):
+        """Place the inputs and make one call, so that what follows compiles nothing."""
+        inputs, _ = self._place(request["inputs"], storages, request["grads"])
+        upstream, _ = self._place(request["douts"], douts, ())
+        self.prepared = {"request": request, "inputs": inputs, "upstream": upstream}
+        self._once()
+        self.synchronize()
+        return {}, ()
+
+    def time(self, request: dict):
+        """n calls back to back.  The parent holds the clock; this only does the work."""
+        if request["backward_only"]:
+            call, inputs = self.prepared["request"], self.prepared["inputs"]
+            outputs = self._call(call, inputs)
+            for _ in range(request["n"]):
+                self._gradients(call, inputs, outputs, self.prepared["upstream"], keep_graph=True)
+        else:
+            for _ in range(request["n"]):
+                self._once()
+        self.synchronize()
+        return {}, ()
+
+    def memory(self, request: dict):
+        """Peak bytes of one call above what was live before it, outputs included."""
+        self.synchronize()
+        storages = [t.untyped_storage() for t in self.prepared["inputs"].values()]
+        watch = self.watch.Watch([], self.on_cuda, known=storages)
+        with watch.only_memory():
+            self._once()
+            self.synchronize()
+        return {"peak_bytes": watch.peak()}, ()
+
+    def compile(self, request: dict, storages: dict, douts: dict):
+        """Compile what one call launches.  Nothing runs, so nothing is fetched."""
+        inputs, _ = self._place(request["inputs"], storages, request["grads"])
+        upstream, _ = self._place(request["douts"], douts, ())
+        self.compiler.kernels.clear()
+        outputs = self._call(request, inputs)
+        if request["grads"]:
+            self._gradients(request, inputs, outputs, upstream)
+        return {"kernels": self.compiler.report()}, ()
+
+    # ---------------------------------------------------------------- helpers
+    def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
+        """Storages on the device, and the views into them that the entry point sees."""
+        on_device = {name: storage.to(self.device) for name, storage in storages.items()}
+        views = {}
+        for name, layout in layouts.items():
+            shape, stride, offset = layout["shape"], layout["stride"], layout["offset"]
+            view = on_device[name].as_strided(shape, stride, offset)
+            views[name] = view.requires_grad_() if name in with_grad else view
+        return views, on_device
+
+    def _once(self) -> None:
+        request, inputs = self.prepared["request"], self.prepared["inputs"]
+        outputs = self._call(request, inputs)
+        if request["grads"]:
+            self._gradients(request, inputs, outputs, self.prepared["upstream"])
+
+    def _call(self, request: dict, inputs: dict) -> list[torch.Tensor]:
+        """Call the entry point; the outputs asked for, each of the right kind."""
+
+        def resolve(value):
+            named = isinstance(value, str) and value.startswith("@")
+            return inputs[value[1:]] if named else value
+
+        args = [resolve(value) for value in request["args"]]
+        kwargs = {key: resolve(value) for key, value in request["kwargs"].items()}
+        return self._check(self.function(*args, **kwargs), request["outputs"])
+
+    def _check(self, result, specs: list[dict]) -> list[torch.Tensor]:
+        names = ", ".join(spec["name"] for spec in specs)
+        if result is None:
+            raise Failure("wrong", f"want {names}; got None: {self.name} returned nothing")
+        if type(result) in (tuple, list):
+            if len(result) < len(specs):
+                raise Failure("wrong", f"want {len(specs)} outputs ({names}); got {len(result)}")
+            outputs = list(result)[:len(specs)]  # (o, lse) where only o is asked for is fine
+        elif len(specs) > 1:
+            kind = type(result).__name__
+            raise Failure("wrong", f"want {len(specs)} outputs ({names}); got one {kind}")
+        else:
+            outputs = [result]
+        for output, spec in zip(outputs, specs, strict=True):
+            self._check_one(output, spec)
+        return outputs
+
+    def _check_one(self, output, spec: dict) -> None:
+        name, shape, dtype = spec["name"], tuple(spec["shape"]), DTYPES[spec["dtype"]]
+        # A subclass or a Parameter could answer later, or differently each time it is asked.
+        if type(output) is not torch.Tensor:
+            raise Failure("wrong", f"{name}: want a torch.Tensor; got {type(output).__name__}")
+        found = tuple(output.shape)
+        if found != shape or output.dtype != dtype:
+            swapped = len(shape) == 4 and found == (shape[0], shape[2], shape[1], shape[3])
+            raise Failure("wrong", f"{name}: want shape {shape}, {dtype_name(dtype)}; got {found}, "
+                                   f"{dtype_name(output.dtype)}"
+                                   + (" (axes 1 and 2 are swapped)" if swapped else ""))
+        device, layout = _real_device(output).type, str(output.layout)
+        if device != self.device or layout != "torch.strided":
+            got = device if layout == "torch.strided" else layout
+            raise Failure("wrong", f"{name}: want a dense tensor on {self.device}; got {got}")
+
+    def _gradients(self, request, inputs, outputs, upstream, keep_graph=False):
+        """dL/d(input) for every input asked for, given the upstream gradients."""
+        pairs = []
+        for output, spec in zip(outputs, request["outputs"], strict=True):
+            if spec["name"] in upstream:
+                if not output.requires_grad:
+                    raise Failure("wrong", f"{spec['name']}: want an output with a gradient; got "
+                                           "one cut off from autograd (no grad_fn)")
+                pairs.append((output, upstream[spec["name"]]))
+        wanted = [inputs[name] for name in request["grads"]]
+        gradients = torch.autograd.grad(
+            [o for o, _ in pairs], wanted, [d for _, d in pairs],
+            retain_graph=keep_graph, allow_unused=True,
+        )
+        for name, source, gradient in zip(request["grads"], wanted, gradients, strict=True):
+            if gradient is None:
+                raise Failure("wrong", f"d{name}: want a gradient; got None from backward")
+            spec = {"name": f"d{name}", "shape": source.shape, "dtype": dtype_name(source.dtype)}
+            self._check_one(gradient, spec)
+        return list(gradients)
+
+    def _fetch(self, tensors) -> list[torch.Tensor]:
+        """Copies on the CPU, made by our own copy_ and not by a method of theirs."""
+        self.synchronize()
+        fetched = []
+        with torch.no_grad():
+            for tensor in tensors:
+                target = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+                fetched.append(_plain_copy(target, tensor))
+        return fetched
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _signature(found, function):
+    """What a caller may pass; None where Python cannot tell.  `Function.apply` shows forward's."""
+    try:
+        if isinstance(found, type) and issubclass(found, torch.autograd.Function):
+            signature = inspect.signature(found.forward)
+            if found.setup_context is torch.autograd.Function.setup_context:  # forward(ctx, ...)
+                names = list(signature.parameters.values())[1:]
+                signature = signature.replace(parameters=names)
+            return signature
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _set_limits() -> None:
+    """No core files, no file over 1 GiB, and no life after the parent's."""
+    import ctypes
+    import resource
+    import signal
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    config = json.loads(sys.argv[1])
+    _set_limits()
+    # `-I` hides a `pip install --user`; the folders that hold the parent's torch and triton do not.
+    sys.path += [folder for folder in config["packages"] if folder not in sys.path]
+    channel = Channel(config["fd"])
+    worker = Worker(channel, config)
+    channel.send({"ready": True})
+    worker.serve()
+
+
+if __name__ == "__main__":
+    main()

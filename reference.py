@@ -1,0 +1,84 @@
+"""The only ground truth of the course: what every stage must compute, in float64.
+
+Tensors are (B, H, N, D).  Query head h reads key/value head h // (HQ // HKV).  Nothing here is
+fast; one (batch, head) is worked at a time, so that S (NQ, NK) is the largest thing in memory.
+"""
+
+import torch
+
+
+def keep_mask(NQ, NK, is_causal=False, window_size=None, sink_size=0, device="cpu"):
+    """Which keys each query sees.  -> bool (NQ, NK), True = visible.
+
+    The window counts the query itself.  Sinks are positions, still causal.  A key in both the
+    window and the sinks is simply visible: it counts once.
+    """
+    query = torch.arange(NQ, device=device)[:, None]
+    key = torch.arange(NK, device=device)[None, :]
+    keep = (key <= query) if is_causal else torch.ones(NQ, NK, dtype=torch.bool, device=device)
+    if window_size is not None:
+        keep = keep & ((query - key < window_size) | (key < sink_size))
+    return keep
+
+
+def attention(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_size=0, scale=None,
+              sink_logits=None):
+    """Attention and, where dout is given, its gradients, in float64.
+
+    Args:
+        q: (B, HQ, NQ, D).  k, v: (B, HKV, NK, D).  dout: (B, HQ, NQ, D) or None.  Any dtype.
+        sink_logits: (HQ,) or None.  One learned logit a head; it joins the softmax denominator
+            and carries no value.
+
+    Returns:
+        dict of float64: o (B, HQ, NQ, D), lse (B, HQ, NQ); with dout also q, k, v and
+        sink_logits, the gradients, each of the shape of its input.
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
+    scale = D**-0.5 if scale is None else scale
+    keep = keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
+    sinks = torch.full((HQ,), -torch.inf).to(q) if sink_logits is None else sink_logits.double()
+    out = {"o": torch.empty_like(q), "lse": q.new_empty(B, HQ, NQ)}
+    if dout is not None:
+        out |= {"q": torch.zeros_like(q), "k": torch.zeros_like(k), "v": torch.zeros_like(v)}
+        out |= {} if sink_logits is None else {"sink_logits": torch.zeros_like(sinks)}
+    for b in range(B):
+        for h in range(HQ):
+            kv = h // (HQ // HKV)
+            s = (q[b, h] @ k[b, kv].T * scale).masked_fill(~keep, -torch.inf)
+            lse = torch.logaddexp(torch.logsumexp(s, dim=1), sinks[h])
+            p = torch.exp(s - lse[:, None])
+            o = p @ v[b, kv]
+            out["o"][b, h], out["lse"][b, h] = o, lse
+            if dout is None:
+                continue
+            do = dout[b, h].double()
+            delta = (do * o).sum(1)
+            ds = p * (do @ v[b, kv].T - delta[:, None])
+            out["q"][b, h] = ds @ k[b, kv] * scale
+            out["k"][b, kv] += ds.T @ q[b, h] * scale
+            out["v"][b, kv] += p.T @ do
+            if sink_logits is not None:
+                out["sink_logits"][h] -= (torch.exp(sinks[h] - lse) * delta).sum()
+    return out
+
+
+def weighted_row_sum(x, w):
+    """y[i] = sum_j x[i, j] * w[j].  x (M, N), w (N,) -> float64 (M,)."""
+    return x.double() @ w.double()
+
+
+def naive_attention(q, k, v, *, is_causal=False, window_size=None, sink_size=0, scale=None):
+    """The attention everybody writes first, in the dtype of q: what the benchmark compares with.
+
+    All of S (B, HQ, NQ, NK) at once; keys and values are repeated for their group of query heads.
+    -> o (B, HQ, NQ, D), dtype of q.
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    s = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        keep = keep_mask(q.shape[2], k.shape[2], True, window_size, sink_size, q.device)
+        s = s.masked_fill(~keep, -torch.inf)
+    return torch.softmax(s, dim=-1, dtype=torch.float32).to(q.dtype) @ v

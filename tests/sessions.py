@@ -1,0 +1,42 @@
+"""What the tests of the sandbox share: a session on a small submission, and a call of it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grader.sandbox import Call, OutputSpec, Session, SubmissionError, TensorInput
+
+SUBMISSIONS = Path(__file__).parent / "submissions"
+X = torch.arange(12.0).reshape(3, 4) - 5
+
+
+def double_call(**changes) -> Call:
+    """`double(x)` on X, one output y."""
+    settings = {
+        "inputs": {"x": TensorInput.dense(X)}, "args": ("@x",), "kwargs": {},
+        "outputs": (OutputSpec("y", (3, 4), torch.float32),),
+    }
+    return Call(**{**settings, **changes})
+
+
+def with_gradient(**changes) -> Call:
+    dout = TensorInput(torch.full((1,), 3.0), (3, 4), (0, 0))  # expanded, as from .sum()
+    return double_call(douts={"y": dout}, grads=("x",), **changes)
+
+
+def open_session(name: str, **settings) -> Session:
+    settings = {"device": "cpu", "timeout": 60.0, "interpret": True, **settings}
+    return Session((SUBMISSIONS / name).read_bytes(), name, **settings)
+
+
+def run(session, entry, call=None, attribute=None):
+    session.load(entry, attribute, ("x",))
+    return session.run(call or double_call())
+
+
+def error_of(session, entry, call=None, attribute=None) -> SubmissionError:
+    with pytest.raises(SubmissionError) as caught:
+        run(session, entry, call, attribute)
+    assert not caught.value.fatal
+    return caught.value

@@ -1,0 +1,6 @@
+import os
+import signal
+
+
+def double(x):
+    os.kill(os.getpid(), signal.SIGKILL)

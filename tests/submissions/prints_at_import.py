@@ -1,0 +1,5 @@
+print("hello from the file")
+
+
+def double(x):
+    return x * 2

@@ -1,0 +1,136 @@
+"""The command line, through a real process: exit codes, sentences, JSON, other stages still run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+RIGHT = '''
+import torch
+class FlashAttention2Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal=False):
+        o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+        for lo in range(0, q.shape[2], 64):
+            s = q[:, :, lo:lo + 64].float() @ k.float().mT * q.shape[-1] ** -0.5
+            if is_causal:
+                late = torch.arange(s.shape[3]) > torch.arange(lo, lo + s.shape[2])[:, None]
+                s = s.masked_fill(late, float("-inf"))
+            o[:, :, lo:lo + 64] = (torch.softmax(s, -1) @ v.float()).to(o.dtype)
+            lse[:, :, lo:lo + 64] = torch.logsumexp(s, -1)
+        return o, lse
+'''
+
+
+def grader(*arguments, program="autograder.py", cwd=ROOT):
+    return subprocess.run([sys.executable, str(ROOT / program), *map(str, arguments)], cwd=cwd,
+                          capture_output=True, text=True, timeout=100)
+
+
+def graded(tmp_path, files: dict[str, str], *arguments, program="autograder.py"):
+    """-> the finished process and the JSON it wrote."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    out = tmp_path / "out.json"
+    done = grader("--submission", tmp_path, "--json", out, "--device", "cpu", "--seed", 7,
+                  *arguments, program=program)
+    return done, json.loads(out.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("program", ["autograder.py", "autograder_optional.py"])
+def test_help_answers_without_importing_torch(program, tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')\n")
+    code = ("import sys, runpy; sys.path.insert(0, sys.argv.pop(1)); "
+            "sys.argv = [sys.argv[1], '--help']; runpy.run_path(sys.argv[0], run_name='__main__')")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path), str(ROOT / program)],
+                          cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "--submission" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--p8"], "unrecognized arguments"),
+    (["--submission", "/nowhere"], "want a directory; got /nowhere"),
+    (["--json", "/nowhere/out.json"], "want a file in a directory that exists"),
+    (["--timeout", "0"], "want a number of seconds above 0; got 0"),
+    (["--hint", "99.9"], "want a step"),
+    (["--device", "tpu"], "invalid choice"),
+])
+def test_usage_errors_exit_2_and_say_what_was_wanted(arguments, words):
+    done = grader(*arguments)
+    assert done.returncode == 2 and words in done.stderr and done.stdout == ""
+
+
+def test_a_right_submission_passes_with_exit_0(tmp_path):
+    done, data = graded(tmp_path, {"problem_1.py": RIGHT}, "--p1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No GPU found" in done.stdout or "left alone" in done.stdout
+    assert "timing skipped: no GPU" in done.stdout and "--seed 7" in done.stdout
+    assert "Next: python autograder.py --p2" in done.stdout
+    stage = data["stages"][0]
+    assert (stage["outcome"], stage["points"], stage["benchmark"]) == ("pass", 200, None)
+    assert data["seed"] == 7 and data["device"] == "cpu"
+
+
+def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp_path):
+    entry = "def flash_attention_forward(q, k, v, is_causal=True, window_size=1, sink_size=0):\n"
+    done, data = graded(tmp_path, {
+        "problem_1.py": RIGHT.replace("* q.shape[-1] ** -0.5", "* 0.26"),
+        "problem_2.py": "def weighted_row_sum_forward(x, w):\n    raise RuntimeError('mine')\n",
+        "problem_3.py": "def flash_attention_forward(q k):\n",
+        "problem_4.py": entry + "    raise NotImplementedError\n",
+        "problem_6.py": "def something_else():\n    return 1\n",
+        "problem_7.py": entry + "    while True:\n        pass\n",
+    }, "--timeout", 8)
+    assert done.returncode == 1, done.stderr
+    outcomes = {stage["stage"]: stage["outcome"] for stage in data["stages"]}
+    assert outcomes == {1: "wrong", 2: "crashed", 3: "crashed", 4: "not_started", 5: "missing",
+                        6: "crashed", 7: "timeout"}
+    assert all(stage["points"] == 0 for stage in data["stages"])
+    assert "mine" in done.stdout and "problem_3.py" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_numbers_that_pytorch_computed_are_rejected(tmp_path):
+    source = ("import torch\ndef flash_attention_forward(q, k, v, is_causal=True):\n"
+              "    return torch.nn.functional.scaled_dot_product_attention("
+              "q, k, v, is_causal=True)\n")
+    done, data = graded(tmp_path, {"problem_4.py": source}, "--p4", "--quick")
+    assert done.returncode == 1 and data["stages"][0]["outcome"] == "rejected"
+    assert "PyTorch computed them" in done.stdout
+
+
+def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
+    source = (ROOT / "problem_6.py").read_text("utf-8")
+    mistaken = source.replace("(age < window_size)", "(age <= window_size)")
+    assert mistaken != source
+    done, data = graded(tmp_path, {"problem_6.py": mistaken}, "--p6", "--quick")
+    check = data["stages"][0]["checks"][0]
+    assert check["outcome"] == "wrong" and check["where"].startswith("rows 32-63")
+    assert check["errors"]["o"]["row"] > check["errors"]["o"]["row_limit"]
+    assert len(check["message"].splitlines()) <= 12 and "--hint 6.2" in done.stdout
+
+
+def test_a_seed_replays_the_same_inputs(tmp_path):
+    source = (ROOT / "problem_2.py").read_text("utf-8")
+
+    def error(seed):
+        data = graded(tmp_path, {"problem_2.py": source}, "--p2", "--quick", "--seed", seed)[1]
+        return data["stages"][0]["checks"][0]["errors"]["y"]["row"]
+
+    first = error(5)
+    assert first == error(5) and first != error(6)
+
+
+@pytest.mark.parametrize("number", [3, 9])
+def test_the_solved_files_pass(tmp_path, number):
+    program = "autograder_optional.py" if number > 7 else "autograder.py"
+    source = (ROOT / f"problem_{number}.py").read_text("utf-8")
+    done, data = graded(tmp_path, {f"problem_{number}.py": source}, f"--p{number}",
+                        program=program)
+    assert done.returncode == 0, done.stdout
+    names = [check["name"] for check in data["stages"][0]["checks"]]
+    assert "compile/sm_90" in names

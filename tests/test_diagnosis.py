@@ -1,0 +1,82 @@
+"""Diagnosis: the wrong place and the pattern are named, in at most twelve lines."""
+
+import torch
+
+from grader import diagnosis
+from grader.cases import Case
+from grader.correctness import Answer
+from grader.stages import STAGES
+
+CASE = Case(7, "robust", 100, D=8, B=2, HQ=4, HKV=2, is_causal=True, window=20, sinks=4)
+
+
+def found(case: Case, spoil, name: str = "o"):
+    gen = torch.Generator().manual_seed(0)
+    truth = torch.randn(case.B, case.HQ, case.N, case.D, generator=gen, dtype=torch.float64)
+    answer = Answer({name: truth}, {}, {name: truth}, 2.0**-12)
+    x = truth.clone()
+    spoil(x)
+    verdict = answer.judge(name, x)
+    assert not verdict.accepted
+    return diagnosis.locate(case, answer, name, x, verdict)
+
+
+def test_an_error_after_the_first_batch_entry_is_a_batch_error():
+    finding = found(CASE, lambda x: x[1:].mul_(2))
+    assert finding.symptom == "batch" and "batch entry 1 of 2" in finding.where
+
+
+def test_one_head_group_is_named():
+    finding = found(CASE, lambda x: x[:, 2:].mul_(2))
+    assert finding.symptom == "head" and "heads 2-3 of 4" in finding.where
+    assert "key/value head 1" in " ".join(finding.what)
+
+
+def test_only_the_ragged_tail():
+    finding = found(CASE, lambda x: x[:, :, 96:].mul_(2))
+    assert finding.symptom == "tail" and "rows 96-99 of 100" in finding.where
+
+
+def test_rows_right_until_the_window_cuts():
+    finding = found(CASE, lambda x: x[:, :, 20:].mul_(2))
+    assert finding.symptom == "window" and "rows 20-99" in finding.where
+
+
+def test_wrong_everywhere():
+    finding = found(Case(3, "standard", 64, D=8, B=1, HQ=2, HKV=2), lambda x: x.mul_(1.04))
+    assert finding.symptom == "numbers" and finding.where == "everywhere"
+
+
+def test_wrong_columns_are_named():
+    finding = found(Case(3, "standard", 64, D=8), lambda x: x[..., 6:].zero_())
+    assert "columns 6-7 of 8" in finding.where
+
+
+def test_nan_rows_are_counted_and_located():
+    finding = found(CASE, lambda x: x[0, 1, 3].fill_(float("nan")))
+    assert finding.symptom == "nan" and "8 of the" in finding.what[0]
+    assert "batch entry 0 of 2, heads 1 of 4, rows 3 of 100" in finding.where
+
+
+def test_overflow_is_suspected_where_logits_are_128():
+    case = Case(3, "robust", 64, D=8, family="shift+")
+    assert found(case, lambda x: x.fill_(float("nan"))).symptom == "overflow"
+
+
+def test_a_wrong_gradient_names_its_formula():
+    finding = found(CASE, lambda x: x.mul_(1.04), name="d_k")
+    assert finding.symptom == "d_k" and finding.what[0].startswith("the gradient of k differs")
+
+
+def test_every_symptom_has_something_to_try_and_stays_within_twelve_lines():
+    for symptom in diagnosis.TRY:
+        finding = diagnosis.Finding(symptom, "everywhere", ("what", "worst", "pattern"),
+                                    {"id": "x", "text": "a hypothesis"})
+        lines = diagnosis.describe(finding, STAGES[7].steps, "python autograder.py")
+        assert len(lines) <= 12
+        assert any(line.startswith("try:") for line in lines) and "--hint 7." in lines[-1]
+
+
+def test_numbers_are_written_as_ranges():
+    assert diagnosis._ranges([0, 1, 2, 5]) == "0-2, 5"
+    assert diagnosis._ranges([0, 2, 4, 6, 8]).endswith("...")

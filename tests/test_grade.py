@@ -1,0 +1,201 @@
+"""The loop: points, outcomes, dead workers, faults of our own.  The worker is a stand-in here."""
+
+import io
+
+import pytest
+import torch
+
+from grader import correctness, grade
+from grader.grade import Options, grade_stage
+from grader.report import Reporter
+from grader.sandbox import Evidence, Reply, SubmissionError
+from grader.stages import STAGES
+
+torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
+
+STAGE = STAGES[1]
+SEEN = Evidence(1, 1, (), (), 0, "")
+
+
+class Honest:
+    """Stands in for a Session whose submission is right."""
+
+    started = 0
+
+    def __init__(self, *args, **kwargs):
+        type(self).started += 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def load(self, *args):
+        pass
+
+    def run(self, call):
+        options = {"q": None, "k": None, "v": None}
+        q, k, v = (call.inputs[name].view() for name in options)
+        got = correctness.tiled_attention(q, k, v, is_causal=call.args[3])
+        again = None
+        if call.refill:
+            again = correctness.tiled_attention(*(call.refill[n].view() for n in options),
+                                                is_causal=call.args[3])
+        return Reply([got] * call.repeats, {}, again, got,
+                     {n: t.storage for n, t in call.inputs.items()}, SEEN, 0.0)
+
+
+@pytest.fixture
+def graded(tmp_path, monkeypatch):
+    """graded(session class, source, ...) -> the result of stage 1."""
+    short = [case for case in STAGE.cases("cpu", False) if case.N < 500 or case.group == "standard"]
+    short = [grade.replace(case, N=min(case.N, 300), growth=False) for case in short]
+    stage = grade.replace(STAGE, cases=lambda device, bf16: short)
+
+    def run(session, source="class FlashAttention2Function:\n    apply = staticmethod(abs)\n",
+            **options):
+        monkeypatch.setattr(grade, "Session", session)
+        session.started = 0
+        (tmp_path / "problem_1.py").write_text(source, "utf-8")
+        settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **options)
+        return grade_stage(stage, settings, Reporter(io.StringIO()))
+
+    return run
+
+
+def spoiled(wrong):
+    """A session that is right but for the calls wrong(call) is true of."""
+    class Session(Honest):
+        def run(self, call):
+            reply = super().run(call)
+            if wrong(call):
+                reply.outputs = [{n: x * 1.1 for n, x in outputs.items()}
+                                 for outputs in reply.outputs]
+            return reply
+    return Session
+
+
+def failing(outcome, fatal, when):
+    class Session(Honest):
+        def run(self, call):
+            if when(call):
+                raise SubmissionError(outcome, "a sentence", fatal=fatal)
+            return super().run(call)
+    return Session
+
+
+def is_standard(call):
+    return call.inputs["q"].shape[1] >= 8
+
+
+def test_a_right_submission_gets_all_points(graded):
+    result = graded(Honest)
+    assert (result.outcome, result.points) == ("pass", 200)
+
+
+def test_robust_cases_carry_thirty_percent(graded):
+    result = graded(spoiled(lambda call: not is_standard(call)))
+    assert (result.outcome, result.points) == ("wrong", 140)
+
+
+def test_standard_cases_carry_seventy_percent(graded):
+    result = graded(spoiled(is_standard))
+    assert (result.outcome, result.points) == ("wrong", 60)
+
+
+def test_quick_asks_the_standard_cases_only(graded):
+    result = graded(Honest, quick=True)
+    assert {check.group for check in result.checks} == {"standard"}
+    assert (result.outcome, result.points) == ("pass", 140)
+
+
+def test_rejected_costs_every_point(graded):
+    class Cheat(Honest):
+        def run(self, call):
+            reply = super().run(call)
+            reply.evidence = Evidence(1, 1, ("scaled_dot_product_attention",), (), 0, "")
+            return reply
+
+    result = graded(Cheat)
+    assert (result.outcome, result.points) == ("rejected", 0)
+
+
+def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
+    session = failing("crashed", False, lambda call: call.refill is not None)
+    result = graded(session)
+    assert (result.outcome, result.points, session.started) == ("crashed", 140, 1)
+    assert [check.outcome for check in result.checks].count("crashed") == 1
+
+
+def test_a_dead_worker_is_replaced_once(graded):
+    session = failing("crashed", True, lambda call: call.refill is not None)
+    result = graded(session)
+    assert session.started == 2 and result.sentence == ""
+    assert [check.outcome for check in result.checks].count("pass") == len(result.checks) - 1
+
+
+def test_a_second_death_ends_the_stage(graded):
+    session = failing("crashed", True, lambda call: True)
+    result = graded(session)
+    assert session.started == 2 and len(result.checks) == 2
+    assert (result.outcome, result.points) == ("crashed", 0) and "were not run" in result.sentence
+
+
+def test_a_timeout_ends_the_stage_and_cases_not_run_earn_nothing(graded):
+    result = graded(failing("timeout", True, lambda call: call.inputs["q"].shape[2] == 65))
+    assert (result.outcome, result.points) == ("timeout", 140)
+    assert "were not run" in result.sentence
+
+
+def test_an_error_at_import_is_the_stages_outcome(graded):
+    class Broken(Honest):
+        def load(self, *args):
+            raise SubmissionError("crashed", "ImportError: no such thing", fatal=True)
+
+    result = graded(Broken)
+    assert (result.outcome, result.points, result.checks) == ("crashed", 0, [])
+
+
+def test_a_fault_of_the_grader_costs_no_points(graded):
+    class Faulty(Honest):
+        def run(self, call):
+            if call.repeats > 1:
+                raise ZeroDivisionError("ours")
+            return super().run(call)
+
+    result = graded(Faulty)
+    assert (result.outcome, result.points) == ("grader_fault", 200)
+    assert "ZeroDivisionError" in result.detail
+
+
+def test_a_fault_the_sandbox_reports_is_ours_too(graded):
+    result = graded(failing("grader_fault", True, lambda call: call.repeats > 1))
+    assert (result.outcome, result.points) == ("grader_fault", 200)
+
+
+def test_missing_and_syntactically_wrong_files_have_their_own_outcomes(graded, tmp_path):
+    settings = Options(tmp_path / "nowhere", "cpu", 1, 60.0)
+    result = grade_stage(STAGE, settings, Reporter(io.StringIO()))
+    assert (result.outcome, result.points) == ("missing", 0)
+    assert graded(Honest, "def f(:\n").outcome == "crashed"
+
+
+def test_a_blank_step_no_call_reaches_still_fails_the_stage(graded):
+    source = (
+        "class FlashAttention2Function:\n    apply = staticmethod(abs)\n\n\n"
+        "def a():\n    # BEGIN SOLUTION 1.1\n    x = 1\n    # END SOLUTION 1.1\n    return x\n\n\n"
+        "def b():\n    # BEGIN SOLUTION 1.2\n    raise NotImplementedError('step 1.2')\n"
+        "    # END SOLUTION 1.2\n")
+    result = graded(Honest, source)
+    assert (result.outcome, result.points) == ("crashed", 140)
+    assert "step 1.2 is still blank" in result.checks[-1].message
+
+
+def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(grade.importlib.util, "find_spec", lambda name: None)
+    (tmp_path / "problem_3.py").write_text("def flash_attention_forward(q, k, v):\n    return q\n")
+    settings = Options(tmp_path, "cpu", 1, 60.0)
+    result = grade_stage(STAGES[3], settings, Reporter(io.StringIO()))
+    assert result.outcome == "skipped"
+    assert all(way in result.sentence for way in ("WSL", "container", "Codespaces", "Colab"))

@@ -1,0 +1,119 @@
+"""The hints that are shipped: one for every step, short, and never the solution itself."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from grader import hints
+from grader.submission import steps
+
+ROOT = Path(__file__).parent.parent
+HINTS = tomllib.loads(hints.HINTS_FILE.read_text("utf-8"))
+
+
+def _solutions() -> dict[str, tuple[str, list[str]]]:
+    """Step id -> its title and the lines inside its region."""
+    found = {}
+    for number in range(1, 10):
+        source = (ROOT / f"problem_{number}.py").read_text("utf-8")
+        rows = source.splitlines()
+        for step in steps(source):
+            found[step.id] = step.title, rows[step.first_line : step.last_line - 1]
+    return found
+
+
+SOLUTIONS = _solutions()
+CARRIED = [step for step, (title, _) in SOLUTIONS.items() if title.startswith("Carried over")]
+LEAKS = {  # as a student could paste them: with and without the comment behind
+    " ".join(text.split())
+    for _, rows in SOLUTIONS.values()
+    for row in rows
+    for text in (row, row.split("  # ")[0])
+    if len(text.strip()) > 15
+}
+each_hint = pytest.mark.parametrize("step", HINTS)
+
+
+def _leaks(text: str) -> list[str]:
+    """The solution lines in a text, wherever its own lines break."""
+    return sorted(leak for leak in LEAKS if leak in " ".join(text.split()))
+
+
+def test_every_step_has_hints_and_no_hint_lacks_a_step():
+    assert set(HINTS) == set(SOLUTIONS) and len(HINTS) >= 9
+
+
+def test_hints_stand_in_the_order_of_their_steps():
+    assert list(HINTS) == sorted(HINTS, key=lambda step: [int(part) for part in step.split(".")])
+
+
+@each_hint
+def test_a_step_has_its_three_rungs_and_nothing_else(step):
+    assert tuple(HINTS[step]) == hints.RUNGS
+    for text in HINTS[step].values():
+        assert isinstance(text, str) and text.strip()
+
+
+@each_hint
+def test_a_text_fits_four_lines_of_eighty_columns(step):
+    for rung, text in HINTS[step].items():
+        lines = text.strip().splitlines()
+        assert len(lines) <= 4, rung
+        for line in lines:
+            assert len(line) <= 80 and line == line.rstrip(), f"{rung}: {line}"
+
+
+@each_hint
+def test_a_text_is_plain_writing(step):
+    for rung, text in HINTS[step].items():
+        strange = {c for c in text if not (c.isascii() and c.isprintable()) and c not in "\n…"}
+        assert not strange and "!" not in text, f"{rung}: {strange}"
+
+
+@each_hint
+def test_a_nudge_is_one_or_two_sentences(step):
+    nudge = HINTS[step]["nudge"].strip()
+    assert 1 <= len(re.findall(r"[.?](?=\s|$)", nudge)) <= 2 and nudge.endswith((".", "?"))
+
+
+@each_hint
+def test_no_hint_contains_a_line_of_any_solution(step):
+    for rung, text in HINTS[step].items():
+        assert not _leaks(text), rung
+
+
+@each_hint
+def test_no_line_of_almost_code_is_python_one_could_paste(step):
+    for line in HINTS[step]["near_code"].strip().splitlines():
+        with pytest.raises(SyntaxError):
+            ast.parse(line.strip())
+
+
+@pytest.mark.parametrize("step", CARRIED)
+def test_a_carried_over_step_points_back_to_an_earlier_one(step):
+    for rung in ("formula", "near_code"):
+        named = re.findall(r"[Ss]teps? (\d\.\d)", HINTS[step][rung])
+        assert named and all(name in SOLUTIONS and name < step for name in named), rung
+
+
+@each_hint
+def test_every_step_that_a_hint_names_exists(step):
+    for text in HINTS[step].values():
+        for named in re.findall(r"\b[Ss]teps?((?:\s+(?:\d\.\d,?|to|and)\b)+)", text):
+            assert set(re.findall(r"\d\.\d", named)) <= set(SOLUTIONS)
+
+
+def test_a_leaked_line_would_be_noticed():
+    leak = next(row for row in SOLUTIONS["4.3"][1] if "#" in row).split("#")[0].strip()
+    broken = leak.replace(" ", "\n", 1)
+    assert _leaks(f"Write {leak} here") == _leaks(f"Write\n{broken}\nhere") == [leak]
+    assert not _leaks(f"Write {leak[:-3]} here")
+
+
+def test_the_grader_prints_the_three_rungs_of_a_shipped_hint(tmp_path):
+    state = tmp_path / "hints.json"
+    for rung in hints.RUNGS:
+        assert HINTS["4.2"][rung].strip() in hints.next_hint("4.2", state_file=state)

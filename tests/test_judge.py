@@ -1,0 +1,132 @@
+"""One reply judged: right, wrong, or right by forbidden means."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from grader import cases, correctness, judge
+from grader.cases import Case
+from grader.sandbox import Evidence, Reply
+from grader.stages import STAGES
+
+torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
+
+SEEN = Evidence(launches=1, backward_launches=1, torch_ops=(), backward_torch_ops=(),
+                peak_bytes=0, stdout="")
+
+
+def answered(case: Case, **seen):
+    """A case and the reply of a right submission."""
+    built = cases.build(case, 0)
+    exact = correctness.answer(built, "cpu").tiled
+    names = [spec.name for spec in built.call.outputs]
+    outputs = {name: exact[name] for name in names}
+    refilled = None
+    if case.refill:
+        fresh = correctness.answer(built, "cpu", refilled=True).tiled
+        refilled = {name: fresh[name] for name in names}
+    reply = Reply(
+        [{name: x.clone() for name, x in outputs.items()} for _ in range(case.repeats)],
+        {name: exact["d_" + name] for name in case.grads}, refilled,
+        {name: x.clone() for name, x in outputs.items()},
+        {name: t.storage.clone() for name, t in built.call.inputs.items()},
+        replace(SEEN, **seen), 0.1)
+    return built, reply
+
+
+def verdict(built, reply):
+    stage = STAGES[built.case.stage]
+    return judge.judge(stage, built, reply, "cpu", "python autograder.py")
+
+
+PLAIN = Case(3, "robust", 40, HQ=2, HKV=2, layout="guarded")
+
+
+@pytest.mark.parametrize("case", [
+    Case(1, "robust", 40, HQ=2, HKV=2), Case(2, "robust", 40, M=9), PLAIN,
+    replace(PLAIN, refill=True), replace(PLAIN, repeats=3),
+    Case(9, "robust", 40, HQ=2, HKV=1, is_causal=True, window=5, sink_logits=True,
+         grads=("q", "k", "v", "sink_logits")),
+], ids=lambda case: case.name)
+def test_a_right_reply_passes(case):
+    check = verdict(*answered(case))
+    assert check.outcome == "pass" and check.errors
+
+
+def test_a_wrong_gradient_is_wrong_though_the_output_is_right():
+    built, reply = answered(Case(8, "robust", 40, HQ=2, HKV=1, is_causal=True,
+                                 grads=("q", "k", "v")))
+    reply.grads["v"] = reply.grads["v"] * 1.04
+    check = verdict(built, reply)
+    assert check.outcome == "wrong" and "the gradient of v" in check.lines[0]
+
+
+def test_outputs_that_differ_between_runs_are_wrong():
+    built, reply = answered(replace(PLAIN, repeats=2))
+    reply.outputs[1]["o"][0, 0, 0, 0] += 2.0**-11
+    check = verdict(built, reply)
+    assert check.outcome == "wrong" and "differs between runs" in check.lines[0]
+
+
+def test_an_output_that_changes_after_the_return_is_wrong():
+    built, reply = answered(PLAIN)
+    reply.late["o"][0, 0, 0, 0] += 1
+    assert "changed after" in verdict(built, reply).lines[0]
+
+
+def test_an_overwritten_input_is_named():
+    built, reply = answered(PLAIN)
+    reply.inputs_after["k"][70] = 0
+    assert "overwrote its input k" in verdict(built, reply).lines[0]
+
+
+def test_an_answer_kept_from_an_earlier_call_is_rejected():
+    built, reply = answered(replace(PLAIN, refill=True))
+    reply.refilled = reply.outputs[0]
+    check = verdict(built, reply)
+    assert check.outcome == "rejected" and "earlier call" in check.lines[0]
+
+
+def test_a_refilled_call_that_is_merely_wrong_is_wrong():
+    built, reply = answered(replace(PLAIN, refill=True))
+    reply.refilled["o"] = reply.refilled["o"] * 1.04
+    assert verdict(built, reply).outcome == "wrong"
+
+
+def test_right_numbers_without_a_kernel_are_rejected():
+    assert verdict(*answered(PLAIN, launches=0)).outcome == "rejected"
+    assert verdict(*answered(PLAIN, torch_ops=("bmm",))).outcome == "rejected"
+
+
+def test_wrong_numbers_without_a_kernel_are_wrong():
+    built, reply = answered(PLAIN, launches=0)
+    reply.outputs[0]["o"] *= 2
+    assert verdict(built, reply).outcome == "wrong"
+
+
+def test_stage_one_may_multiply_but_not_call_pytorchs_attention():
+    case = Case(1, "robust", 40)
+    assert verdict(*answered(case, launches=0, torch_ops=("bmm", "_softmax"))).outcome == "pass"
+    check = verdict(*answered(case, torch_ops=("_scaled_dot_product_flash_attention_for_cpu",)))
+    assert check.outcome == "rejected"
+
+
+def test_gradients_need_a_kernel_in_the_backward():
+    case = Case(8, "robust", 40, is_causal=True, grads=("q", "k", "v"))
+    assert verdict(*answered(case, backward_launches=0)).outcome == "rejected"
+    assert verdict(*answered(case, backward_torch_ops=("bmm",))).outcome == "rejected"
+
+
+@pytest.mark.parametrize("small, large, outcome", [
+    (0, 0, "pass"), (100_000, 200_000, "pass"),  # linear
+    (500, 4000, "pass"),  # too little to be N x N
+    (100_000, 400_000, "rejected"),
+])
+def test_memory_that_grows_with_n_squared_is_rejected(small, large, outcome):
+    case = Case(3, "robust", 128, growth=True)
+    built, reply = answered(case)
+    reply.evidence.peak_bytes = small
+    bigger = replace(reply, evidence=replace(SEEN, peak_bytes=large))
+    check = judge.judge_growth(verdict(built, reply), built, reply, bigger)
+    assert check.outcome == outcome

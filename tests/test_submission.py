@@ -1,0 +1,158 @@
+"""Reading a file without running it: missing, not started, broken or ready; and its steps."""
+
+import hashlib
+
+import pytest
+
+from grader.submission import Step, blank_steps, read, steps
+
+TWO_STEPS = '''\
+"""A stage."""
+
+
+def entry(x):
+    # Step 4.1 -- Which rows are mine?
+    #   offs: row numbers.
+    # BEGIN SOLUTION 4.1
+    offs = x + 1
+    # END SOLUTION 4.1
+    if offs:
+        # Step 4.2 -- Add them.
+        # BEGIN SOLUTION 4.2
+        offs += 2
+        offs *= 3
+        # END SOLUTION 4.2
+    return offs
+'''
+BLANK_1 = TWO_STEPS.replace(
+    "    offs = x + 1\n", '    raise NotImplementedError("step 4.1")  # TODO: your code here\n')
+BLANK_BOTH = BLANK_1.replace(
+    "        offs += 2\n        offs *= 3\n", "        # nothing yet\n        pass\n")
+
+
+def submission(folder, text, name="problem_4.py"):
+    data = text if isinstance(text, bytes) else text.encode()
+    (folder / name).write_bytes(data)
+    return read(folder, name, "entry")
+
+
+def test_a_file_that_is_not_there_is_missing(tmp_path):
+    found = read(tmp_path, "problem_4.py", "entry")
+    assert (found.state, found.source, found.sha256) == ("missing", None, None)
+    assert "problem_4.py" in found.sentence
+
+
+def test_a_folder_in_place_of_the_file_is_missing_and_says_why(tmp_path):
+    (tmp_path / "problem_4.py").mkdir()
+    found = read(tmp_path, "problem_4.py", "entry")
+    assert found.state == "missing" and "directory" in found.sentence
+
+
+def test_a_solved_file_is_ready_and_hashed(tmp_path):
+    found = submission(tmp_path, TWO_STEPS)
+    assert (found.state, found.blank_steps) == ("ready", ())
+    assert found.source == TWO_STEPS.encode()
+    assert found.sha256 == hashlib.sha256(found.source).hexdigest()
+
+
+def test_a_half_filled_file_is_ready_and_names_its_blank_step(tmp_path):
+    found = submission(tmp_path, BLANK_1)
+    assert (found.state, found.blank_steps) == ("ready", ("4.1",))
+
+
+def test_a_file_with_only_blank_steps_is_not_started(tmp_path):
+    found = submission(tmp_path, BLANK_BOTH)
+    assert (found.state, found.blank_steps) == ("not_started", ("4.1", "4.2"))
+
+
+@pytest.mark.parametrize("body", [
+    "", "    pass", "    ...", "    # a note", '    raise NotImplementedError("step 4.1")',
+    "    raise NotImplementedError", '    """a thought"""',
+])
+def test_every_way_of_leaving_a_step_blank_counts(tmp_path, body):
+    text = f"def entry():\n    # BEGIN SOLUTION 4.1\n{body}\n    # END SOLUTION 4.1\n    return 1\n"
+    assert submission(tmp_path, text).state == "not_started"
+
+
+@pytest.mark.parametrize("body", ["    x = 1", "    raise ValueError", "    pass\n    x = 1"])
+def test_anything_else_in_a_step_is_a_start(tmp_path, body):
+    text = f"def entry():\n    # BEGIN SOLUTION 4.1\n{body}\n    # END SOLUTION 4.1\n    return 1\n"
+    assert submission(tmp_path, text).state == "ready"
+
+
+@pytest.mark.parametrize(("text", "state"), [
+    ("", "not_started"), ("# only a note\n", "not_started"),
+    ('"""Only a title."""\n', "not_started"),
+    ("def entry(x):\n    pass\n", "not_started"),
+    ('def entry(x):\n    """Doc."""\n    raise NotImplementedError\n', "not_started"),
+    ("class entry:\n    def forward(ctx):\n        pass\n    def backward(ctx):\n        ...\n",
+     "not_started"),
+    ("class entry:\n    def forward(ctx):\n        return 1\n", "ready"),
+    ("def entry(x):\n    return x\n", "ready"), ("def other(x):\n    pass\n", "ready"),
+    ("entry = print\n", "ready"),
+])
+def test_a_file_without_markers_is_judged_by_its_entry_point(tmp_path, text, state):
+    assert submission(tmp_path, text).state == state
+
+
+def test_a_file_whose_markers_were_moved_about_is_judged_by_its_code(tmp_path):
+    found = submission(tmp_path, TWO_STEPS.replace("    # END SOLUTION 4.1\n", ""))
+    assert found.state == "ready"
+
+
+def test_a_blank_step_is_named_even_without_its_markers(tmp_path):
+    text = 'def entry(x):\n    raise NotImplementedError("step 4.1")\n    return x\n'
+    assert submission(tmp_path, text).blank_steps == ("4.1",)
+    assert blank_steps('# raise NotImplementedError("step 4.1")\n') == ()
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("x = 1\ndef entry(:\n", 2), ("def entry():\n\tx = 1\n        y = 2\n", 3),
+    ("if True:\npass\n", 2),
+])
+def test_a_syntax_error_has_its_line(tmp_path, text, line):
+    found = submission(tmp_path, text)
+    assert (found.state, found.line) == ("syntax_error", line)
+    assert "Error: " in found.sentence
+
+
+@pytest.mark.parametrize("text", [
+    b"x = '\xff'\n", b"# coding: nonsense\nx = 1\n", b"x = 1\0\n", b"(" * 5000,
+    b"x = " + b"-" * 200_000 + b"1\n", b"#" * (2 << 20),
+], ids=["not utf-8", "unknown coding", "null byte", "parentheses", "nesting", "two megabytes"])
+def test_bytes_that_are_not_python_never_break_the_reader(tmp_path, text):
+    found = submission(tmp_path, text)
+    assert found.state == "syntax_error" and found.sentence
+
+
+def test_byte_order_mark_and_windows_line_ends_are_python(tmp_path):
+    text = b"\xef\xbb\xbf" + BLANK_BOTH.replace("\n", "\r\n").encode()
+    found = submission(tmp_path, text)
+    assert (found.state, found.blank_steps) == ("not_started", ("4.1", "4.2"))
+
+
+def test_reading_never_runs_the_file(tmp_path):
+    proof = tmp_path / "ran"
+    assert submission(tmp_path, f"open({str(proof)!r}, 'w')\n").state == "ready"
+    assert not proof.exists()
+
+
+def test_steps_carry_id_title_and_the_lines_of_their_markers():
+    assert steps(TWO_STEPS) == [
+        Step("4.1", "Which rows are mine?", 7, 9), Step("4.2", "Add them.", 12, 15),
+    ]
+
+
+@pytest.mark.parametrize(("markers", "message"), [
+    (["BEGIN SOLUTION 1.1", "BEGIN SOLUTION 1.2", "END SOLUTION 1.2", "END SOLUTION 1.1"],
+     "begins inside step 1.1"),
+    (["BEGIN SOLUTION 1.1"], "never closed"),
+    (["END SOLUTION 1.1"], "ends inside no step"),
+    (["BEGIN SOLUTION 1.1", "END SOLUTION 1.2"], "step 1.2 ends inside step 1.1"),
+    (["BEGIN SOLUTION 1.1", "END SOLUTION 1.1"] * 2, "is there twice"),
+    (["BEGIN SOLUTION"], "want an id"), (["BEGIN SOLUTION one"], "want an id"),
+])
+def test_malformed_markers_are_refused_with_their_line(markers, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        steps("".join(f"# {marker}\n" for marker in markers))
+    assert str(caught.value).startswith("line ")
