@@ -113,6 +113,7 @@ def _fwd_kernel(
     v_ptr += b * stride_vb + kv_head * stride_vh
     # END SOLUTION 5.2
 
+    scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
     query = start_m + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     cols = tl.arange(0, BLOCK_D)

@@ -136,6 +136,7 @@ def _fwd_kernel(
     k_ptr += b * stride_kb + kv_head * stride_kh
     v_ptr += b * stride_vb + kv_head * stride_vh
 
+    scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
     query = start_m + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     cols = tl.arange(0, BLOCK_D)

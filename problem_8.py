@@ -198,6 +198,7 @@ def _fwd_kernel(
     k_ptr += b * stride_kb + kv_head * stride_kh
     v_ptr += b * stride_vb + kv_head * stride_vh
 
+    scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
     query = start_m + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     cols = tl.arange(0, BLOCK_D)
@@ -285,6 +286,7 @@ def _dq_kernel(
     do = _load_rows(do_ptr, query, cols, stride_don, stride_dod, N, D, True)  # (BLOCK_M, BLOCK_D)
     lse2 = tl.load(lse_ptr + row, mask=query < N, other=float("inf")) / LN2
     delta = tl.load(delta_ptr + row, mask=query < N, other=0.0)
+    scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
     dq = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
 
@@ -334,6 +336,7 @@ def _dkdv_kernel(
     cols = tl.arange(0, BLOCK_D)
     k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, True)  # (BLOCK_N, BLOCK_D)
     v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, True)  # (BLOCK_N, BLOCK_D)
+    scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
     dk = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)

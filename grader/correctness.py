@@ -9,6 +9,11 @@ are small differences of large numbers.  Accepted iff fro <= 3 max(fro_b, u) and
 row <= 4 max(row_b, 4 u), where b is our own tiled implementation in the same dtype, and u the
 rounding unit of the operands.  fro sees a small error everywhere, row one wrong row of thousands.
 
+dq and dk are sums of p (dP - delta) k.  Where a query sees one key alone, dP - delta is zero but
+for rounding, and so is the whole gradient.  Their rows are therefore not measured against less
+than a quarter of sqrt(sum_j (p_ij (|dP_ij| + |delta_i|) |k_j|)^2), the size that the terms have
+before they cancel; for rows that do not cancel it changes nothing.
+
 Three tensors have one number a row, so ||t_i|| is no scale for them: a sum of many signed terms
 may come out near zero while its honest error does not.  Each of their numbers gets a scale of its
 own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of them all:
@@ -19,7 +24,7 @@ own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of t
     sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows; the same reason.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -28,6 +33,7 @@ from grader.cases import Built
 
 FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
 TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25
+CANCELLED = 0.25  # of the size of the terms: no row of dq or dk is held to less than that
 UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-21}
 UNIT_TF32 = 2.0**-10  # Triton multiplies float32 in TF32 on a GPU unless told otherwise
 TILE = 64  # keys a tile of our own implementation
@@ -61,13 +67,15 @@ class Answer:
     scale: dict[str, torch.Tensor]  # only for the tensors with one number a row
     tiled: dict[str, torch.Tensor]  # our implementation, in the submission's dtype
     unit: float
+    terms: dict[str, torch.Tensor] = field(default_factory=dict)  # d_q, d_k: size before cancelling
 
     def judge(self, name: str, x: torch.Tensor) -> Verdict:
         """x, any device -> its verdict."""
         truth = self.truth[name]
         x = x.to(truth.device).double()
-        fro, row = errors(x, truth, name, self.scale.get(name))
-        fro_b, row_b = errors(self.tiled[name].double(), truth, name, self.scale.get(name))
+        sizes = self.scale.get(name), self.terms.get(name)
+        fro, row = errors(x, truth, name, *sizes)
+        fro_b, row_b = errors(self.tiled[name].double(), truth, name, *sizes)
         row_limit = ROW_FACTOR * max(row_b, ROW_FLOOR * self.unit)
         fro_limit = FRO_FACTOR * max(fro_b, self.unit)
         if name == "d_sink_logits":  # HQ numbers are too few for fro_b to be more than luck
@@ -75,22 +83,48 @@ class Answer:
         return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))
 
 
-def row_errors(x, truth, name: str, scale=None) -> torch.Tensor:
+def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
     """Each row's error: shape of truth, less its last axis unless a row is one number."""
     if scale is not None:
         return (x - truth).abs() / scale
     norms = torch.linalg.vector_norm(truth, dim=-1)
     tau = TAU_GRADIENT if name.startswith("d_") else TAU_FORWARD
     floor = tau * norms.square().mean().sqrt()
+    if terms is not None:
+        floor = torch.maximum(floor, CANCELLED * terms)
     return torch.linalg.vector_norm(x - truth, dim=-1) / torch.maximum(norms, floor)
 
 
-def errors(x, truth, name: str, scale=None) -> tuple[float, float]:
+def errors(x, truth, name: str, scale=None, terms=None) -> tuple[float, float]:
     """-> (fro, row) of x, float64, against truth, float64."""
-    rows = row_errors(x, truth, name, scale)
+    rows = row_errors(x, truth, name, scale, terms)
     if scale is not None:
         return float(rows.square().mean().sqrt()), float(rows.max())
-    return float((x - truth).norm() / truth.norm()), float(rows.max())
+    size = truth.norm() if terms is None else max(truth.norm(), CANCELLED * terms.norm())
+    return float((x - truth).norm() / size), float(rows.max())
+
+
+def term_sizes(q, k, v, *, dout, exact, is_causal=False, window_size=None, sink_size=0, scale=None,
+               sink_logits=None) -> dict[str, torch.Tensor]:
+    """Size of the terms that dq's and dk's rows are sums of.  -> d_q (B, HQ, NQ), d_k (B, HKV, NK).
+
+    exact: what reference.attention returned for the same arguments.  float64.
+    """
+    (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
+    q, k, v, dout = q.double(), k.double(), v.double(), dout.double()
+    scale = D**-0.5 if scale is None else scale
+    keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
+    d_q, d_k = q.new_zeros(B, HQ, NQ), q.new_zeros(B, HKV, NK)
+    for b in range(B):
+        for h in range(HQ):
+            kv = h // (HQ // HKV)
+            s = (q[b, h] @ k[b, kv].T * scale).masked_fill(~keep, -torch.inf)
+            p = torch.exp(s - exact["lse"][b, h][:, None])
+            delta = (dout[b, h] * exact["o"][b, h]).sum(1, keepdim=True)
+            ds = scale * p * ((dout[b, h] @ v[b, kv].T).abs() + delta.abs())
+            d_q[b, h] = (ds.square() @ k[b, kv].square().sum(1)).sqrt()
+            d_k[b, kv] += ds.square().T @ q[b, h].square().sum(1)
+    return {"d_q": d_q, "d_k": d_k.sqrt()}
 
 
 def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
@@ -117,7 +151,10 @@ def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
         p = torch.exp(tensors["sink_logits"].double()[:, None] - exact["lse"])
         delta = (dout.double() * exact["o"]).sum(-1)
         scale["d_sink_logits"] = (p * delta).square().sum((0, 2)).sqrt().clamp_min(1e-300)
-    return Answer(truth, scale, ours, unit)
+    terms = {}
+    if dout is not None:
+        terms = term_sizes(**tensors, dout=dout, exact=exact, **case.mask())
+    return Answer(truth, scale, ours, unit, terms)
 
 
 def tiled_attention(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_size=0,

@@ -54,7 +54,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     """Find the wrong rows of x and name their pattern."""
     truth = answer.truth[name]
     x = x.to(truth.device).double()
-    rows = row_errors(x, truth, name, answer.scale.get(name))
+    rows = row_errors(x, truth, name, answer.scale.get(name), answer.terms.get(name))
     rows = rows.masked_fill(~torch.isfinite(rows), torch.inf)
     bad = rows > verdict.row_limit
     if not bad.any():  # too many small errors, no large one

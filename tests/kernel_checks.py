@@ -177,14 +177,15 @@ def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, 
     truth = reference.attention(**inputs, dout=dout, **mask)
     tf32 = dtype == torch.float32 and device == "cuda" and setting.stage != 1
     tiled = correctness.tiled_attention(**inputs, dout=dout, **mask, tf32=tf32)
-    truth |= {f"d_{name}": truth[name] for name in tensors}
+    truth |= {f"d_{name}": truth.pop(name) for name in tensors}
     scale = {}
     if setting.sink_logits:
         p = torch.exp(inputs["sink_logits"].double()[:, None] - truth["lse"])
         delta = (dout.double() * truth["o"]).sum(-1)
         scale["d_sink_logits"] = (p * delta).square().sum((0, 2)).sqrt()
     unit = correctness.UNIT_TF32 if tf32 else correctness.UNIT[dtype]
-    answer = correctness.Answer(truth, scale, tiled, unit)
+    terms = correctness.term_sizes(**inputs, dout=dout, exact=truth, **mask)
+    answer = correctness.Answer(truth, scale, tiled, unit, terms)
 
     worst = {}
     for name, x in got.items():

@@ -47,8 +47,9 @@ def test_query_i_sees_keys_from_i_minus_w_plus_one_to_i(N, window_size, device):
 
 @pytest.mark.parametrize("window_size", [0, -3, 2.0, None])
 def test_a_window_that_is_no_positive_integer_is_refused(window_size, device):
+    q, k, v = torch.randn(3, 1, 1, 4, 16, device=device)
     with pytest.raises(ValueError, match="want an integer window_size >= 1; got"):
-        flash_attention_forward(*torch.randn(3, 1, 1, 4, 16, device=device), window_size=window_size)
+        flash_attention_forward(q, k, v, window_size=window_size)
 
 
 def test_leaving_the_causal_mask_out_is_refused(device):

@@ -2,11 +2,14 @@
 
 import ast
 import inspect
+import json
+import os
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -332,16 +335,31 @@ def _values_carried(function) -> int:
     return loop.partition("(")[2].partition(")")[0].count("=")
 
 
-@pytest.mark.parametrize(("function", "names", "lost"), [
-    (_copied_first, 3, [7]), (_copied_in_a_tuple, 3, [7]), (_by_way_of_a_third_name, 3, [9]),
-    (_copied_last, 3, []), (_made_a_new_value, 3, []), (_started_apart, 3, []),
-    (_running_maximum, 3, []), (_copied_in_a_branch, 3, [8]), (_copied_while, 4, [7]),
-], ids=lambda value: getattr(value, "__name__", ""))
-def test_a_lost_previous_value_is_found_exactly_where_the_compiler_loses_it(
-        function, names, lost, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+LOOPS = {
+    _copied_first: (3, [7]), _copied_in_a_tuple: (3, [7]), _by_way_of_a_third_name: (3, [9]),
+    _copied_last: (3, []), _made_a_new_value: (3, []), _started_apart: (3, []),
+    _running_maximum: (3, []), _copied_in_a_branch: (3, [8]), _copied_while: (4, [7]),
+}
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory) -> dict[str, int]:
+    """What the compiler carries round each loop; asked in a process that never interpreted."""
+    script = ("import json; from tests import test_worker as t;"
+              "print(json.dumps({f.__name__: t._values_carried(f) for f in t.LOOPS}))")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                         env=environment, cwd=Path(__file__).parent.parent, timeout=120)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("function", LOOPS, ids=lambda function: function.__name__)
+def test_a_lost_previous_value_is_found_exactly_where_the_compiler_loses_it(function, carried):
+    names, lost = LOOPS[function]
     assert _lines_lost(function) == lost
-    assert _values_carried(function) == names - len(lost)
+    assert carried[function.__name__] == names - len(lost)
 
 
 @pytest.mark.parametrize("body", [

@@ -125,7 +125,9 @@ def main():
 
     rng = np.random.default_rng(0)
     randn_q, randn_k = (rng.standard_normal(q.shape).astype(np.float16) for _ in range(2))
-    for (label, real), randn in zip(figures(q, k).items(), figures(randn_q, randn_k).values()):
+    for (label, real), randn in zip(
+        figures(q, k).items(), figures(randn_q, randn_k).values(), strict=True
+    ):
         print(f"    {label:<25}{real:<20}{randn}")
     print(f"{OUT.name}: {OUT.stat().st_size} bytes")
 
