@@ -11,8 +11,9 @@ rounding unit of the operands.  fro sees a small error everywhere, row one wrong
 
 dq and dk are sums of p (dP - delta) k.  Where a query sees one key alone, dP - delta is zero but
 for rounding, and so is the whole gradient.  Their rows are therefore not measured against less
-than a quarter of sqrt(sum_j (p_ij (|dP_ij| + |delta_i|) |k_j|)^2), the size that the terms have
-before they cancel; for rows that do not cancel it changes nothing.
+than a quarter of the size that the terms have before they cancel, sqrt(sum_j (p_ij e_ij |k_j|)^2)
+with e_ij = |do_i * v_j| + |do_i * o_i|, the sizes of the sums behind dP and delta (* elementwise).
+For rows that do not cancel it changes nothing.
 
 Three tensors have one number a row, so ||t_i|| is no scale for them: a sum of many signed terms
 may come out near zero while its honest error does not.  Each of their numbers gets a scale of its
@@ -120,10 +121,12 @@ def term_sizes(q, k, v, *, dout, exact, is_causal=False, window_size=None, sink_
             kv = h // (HQ // HKV)
             s = (q[b, h] @ k[b, kv].T * scale).masked_fill(~keep, -torch.inf)
             p = torch.exp(s - exact["lse"][b, h][:, None])
-            delta = (dout[b, h] * exact["o"][b, h]).sum(1, keepdim=True)
-            ds = scale * p * ((dout[b, h] @ v[b, kv].T).abs() + delta.abs())
-            d_q[b, h] = (ds.square() @ k[b, kv].square().sum(1)).sqrt()
-            d_k[b, kv] += ds.square().T @ q[b, h].square().sum(1)
+            do2 = dout[b, h].square()
+            dp_size = (do2 @ v[b, kv].square().T).sqrt()
+            delta_size = (do2 * exact["o"][b, h].square()).sum(1, keepdim=True).sqrt()
+            ds2 = (scale * p * (dp_size + delta_size)).square()
+            d_q[b, h] = (ds2 @ k[b, kv].square().sum(1)).sqrt()
+            d_k[b, kv] += ds2.T @ q[b, h].square().sum(1)
     return {"d_q": d_q, "d_k": d_k.sqrt()}
 
 

@@ -4,6 +4,7 @@ One stage's end never stops the next, and a fault of the grader's own never cost
 """
 
 import concurrent.futures
+import contextlib
 import importlib.util
 import time
 import traceback
@@ -76,42 +77,46 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
         return
     cases = stage.cases(options.device, options.bfloat16)
     planned += [case for case in cases if case.group == "standard" or not options.quick]
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         compiling = None
         if options.device == "cpu" and stage.needs_triton and not options.quick:
             compiling = pool.submit(_compile_check, stage, options, file.source)
-        _run_cases(stage, options, reporter, result, file.source, planned)
+        session = _run_cases(stage, options, reporter, result, file.source, planned, stack)
         if compiling is not None and result.sentence == "":
             with reporter.working(stage, "compiling the kernels"):
                 check = compiling.result()
             _done(stage, reporter, result, check)
-    if file.blank_steps and all(check.outcome == "pass" for check in result.checks):
-        _done(stage, reporter, result, _blank_check(file.blank_steps))
-    if (options.benchmark and result.checks
-            and all(check.outcome == "pass" for check in result.checks)):
-        result.benchmark = benchmark.run(stage, options, file.source, reporter)
+        if file.blank_steps and all(check.outcome == "pass" for check in result.checks):
+            _done(stage, reporter, result, _blank_check(file.blank_steps))
+        if (options.benchmark and result.checks
+                and all(check.outcome == "pass" for check in result.checks)):
+            result.benchmark = benchmark.run(stage, options, session, reporter)
 
 
-def _run_cases(stage, options, reporter, result, source, cases) -> None:
-    """Ask every case; a dead worker is replaced once, a timeout ends the stage."""
-    waiting, deaths = list(cases), 0
+def _run_cases(stage, options, reporter, result, source, cases, stack) -> Session | None:
+    """Ask every case; a dead worker is replaced once, a timeout ends the stage.
+
+    -> the session of the last case, open until stack closes; None if the stage ended early.
+    """
+    waiting, deaths, session = list(cases), 0, None
     while waiting:
-        with _session(stage, options, source) as session:
-            try:
-                with reporter.working(stage, "importing the file"):
-                    session.load(stage.entry, stage.attribute, stage.positional)
-            except SubmissionError as error:
-                result.outcome, result.sentence = error.outcome, error.sentence
-                result.detail = error.detail
-                return
-            alive = True
-            while waiting and alive:
-                case = waiting.pop(0)
-                done = len(cases) - len(waiting)
-                with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
-                    check, fatal = _ask(stage, options, session, case)
-                _done(stage, reporter, result, check)
-                alive = not fatal
+        session = stack.enter_context(_session(stage, options, source))
+        try:
+            with reporter.working(stage, "importing the file"):
+                session.load(stage.entry, stage.attribute, stage.positional)
+        except SubmissionError as error:
+            result.outcome, result.sentence = error.outcome, error.sentence
+            result.detail = error.detail
+            return None
+        alive = True
+        while waiting and alive:
+            case = waiting.pop(0)
+            done = len(cases) - len(waiting)
+            with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
+                check, fatal = _ask(stage, options, session, case)
+            _done(stage, reporter, result, check)
+            alive = not fatal
         if not alive:
             deaths += 1
             hung = check.outcome == "timeout"
@@ -119,7 +124,8 @@ def _run_cases(stage, options, reporter, result, source, cases) -> None:
                 why = "a call did not end" if hung else "the worker died twice"
                 result.outcome = check.outcome
                 result.sentence = f"{why}, so the remaining {len(waiting)} cases were not run."
-                return
+                return None
+    return session
 
 
 def _ask(stage: Stage, options: Options, session: Session, case: Case) -> tuple[Check, bool]:

@@ -103,6 +103,7 @@ def test_numbers_that_pytorch_computed_are_rejected(tmp_path):
     assert "PyTorch computed them" in done.stdout
 
 
+@pytest.mark.interpreter
 def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     source = (ROOT / "problem_6.py").read_text("utf-8")
     mistaken = source.replace("(age < window_size)", "(age <= window_size)")
@@ -114,6 +115,7 @@ def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     assert len(check["message"].splitlines()) <= 12 and "--hint 6.2" in done.stdout
 
 
+@pytest.mark.interpreter
 def test_a_seed_replays_the_same_inputs(tmp_path):
     source = (ROOT / "problem_2.py").read_text("utf-8")
 
@@ -125,6 +127,7 @@ def test_a_seed_replays_the_same_inputs(tmp_path):
     assert first == error(5) and first != error(6)
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("number", [3, 9])
 def test_the_solved_files_pass(tmp_path, number):
     program = "autograder_optional.py" if number > 7 else "autograder.py"

@@ -63,6 +63,7 @@ def test_a_compile_only_worker_still_shows_the_interpreters_variable(compiler):
     assert compile_entry(compiler, "interpreted") == []
 
 
+@pytest.mark.interpreter
 def test_what_only_the_compiler_refuses_is_a_crash_at_the_students_line(kernels, compiler):
     assert torch.equal(run(kernels, "with_continue").outputs[0]["y"], X * 2)
     with pytest.raises(SubmissionError, match="does not compile") as caught:
