@@ -61,6 +61,8 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
         bad = rows > verdict.fro_limit
     if not bad.any():
         bad = torch.ones_like(rows, dtype=torch.bool)
+    if verdict.nan:  # they say more than the rows that are merely wrong
+        bad = ~torch.isfinite(x) if x.dim() == bad.dim() else ~torch.isfinite(x).all(-1)
     where = _where(bad, x, truth)
     if verdict.nan:
         what = (f"{verdict.nan} of the {x.numel()} numbers of {tensor_name(name)} are NaN or inf.",
@@ -163,8 +165,9 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
             hit = bad.any(tuple(a for a in range(3) if a != axis)) if axis else \
                 bad.flatten(1).any(1)
             if not bool(hit.all()):
-                parts.append(f"{label} {_ranges(hit.nonzero().flatten().tolist())} "
-                             f"of {hit.numel()}")
+                wrong = hit.nonzero().flatten().tolist()
+                label = label.removesuffix("s") if len(wrong) == 1 else label
+                parts.append(f"{label} {_ranges(wrong)} of {hit.numel()}")
         text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, all over"
     else:
         text = f"entries {_ranges(bad.nonzero().flatten().tolist())} of {bad.numel()}"

@@ -17,7 +17,7 @@ from grader.submission import steps
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("README.md", "autograder.py", "autograder_optional.py", "reference.py", "pyproject.toml",
           ".gitignore")
-COPIED_IF_PRESENT = ("Makefile",)
+COPIED_IF_PRESENT = ("Makefile", "constraints.txt")
 
 
 def blank(source: str) -> str:
