@@ -55,7 +55,7 @@ def test_wrong_columns_are_named():
 def test_nan_rows_are_counted_and_located():
     finding = found(CASE, lambda x: x[0, 1, 3].fill_(float("nan")))
     assert finding.symptom == "nan" and "8 of the" in finding.what[0]
-    assert "batch entry 0 of 2, heads 1 of 4, rows 3 of 100" in finding.where
+    assert "batch entry 0 of 2, head 1 of 4, row 3 of 100" in finding.where
 
 
 def test_overflow_is_suspected_where_logits_are_128():
