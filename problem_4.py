@@ -21,13 +21,13 @@ Edges.  In phase 1 every key exists.  In phase 2 the tile may hang over the end
 of the sequence, but a key that does not exist comes after every query that
 does, so the causal mask hides it without being asked to.
 
-New here: steps 4.2 and 4.3.  Step 4.1 is what you wrote in problem 3.
+New here: steps 4.1 and 4.3.  Step 4.2 is what you wrote in problem 3.
 
 Shapes      q, k, v, o: (B, H, N, D)    lse: (B, H, N), natural logarithm
 Dtypes      as in problem 3
 
 Check       python autograder.py --p4
-Stuck       python autograder.py --hint 4.2      (any step number)
+Stuck       python autograder.py --hint 4.1      (any step number)
 Source      FlashAttention-2, arXiv 2307.08691, section 3.1 (causal masking)
 """
 
@@ -63,11 +63,11 @@ def _load_rows(ptr, rows, cols, stride_row, stride_col, N, D: tl.constexpr, RAGG
 @triton.jit
 def _keep(query, key):
     """(BLOCK_M, BLOCK_N) booleans: which keys each query sees."""
-    # Step 4.2 -- A query sees itself and everything before it.
+    # Step 4.1 -- A query sees itself and everything before it.
     #   query (BLOCK_M,) and key (BLOCK_N,) are positions; keep: (BLOCK_M, BLOCK_N).
-    # BEGIN SOLUTION 4.2
+    # BEGIN SOLUTION 4.1
     keep = key[None, :] <= query[:, None]
-    # END SOLUTION 4.2
+    # END SOLUTION 4.1
     return keep
 
 
@@ -81,8 +81,8 @@ def _attend_tile(
     k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
     v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
 
-    # Step 4.1 -- Carried over: steps 3.2 to 3.4, with the mask between the scores and the softmax.
-    # BEGIN SOLUTION 4.1
+    # Step 4.2 -- Carried over: steps 3.2 to 3.4, with the mask between the scores and the softmax.
+    # BEGIN SOLUTION 4.2
     s = tl.dot(q, tl.trans(k))
     if EDGE:
         s = tl.where(_keep(query, key), s, float("-inf"))
@@ -91,7 +91,7 @@ def _attend_tile(
     alpha = tl.math.exp2(m_i - m_new)
     l_i = l_i * alpha + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
-    # END SOLUTION 4.1
+    # END SOLUTION 4.2
     return acc, l_i, m_new
 
 

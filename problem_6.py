@@ -31,13 +31,13 @@ A new trap.  On the left edge a row may see no key of a tile at all.  Its
 maximum so far is still -inf, and exp2(-inf - (-inf)) is NaN.  Subtract a finite
 number instead wherever the maximum is -inf: exp2(-inf - 0) is 0, as it should be.
 
-New here: steps 6.2 to 6.4.  Step 6.1 is what you wrote in problem 3.
+New here: steps 6.1, 6.3 and 6.4.  Step 6.2 is what you wrote in problem 3.
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D)    lse: (B, HQ, N)
 Dtypes      as in problem 3.  Causal and grouped, as in problems 4 and 5.
 
 Check       python autograder.py --p6
-Stuck       python autograder.py --hint 6.2      (any step number)
+Stuck       python autograder.py --hint 6.1      (any step number)
 Source      Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825
 """
 
@@ -73,13 +73,13 @@ def _load_rows(ptr, rows, cols, stride_row, stride_col, N, D: tl.constexpr, RAGG
 @triton.jit
 def _keep(query, key, window_size):
     """(BLOCK_M, BLOCK_N) booleans: which keys each query sees."""
-    # Step 6.2 -- Query i sees keys i - window_size + 1 ... i.
+    # Step 6.1 -- Query i sees keys i - window_size + 1 ... i.
     #   age: how many positions before its query a key stands, (BLOCK_M, BLOCK_N).
     #   Both ends of the window are conditions on age alone.
-    # BEGIN SOLUTION 6.2
+    # BEGIN SOLUTION 6.1
     age = query[:, None] - key[None, :]
     keep = (age >= 0) & (age < window_size)
-    # END SOLUTION 6.2
+    # END SOLUTION 6.1
     return keep
 
 
@@ -93,13 +93,13 @@ def _attend_tile(
     k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
     v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
 
-    # Step 6.1 -- Carried over: the scores, the mask on EDGE tiles, the new maximum m_new.
-    # BEGIN SOLUTION 6.1
+    # Step 6.2 -- Carried over: the scores, the mask on EDGE tiles, the new maximum m_new.
+    # BEGIN SOLUTION 6.2
     s = tl.dot(q, tl.trans(k))
     if EDGE:
         s = tl.where(_keep(query, key, window_size), s, float("-inf"))
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
-    # END SOLUTION 6.1
+    # END SOLUTION 6.2
 
     # Step 6.3 -- The weights, also for a row that has seen no key yet.
     #   pivot (BLOCK_M,): m_new, or 0 where m_new is -inf.  Subtract pivot, not m_new,

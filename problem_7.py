@@ -29,13 +29,13 @@ The sink phase stops at `first`, where the window's own tiles begin: those tiles
 apply the union mask themselves, so no key is ever visited twice.  All phases
 feed one running softmax; there is nothing to merge.
 
-New here: steps 7.2 and 7.3.  Step 7.1 is what you wrote in problem 6.
+New here: steps 7.1 and 7.3.  Step 7.2 is what you wrote in problem 6.
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D)    lse: (B, HQ, N)
 Dtypes      as in problem 3.  Causal, grouped and windowed, as in problems 4 to 6.
 
 Check       python autograder.py --p7
-Stuck       python autograder.py --hint 7.2      (any step number)
+Stuck       python autograder.py --hint 7.1      (any step number)
 Source      StreamingLLM, arXiv 2309.17453
 """
 
@@ -71,12 +71,12 @@ def _load_rows(ptr, rows, cols, stride_row, stride_col, N, D: tl.constexpr, RAGG
 @triton.jit
 def _keep(query, key, window_size, sink_size):
     """(BLOCK_M, BLOCK_N) booleans: which keys each query sees."""
-    # Step 7.2 -- The window, or a sink; never a key after the query.
+    # Step 7.1 -- The window, or a sink; never a key after the query.
     #   age as in problem 6.  A union, so a key that is both counts once.
-    # BEGIN SOLUTION 7.2
+    # BEGIN SOLUTION 7.1
     age = query[:, None] - key[None, :]
     keep = (age >= 0) & ((age < window_size) | (key[None, :] < sink_size))
-    # END SOLUTION 7.2
+    # END SOLUTION 7.1
     return keep
 
 
@@ -90,8 +90,8 @@ def _attend_tile(
     k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
     v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
 
-    # Step 7.1 -- Carried over: steps 6.1 and 6.3, with the mask of step 7.2.
-    # BEGIN SOLUTION 7.1
+    # Step 7.2 -- Carried over: steps 6.2 and 6.3, with the mask of step 7.1.
+    # BEGIN SOLUTION 7.2
     s = tl.dot(q, tl.trans(k))
     if EDGE:
         s = tl.where(_keep(query, key, window_size, sink_size), s, float("-inf"))
@@ -101,7 +101,7 @@ def _attend_tile(
     alpha = tl.math.exp2(m_i - pivot)
     l_i = l_i * alpha + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
-    # END SOLUTION 7.1
+    # END SOLUTION 7.2
     return acc, l_i, m_new
 
 

@@ -119,23 +119,23 @@ def _dq_tile(
     k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
     v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
 
-    # Step 8.3 -- P again, from the saved log-sum-exp.
+    # Step 8.2 -- P again, from the saved log-sum-exp.
     #   p (BLOCK_M, BLOCK_N), float32, from q, k, scale_log2e and lse2 (BLOCK_M,); hidden
     #   keys of an EDGE tile get 0.  No maximum is needed: lse2 is at least the largest score.
-    # BEGIN SOLUTION 8.3
+    # BEGIN SOLUTION 8.2
     s = tl.dot(q, tl.trans(k))
     p = tl.math.exp2(s * scale_log2e - lse2[:, None])
     if EDGE:
         p = tl.where(_keep(query[:, None], key[None, :], N, CAUSAL), p, 0.0)
-    # END SOLUTION 8.3
+    # END SOLUTION 8.2
 
-    # Step 8.4 -- dP, dS, and this tile's share of dq.
+    # Step 8.3 -- dP, dS, and this tile's share of dq.
     #   Round dS to the dtype of k for its product.  The factor scale comes once, after the walk.
-    # BEGIN SOLUTION 8.4
+    # BEGIN SOLUTION 8.3
     dp = tl.dot(do, tl.trans(v))
     ds = p * (dp - delta[:, None])
     dq = tl.dot(ds.to(k.dtype), k, dq)
-    # END SOLUTION 8.4
+    # END SOLUTION 8.3
     return dq
 
 
@@ -155,23 +155,23 @@ def _dkdv_tile(
         lse2 = tl.load(lse_ptr + query) / LN2
         delta = tl.load(delta_ptr + query)
 
-    # Step 8.5 -- P transposed: rows are keys, columns are queries.
+    # Step 8.4 -- P transposed: rows are keys, columns are queries.
     #   p_t (BLOCK_N, BLOCK_M) from k, q, scale_log2e and lse2 (BLOCK_M,).  The mask is
-    #   that of step 8.3 with the axes exchanged.
-    # BEGIN SOLUTION 8.5
+    #   that of step 8.2 with the axes exchanged.
+    # BEGIN SOLUTION 8.4
     s_t = tl.dot(k, tl.trans(q))
     p_t = tl.math.exp2(s_t * scale_log2e - lse2[None, :])
     if EDGE:
         p_t = tl.where(_keep(query[None, :], key[:, None], N, CAUSAL), p_t, 0.0)
-    # END SOLUTION 8.5
+    # END SOLUTION 8.4
 
-    # Step 8.6 -- This tile's share of dv and dk, all of it transposed.
-    # BEGIN SOLUTION 8.6
+    # Step 8.5 -- This tile's share of dv and dk, all of it transposed.
+    # BEGIN SOLUTION 8.5
     dv = tl.dot(p_t.to(do.dtype), do, dv)
     dp_t = tl.dot(v, tl.trans(do))
     ds_t = p_t * (dp_t - delta[None, :])
     dk = tl.dot(ds_t.to(q.dtype), q, dk)
-    # END SOLUTION 8.6
+    # END SOLUTION 8.5
     return dk, dv
 
 
@@ -244,13 +244,13 @@ def _delta_kernel(
     o_ptr += bh * N * D
     cols = tl.arange(0, BLOCK_D)
 
-    # Step 8.2 -- delta = rowsum(do * o), in float32.
+    # Step 8.6 -- delta = rowsum(do * o), in float32.
     #   delta (BLOCK_M,).  Load both tiles with _load_rows, RAGGED; o is contiguous, (N, D).
-    # BEGIN SOLUTION 8.2
+    # BEGIN SOLUTION 8.6
     o = _load_rows(o_ptr, query, cols, D, 1, N, D, True).to(tl.float32)
     do = _load_rows(do_ptr, query, cols, stride_don, stride_dod, N, D, True).to(tl.float32)
     delta = tl.sum(o * do, axis=1)
-    # END SOLUTION 8.2
+    # END SOLUTION 8.6
     tl.store(delta_ptr + bh * N + query, delta, mask=query < N)
 
 

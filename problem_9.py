@@ -40,14 +40,14 @@ i - j < W or j < S.  Problem 7 drew it row by row; dkdv walks it column by colum
 So the work of dkdv is O(N (W + S)) like that of the forward, and dq walks the
 forward's own phases.  window_size=None is a window of N: the same code.
 
-New here: steps 9.2, 9.4, 9.8 and 9.9.  The others are carried over from problems 7 and 8.
+New here: steps 9.1, 9.6, 9.8 and 9.9.  The others are carried over from problems 7 and 8.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32    sink_logits: (HQ,)
 Dtypes      as in problem 8; sink_logits any float dtype, its gradient in the same.
 
 Check       python autograder_optional.py --p9
-Stuck       python autograder_optional.py --hint 9.2      (any step number)
+Stuck       python autograder_optional.py --hint 9.1      (any step number)
 Source      GPT-OSS model card, arXiv 2508.10925; StreamingLLM, arXiv 2309.17453
 """
 
@@ -83,15 +83,15 @@ def _load_rows(ptr, rows, cols, stride_row, stride_col, N, D: tl.constexpr, RAGG
 @triton.jit
 def _keep(query, key, N, window_size, sink_size, CAUSAL: tl.constexpr):
     """Which keys each query sees; query and key are positions that broadcast against each other."""
-    # Step 9.2 -- The mask of step 7.2; without CAUSAL (no window then) all keys that exist.
+    # Step 9.1 -- The mask of step 7.1; without CAUSAL (no window then) all keys that exist.
     #   keep: booleans of query's and key's common shape.
-    # BEGIN SOLUTION 9.2
+    # BEGIN SOLUTION 9.1
     if CAUSAL:
         age = query - key
         keep = (age >= 0) & ((age < window_size) | (key < sink_size))
     else:
         keep = key < N
-    # END SOLUTION 9.2
+    # END SOLUTION 9.1
     return keep
 
 
@@ -106,15 +106,15 @@ def _phases(
     diagonal (or ragged tail) diag ... end - 1.  Shared by the forward and dq.
     """
     if CAUSAL:
-        # Step 9.3 -- Carried over: the borders of problem 7.
-        # BEGIN SOLUTION 9.3
+        # Step 9.2 -- Carried over: the borders of problem 7.
+        # BEGIN SOLUTION 9.2
         first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
         inner = tl.cdiv(tl.maximum(start_m + BLOCK_M - window_size, 0), BLOCK_N) * BLOCK_N
         inner = tl.minimum(inner, start_m)
         sink_end = tl.minimum(sink_size, first)
         diag = start_m
         end = tl.minimum(start_m + BLOCK_M, N)
-        # END SOLUTION 9.3
+        # END SOLUTION 9.2
     else:
         sink_end, first, inner = 0, 0, 0
         diag = N // BLOCK_N * BLOCK_N
@@ -132,8 +132,8 @@ def _attend_tile(
     k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
     v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
 
-    # Step 9.1 -- Carried over: step 7.1, with the mask of step 9.2.
-    # BEGIN SOLUTION 9.1
+    # Step 9.3 -- Carried over: step 7.2, with the mask of step 9.1.
+    # BEGIN SOLUTION 9.3
     s = tl.dot(q, tl.trans(k))
     if EDGE:
         keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
@@ -144,7 +144,7 @@ def _attend_tile(
     alpha = tl.math.exp2(m_i - pivot)
     l_i = l_i * alpha + tl.sum(p, axis=1)
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
-    # END SOLUTION 9.1
+    # END SOLUTION 9.3
     return acc, l_i, m_new
 
 
@@ -158,9 +158,9 @@ def _dq_tile(
     k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
     v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
 
-    # Step 9.5 -- Carried over: steps 8.3 and 8.4, with the mask of step 9.2.
+    # Step 9.4 -- Carried over: steps 8.2 and 8.3, with the mask of step 9.1.
     #   lse2 contains the sink logit, so p needs no thought about it.
-    # BEGIN SOLUTION 9.5
+    # BEGIN SOLUTION 9.4
     s = tl.dot(q, tl.trans(k))
     p = tl.math.exp2(s * scale_log2e - lse2[:, None])
     if EDGE:
@@ -169,7 +169,7 @@ def _dq_tile(
     dp = tl.dot(do, tl.trans(v))
     ds = p * (dp - delta[:, None])
     dq = tl.dot(ds.to(k.dtype), k, dq)
-    # END SOLUTION 9.5
+    # END SOLUTION 9.4
     return dq
 
 
@@ -189,8 +189,8 @@ def _dkdv_tile(
         lse2 = tl.load(lse_ptr + query) / LN2
         delta = tl.load(delta_ptr + query)
 
-    # Step 9.6 -- Carried over: steps 8.5 and 8.6, with the mask of step 9.2.
-    # BEGIN SOLUTION 9.6
+    # Step 9.5 -- Carried over: steps 8.4 and 8.5, with the mask of step 9.1.
+    # BEGIN SOLUTION 9.5
     s_t = tl.dot(k, tl.trans(q))
     p_t = tl.math.exp2(s_t * scale_log2e - lse2[None, :])
     if EDGE:
@@ -200,7 +200,7 @@ def _dkdv_tile(
     dp_t = tl.dot(v, tl.trans(do))
     ds_t = p_t * (dp_t - delta[None, :])
     dk = tl.dot(ds_t.to(q.dtype), q, dk)
-    # END SOLUTION 9.6
+    # END SOLUTION 9.5
     return dk, dv
 
 
@@ -236,14 +236,14 @@ def _fwd_kernel(
     l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     if HAS_SINK_LOGITS:
-        # Step 9.4 -- The softmax begins with the sink already counted.
+        # Step 9.6 -- The softmax begins with the sink already counted.
         #   m_i and l_i (BLOCK_M,), as if one key with this head's logit had been seen; acc
         #   stays 0.  m_i is in base 2, the logit is not.  Load it as float32.
-        # BEGIN SOLUTION 9.4
+        # BEGIN SOLUTION 9.6
         sink = tl.load(sink_logits_ptr + h).to(tl.float32) / LN2
         m_i = tl.zeros([BLOCK_M], dtype=tl.float32) + sink
         l_i = tl.full([BLOCK_M], 1.0, dtype=tl.float32)
-        # END SOLUTION 9.4
+        # END SOLUTION 9.6
 
     sink_end, first, inner, diag, end = _phases(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
@@ -297,7 +297,7 @@ def _delta_kernel(
     o_ptr += bh * N * D
     cols = tl.arange(0, BLOCK_D)
 
-    # Step 9.7 -- Carried over: step 8.2, delta = rowsum(do * o) in float32.
+    # Step 9.7 -- Carried over: step 8.6, delta = rowsum(do * o) in float32.
     #   delta (BLOCK_M,).  Load both tiles with _load_rows, RAGGED; o is contiguous, (N, D).
     # BEGIN SOLUTION 9.7
     o = _load_rows(o_ptr, query, cols, D, 1, N, D, True).to(tl.float32)

@@ -112,7 +112,7 @@ def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     check = data["stages"][0]["checks"][0]
     assert check["outcome"] == "wrong" and check["where"].startswith("rows 32-63")
     assert check["errors"]["o"]["row"] > check["errors"]["o"]["row_limit"]
-    assert len(check["message"].splitlines()) <= 12 and "--hint 6.2" in done.stdout
+    assert len(check["message"].splitlines()) <= 12 and "--hint 6.1" in done.stdout
 
 
 @pytest.mark.interpreter
