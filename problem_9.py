@@ -62,10 +62,18 @@ from torch.autograd.function import once_differentiable
 LOG2E = 1.4426950408889634  # exp(x) == exp2(x * LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 
+GROUP = tl.constexpr(16)  # heads whose programs run side by side; 8 to 32 alike on an H200
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as Python
 
 
 # -------------------------------------------------------------------- tiles
+@triton.jit
+def _head(ptr, b, h, stride_b, stride_h):
+    """Where head h of batch entry b begins; in int64, for an offset can pass 2**31."""
+    return ptr + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
+
+
 @triton.jit
 def _load_rows(ptr, rows, cols, stride_row, stride_col, N, D: tl.constexpr, RAGGED: tl.constexpr):
     """Load the tile [rows, cols] of an (N, D) matrix; what lies outside reads 0."""
@@ -204,6 +212,20 @@ def _dkdv_tile(
     return dk, dv
 
 
+@triton.jit
+def _longest_first(num_tiles, GROUP: tl.constexpr):
+    """This program's turn: (how many tiles from the longest walk, number of the head).
+
+    Programs start in the order of their numbers.  Long walks come first, so that none is left
+    over at the end, and GROUP heads at a time, so that their k and v stay in the L2 cache.
+    """
+    num_heads = tl.num_programs(0) // num_tiles
+    first_head = tl.program_id(0) // (GROUP * num_tiles) * GROUP
+    heads = tl.minimum(GROUP, num_heads - first_head)
+    turn = tl.program_id(0) % (GROUP * num_tiles)
+    return turn // heads, first_head + turn % heads
+
+
 # ------------------------------------------------------------------ kernels
 @triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
 def _fwd_kernel(
@@ -218,14 +240,14 @@ def _fwd_kernel(
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     tl.static_assert(BLOCK_M % BLOCK_N == 0)  # the diagonal begins at a tile's border
     num_tiles = tl.cdiv(N, BLOCK_M)
-    start_m = tl.program_id(0) % num_tiles * BLOCK_M
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
+    turn, bh = _longest_first(num_tiles, GROUP)
+    start_m = (num_tiles - 1 - turn) * BLOCK_M  # the last queries see the most keys
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
-    q_ptr += b * stride_qb + h * stride_qh
-    k_ptr += b * stride_kb + kv_head * stride_kh
-    v_ptr += b * stride_vb + kv_head * stride_vh
+    q_ptr = _head(q_ptr, b, h, stride_qb, stride_qh)
+    k_ptr = _head(k_ptr, b, kv_head, stride_kb, stride_kh)
+    v_ptr = _head(v_ptr, b, kv_head, stride_vb, stride_vh)
 
     scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
     query = start_m + tl.arange(0, BLOCK_M)
@@ -277,7 +299,7 @@ def _fwd_kernel(
     lse = (m_i + tl.math.log2(l_i)) * LN2
 
     # o and lse are ours and contiguous: row i of head bh is row bh * N + i.
-    row = bh * N + query
+    row = bh.to(tl.int64) * N + query
     o_mask = (query[:, None] < N) & (cols[None, :] < D)
     tl.store(o_ptr + row[:, None] * D + cols[None, :], o.to(o_ptr.dtype.element_ty), mask=o_mask)
     tl.store(lse_ptr + row, lse, mask=query < N)
@@ -321,20 +343,20 @@ def _dq_kernel(
     """Fill BLOCK_M rows of dq.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     tl.static_assert(BLOCK_M % BLOCK_N == 0)
     num_tiles = tl.cdiv(N, BLOCK_M)
-    start_m = tl.program_id(0) % num_tiles * BLOCK_M
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
+    turn, bh = _longest_first(num_tiles, GROUP)
+    start_m = (num_tiles - 1 - turn) * BLOCK_M  # the last queries see the most keys
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
-    q_ptr += b * stride_qb + h * stride_qh
-    k_ptr += b * stride_kb + kv_head * stride_kh
-    v_ptr += b * stride_vb + kv_head * stride_vh
-    do_ptr += b * stride_dob + h * stride_doh
+    q_ptr = _head(q_ptr, b, h, stride_qb, stride_qh)
+    k_ptr = _head(k_ptr, b, kv_head, stride_kb, stride_kh)
+    v_ptr = _head(v_ptr, b, kv_head, stride_vb, stride_vh)
+    do_ptr = _head(do_ptr, b, h, stride_dob, stride_doh)
 
     query = start_m + tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
     cols = tl.arange(0, BLOCK_D)
-    row = bh * N + query
+    row = bh.to(tl.int64) * N + query
     q = _load_rows(q_ptr, query, cols, stride_qn, stride_qd, N, D, True)  # (BLOCK_M, BLOCK_D)
     do = _load_rows(do_ptr, query, cols, stride_don, stride_dod, N, D, True)  # (BLOCK_M, BLOCK_D)
     lse2 = tl.load(lse_ptr + row, mask=query < N, other=float("inf")) / LN2
@@ -389,15 +411,12 @@ def _dkdv_kernel(
 ):
     """Fill BLOCK_N rows of dk and dv.  Grid: (cdiv(N, BLOCK_N) * B * HKV,)."""
     tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
-    num_tiles = tl.cdiv(N, BLOCK_N)
-    start_n = tl.program_id(0) % num_tiles * BLOCK_N
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)  # b * HKV + kv_head
+    turn, bh = _longest_first(tl.cdiv(N, BLOCK_N), GROUP)  # bh: b * HKV + kv_head
+    start_n = turn * BLOCK_N  # the first keys are seen by the most queries
     b = bh // HKV
     kv_head = bh % HKV
-    q_ptr += b * stride_qb
-    do_ptr += b * stride_dob
-    k_ptr += b * stride_kb + kv_head * stride_kh
-    v_ptr += b * stride_vb + kv_head * stride_vh
+    k_ptr = _head(k_ptr, b, kv_head, stride_kb, stride_kh)
+    v_ptr = _head(v_ptr, b, kv_head, stride_vb, stride_vh)
 
     key = start_n + tl.arange(0, BLOCK_N)
     offs_m = tl.arange(0, BLOCK_M)
@@ -433,8 +452,10 @@ def _dkdv_kernel(
         h = kv_head * group + t // inner_tiles
         start_m = inner + t % inner_tiles * BLOCK_M
         dk, dv = _dkdv_tile(
-            dk, dv, k, v, q_ptr + h * stride_qh, do_ptr + h * stride_doh,
-            lse_ptr + (b * HQ + h) * N, delta_ptr + (b * HQ + h) * N, start_m + offs_m, key, cols,
+            dk, dv, k, v,
+            _head(q_ptr, b, h, stride_qb, stride_qh), _head(do_ptr, b, h, stride_dob, stride_doh),
+            lse_ptr + (b * HQ + h).to(tl.int64) * N, delta_ptr + (b * HQ + h).to(tl.int64) * N,
+            start_m + offs_m, key, cols,
             stride_qn, stride_qd, stride_don, stride_dod, scale_log2e, N, window_size, sink_size,
             D, CAUSAL, False,
         )
@@ -443,13 +464,15 @@ def _dkdv_kernel(
         e = t % edge_tiles
         start_m = tl.where(e < diag_tiles, start_n, outer - diag_tiles * BLOCK_M) + e * BLOCK_M
         dk, dv = _dkdv_tile(
-            dk, dv, k, v, q_ptr + h * stride_qh, do_ptr + h * stride_doh,
-            lse_ptr + (b * HQ + h) * N, delta_ptr + (b * HQ + h) * N, start_m + offs_m, key, cols,
+            dk, dv, k, v,
+            _head(q_ptr, b, h, stride_qb, stride_qh), _head(do_ptr, b, h, stride_dob, stride_doh),
+            lse_ptr + (b * HQ + h).to(tl.int64) * N, delta_ptr + (b * HQ + h).to(tl.int64) * N,
+            start_m + offs_m, key, cols,
             stride_qn, stride_qd, stride_don, stride_dod, scale_log2e, N, window_size, sink_size,
             D, CAUSAL, True,
         )
 
-    row = bh * N + key
+    row = bh.to(tl.int64) * N + key
     mask = (key[:, None] < N) & (cols[None, :] < D)
     dk = (dk * scale).to(dk_ptr.dtype.element_ty)
     dv = dv.to(dv_ptr.dtype.element_ty)
@@ -459,12 +482,18 @@ def _dkdv_kernel(
 
 # ----------------------------------------------------------- launch and autograd
 def _tiles(D: int, dtype: torch.dtype, device: torch.device) -> dict:
-    """Tile shape and launch options: large enough to reuse k and v, small enough not to spill."""
+    """Tile shape and launch options: large enough to reuse k and v, small enough not to spill.
+
+    Timed on an H200 for bfloat16; for other GPUs chosen by what they hold, and compiled only.
+    """
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
     BLOCK_D = max(16, triton.next_power_of_2(D))
     row_bytes = BLOCK_D * dtype.itemsize
-    if major in (9, 10):  # Hopper, Blackwell B200: 227 KiB of shared memory feed the matrix units
-        BLOCK_M, BLOCK_N = 64, 64 if row_bytes <= 256 else 32
+    num_warps = 4
+    if major in (9, 10) and row_bytes == 256:  # D = 128: two groups of warps share k and v
+        BLOCK_M, BLOCK_N, num_warps, num_stages = 128, 64, 8, 3
+    elif major in (9, 10):  # Hopper, Blackwell B200: 227 KiB of shared memory feed the matrix units
+        BLOCK_M, BLOCK_N = 64, 64 if row_bytes <= 128 else 32
         num_stages = 3 if row_bytes <= 128 else 2  # k and v tiles on their way at a time
     elif major >= 8:  # Ampere, Ada, Blackwell RTX: both factors of a product sit in registers
         BLOCK_M, BLOCK_N = 64 if row_bytes <= 256 else 32, 64 if row_bytes <= 128 else 32
@@ -472,22 +501,25 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device) -> dict:
     else:  # Turing: Triton multiplies without its matrix units, so everything is in registers
         BLOCK_M, BLOCK_N, num_stages = 32, 16, 2
     return dict(
-        BLOCK_D=BLOCK_D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=num_stages
+        BLOCK_D=BLOCK_D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        num_warps=num_warps, num_stages=num_stages,
     )
 
 
-def _backward_tiles(D: int, dtype: torch.dtype, device: torch.device) -> tuple[int, int, dict]:
-    """Rows a program owns, rows a step of its walk takes, and the options both kernels share."""
+def _backward_tiles(D: int, dtype: torch.dtype, device: torch.device) -> tuple[dict, dict]:
+    """As _tiles, for the dq and the dkdv kernel, which hold two sums or two score tiles at once."""
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
     BLOCK_D = max(16, triton.next_power_of_2(D))
     row_bytes = BLOCK_D * dtype.itemsize
-    if major in (9, 10):  # two sums and two score tiles at once: smaller steps than the forward's
-        own, walk = 64 if row_bytes <= 256 else 32, 64 if row_bytes <= 128 else 32
+    own = 64 if row_bytes <= (256 if major in (9, 10) else 128) else 32  # rows of the sums
+    if major in (9, 10) and row_bytes <= 128:
+        walk, num_stages = 64, 3  # rows a step takes
     elif major >= 8:
-        own, walk = 64 if row_bytes <= 128 else 32, 32
+        walk, num_stages = 32, 3 if major in (9, 10) and row_bytes == 256 else 2
     else:
-        own, walk = 16, 16
-    return own, walk, dict(BLOCK_D=BLOCK_D, num_warps=4, num_stages=2)
+        own, walk, num_stages = 16, 16, 2
+    options = dict(BLOCK_D=BLOCK_D, num_warps=4, num_stages=num_stages)
+    return dict(BLOCK_M=own, BLOCK_N=walk, **options), dict(BLOCK_M=walk, BLOCK_N=own, **options)
 
 
 def _forward(q, k, v, sink_logits, window_size, sink_size, is_causal, scale):
@@ -498,6 +530,8 @@ def _forward(q, k, v, sink_logits, window_size, sink_size, is_causal, scale):
     lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
     sinks = lse if sink_logits is None else sink_logits.contiguous()  # lse: never read
     tiles = _tiles(D, q.dtype, q.device)
+    if window_size <= 128:  # a short walk is mostly edges: narrow tiles mask less of them away
+        tiles |= dict(BLOCK_N=min(32, tiles["BLOCK_N"]), num_stages=3)
     grid = (triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)
     with torch.cuda.device(q.get_device()):  # launch where the data is; does nothing on a CPU
         _fwd_kernel[grid](
@@ -512,28 +546,27 @@ def _backward(q, k, v, sink_logits, o, lse, do, window_size, sink_size, is_causa
     """Launch the three kernels.  needs: which of dq, dk, dv, dsink_logits are wanted; else None."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
-    own, walk, options = _backward_tiles(D, q.dtype, q.device)
-    tiles = triton.cdiv(N, own)
+    dq_tiles, dkdv_tiles = _backward_tiles(D, q.dtype, q.device)
     strides = *q.stride(), *k.stride(), *v.stride(), *do.stride()
     delta = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
     dq = dk = dv = dsink_logits = None
     with torch.cuda.device(q.get_device()):
         _delta_kernel[(triton.cdiv(N, 16) * B * HQ,)](
-            o, do, delta, HQ, N, *do.stride(), D=D, BLOCK_M=16, **options
+            o, do, delta, HQ, N, *do.stride(), D=D, BLOCK_D=dq_tiles["BLOCK_D"], BLOCK_M=16
         )
         if needs[0]:
             dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
-            _dq_kernel[(tiles * B * HQ,)](
+            _dq_kernel[(triton.cdiv(N, dq_tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, do, lse, delta, dq, HQ, HKV, N, *strides, scale, window_size, sink_size,
-                D=D, BLOCK_M=own, BLOCK_N=walk, CAUSAL=is_causal, **options,
+                D=D, CAUSAL=is_causal, **dq_tiles,
             )
         if needs[1] or needs[2]:
             dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
             dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
-            _dkdv_kernel[(tiles * B * HKV,)](
+            _dkdv_kernel[(triton.cdiv(N, dkdv_tiles["BLOCK_N"]) * B * HKV,)](
                 q, k, v, do, lse, delta, dk, dv, HQ, HKV, N, *strides,
                 scale, window_size, sink_size,
-                D=D, BLOCK_M=walk, BLOCK_N=own, CAUSAL=is_causal, **options,
+                D=D, CAUSAL=is_causal, **dkdv_tiles,
             )
     if needs[3]:
         # Step 9.9 -- The gradient of the sink logits: a sum over batch and queries, per head.

@@ -26,6 +26,7 @@ KERNELS = (
     + [(stage, FORWARD) for stage in range(3, 10)]
     + [(stage, name) for stage in (8, 9) for name in BACKWARD]
 )
+WINDOWED = (6, 7, 9)  # their forward takes narrower tiles for short windows
 FLOAT32_POINTERS = ("lse_ptr", "delta_ptr", "sink_logits_ptr")
 TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -53,30 +54,33 @@ class _Device:
     type = "cuda"
 
 
-def _constants(module, stage: int, kernel: str, D: int, dtype: torch.dtype, arch: int):
+def _constants(module, stage, kernel, D: int, dtype: torch.dtype, arch: int, narrow: bool):
     """The constexprs and launch options that the stage's own launch would use on this GPU."""
     if stage == 2:
         return {"BLOCK_M": module.BLOCK_M, "BLOCK_N": module.BLOCK_N}, {}
     torch.cuda.get_device_capability = lambda device: (arch // 10, arch % 10)
     if kernel == FORWARD:
-        values = dict(module._tiles(D, dtype, _Device()))
+        values = module._tiles(D, dtype, _Device())
+        if narrow:
+            values |= {"BLOCK_N": min(32, values["BLOCK_N"]), "num_stages": 3}
+    elif kernel == "_delta_kernel":
+        return {"D": D, "BLOCK_D": max(16, D), "BLOCK_M": 16}, {}
     else:
-        own, walk, options = module._backward_tiles(D, dtype, _Device())
-        blocks = {"_dq_kernel": (own, walk), "_dkdv_kernel": (walk, own), "_delta_kernel": (16, 0)}
-        values = options | dict(zip(("BLOCK_M", "BLOCK_N"), blocks[kernel], strict=True))
+        dq, dkdv = module._backward_tiles(D, dtype, _Device())
+        values = dq if kernel == "_dq_kernel" else dkdv
     options = {key: values.pop(key) for key in ("num_warps", "num_stages")}
     return values | {"D": D, "CAUSAL": True, "HAS_SINK_LOGITS": True}, options
 
 
-def need(stage: int, kernel: str, D: int, dtype: torch.dtype, arch: int) -> Need:
-    """Compile one kernel for contiguous inputs, as the wrappers launch it."""
+def need(stage: int, kernel: str, D: int, dtype: torch.dtype, arch: int, narrow=False) -> Need:
+    """Compile one kernel as the wrappers launch it on dense inputs; narrow: for short windows."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     module = importlib.import_module(f"problem_{stage}")
     function = getattr(module, kernel)
-    constants, options = _constants(module, stage, kernel, D, dtype, arch)
+    constants, options = _constants(module, stage, kernel, D, dtype, arch, narrow)
     signature, constexprs, attributes = {}, {}, {}
     for i, name in enumerate(function.arg_names):
         if name in constants:
@@ -109,11 +113,12 @@ def need(stage: int, kernel: str, D: int, dtype: torch.dtype, arch: int) -> Need
 def table(archs, dims=(16, 64, 128), dtypes=(torch.float16, torch.float32)) -> list[Need]:
     """All kernels; stage 2 has no head dimension and is compiled once a dtype."""
     jobs = [
-        (stage, kernel, D, dtype, arch)
+        (stage, kernel, D, dtype, arch, narrow)
         for arch in archs
         for stage, kernel in KERNELS
         for D in (dims if stage != 2 else dims[:1])
         for dtype in dtypes
+        for narrow in ((False, True) if stage in WINDOWED and kernel == FORWARD else (False,))
     ]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(need, *zip(*jobs, strict=True)))
