@@ -38,7 +38,9 @@ i - j < W or j < S.  Problem 7 drew it row by row; dkdv walks it column by colum
                  border: its first key's window, or N if all keys are sinks
 
 So the work of dkdv is O(N (W + S)) like that of the forward, and dq walks the
-forward's own phases.  window_size=None is a window of N: the same code.
+forward's own phases.  window_size=None is a window of N: the same code.  A tile
+that holds a sink is walked by all later queries, alone of its kind; its walk is
+cut into parts that run side by side (given code, in _backward).
 
 New here: steps 9.1, 9.6, 9.8 and 9.9.  The others are carried over from problems 7 and 8.
 
@@ -398,21 +400,27 @@ def _dq_kernel(
     tl.store(dq_ptr + row[:, None] * D + cols[None, :], dq, mask=mask)
 
 
-@triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
+@triton.jit(
+    do_not_specialize=["N", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"]
+)
 def _dkdv_kernel(
     q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_dob, stride_doh, stride_don, stride_dod,
-    scale, window_size, sink_size,
+    scale, window_size, sink_size, first_tile, num_tiles, rows_out,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
-    """Fill BLOCK_N rows of dk and dv.  Grid: (cdiv(N, BLOCK_N) * B * HKV,)."""
+    """Fill BLOCK_N rows of dk and dv with the sums over one part of the walk.
+
+    Tiles first_tile ... first_tile + num_tiles - 1 of every head; dk and dv hold rows_out rows a
+    head, and as many such sums as there are parts.  Grid: (num_tiles * B * HKV, parts).
+    """
     tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
-    turn, bh = _longest_first(tl.cdiv(N, BLOCK_N), GROUP)  # bh: b * HKV + kv_head
-    start_n = turn * BLOCK_N  # the first keys are seen by the most queries
+    turn, bh = _longest_first(num_tiles, GROUP)  # bh: b * HKV + kv_head
+    start_n = (first_tile + turn) * BLOCK_N  # the first keys are seen by the most queries
     b = bh // HKV
     kv_head = bh % HKV
     k_ptr = _head(k_ptr, b, kv_head, stride_kb, stride_kh)
@@ -448,7 +456,9 @@ def _dkdv_kernel(
 
     # One loop for all heads of the group: their shares add up in dk and dv.
     group = HQ // HKV
-    for t in range(group * inner_tiles):
+    part, parts = tl.program_id(1), tl.num_programs(1)
+    steps = group * inner_tiles
+    for t in range(part * steps // parts, (part + 1) * steps // parts):
         h = kv_head * group + t // inner_tiles
         start_m = inner + t % inner_tiles * BLOCK_M
         dk, dv = _dkdv_tile(
@@ -459,7 +469,8 @@ def _dkdv_kernel(
             stride_qn, stride_qd, stride_don, stride_dod, scale_log2e, N, window_size, sink_size,
             D, CAUSAL, False,
         )
-    for t in range(group * edge_tiles):
+    steps = group * edge_tiles
+    for t in range(part * steps // parts, (part + 1) * steps // parts):
         h = kv_head * group + t // edge_tiles
         e = t % edge_tiles
         start_m = tl.where(e < diag_tiles, start_n, outer - diag_tiles * BLOCK_M) + e * BLOCK_M
@@ -472,8 +483,9 @@ def _dkdv_kernel(
             D, CAUSAL, True,
         )
 
-    row = bh.to(tl.int64) * N + key
-    mask = (key[:, None] < N) & (cols[None, :] < D)
+    num_heads = tl.num_programs(0) // num_tiles
+    row = (part * num_heads + bh).to(tl.int64) * rows_out + key
+    mask = (key[:, None] < rows_out) & (cols[None, :] < D)
     dk = (dk * scale).to(dk_ptr.dtype.element_ty)
     dv = dv.to(dv_ptr.dtype.element_ty)
     tl.store(dk_ptr + row[:, None] * D + cols[None, :], dk, mask=mask)
@@ -563,11 +575,27 @@ def _backward(q, k, v, sink_logits, o, lse, do, window_size, sink_size, is_causa
         if needs[1] or needs[2]:
             dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
             dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
-            _dkdv_kernel[(triton.cdiv(N, dkdv_tiles["BLOCK_N"]) * B * HKV,)](
-                q, k, v, do, lse, delta, dk, dv, HQ, HKV, N, *strides,
-                scale, window_size, sink_size,
-                D=D, CAUSAL=is_causal, **dkdv_tiles,
-            )
+            BLOCK_N = dkdv_tiles["BLOCK_N"]
+            tiles = triton.cdiv(N, BLOCK_N)
+            sink_tiles, parts = triton.cdiv(sink_size, BLOCK_N), N // (window_size + BLOCK_N)
+            if not 0 < sink_tiles <= 4 or sink_tiles == tiles or parts < 2:
+                sink_tiles = 0
+
+            def launch(dk, dv, first_tile, num_tiles, rows_out, parts):
+                _dkdv_kernel[(num_tiles * B * HKV, parts)](
+                    q, k, v, do, lse, delta, dk, dv, HQ, HKV, N, *strides,
+                    scale, window_size, sink_size, first_tile, num_tiles, rows_out,
+                    D=D, CAUSAL=is_causal, **dkdv_tiles,
+                )
+
+            launch(dk, dv, sink_tiles, tiles - sink_tiles, N, 1)
+            if sink_tiles:
+                # All later queries see a sink: its tile's walk is N long where the others' are W.
+                # Cut into parts of about that length, it has as many sums, which are added here.
+                parts, rows = min(parts, 32), sink_tiles * BLOCK_N
+                sums = torch.empty(2, parts, B, HKV, rows, D, device=k.device)
+                launch(sums[0], sums[1], 0, sink_tiles, rows, parts)
+                dk[:, :, :rows], dv[:, :, :rows] = sums.sum(1)[..., :N, :]
     if needs[3]:
         # Step 9.9 -- The gradient of the sink logits: a sum over batch and queries, per head.
         #   dsink_logits (HQ,), in the dtype of sink_logits.  lse and delta are (B, HQ, N).

@@ -26,7 +26,7 @@ SKIPPED = "timing skipped: no GPU"
 
 @dataclass(frozen=True)
 class Row:
-    """One implementation: median ms a call, spread = largest - smallest round, peak MiB.
+    """One implementation: median ms a call, spread over rounds (see measure), peak MiB.
 
     Peak counts the inputs.  note stands in for the numbers where there are none.
     """
@@ -169,12 +169,18 @@ def _call(make, tensors: dict, dout, grads: tuple[str, ...]):
 
 
 def measure(timed) -> tuple[float, float]:
-    """timed(n) -> seconds of n calls and a constant.  -> (median ms a call, spread over rounds)."""
+    """timed(n) -> seconds of n calls and a constant.  -> (median ms a call, spread over rounds).
+
+    The spread leaves out the fastest and the slowest round: one hiccup of a busy machine is no
+    property of the kernel.
+    """
     few = 2
     once = max((timed(few + 8) - timed(few)) / 8, 1e-6)
     more = max(4, min(2000, round(TARGET_SECONDS / once)))
-    rounds = [1000 * max(timed(few + more) - timed(few), 0.0) / more for _ in range(ROUNDS)]
-    return statistics.median(rounds), max(rounds) - min(rounds)
+    rounds = sorted(
+        1000 * max(timed(few + more) - timed(few), 0.0) / more for _ in range(ROUNDS)
+    )
+    return statistics.median(rounds), rounds[-2] - rounds[1]
 
 
 def _naive(case: Case):

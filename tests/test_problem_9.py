@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import reference
 from problem_9 import flash_swda_with_sink
 from tests import kernel_checks
 
@@ -91,6 +92,23 @@ def test_dv_reaches_exactly_the_keys_a_query_sees(window_size, sink_size, device
     age = i[:, None] - i[None, :]
     want = (age >= 0) & ((age < (window_size or 128)) | (i[None, :] < sink_size))
     assert torch.equal((dv[0, 0].T > 0).cpu(), want)
+
+
+@pytest.mark.parametrize(
+    ("N", "window_size", "sink_size"), [(600, 20, 4), (500, 10, 70), (200, 9, 200)]
+)
+def test_a_long_walk_over_sinks_is_cut_into_parts_and_adds_up(N, window_size, sink_size, device):
+    q = torch.randn(1, 2, N, 16, device=device, requires_grad=True)
+    k, v = (torch.randn(1, 1, N, 16, device=device, requires_grad=True) for _ in "kv")
+    do = torch.randn_like(q)
+    o = flash_swda_with_sink(q, k, v, window_size, sink_size)
+    got = torch.autograd.grad(o, (q, k, v), do)
+    inputs = [x.detach() for x in (q, k, v)]
+    want = reference.attention(
+        *inputs, dout=do, is_causal=True, window_size=window_size, sink_size=sink_size
+    )
+    for x, name in zip(got, "qkv", strict=True):
+        assert (x - want[name]).norm() <= 2e-3 * want[name].norm()
 
 
 def test_a_sink_logit_is_one_more_key_without_a_value(device):
