@@ -10,6 +10,7 @@ grade: .venv/.installed
 	$(BIN)/python autograder_optional.py
 
 test: .venv/.installed
+	@test -d tests || { echo "tests/ belongs to the solved course, not to an assignment"; exit 2; }
 	$(BIN)/python -m pytest -n auto
 
 lint: .venv/.installed
