@@ -11,7 +11,7 @@ import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grader import benchmark, submission
+from grader import benchmark, kernel_cache, submission
 from grader.cases import Case, build, doubled
 from grader.judge import from_error, judge, judge_growth
 from grader.report import Reporter
@@ -145,8 +145,9 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case) -> tuple[
 
 
 def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None):
+    cache = kernel_cache.folder_for(source) if options.device == "cuda" else None
     return Session(source, stage.filename, device=options.device, timeout=options.timeout,
-                   interpret=options.device == "cpu", compile_for=compile_for)
+                   interpret=options.device == "cpu", compile_for=compile_for, cache=cache)
 
 
 def _compile_check(stage: Stage, options: Options, source: bytes) -> Check:

@@ -58,10 +58,11 @@ class Session:
 
     source: the file's bytes, read once by the caller; name: "problem_3.py".
     timeout: seconds for each request.  compile_for: 90 compiles launches for sm_90, runs nothing.
+    cache: Triton's cache; None for an empty one that goes with the session.
     """
 
     def __init__(self, source: bytes, name: str, *, device: str, timeout: float, interpret: bool,
-                 compile_for: int | None = None):
+                 compile_for: int | None = None, cache: Path | None = None):
         self.timeout, self.compile_for = timeout, compile_for
         self.phase = "start"
         self.prepared: Call | None = None
@@ -71,6 +72,7 @@ class Session:
         self.folder = Path(tempfile.mkdtemp(prefix="grader-"))
         for part in ("work", "cache"):
             (self.folder / part).mkdir()
+        self.cache = cache or self.folder / "cache"
         path = self.folder / "work" / name
         path.write_bytes(source)
         self.socket, theirs = socket.socketpair()
@@ -102,7 +104,7 @@ class Session:
     def _environment(self, device: str, interpret: bool) -> dict[str, str]:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment.update(HOME=str(self.folder), TMPDIR=str(self.folder),
-                           TRITON_CACHE_DIR=str(self.folder / "cache"))
+                           TRITON_CACHE_DIR=str(self.cache))
         if interpret:
             environment["TRITON_INTERPRET"] = "1"
         if device == "cpu":
