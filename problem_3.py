@@ -23,9 +23,9 @@ natural logarithm:  lse = (m_i + log2(l_i)) * ln 2.
 Edges.  N need not be a multiple of anything.  The last query tile may hang over
 the end: its extra rows load as 0 and are never stored.  The last key tile may
 hang over too: its extra keys would get the score 0, not -inf, and must be
-masked.  All other key tiles are whole and run without a mask, which makes the
-inner loop about a tenth faster; hence two phases.  D is padded with zeros to
-a power of two, BLOCK_D, because tl.arange wants one.
+masked.  All other key tiles are whole and run without a mask, which spares the
+inner loop a comparison a score; hence two phases.  D is padded with zeros to a
+power of two, BLOCK_D, because tl.arange wants one.
 
 Backward.  Given in this file, in tiled PyTorch, as in problem 1.  Problem 8
 turns it into kernels.
