@@ -24,6 +24,8 @@ def _definition(n: int, name: str) -> str:
         ("_load_rows", (3, 4, 5, 6, 7, 8, 9)),
         ("_tiles", (3, 4, 5, 6, 7, 8, 9)),
         ("_backward_tiles", (8, 9)),
+        ("_longest_first", (4, 5, 8, 9)),
+        ("_head", (8, 9)),
         ("_check", (5, 6, 7, 8, 9)),
     ],
 )
