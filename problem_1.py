@@ -116,9 +116,9 @@ def flash_attention_tiled(q, k, v, is_causal=False):
     for start_m in range(0, NQ, BLOCK_M):
         q_tile = q[:, :, start_m : start_m + BLOCK_M].float()
         rows = q_tile.shape[2]  # BLOCK_M, or less in the last tile
-        m_i = torch.full((B, H, rows), float("-inf"), device=q.device)
-        l_i = torch.zeros(B, H, rows, device=q.device)
-        acc = torch.zeros(B, H, rows, D, device=q.device)
+        m_i = torch.full((B, H, rows), float("-inf"), device=q.device, dtype=torch.float32)
+        l_i = torch.zeros(B, H, rows, device=q.device, dtype=torch.float32)
+        acc = torch.zeros(B, H, rows, D, device=q.device, dtype=torch.float32)
 
         for start_n in range(0, _key_end(start_m, NQ, NK, is_causal), BLOCK_N):
             k_tile = k[:, :, start_n : start_n + BLOCK_N].float()
@@ -161,9 +161,9 @@ def flash_attention_tiled_backward(q, k, v, o, lse, do, dlse, is_causal=False):
     NQ, D = q.shape[2:]
     NK = k.shape[2]
     scale = 1.0 / math.sqrt(D)
-    dq = torch.zeros(q.shape, device=q.device)
-    dk = torch.zeros(k.shape, device=q.device)
-    dv = torch.zeros(v.shape, device=q.device)
+    dq = torch.zeros(q.shape, device=q.device, dtype=torch.float32)
+    dk = torch.zeros(k.shape, device=q.device, dtype=torch.float32)
+    dv = torch.zeros(v.shape, device=q.device, dtype=torch.float32)
 
     for start_m in range(0, NQ, BLOCK_M):
         m = slice(start_m, start_m + BLOCK_M)

@@ -593,7 +593,8 @@ def _backward(q, k, v, sink_logits, o, lse, do, window_size, sink_size, is_causa
                 # All later queries see a sink: its tile's walk is N long where the others' are W.
                 # Cut into parts of about that length, it has as many sums, which are added here.
                 parts, rows = min(parts, 32), sink_tiles * BLOCK_N
-                sums = torch.empty(2, parts, B, HKV, rows, D, device=k.device)
+                shape = 2, parts, B, HKV, rows, D
+                sums = torch.empty(shape, device=k.device, dtype=torch.float32)
                 launch(sums[0], sums[1], 0, sink_tiles, rows, parts)
                 dk[:, :, :rows], dv[:, :, :rows] = sums.sum(1)[..., :N, :]
     if needs[3]:

@@ -16,6 +16,7 @@ from grader.cases import Case, build
 from grader.report import Reporter
 from grader.sandbox import Session, SubmissionError
 from grader.stages import Stage
+from grader.worker import dtype_name
 from reference import naive_attention
 
 ROUNDS = 5
@@ -83,7 +84,7 @@ def table(stage: Stage, case: Case, rows: list[Row]) -> list[str]:
     """The benchmark lines, in the shape the assignment's readers know."""
     work = " forward + backward," if case.grads else ""
     lines = ["", "--- Benchmark Results ---",
-             f"Benchmarking for:{work} {case.label}, {str(case.dtype).removeprefix('torch.')}",
+             f"Benchmarking for:{work} {case.label}, {dtype_name(case.dtype)}",
              f"{'Implementation':<25} | {'Avg Time (ms)':<20} | {'Peak Memory (MiB)':<18}",
              "-" * 69]
     for row in rows:

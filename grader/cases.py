@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from grader.sandbox import Call, OutputSpec, TensorInput
+from grader.worker import dtype_name
 
 REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16 (6, 256, 32)
 GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
-SHORT = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 
 # What a report calls them; short, so that a case fits on a line.
 FAMILIES = {
@@ -80,7 +80,7 @@ class Case:
         parts += ["causal"] * (self.stage in (1, 9) and self.is_causal)
         parts += [f"W{self.window}"] * (self.window is not None)
         parts += [f"S{self.sinks}"] * (self.sinks is not None)
-        parts += [SHORT[self.dtype]] + [self.family] * (self.family != "randn")
+        parts += [dtype_name(self.dtype)] + [self.family] * (self.family != "randn")
         parts += [self.layout] * (self.layout != "dense")
         parts += [f"dout-{self.dout}"] * (self.dout != "dense")
         parts += ["scale"] * (self.scale is not None) + ["sink_logits"] * self.sink_logits
@@ -107,7 +107,7 @@ class Case:
     @property
     def note(self) -> str:
         """What is special about a robust case, in words."""
-        words = [SHORT[self.dtype], FAMILIES[self.family], LAYOUTS[self.layout]]
+        words = [dtype_name(self.dtype), FAMILIES[self.family], LAYOUTS[self.layout]]
         words += [f"dO {self.dout}" * (self.dout != "dense")]
         words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]
         words += ["refilled" * self.refill, "memory at N, 2N" * self.growth]

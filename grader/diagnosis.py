@@ -55,19 +55,17 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     truth = answer.truth[name]
     x = x.to(truth.device).double()
     rows = row_errors(x, truth, name, answer.scale.get(name), answer.terms.get(name))
-    rows = rows.masked_fill(~torch.isfinite(rows), torch.inf)
+    if verdict.nan:  # these rows say more than those that are merely wrong
+        bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
+        what = (f"{verdict.nan} of the {x.numel()} numbers of {tensor_name(name)} are NaN or inf.",
+                "Fresh memory is filled with NaN before a call, so a row nobody writes shows.")
+        return Finding(_nan_symptom(case), _where(bad, x, truth), what)
     bad = rows > verdict.row_limit
     if not bad.any():  # too many small errors, no large one
         bad = rows > verdict.fro_limit
     if not bad.any():
         bad = torch.ones_like(rows, dtype=torch.bool)
-    if verdict.nan:  # they say more than the rows that are merely wrong
-        bad = ~torch.isfinite(x) if x.dim() == bad.dim() else ~torch.isfinite(x).all(-1)
     where = _where(bad, x, truth)
-    if verdict.nan:
-        what = (f"{verdict.nan} of the {x.numel()} numbers of {tensor_name(name)} are NaN or inf.",
-                "Fresh memory is filled with NaN before a call, so a row nobody writes shows.")
-        return Finding(_nan_symptom(case), where, what)
     what = [f"{tensor_name(name)} differs by {_percent(verdict.fro)} (limit "
             f"{_percent(verdict.fro_limit)}), its worst row by {_percent(verdict.row)} (limit "
             f"{_percent(verdict.row_limit)}).", _worst(rows, x, truth)]

@@ -34,7 +34,6 @@ class Reporter:
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
         self.failed_in_stage = 0
-        self._live = None
 
     # ------------------------------------------------------------- progress
     def run_begins(self, run: Run, on_gpu: bool, has_gpu: bool) -> None:

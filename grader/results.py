@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass, field
 
-OUTCOMES = (
-    "pass", "wrong", "crashed", "timeout", "not_started", "missing", "rejected", "skipped",
-    "grader_fault",
-)
-
 
 @dataclass
 class Check:

@@ -15,8 +15,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-import reference  # noqa: E402
 from grader import correctness  # noqa: E402
+from grader.cases import Built, Case  # noqa: E402
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -171,21 +171,13 @@ def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, 
     grads = torch.autograd.grad(o, list(tensors.values()), dout)
     got = {"o": o.detach()} | dict(zip([f"d_{name}" for name in tensors], grads, strict=True))
 
-    mask = {"is_causal": setting.causal, "window_size": setting.window_size,
-            "sink_size": setting.sink_size}
     inputs = {name: x.detach() for name, x in tensors.items()}
-    truth = reference.attention(**inputs, dout=dout, **mask)
-    tf32 = dtype == torch.float32 and device == "cuda" and setting.stage != 1
-    tiled = correctness.tiled_attention(**inputs, dout=dout, **mask, tf32=tf32)
-    truth |= {f"d_{name}": truth.pop(name) for name in tensors}
-    scale = {}
-    if setting.sink_logits:
-        p = torch.exp(inputs["sink_logits"].double()[:, None] - truth["lse"])
-        delta = (dout.double() * truth["o"]).sum(-1)
-        scale["d_sink_logits"] = (p * delta).square().sum((0, 2)).sqrt()
-    unit = correctness.UNIT_TF32 if tf32 else correctness.UNIT[dtype]
-    terms = correctness.term_sizes(**inputs, dout=dout, exact=truth, **mask)
-    answer = correctness.Answer(truth, scale, tiled, unit, terms)
+    case = Case(
+        setting.stage, "robust", N, D, 2, HQ, HKV, dtype=dtype, is_causal=setting.causal,
+        window=setting.window_size, sinks=setting.sink_size, sink_logits=setting.sink_logits,
+        grads=tuple(inputs),
+    )
+    answer = correctness.answer(Built(case, None, inputs, dout), device)
 
     worst = {}
     for name, x in got.items():

@@ -56,6 +56,23 @@ def test_lse_is_float32_whatever_the_input():
     assert (o.dtype, lse.dtype) == (torch.float16, torch.float32)
 
 
+def test_the_default_dtype_of_the_moment_changes_nothing():
+    q, k, v = (torch.randn(1, 1, 200, 16, requires_grad=True) for _ in "qkv")
+    do = torch.randn(1, 1, 200, 16)
+
+    def run():
+        o, lse = attend(q, k, v, True)
+        return o, lse, *torch.autograd.grad(o, (q, k, v), do)
+
+    want = run()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        got = run()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+
+
 @pytest.mark.parametrize("shift", [-128.0, 128.0])
 def test_shifted_scores_change_nothing(shift):
     q, k, v = torch.randn(3, 1, 1, 200, 16)

@@ -111,6 +111,22 @@ def test_a_long_walk_over_sinks_is_cut_into_parts_and_adds_up(N, window_size, si
         assert (x - want[name]).norm() <= 2e-3 * want[name].norm()
 
 
+def test_the_default_dtype_of_the_moment_changes_nothing(device):
+    q, k, v = (torch.randn(1, 1, 300, 16, device=device, requires_grad=True) for _ in "qkv")
+    do = torch.randn_like(q)
+
+    def run():
+        return torch.autograd.grad(flash_swda_with_sink(q, k, v, 20, 4), (q, k, v), do)
+
+    want = run()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        got = run()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
+
+
 def test_a_sink_logit_is_one_more_key_without_a_value(device):
     q, k, v = torch.randn(3, 1, 2, 70, 16, device=device)
     sink_logits = torch.tensor([2.0, -1.0], device=device)
