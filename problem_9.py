@@ -60,47 +60,87 @@ import torch
 import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2E = 1.4426950408889634  # exp(x) == exp2(x * LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 
-GROUP = tl.constexpr(16)  # heads whose programs run side by side; 8 to 32 alike on an H200
+GROUP = 16  # heads whose programs run side by side; 8 to 32 alike on an H200
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as Python
 
 
 # -------------------------------------------------------------------- tiles
 @triton.jit
-def _head(ptr, b, h, stride_b, stride_h):
-    """Where head h of batch entry b begins; in int64, for an offset can pass 2**31."""
-    return ptr + b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h
+def _head(x, b, h, stride_b, stride_h, stride_row, stride_col):
+    """Head h of batch entry b, for _load_rows.  x is a pointer or a tensor descriptor."""
+    if not isinstance(x, tl.tensor_descriptor):
+        x += b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h  # can pass 2**31
+    return x, b, h, stride_h, stride_row, stride_col
 
 
 @triton.jit
-def _load_rows(ptr, rows, cols, stride_row, stride_col, N, D: tl.constexpr, RAGGED: tl.constexpr):
-    """Load the tile [rows, cols] of an (N, D) matrix; what lies outside reads 0."""
-    rows64, cols64 = rows.to(tl.int64), cols.to(tl.int64)  # index * stride can pass 2**31
-    ptrs = ptr + rows64[:, None] * stride_row + cols64[None, :] * stride_col
-    if RAGGED:
-        tile = tl.load(ptrs, mask=(rows[:, None] < N) & (cols[None, :] < D), other=0.0)
-    elif cols.shape[0] != D:
-        tile = tl.load(ptrs, mask=cols[None, :] < D, other=0.0)
+def _load_rows(
+    head, start, N,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, RAGGED: tl.constexpr,
+    HEADS: tl.constexpr = 1,
+):
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0.
+
+    RAGGED: some of the rows may lie past N - 1.  HEADS: so many heads, one below the other.
+    """
+    x, b, h, stride_h, stride_row, stride_col = head
+    if isinstance(x, tl.tensor_descriptor):  # the copy engine finds addresses and borders
+        tile = x.load([b, h, start, 0]).reshape(ROWS, BLOCK_D)
     else:
-        tile = tl.load(ptrs)
+        i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
+        rows = start + i % ROWS
+        ptrs = x + rows.to(tl.int64)[:, None] * stride_row + cols.to(tl.int64)[None, :] * stride_col
+        if HEADS > 1:
+            ptrs += (i // ROWS).to(tl.int64)[:, None] * stride_h
+        if RAGGED and BLOCK_D != D:
+            tile = tl.load(ptrs, mask=(rows[:, None] < N) & (cols[None, :] < D), other=0.0)
+        elif RAGGED:
+            tile = tl.load(ptrs, mask=rows[:, None] < N, other=0.0)
+        elif BLOCK_D != D:
+            tile = tl.load(ptrs, mask=cols[None, :] < D, other=0.0)
+        else:
+            tile = tl.load(ptrs)
     return tile
 
 
 @triton.jit
-def _keep(query, key, N, window_size, sink_size, CAUSAL: tl.constexpr):
-    """Which keys each query sees; query and key are positions that broadcast against each other."""
-    # Step 9.1 -- The mask of step 7.1; without CAUSAL (no window then) all keys that exist.
-    #   keep: booleans of query's and key's common shape.
+def _store_rows(
+    ptr, tile, bh, start, N,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr = 1,
+):
+    """Store a tile in a tensor of ours: contiguous, row i of head bh is row bh * N + i."""
+    i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
+    rows = start + i % ROWS
+    ptrs = ptr + ((bh + i // ROWS).to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
+    mask = rows[:, None] < N
+    if BLOCK_D != D:
+        mask &= cols[None, :] < D
+    tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _keep(query, key, N, window_size, sink_size, MASK: tl.constexpr):
+    """Which keys each query sees; query and key are positions that broadcast against each other.
+
+    MASK: "full", "causal", "window", or "sinks": a window and sink tokens.
+    """
+    # Step 9.1 -- The mask of step 7.1, and no more of it than MASK asks for.
+    #   keep: booleans of query's and key's common shape; "full": all keys that exist.
     # BEGIN SOLUTION 9.1
-    if CAUSAL:
-        age = query - key
-        keep = (age >= 0) & ((age < window_size) | (key < sink_size))
-    else:
+    if MASK == "full":
         keep = key < N
+    elif MASK == "causal":
+        keep = key <= query
+    elif MASK == "window":
+        keep = (key <= query) & (key > query - window_size)
+    else:
+        keep = (key <= query) & ((key > query - window_size) | (key < sink_size))
     # END SOLUTION 9.1
     return keep
 
@@ -108,65 +148,103 @@ def _keep(query, key, N, window_size, sink_size, CAUSAL: tl.constexpr):
 @triton.jit
 def _phases(
     start_m, N, window_size, sink_size,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, MASK: tl.constexpr, SHORT: tl.constexpr,
 ):
-    """Borders of the walk over keys for queries start_m ... start_m + BLOCK_M - 1.
+    """Borders of the walk over keys for queries start_m ... start_m + ROWS - 1.
 
     Sinks 0 ... sink_end - 1, left edge first ... inner - 1, interior inner ... diag - 1,
     diagonal (or ragged tail) diag ... end - 1.  Shared by the forward and dq.
     """
-    if CAUSAL:
+    sink_end, first, inner = 0, 0, 0
+    if MASK == "full":
+        diag = N // BLOCK_N * BLOCK_N
+        end = N
+    else:
+        diag = start_m
+        end = tl.minimum(start_m + ROWS, N)
+    if SHORT:  # a window of a few tiles is all edge: one masked walk
+        first = tl.maximum(start_m - window_size + 1, 0)
+        if MASK == "sinks":
+            first = first // BLOCK_N * BLOCK_N
+            sink_end = tl.minimum(sink_size, first)
+        inner, diag = end, end
+    elif MASK == "window" or MASK == "sinks":
         # Step 9.2 -- Carried over: the borders of problem 7.
         # BEGIN SOLUTION 9.2
         first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
-        inner = tl.cdiv(tl.maximum(start_m + BLOCK_M - window_size, 0), BLOCK_N) * BLOCK_N
+        inner = tl.cdiv(tl.maximum(start_m + ROWS - window_size, 0), BLOCK_N) * BLOCK_N
         inner = tl.minimum(inner, start_m)
         sink_end = tl.minimum(sink_size, first)
-        diag = start_m
-        end = tl.minimum(start_m + BLOCK_M, N)
         # END SOLUTION 9.2
-    else:
-        sink_end, first, inner = 0, 0, 0
-        diag = N // BLOCK_N * BLOCK_N
-        end = N
     return sink_end, first, inner, diag, end
 
 
 @triton.jit
-def _attend_tile(
-    acc, l_i, m_i, q, k_ptr, v_ptr, query, key, cols,
-    stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-    D: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
-):
-    """Forward, one key tile: (acc, l_i, m_i) -> (acc, l_i, m_i).  EDGE tiles are masked."""
-    k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
-    v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
-
-    # Step 9.3 -- Carried over: step 7.2, with the mask of step 9.1.
-    # BEGIN SOLUTION 9.3
+def _scores(q, k, query, key, N, window_size, sink_size, MASK: tl.constexpr, EDGE: tl.constexpr):
+    """Scores of a query tile and a key tile, (BLOCK_M, BLOCK_N); EDGE tiles are masked."""
     s = tl.dot(q, tl.trans(k))
     if EDGE:
-        keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
-        s = tl.where(keep, s, float("-inf"))
+        s = tl.where(_keep(query[:, None], key[None, :], N,
+        window_size, sink_size, MASK), s, float("-inf"))
+    return s
+
+
+@triton.jit
+def _partial_sums(p):
+    """Row sums of p still spread over 8 columns, (BLOCK_M, 8): every thread adds what it holds."""
+    return tl.sum(tl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), axis=1)
+
+
+@triton.jit
+def _softmax(s, l_i, m_i, scale_log2e, EDGE: tl.constexpr):
+    """Weights of a tile against the new maximum, what the old sums are worth, the new l_i."""
+    # Step 9.3 -- Carried over: step 7.2.
+    # BEGIN SOLUTION 9.3
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new) if EDGE else m_new
     p = tl.math.exp2(s * scale_log2e - pivot[:, None])
     alpha = tl.math.exp2(m_i - pivot)
-    l_i = l_i * alpha + tl.sum(p, axis=1)
-    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+    l_i = l_i * alpha[:, None] + _partial_sums(p)
     # END SOLUTION 9.3
-    return acc, l_i, m_new
+    return p, alpha, l_i, m_new
+
+
+@triton.jit
+def _attend_tile(
+    sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N, window_size, sink_size,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
+    PAIR: tl.constexpr, EDGE: tl.constexpr, RAGGED: tl.constexpr,
+):
+    """Forward, one key tile: sums (acc, l_i, m_i) of q -> sums; in a PAIR those of q2, too."""
+    acc, l_i, m_i = sums
+    acc2, l_i2, m_i2 = sums2
+    key = start_n + tl.arange(0, BLOCK_N)
+    k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    s = _scores(q, k, query, key, N, window_size, sink_size, MASK, EDGE)
+    if PAIR:
+        s2 = _scores(q2, k, query, key, N, window_size, sink_size, MASK, EDGE)
+    else:
+        v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    p, alpha, l_i, m_i = _softmax(s, l_i, m_i, scale_log2e, EDGE)
+    if PAIR:  # v is read only now: earlier, it would need registers
+        v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+    if PAIR:
+        p2, alpha2, l_i2, m_i2 = _softmax(s2, l_i2, m_i2, scale_log2e, EDGE)
+        acc2 = tl.dot(p2.to(v.dtype), v, acc2 * alpha2[:, None])
+    return (acc, l_i, m_i), (acc2, l_i2, m_i2)
 
 
 @triton.jit
 def _dq_tile(
-    dq, q, do, lse2, delta, k_ptr, v_ptr, query, key, cols,
-    stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-    D: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, N, window_size, sink_size,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr,
 ):
-    """Add one key tile's share to dq, without the factor scale.  lse2 is lse in base 2."""
-    k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
-    v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, EDGE)  # (BLOCK_N, BLOCK_D)
+    """Add one key tile's share to dq, without the factor scale."""
+    key = start_n + tl.arange(0, BLOCK_N)
+    k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
 
     # Step 9.4 -- Carried over: steps 8.2 and 8.3, with the mask of step 9.1.
     #   lse2 contains the sink logit, so p needs no thought about it.
@@ -174,8 +252,7 @@ def _dq_tile(
     s = tl.dot(q, tl.trans(k))
     p = tl.math.exp2(s * scale_log2e - lse2[:, None])
     if EDGE:
-        keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
-        p = tl.where(keep, p, 0.0)
+        p = tl.where(_keep(query[:, None], key[None, :], N, window_size, sink_size, MASK), p, 0.0)
     dp = tl.dot(do, tl.trans(v))
     ds = p * (dp - delta[:, None])
     dq = tl.dot(ds.to(k.dtype), k, dq)
@@ -184,31 +261,46 @@ def _dq_tile(
 
 
 @triton.jit
+def _load_statistic(ptr, query, N, outside, RAGGED: tl.constexpr):
+    """lse2 or delta of these queries, (BLOCK_M,); outside for queries that do not exist."""
+    return tl.load(ptr + query, mask=query < N, other=outside) if RAGGED else tl.load(ptr + query)
+
+
+@triton.jit
 def _dkdv_tile(
-    dk, dv, k, v, q_ptr, do_ptr, lse_ptr, delta_ptr, query, key, cols,
-    stride_qn, stride_qd, stride_don, stride_dod, scale_log2e, N, window_size, sink_size,
-    D: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    dk, dv, k, v, q_head, do_head, lse2_ptr, delta_ptr, start_m, key, scale_log2e, N,
+    window_size, sink_size,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr, PRODUCTS_FIRST: tl.constexpr,
 ):
-    """Add one query tile's share to dk (without the factor scale) and dv."""
-    q = _load_rows(q_ptr, query, cols, stride_qn, stride_qd, N, D, EDGE)  # (BLOCK_M, BLOCK_D)
-    do = _load_rows(do_ptr, query, cols, stride_don, stride_dod, N, D, EDGE)  # (BLOCK_M, BLOCK_D)
-    if EDGE:
-        lse2 = tl.load(lse_ptr + query, mask=query < N, other=float("inf")) / LN2
-        delta = tl.load(delta_ptr + query, mask=query < N, other=0.0)
-    else:
-        lse2 = tl.load(lse_ptr + query) / LN2
-        delta = tl.load(delta_ptr + query)
+    """Add one query tile's share to dk (without the factor scale) and dv.
+
+    The order decides how many registers it takes: lse2 and delta are read as late as can be.
+    PRODUCTS_FIRST: dP^T before P^T.  Faster where registers are left (D = 128: .89 against .97 ms).
+    """
+    query = start_m + tl.arange(0, BLOCK_M)
+    q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    do = _load_rows(do_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    if not PRODUCTS_FIRST:
+        lse2 = _load_statistic(lse2_ptr, query, N, float("inf"), RAGGED)
 
     # Step 9.5 -- Carried over: steps 8.4 and 8.5, with the mask of step 9.1.
     # BEGIN SOLUTION 9.5
     s_t = tl.dot(k, tl.trans(q))
+    if PRODUCTS_FIRST:
+        lse2 = _load_statistic(lse2_ptr, query, N, float("inf"), RAGGED)
+        dp_t = tl.dot(v, tl.trans(do))
     p_t = tl.math.exp2(s_t * scale_log2e - lse2[None, :])
     if EDGE:
-        keep = _keep(query[None, :], key[:, None], N, window_size, sink_size, CAUSAL)
-        p_t = tl.where(keep, p_t, 0.0)
+        p_t = tl.where(_keep(query[None, :], key[:, None], N,
+        window_size, sink_size, MASK), p_t, 0.0)
     dv = tl.dot(p_t.to(do.dtype), do, dv)
-    dp_t = tl.dot(v, tl.trans(do))
-    ds_t = p_t * (dp_t - delta[None, :])
+    delta = _load_statistic(delta_ptr, query, N, 0.0, RAGGED)
+    if PRODUCTS_FIRST:
+        ds_t = p_t * (dp_t - delta[None, :])
+    else:  # dP^T - delta in one go: the product starts from -delta instead of 0
+        dp_t = tl.dot(v, tl.trans(do), tl.zeros_like(s_t) - delta[None, :])
+        ds_t = p_t * dp_t
     dk = tl.dot(ds_t.to(q.dtype), q, dk)
     # END SOLUTION 9.5
     return dk, dv
@@ -231,118 +323,124 @@ def _longest_first(num_tiles, GROUP: tl.constexpr):
 # ------------------------------------------------------------------ kernels
 @triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
 def _fwd_kernel(
-    q_ptr, k_ptr, v_ptr, sink_logits_ptr, o_ptr, lse_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, sink_logits_ptr, o_ptr, lse2_ptr, HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
     scale_log2e, window_size, sink_size,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr, HAS_SINK_LOGITS: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASK: tl.constexpr, RAGGED: tl.constexpr, PAIR: tl.constexpr, Q_IN_REGISTERS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEADS: tl.constexpr, SHORT: tl.constexpr, HAS_SINK_LOGITS: tl.constexpr,
 ):
-    """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    tl.static_assert(BLOCK_M % BLOCK_N == 0)  # the diagonal begins at a tile's border
-    num_tiles = tl.cdiv(N, BLOCK_M)
+    """Fill ROWS rows of o and lse2 for HEADS heads of a group, with PAIR for twice as many.
+
+    Grid: (cdiv(N, ROWS) * B * HQ / heads,).  RAGGED: N is no multiple of ROWS.
+    """
+    tl.static_assert(SHORT or ROWS % BLOCK_N == 0)  # the diagonal begins at a tile's border
+    num_tiles = tl.cdiv(N, ROWS)
+    heads = 2 * HEADS if PAIR else HEADS
     turn, bh = _longest_first(num_tiles, GROUP)
-    start_m = (num_tiles - 1 - turn) * BLOCK_M  # the last queries see the most keys
+    start_m = (num_tiles - 1 - turn) * ROWS  # the last queries see the most keys
+    bh *= heads
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
-    q_ptr = _head(q_ptr, b, h, stride_qb, stride_qh)
-    k_ptr = _head(k_ptr, b, kv_head, stride_kb, stride_kh)
-    v_ptr = _head(v_ptr, b, kv_head, stride_vb, stride_vh)
+    q_head = _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd)
+    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
 
     scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
-    query = start_m + tl.arange(0, BLOCK_M)
-    offs_n = tl.arange(0, BLOCK_N)
-    cols = tl.arange(0, BLOCK_D)
-    q = _load_rows(q_ptr, query, cols, stride_qn, stride_qd, N, D, True)  # (BLOCK_M, BLOCK_D)
-    m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
-    l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    i = tl.arange(0, HEADS * ROWS)
+    query = start_m + i % ROWS
+    q = _load_rows(q_head, start_m, N, ROWS, BLOCK_D, D, RAGGED, HEADS)
+    q2 = q
+    if PAIR:  # the next head of the group, at the same positions
+        q_head2 = _head(q_in, b, h + 1, stride_qb, stride_qh, stride_qn, stride_qd)
+        q2 = _load_rows(q_head2, start_m, N, ROWS, BLOCK_D, D, RAGGED, HEADS)
+    if Q_IN_REGISTERS:  # an exact doubling: what comes from arithmetic, not a load, stays there
+        q, q2, scale_log2e = q + q, q2 + q2, scale_log2e * 0.5
+    acc = tl.zeros([HEADS * ROWS, BLOCK_D], dtype=tl.float32)
+    l_i = tl.zeros([HEADS * ROWS, 8], dtype=tl.float32)
+    m_i = tl.full([HEADS * ROWS], float("-inf"), dtype=tl.float32)
+    m_i2 = m_i
     if HAS_SINK_LOGITS:
+        sink_ptrs = sink_logits_ptr + h + i // ROWS
+        sink = tl.load(sink_ptrs).to(tl.float32)
         # Step 9.6 -- The softmax begins with the sink already counted.
-        #   m_i and l_i (BLOCK_M,), as if one key with this head's logit had been seen; acc
-        #   stays 0.  m_i is in base 2, the logit is not.  Load it as float32.
+        #   m_i (BLOCK_M,) and l_i (BLOCK_M, 8), as if one key with the logit sink (BLOCK_M,)
+        #   had been seen; acc stays 0.  m_i is in base 2, the logit is not; only the sum of
+        #   l_i's 8 columns counts.
         # BEGIN SOLUTION 9.6
-        sink = tl.load(sink_logits_ptr + h).to(tl.float32) / LN2
-        m_i = tl.zeros([BLOCK_M], dtype=tl.float32) + sink
-        l_i = tl.full([BLOCK_M], 1.0, dtype=tl.float32)
+        m_i = sink / LN2
+        l_i += 1.0 / 8.0
         # END SOLUTION 9.6
+        if PAIR:
+            m_i2 = tl.load(sink_ptrs + 1).to(tl.float32) / LN2
+    sums, sums2 = (acc, l_i, m_i), (acc, l_i, m_i2)
 
     sink_end, first, inner, diag, end = _phases(
-        start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
+        start_m, N, window_size, sink_size, ROWS, BLOCK_N, MASK, SHORT
     )
     for start_n in range(0, sink_end, BLOCK_N):  # the sinks
-        acc, l_i, m_i = _attend_tile(
-            acc, l_i, m_i, q, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, True,
+        sums, sums2 = _attend_tile(
+            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+            window_size, sink_size,
+            BLOCK_N, BLOCK_D, D, MASK, PAIR, True, RAGGED or SHORT,
         )
     for start_n in range(first, inner, BLOCK_N):  # the left edge
-        acc, l_i, m_i = _attend_tile(
-            acc, l_i, m_i, q, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, True,
+        sums, sums2 = _attend_tile(
+            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+            window_size, sink_size,
+            BLOCK_N, BLOCK_D, D, MASK, PAIR, True, RAGGED or SHORT,
         )
     for start_n in range(inner, diag, BLOCK_N):  # the interior
-        acc, l_i, m_i = _attend_tile(
-            acc, l_i, m_i, q, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, False,
+        sums, sums2 = _attend_tile(
+            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+            window_size, sink_size,
+            BLOCK_N, BLOCK_D, D, MASK, PAIR, False, False,
         )
-    for start_n in range(diag, end, BLOCK_N):  # the diagonal, or the ragged tail
-        acc, l_i, m_i = _attend_tile(
-            acc, l_i, m_i, q, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, True,
-        )
+    if MASK != "full" or RAGGED:
+        for start_n in range(diag, end, BLOCK_N):  # the diagonal, or the ragged tail
+            sums, sums2 = _attend_tile(
+                sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+                window_size, sink_size,
+                BLOCK_N, BLOCK_D, D, MASK, PAIR, True, RAGGED,
+            )
 
-    o = acc / l_i[:, None]
-    lse = (m_i + tl.math.log2(l_i)) * LN2
-
-    # o and lse are ours and contiguous: row i of head bh is row bh * N + i.
-    row = bh.to(tl.int64) * N + query
-    o_mask = (query[:, None] < N) & (cols[None, :] < D)
-    tl.store(o_ptr + row[:, None] * D + cols[None, :], o.to(o_ptr.dtype.element_ty), mask=o_mask)
-    tl.store(lse_ptr + row, lse, mask=query < N)
+    _finish(sums, o_ptr, lse2_ptr, bh, start_m, N, ROWS, BLOCK_D, D, HEADS)
+    if PAIR:
+        _finish(sums2, o_ptr, lse2_ptr, bh + 1, start_m, N, ROWS, BLOCK_D, D, HEADS)
 
 
-@triton.jit(do_not_specialize=["N"])
-def _delta_kernel(
-    o_ptr, do_ptr, delta_ptr, HQ, N,
-    stride_dob, stride_doh, stride_don, stride_dod,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
+@triton.jit
+def _finish(
+    sums, o_ptr, lse2_ptr, bh, start_m, N,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
 ):
-    """Fill BLOCK_M entries of delta.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    num_tiles = tl.cdiv(N, BLOCK_M)
-    query = tl.program_id(0) % num_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
-    do_ptr += bh // HQ * stride_dob + bh % HQ * stride_doh
-    o_ptr += bh * N * D
-    cols = tl.arange(0, BLOCK_D)
-
-    # Step 9.7 -- Carried over: step 8.6, delta = rowsum(do * o) in float32.
-    #   delta (BLOCK_M,).  Load both tiles with _load_rows, RAGGED; o is contiguous, (N, D).
-    # BEGIN SOLUTION 9.7
-    o = _load_rows(o_ptr, query, cols, D, 1, N, D, True).to(tl.float32)
-    do = _load_rows(do_ptr, query, cols, stride_don, stride_dod, N, D, True).to(tl.float32)
-    delta = tl.sum(o * do, axis=1)
-    # END SOLUTION 9.7
-    tl.store(delta_ptr + bh * N + query, delta, mask=query < N)
+    """Normalise the sums of a query tile and store its rows of o and lse2."""
+    acc, l_i, m_i = sums
+    l_i = tl.sum(l_i, axis=1)  # (BLOCK_M, 8) -> (BLOCK_M,)
+    lse2 = m_i + tl.math.log2(l_i)
+    _store_rows(o_ptr, acc / l_i[:, None], bh, start_m, N, ROWS, BLOCK_D, D, HEADS)
+    i = tl.arange(0, HEADS * ROWS)
+    query = start_m + i % ROWS
+    tl.store(lse2_ptr + (bh + i // ROWS).to(tl.int64) * N + query, lse2, mask=query < N)
 
 
 @triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
 def _dq_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, o_ptr, do_in, lse2_ptr, delta_ptr, dq_ptr, HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_dob, stride_doh, stride_don, stride_dod,
     scale, window_size, sink_size,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    MASK: tl.constexpr, RAGGED: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, GROUP: tl.constexpr,
+    SHORT: tl.constexpr,
 ):
-    """Fill BLOCK_M rows of dq.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
+    """Fill BLOCK_M rows of dq, and of delta.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     tl.static_assert(BLOCK_M % BLOCK_N == 0)
     num_tiles = tl.cdiv(N, BLOCK_M)
     turn, bh = _longest_first(num_tiles, GROUP)
@@ -350,87 +448,94 @@ def _dq_kernel(
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
-    q_ptr = _head(q_ptr, b, h, stride_qb, stride_qh)
-    k_ptr = _head(k_ptr, b, kv_head, stride_kb, stride_kh)
-    v_ptr = _head(v_ptr, b, kv_head, stride_vb, stride_vh)
-    do_ptr = _head(do_ptr, b, h, stride_dob, stride_doh)
+    q_head = _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd)
+    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
+    do_head = _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod)
 
     query = start_m + tl.arange(0, BLOCK_M)
-    offs_n = tl.arange(0, BLOCK_N)
-    cols = tl.arange(0, BLOCK_D)
+    q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    do = _load_rows(do_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     row = bh.to(tl.int64) * N + query
-    q = _load_rows(q_ptr, query, cols, stride_qn, stride_qd, N, D, True)  # (BLOCK_M, BLOCK_D)
-    do = _load_rows(do_ptr, query, cols, stride_don, stride_dod, N, D, True)  # (BLOCK_M, BLOCK_D)
-    lse2 = tl.load(lse_ptr + row, mask=query < N, other=float("inf")) / LN2
-    delta = tl.load(delta_ptr + row, mask=query < N, other=0.0)
+    lse2 = tl.load(lse2_ptr + row, mask=query < N, other=float("inf"))
+    o_head = _head(o_ptr, bh, bh, 0, N * D, D, 1)  # contiguous: heads N * D elements apart
+    o = _load_rows(o_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    # Step 9.7 -- Carried over: step 8.6, delta = rowsum(do * o) in float32.
+    #   delta (BLOCK_M,), from the tiles o and do, (BLOCK_M, BLOCK_D).
+    # BEGIN SOLUTION 9.7
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    # END SOLUTION 9.7
+    tl.store(delta_ptr + row, delta, mask=query < N)
     scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
+    if Q_IN_REGISTERS:  # as in the forward; do and delta doubled, too, double dS
+        q, do, delta = q + q, do + do, delta + delta
+        scale_log2e, scale = scale_log2e * 0.5, scale * 0.5
     dq = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
 
     sink_end, first, inner, diag, end = _phases(
-        start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
+        start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, MASK, SHORT
     )
     for start_n in range(0, sink_end, BLOCK_N):  # the sinks
         dq = _dq_tile(
-            dq, q, do, lse2, delta, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, True,
+            dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, N,
+            window_size, sink_size,
+            BLOCK_N, BLOCK_D, D, MASK, True, RAGGED or SHORT,
         )
     for start_n in range(first, inner, BLOCK_N):  # the left edge
         dq = _dq_tile(
-            dq, q, do, lse2, delta, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, True,
+            dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, N,
+            window_size, sink_size,
+            BLOCK_N, BLOCK_D, D, MASK, True, RAGGED or SHORT,
         )
     for start_n in range(inner, diag, BLOCK_N):  # the interior
         dq = _dq_tile(
-            dq, q, do, lse2, delta, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, False,
+            dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, N,
+            window_size, sink_size,
+            BLOCK_N, BLOCK_D, D, MASK, False, False,
         )
-    for start_n in range(diag, end, BLOCK_N):  # the diagonal, or the ragged tail
-        dq = _dq_tile(
-            dq, q, do, lse2, delta, k_ptr, v_ptr, query, start_n + offs_n, cols,
-            stride_kn, stride_kd, stride_vn, stride_vd, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, True,
-        )
-
-    mask = (query[:, None] < N) & (cols[None, :] < D)
-    dq = (dq * scale).to(dq_ptr.dtype.element_ty)
-    tl.store(dq_ptr + row[:, None] * D + cols[None, :], dq, mask=mask)
+    if MASK != "full" or RAGGED:
+        for start_n in range(diag, end, BLOCK_N):  # the diagonal, or the ragged tail
+            dq = _dq_tile(
+                dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, N,
+                window_size, sink_size,
+                BLOCK_N, BLOCK_D, D, MASK, True, RAGGED,
+            )
+    _store_rows(dq_ptr, dq * scale, bh, start_m, N, BLOCK_M, BLOCK_D, D)
 
 
-@triton.jit(
-    do_not_specialize=["N", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"]
-)
+@triton.jit(do_not_specialize=[
+    "N", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"
+])
 def _dkdv_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, do_in, lse2_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
     stride_dob, stride_doh, stride_don, stride_dod,
     scale, window_size, sink_size, first_tile, num_tiles, rows_out,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    MASK: tl.constexpr, RAGGED: tl.constexpr, GROUP: tl.constexpr, GROUPED: tl.constexpr,
+    PRODUCTS_FIRST: tl.constexpr,
+    SPLIT: tl.constexpr,
 ):
-    """Fill BLOCK_N rows of dk and dv with the sums over one part of the walk.
+    """Fill BLOCK_N rows of dk and dv with the sums over the walk, or over one part of it.
 
     Tiles first_tile ... first_tile + num_tiles - 1 of every head; dk and dv hold rows_out rows a
-    head, and as many such sums as there are parts.  Grid: (num_tiles * B * HKV, parts).
+    head, and with SPLIT as many such sums as there are parts.  Grid: (num_tiles * B * HKV, parts).
+    GROUPED: more than one query head reads this key/value head.
     """
     tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
     turn, bh = _longest_first(num_tiles, GROUP)  # bh: b * HKV + kv_head
     start_n = (first_tile + turn) * BLOCK_N  # the first keys are seen by the most queries
     b = bh // HKV
     kv_head = bh % HKV
-    k_ptr = _head(k_ptr, b, kv_head, stride_kb, stride_kh)
-    v_ptr = _head(v_ptr, b, kv_head, stride_vb, stride_vh)
+    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
 
     key = start_n + tl.arange(0, BLOCK_N)
-    offs_m = tl.arange(0, BLOCK_M)
-    cols = tl.arange(0, BLOCK_D)
-    k = _load_rows(k_ptr, key, cols, stride_kn, stride_kd, N, D, True)  # (BLOCK_N, BLOCK_D)
-    v = _load_rows(v_ptr, key, cols, stride_vn, stride_vd, N, D, True)  # (BLOCK_N, BLOCK_D)
+    k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
     scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
     dk = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
@@ -440,7 +545,7 @@ def _dkdv_kernel(
     #   inner: first query not before any key of this tile.  last: one past the last query
     #   that sees any of them, at most N.  outer: one past the last that sees all of them,
     #   down to a multiple of BLOCK_M, not below inner.  diag_tiles: as in step 8.7.
-    if CAUSAL:
+    if MASK != "full":
         # BEGIN SOLUTION 9.8
         inner = start_n + BLOCK_N
         last = N if start_n < sink_size else tl.minimum(inner - 1 + window_size, N)
@@ -455,137 +560,216 @@ def _dkdv_kernel(
     edge_tiles = diag_tiles + tl.cdiv(tl.maximum(last - outer, 0), BLOCK_M)
 
     # One loop for all heads of the group: their shares add up in dk and dv.
-    group = HQ // HKV
-    part, parts = tl.program_id(1), tl.num_programs(1)
+    h = kv_head
+    group = HQ // HKV if GROUPED else 1
+    part, parts = 0, 1
+    if SPLIT:
+        part, parts = tl.program_id(1), tl.num_programs(1)
     steps = group * inner_tiles
     for t in range(part * steps // parts, (part + 1) * steps // parts):
-        h = kv_head * group + t // inner_tiles
-        start_m = inner + t % inner_tiles * BLOCK_M
+        start_m = inner + t * BLOCK_M
+        if GROUPED:
+            h = kv_head * group + t // inner_tiles
+            start_m = inner + t % inner_tiles * BLOCK_M
         dk, dv = _dkdv_tile(
             dk, dv, k, v,
-            _head(q_ptr, b, h, stride_qb, stride_qh), _head(do_ptr, b, h, stride_dob, stride_doh),
-            lse_ptr + (b * HQ + h).to(tl.int64) * N, delta_ptr + (b * HQ + h).to(tl.int64) * N,
-            start_m + offs_m, key, cols,
-            stride_qn, stride_qd, stride_don, stride_dod, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, False,
+            _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd),
+            _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod),
+            lse2_ptr + (b * HQ + h).to(tl.int64) * N, delta_ptr + (b * HQ + h).to(tl.int64) * N,
+            start_m, key, scale_log2e, N, window_size, sink_size,
+            BLOCK_M, BLOCK_D, D, MASK, False, False, PRODUCTS_FIRST,
         )
     steps = group * edge_tiles
     for t in range(part * steps // parts, (part + 1) * steps // parts):
-        h = kv_head * group + t // edge_tiles
-        e = t % edge_tiles
+        e = t
+        if GROUPED:
+            h = kv_head * group + t // edge_tiles
+            e = t % edge_tiles
         start_m = tl.where(e < diag_tiles, start_n, outer - diag_tiles * BLOCK_M) + e * BLOCK_M
         dk, dv = _dkdv_tile(
             dk, dv, k, v,
-            _head(q_ptr, b, h, stride_qb, stride_qh), _head(do_ptr, b, h, stride_dob, stride_doh),
-            lse_ptr + (b * HQ + h).to(tl.int64) * N, delta_ptr + (b * HQ + h).to(tl.int64) * N,
-            start_m + offs_m, key, cols,
-            stride_qn, stride_qd, stride_don, stride_dod, scale_log2e, N, window_size, sink_size,
-            D, CAUSAL, True,
+            _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd),
+            _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod),
+            lse2_ptr + (b * HQ + h).to(tl.int64) * N, delta_ptr + (b * HQ + h).to(tl.int64) * N,
+            start_m, key, scale_log2e, N, window_size, sink_size,
+            BLOCK_M, BLOCK_D, D, MASK, True, RAGGED, PRODUCTS_FIRST,
         )
-
     num_heads = tl.num_programs(0) // num_tiles
-    row = (part * num_heads + bh).to(tl.int64) * rows_out + key
-    mask = (key[:, None] < rows_out) & (cols[None, :] < D)
-    dk = (dk * scale).to(dk_ptr.dtype.element_ty)
-    dv = dv.to(dv_ptr.dtype.element_ty)
-    tl.store(dk_ptr + row[:, None] * D + cols[None, :], dk, mask=mask)
-    tl.store(dv_ptr + row[:, None] * D + cols[None, :], dv, mask=mask)
+    _store_rows(dk_ptr, dk * scale, part * num_heads + bh, start_n, rows_out, BLOCK_N, BLOCK_D, D)
+    _store_rows(dv_ptr, dv, part * num_heads + bh, start_n, rows_out, BLOCK_N, BLOCK_D, D)
 
 
 # ----------------------------------------------------------- launch and autograd
-def _tiles(D: int, dtype: torch.dtype, device: torch.device) -> dict:
+def _can_describe(*tensors: torch.Tensor) -> bool:
+    """Whether the GPU's copy engine can fetch tiles of these (B, H, N, D), and it pays.
+
+    It takes 16-byte steps.  Timed on an H200: faster by 15 % at D = 128, slower at D = 16.
+    """
+    x = tensors[0]
+    if x.shape[3] <= 32 or x.element_size() != 2 or torch.compiler.is_compiling():
+        return False
+    if x.is_cuda and not INTERPRETED and torch.cuda.get_device_capability(x.device)[0] != 9:
+        return False  # Hopper is where this was tried
+    return all(
+        x.data_ptr() % 16 == 0 and x.stride(3) == 1 and all(s % 8 == 0 < s for s in x.stride()[:3])
+        for x in tensors
+    )
+
+
+def _describe(x: torch.Tensor, rows: int, BLOCK_D: int) -> TensorDescriptor:
+    """x (B, H, N, D) as the copy engine sees it: a source of (1, 1, rows, BLOCK_D) tiles."""
+    return TensorDescriptor(x, x.shape, x.stride(), [1, 1, rows, BLOCK_D])
+
+
+def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) -> dict:
     """Tile shape and launch options: large enough to reuse k and v, small enough not to spill.
 
     Timed on an H200 for bfloat16; for other GPUs chosen by what they hold, and compiled only.
     """
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
-    BLOCK_D = max(16, triton.next_power_of_2(D))
+    BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
-    num_warps = 4
-    if major in (9, 10) and row_bytes == 256:  # D = 128: two groups of warps share k and v
-        BLOCK_M, BLOCK_N, num_warps, num_stages = 128, 64, 8, 3
+    options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
+    if descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
+        BLOCK_M, BLOCK_N = 64, 64
+        if BLOCK_D == 16:
+            options["maxnreg"] = 96  # registers a thread: five programs fit a multiprocessor
+    elif major in (9, 10) and row_bytes == 256:  # two groups of warps share k and v
+        BLOCK_M, BLOCK_N = 128, 64
+        options["num_warps"] = 8
     elif major in (9, 10):  # Hopper, Blackwell B200: 227 KiB of shared memory feed the matrix units
         BLOCK_M, BLOCK_N = 64, 64 if row_bytes <= 128 else 32
-        num_stages = 3 if row_bytes <= 128 else 2  # k and v tiles on their way at a time
+        options["num_stages"] = 3 if row_bytes <= 128 else 2
     elif major >= 8:  # Ampere, Ada, Blackwell RTX: both factors of a product sit in registers
         BLOCK_M, BLOCK_N = 64 if row_bytes <= 256 else 32, 64 if row_bytes <= 128 else 32
-        num_stages = 2 if row_bytes <= 128 else 3
+        options["num_stages"] = 2 if row_bytes <= 128 else 3
     else:  # Turing: Triton multiplies without its matrix units, so everything is in registers
-        BLOCK_M, BLOCK_N, num_stages = 32, 16, 2
-    return dict(
-        BLOCK_D=BLOCK_D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
-        num_warps=num_warps, num_stages=num_stages,
-    )
+        BLOCK_M, BLOCK_N = 32, 16
+        options["num_stages"] = 2
+    return dict(BLOCK_D=BLOCK_D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, **options)
 
 
-def _backward_tiles(D: int, dtype: torch.dtype, device: torch.device) -> tuple[dict, dict]:
+def _backward_tiles(
+    D: int, dtype: torch.dtype, device: torch.device, descriptors: bool, grouped: bool
+) -> tuple[dict, dict]:
     """As _tiles, for the dq and the dkdv kernel, which hold two sums or two score tiles at once."""
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
-    BLOCK_D = max(16, triton.next_power_of_2(D))
+    BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
     own = 64 if row_bytes <= (256 if major in (9, 10) else 128) else 32  # rows of the sums
-    if major in (9, 10) and row_bytes <= 128:
+    if major in (9, 10) and (row_bytes <= 128 or descriptors):
         walk, num_stages = 64, 3  # rows a step takes
     elif major >= 8:
         walk, num_stages = 32, 3 if major in (9, 10) and row_bytes == 256 else 2
     else:
         own, walk, num_stages = 16, 16, 2
     options = dict(BLOCK_D=BLOCK_D, num_warps=4, num_stages=num_stages)
-    return dict(BLOCK_M=own, BLOCK_N=walk, **options), dict(BLOCK_M=walk, BLOCK_N=own, **options)
+    dq = dict(BLOCK_M=own, BLOCK_N=walk, Q_IN_REGISTERS=False, **options)
+    dkdv = dict(BLOCK_M=walk, BLOCK_N=own, PRODUCTS_FIRST=True, **options)
+    if descriptors:
+        dq |= dict(Q_IN_REGISTERS=BLOCK_D == 128)
+        dkdv |= dict(num_stages=2)  # shared memory for two programs a multiprocessor
+        if BLOCK_D == 64:  # three programs, if a thread takes no more registers than this
+            dkdv |= dict(PRODUCTS_FIRST=False, maxnreg=168)
+    return dq, dkdv
+
+
+def _mask(N, window_size, sink_size, is_causal):
+    """The least mask that will do: "full", "causal", "window" or "sinks"."""
+    if not is_causal:
+        return "full"
+    if window_size >= N:
+        return "causal"
+    return "sinks" if sink_size else "window"
 
 
 def _forward(q, k, v, sink_logits, window_size, sink_size, is_causal, scale):
-    """Launch the kernel.  q (B, HQ, N, D), k and v (B, HKV, N, D) -> o, lse (B, HQ, N)."""
+    """Launch the kernel.  q (B, HQ, N, D), k and v (B, HKV, N, D) -> o, lse2 (B, HQ, N)."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
     o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
-    lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
-    sinks = lse if sink_logits is None else sink_logits.contiguous()  # lse: never read
-    tiles = _tiles(D, q.dtype, q.device)
-    if window_size <= 128:  # a short walk is mostly edges: narrow tiles mask less of them away
+    lse2 = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
+    sinks = lse2 if sink_logits is None else sink_logits.contiguous()  # lse2: never read
+    strides = *q.stride(), *k.stride(), *v.stride()
+    mask = _mask(N, window_size, sink_size, is_causal)
+    narrow = is_causal and window_size <= 128
+    short = narrow and HQ // HKV % 8 == 0  # eight heads fill a tile's rows
+    descriptors = not short and _can_describe(q, k, v)
+    tiles = _tiles(D, q.dtype, q.device, descriptors)
+    pair = descriptors and tiles["BLOCK_D"] == 128 and HQ // HKV % 2 == 0
+    if pair:
+        tiles |= dict(num_stages=2)  # shared memory for two programs a multiprocessor
+    if narrow:  # a short walk is mostly edges: narrow tiles mask less of them away
         tiles |= dict(BLOCK_N=min(32, tiles["BLOCK_N"]), num_stages=3)
-    grid = (triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)
-    with torch.cuda.device(q.get_device()):  # launch where the data is; does nothing on a CPU
-        _fwd_kernel[grid](
-            q, k, v, sinks, o, lse, HQ, HKV, N, *q.stride(), *k.stride(), *v.stride(),
-            scale * LOG2E, window_size, sink_size,
-            D=D, CAUSAL=is_causal, HAS_SINK_LOGITS=sink_logits is not None, **tiles,
+    if mask == "window" or mask == "sinks":
+        tiles.pop("maxnreg", None)  # its four loops need more registers
+    rows = tiles.pop("BLOCK_M")
+    if short:
+        rows = 2 * rows // 8 if tiles["BLOCK_D"] * q.element_size() <= 128 else rows // 8
+    if descriptors:
+        BLOCK_D, BLOCK_N = tiles["BLOCK_D"], tiles["BLOCK_N"]
+        q = _describe(q, rows, BLOCK_D)
+        k, v = _describe(k, BLOCK_N, BLOCK_D), _describe(v, BLOCK_N, BLOCK_D)
+    heads = 8 if short else 1
+    programs = -(-N // rows) * B * HQ // (2 if pair else heads)
+    with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
+        _fwd_kernel[(programs,)](
+            q, k, v, sinks, o, lse2, HQ, HKV, N, *strides, scale * LOG2E, window_size, sink_size,
+            D=D, ROWS=rows, MASK=mask, RAGGED=N % rows != 0, PAIR=pair,
+            # Without the second loop of a mask ptxas mixes up the registers of q and p.
+            Q_IN_REGISTERS=descriptors and is_causal and not pair,
+            HEADS=heads, SHORT=short, HAS_SINK_LOGITS=sink_logits is not None,
+            GROUP=GROUP // (2 if pair else heads), **tiles,
         )
-    return o, lse
+    return o, lse2
 
 
-def _backward(q, k, v, sink_logits, o, lse, do, window_size, sink_size, is_causal, scale, needs):
-    """Launch the three kernels.  needs: which of dq, dk, dv, dsink_logits are wanted; else None."""
+def _backward(q, k, v, sink_logits, o, lse2, do, window_size, sink_size, is_causal, scale, needs):
+    """Launch both kernels.  needs: are dq, dk, dv, dsink_logits wanted?  Else None, but for dq."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
-    dq_tiles, dkdv_tiles = _backward_tiles(D, q.dtype, q.device)
     strides = *q.stride(), *k.stride(), *v.stride(), *do.stride()
+    descriptors = _can_describe(q, k, v, do)
+    dq_tiles, dkdv_tiles = _backward_tiles(D, q.dtype, q.device, descriptors, HQ != HKV)
+    BLOCK_D = dq_tiles["BLOCK_D"]
+    mask = _mask(N, window_size, sink_size, is_causal)
+    narrow = is_causal and window_size <= 128
+    if narrow and descriptors:
+        dq_tiles |= dict(num_stages=2)
+        dkdv_tiles |= dict(num_stages=3 if BLOCK_D == 64 else 2, PRODUCTS_FIRST=True)
+        dkdv_tiles.pop("maxnreg", None)
     delta = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
-    dq = dk = dv = dsink_logits = None
+    dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
+    dk = dv = dsink_logits = None
     with torch.cuda.device(q.get_device()):
-        _delta_kernel[(triton.cdiv(N, 16) * B * HQ,)](
-            o, do, delta, HQ, N, *do.stride(), D=D, BLOCK_D=dq_tiles["BLOCK_D"], BLOCK_M=16
+        def inputs(tiles):  # the tiles of q and do have BLOCK_M rows, those of k and v BLOCK_N
+            rows = (tiles[f"BLOCK_{axis}"] for axis in "MNNM")
+            pairs = zip((q, k, v, do), rows, strict=True)
+            return (_describe(x, r, BLOCK_D) if descriptors else x for x, r in pairs)
+
+        # Always, even if nobody asked for dq: dkdv and dsink_logits need its delta.
+        q_in, k_in, v_in, do_in = inputs(dq_tiles)
+        _dq_kernel[(-(-N // dq_tiles["BLOCK_M"]) * B * HQ,)](
+            q_in, k_in, v_in, o, do_in, lse2, delta, dq, HQ, HKV, N, *strides,
+            scale, window_size, sink_size,
+            D=D, MASK=mask, RAGGED=N % dq_tiles["BLOCK_M"] != 0, SHORT=narrow,
+            GROUP=GROUP, **dq_tiles,
         )
-        if needs[0]:
-            dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
-            _dq_kernel[(triton.cdiv(N, dq_tiles["BLOCK_M"]) * B * HQ,)](
-                q, k, v, do, lse, delta, dq, HQ, HKV, N, *strides, scale, window_size, sink_size,
-                D=D, CAUSAL=is_causal, **dq_tiles,
-            )
         if needs[1] or needs[2]:
             dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
             dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
             BLOCK_N = dkdv_tiles["BLOCK_N"]
-            tiles = triton.cdiv(N, BLOCK_N)
-            sink_tiles, parts = triton.cdiv(sink_size, BLOCK_N), N // (window_size + BLOCK_N)
+            tiles = -(-N // BLOCK_N)
+            sink_tiles, parts = -(-sink_size // BLOCK_N), N // (window_size + BLOCK_N)
             if not 0 < sink_tiles <= 4 or sink_tiles == tiles or parts < 2:
                 sink_tiles = 0
 
             def launch(dk, dv, first_tile, num_tiles, rows_out, parts):
                 _dkdv_kernel[(num_tiles * B * HKV, parts)](
-                    q, k, v, do, lse, delta, dk, dv, HQ, HKV, N, *strides,
+                    *inputs(dkdv_tiles), lse2, delta, dk, dv, HQ, HKV, N, *strides,
                     scale, window_size, sink_size, first_tile, num_tiles, rows_out,
-                    D=D, CAUSAL=is_causal, **dkdv_tiles,
+                    D=D, MASK=mask, RAGGED=N % BLOCK_N != 0,
+                    GROUP=GROUP, GROUPED=HQ != HKV, SPLIT=parts > 1, **dkdv_tiles,
                 )
 
             launch(dk, dv, sink_tiles, tiles - sink_tiles, N, 1)
@@ -599,9 +783,10 @@ def _backward(q, k, v, sink_logits, o, lse, do, window_size, sink_size, is_causa
                 dk[:, :, :rows], dv[:, :, :rows] = sums.sum(1)[..., :N, :]
     if needs[3]:
         # Step 9.9 -- The gradient of the sink logits: a sum over batch and queries, per head.
-        #   dsink_logits (HQ,), in the dtype of sink_logits.  lse and delta are (B, HQ, N).
+        #   dsink_logits (HQ,), in the dtype of sink_logits.  lse2, in base 2, and delta are
+        #   (B, HQ, N).
         # BEGIN SOLUTION 9.9
-        p_sink = torch.exp(sink_logits.float()[None, :, None] - lse)
+        p_sink = torch.exp2(sink_logits.float()[:, None] * LOG2E - lse2)
         dsink_logits = -(p_sink * delta).sum(dim=(0, 2)).to(sink_logits.dtype)
         # END SOLUTION 9.9
     return dq, dk, dv, dsink_logits
@@ -613,8 +798,8 @@ class FlashSWDAWithSink(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, window_size, sink_size, is_causal, scale, sink_logits):
         options = window_size, sink_size, is_causal, scale
-        o, lse = _forward(q, k, v, sink_logits, *options)
-        ctx.save_for_backward(q, k, v, sink_logits, o, lse)
+        o, lse2 = _forward(q, k, v, sink_logits, *options)
+        ctx.save_for_backward(q, k, v, sink_logits, o, lse2)
         ctx.options = options
         return o
 
@@ -673,15 +858,16 @@ def flash_swda_with_sink(
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     """Refuse bad input here: inside a kernel it would be a silent wrong read."""
-    shapes = f"{list(q.shape)}, {list(k.shape)}, {list(v.shape)}"
-    if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or 0 in (*q.shape, *k.shape):
-        raise ValueError(f"want q (B, HQ, N, D), k and v (B, HKV, N, D), not empty; got {shapes}")
-    if q.shape[0] != k.shape[0] or q.shape[2:] != k.shape[2:]:
-        raise ValueError(f"want q (B, HQ, N, D), k and v (B, HKV, N, D); got {shapes}")
-    if q.shape[1] % k.shape[1] != 0:
-        raise ValueError(f"want HQ a multiple of HKV; got {q.shape[1]}, {k.shape[1]}")
-    if q.shape[3] > 128:
-        raise ValueError(f"want D <= 128; got {q.shape[3]}")
+    of_q, of_k = q.shape, k.shape
+    shapes = "want q (B, HQ, N, D), k and v (B, HKV, N, D)"
+    if len(of_q) != 4 or len(of_k) != 4 or of_k != v.shape or 0 in of_q or 0 in of_k:
+        raise ValueError(f"{shapes}, not empty; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[0] != of_k[0] or of_q[2:] != of_k[2:]:
+        raise ValueError(f"{shapes}; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[1] % of_k[1] != 0:
+        raise ValueError(f"want HQ a multiple of HKV; got {of_q[1]}, {of_k[1]}")
+    if of_q[3] > 128:
+        raise ValueError(f"want D <= 128; got {of_q[3]}")
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(f"want float16, bfloat16 or float32; got {q.dtype}")
     if not q.dtype == k.dtype == v.dtype:

@@ -1,0 +1,1 @@
+"""Our kernels beside their peers: python -m benchmarks."""

@@ -1,0 +1,265 @@
+"""The implementations that are timed: each says what it cannot do, and builds a call of the rest.
+
+Whatever a peer needs once (another layout or dtype, a block mask, a compiler) its builder does,
+outside the timing.
+"""
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from benchmarks.workloads import Workload
+
+GIB = 2**30
+NAIVE_SWEEP_LIMIT = 16 * GIB  # of scores; beyond it a figure would show nothing new
+NAIVE_COPIES = {"forward": 4, "backward": 6}  # of the scores that live at once
+
+
+class Unsupported(Exception):
+    """A builder finds only now that it cannot.  The text says why, in a word or two."""
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Inputs of a workload.  q, do: (B, HQ, N, D).  k, v: (B, HKV, N, D).  sinks: (HQ,) or None.
+
+    q, k, v and sinks are what a backward differentiates; do is None where there is none.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    sinks: torch.Tensor | None = None
+    do: torch.Tensor | None = None
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        return tuple(t for t in (self.q, self.k, self.v, self.sinks) if t is not None)
+
+
+@dataclass(frozen=True)
+class Call:
+    """attend(*inputs) -> o.  inputs, o and do are in the peer's own layout and dtype.
+
+    restore turns a tensor of that layout into (B, H, N, D), or a sink gradient into itself.
+    """
+
+    attend: Callable
+    inputs: tuple[torch.Tensor, ...]
+    do: torch.Tensor | None
+    restore: Callable = lambda t: t
+
+
+def make_tensors(work: Workload, device="cuda", dtype=torch.bfloat16, seed=0) -> Tensors:
+    """Standard normal inputs, the same for every peer."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def randn(*shape):
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    q = randn(work.B, work.HQ, work.N, work.D)
+    k, v = (randn(work.B, work.HKV, work.N, work.D) for _ in "kv")
+    sinks = randn(work.HQ) if work.sink_logits else None
+    return Tensors(q, k, v, sinks, randn(*q.shape) if work.is_backward else None)
+
+
+# ----------------------------------------------------------------- builders
+def ours(work: Workload, tensors: Tensors, options) -> Call:
+    """The whole public function of the stage's problem file."""
+    problem = importlib.import_module(f"problem_{work.stage}")
+    if work.stage == 9:
+        def attend(q, k, v, sinks=None):
+            return problem.flash_swda_with_sink(
+                q, k, v, work.window, work.sinks, work.causal, sink_logits=sinks)
+    elif work.stage == 8:
+        def attend(q, k, v):
+            return problem.flash_attention_gqa(q, k, v, work.causal)
+    else:
+        mask = {6: (work.window,), 7: (work.window, work.sinks)}.get(work.stage, ())
+
+        def attend(q, k, v):
+            return problem.flash_attention_forward(q, k, v, work.causal, *mask)
+    return Call(attend, _leaves(tensors), tensors.do)
+
+
+def naive(work: Workload, tensors: Tensors, options) -> Call:
+    """All scores at once, in the dtype of q, in plain PyTorch."""
+    if tensors.q.is_cuda:
+        needed = NAIVE_COPIES[work.direction] * work.score_bytes()
+        if needed > torch.cuda.mem_get_info()[0]:
+            raise Unsupported("memory")
+    offs = torch.arange(work.N, device=tensors.q.device)
+    hidden = ~work.visible(offs[:, None], offs[None, :]) if work.causal else None
+    group = work.HQ // work.HKV
+
+    def attend(q, k, v, sinks=None):
+        if group > 1:
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        s = q @ k.transpose(-1, -2) / math.sqrt(work.D)
+        if hidden is not None:
+            s = s.masked_fill(hidden, -torch.inf)
+        if sinks is not None:
+            column = sinks[None, :, None, None].expand(*s.shape[:3], 1)
+            return torch.softmax(torch.cat([s, column], dim=-1), dim=-1)[..., :-1] @ v
+        return torch.softmax(s, dim=-1) @ v
+
+    return Call(attend, _leaves(tensors), tensors.do)
+
+
+def sdpa(backend: SDPBackend, work: Workload, tensors: Tensors, options) -> Call:
+    """PyTorch's own attention, held to one of its back ends."""
+
+    def attend(q, k, v):
+        with sdpa_kernel([backend]):
+            return scaled_dot_product_attention(
+                q, k, v, is_causal=work.causal, enable_gqa=work.HQ != work.HKV)
+
+    return Call(attend, _leaves(tensors), tensors.do)
+
+
+def flex(work: Workload, tensors: Tensors, options) -> Call:
+    """torch.compile'd flex_attention.  Sink logits: softmax without them, then o rescaled."""
+    import torch._functorch.config as functorch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch._dynamo.reset()  # else the limit on recompilations ends in eager, silently
+    functorch.donated_buffer = False  # else the graph serves one backward only
+    block_mask = None
+    if work.causal:
+        block_mask = create_block_mask(
+            _mask_mod(work.window, work.sinks), None, None, work.N, work.N,
+            device=tensors.q.device, _compile=work.N > 16384)  # eager makes all N x N entries
+    gqa = work.HQ != work.HKV
+
+    if work.sink_logits:
+        def attend(q, k, v, sinks):
+            o, lse = flex_attention(
+                q, k, v, block_mask=block_mask, enable_gqa=gqa, return_lse=True)
+            # lse (B, HQ, N) is a natural logarithm and does not know the sink yet
+            share = torch.sigmoid(lse - sinks[None, :, None].float())
+            return (o * share[..., None]).to(o.dtype)
+    else:
+        def attend(q, k, v):
+            return flex_attention(q, k, v, block_mask=block_mask, enable_gqa=gqa)
+
+    compiled = torch.compile(attend, dynamic=False, fullgraph=True)
+    return Call(compiled, _leaves(tensors), tensors.do)
+
+
+def fa4(work: Workload, tensors: Tensors, options) -> Call:
+    """FlashAttention-4 (CuTe DSL), tensors (B, N, H, D)."""
+    from flash_attn.cute import flash_attn_func
+
+    window = (None, None) if work.window is None else (work.window - 1, 0)  # keys before, after
+
+    def attend(q, k, v, sinks=None):
+        o = flash_attn_func(q, k, v, causal=work.causal, window_size=window, learnable_sink=sinks)
+        return o[0] if isinstance(o, tuple) else o
+
+    def swap(t):
+        return t.transpose(1, 2).contiguous() if t.dim() == 4 else t
+
+    inputs = _leaves(tensors, swap)
+    return Call(attend, inputs, None if tensors.do is None else swap(tensors.do), swap)
+
+
+def tutorial(work: Workload, tensors: Tensors, options) -> Call:
+    """Triton's fused-attention tutorial, from the file given as --tutorial, in float16."""
+    attention = _load(options.tutorial).attention
+    # attention is the apply of an autograd.Function; newer files take warp_specialize as well
+    forward = getattr(getattr(attention, "__self__", None), "forward", attention)
+    more = (False,) if "warp_specialize" in inspect.signature(forward).parameters else ()
+
+    def attend(q, k, v):
+        return attention(q, k, v, work.causal, 1.0 / math.sqrt(work.D), *more)
+
+    do = None if tensors.do is None else tensors.do.half()
+    return Call(attend, _leaves(tensors, torch.Tensor.half), do)
+
+
+# ------------------------------------------------------ what a peer cannot do
+def _cannot_naive(work: Workload, options) -> str:
+    too_much = work.group == "sweep" and work.score_bytes() > NAIVE_SWEEP_LIMIT
+    return "memory" if too_much else ""
+
+
+def _cannot_sdpa(work: Workload, options) -> str:
+    return "window" if work.window is not None else "sink logits" if work.sink_logits else ""
+
+
+def _cannot_fa4(work: Workload, options) -> str:
+    if work.sinks:
+        return "sinks"
+    try:
+        installed = importlib.util.find_spec("flash_attn.cute") is not None
+    except ImportError:
+        installed = False
+    return "" if installed else "not installed"
+
+
+def _cannot_tutorial(work: Workload, options) -> str:
+    if options.tutorial is None:
+        return "no file"
+    if work.HQ != work.HKV:
+        return "grouped heads"
+    if work.D not in (64, 128):
+        return f"D={work.D}"
+    return _cannot_sdpa(work, options)
+
+
+class Peer(NamedTuple):
+    """build(work, tensors, options) -> Call.  cannot(work, options) -> why not, or ""; it needs
+    no GPU, so it leaves out what only the run can tell: free memory, a kernel that fails."""
+
+    build: Callable
+    cannot: Callable = lambda work, options: ""
+
+
+PEERS = {
+    "ours": Peer(ours),
+    "naive": Peer(naive, _cannot_naive),
+    "fa2": Peer(functools.partial(sdpa, SDPBackend.FLASH_ATTENTION), _cannot_sdpa),
+    "cudnn": Peer(functools.partial(sdpa, SDPBackend.CUDNN_ATTENTION), _cannot_sdpa),
+    "flex": Peer(flex),
+    "fa4": Peer(fa4, _cannot_fa4),
+    "tutorial": Peer(tutorial, _cannot_tutorial),
+}
+TRITON_PEERS = ("flex", "tutorial")
+HOPPER_PEERS = ("cudnn", "fa4")
+
+
+# ------------------------------------------------------------------ helpers
+def _leaves(tensors: Tensors, change=lambda t: t) -> tuple[torch.Tensor, ...]:
+    """The inputs, changed, as new leaves that ask for a gradient where there is a backward."""
+    wanted = tensors.do is not None
+    return tuple(change(t).detach().requires_grad_(wanted) for t in tensors.inputs())
+
+
+def _mask_mod(window: int | None, sinks: int) -> Callable:
+    """The mask as flex_attention wants it: of indices and plain integers."""
+    if window is None:
+        return lambda b, h, query, key: key <= query
+    if not sinks:
+        return lambda b, h, query, key: (key <= query) & (query - key < window)
+    return lambda b, h, query, key: (key <= query) & ((query - key < window) | (key < sinks))
+
+
+def _load(path: Path):
+    """A fresh module every time: autotuned kernels then tune for the workload at hand."""
+    spec = importlib.util.spec_from_file_location("tutorial_attention", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        module.attention  # noqa: B018
+    except Exception as error:
+        raise Unsupported(f"file: {type(error).__name__}: {error}") from error
+    return module

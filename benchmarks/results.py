@@ -1,0 +1,84 @@
+"""results.json: whole at every moment, and what a later run may add to it."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from benchmarks.workloads import Workload
+
+FORMAT = 1
+SAME = ("gpu", "torch", "triton")  # times of other machines or versions are not mixed
+
+
+class Mismatch(ValueError):
+    """The file cannot be continued here.  The text says want ...; got ..."""
+
+
+def new(machine: dict, date: str, settings: dict) -> dict:
+    return {"format": FORMAT, "machine": machine, "date": date, "settings": settings,
+            "host": {}, "records": []}
+
+
+def write(results: dict, path: Path) -> None:
+    """Replace the file in one step: a reader, or a killed run, never leaves half of it."""
+    text = json.dumps(results, indent=1, allow_nan=False) + "\n"
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Path) -> dict:
+    """Raises Mismatch for what is not a file of ours."""
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Mismatch(f"want a results.json; got {path}: {error}") from error
+    if not isinstance(results, dict) or results.get("format") != FORMAT:
+        raise Mismatch(f"want a results.json of format {FORMAT}; got {path}")
+    return results
+
+
+def resume(path: Path, machine: dict) -> dict | None:
+    """What an earlier run left, None if there is none.  Raises Mismatch."""
+    if not path.exists():
+        return None
+    results = read(path)
+    want, got = ({key: where.get(key) for key in SAME} for where in (machine, results["machine"]))
+    if want != got:
+        raise Mismatch(f"--resume: want results of {_told(want)}; got {_told(got)}")
+    return results
+
+
+def record_of(results: dict, work: Workload) -> dict | None:
+    return next((r for r in results["records"] if r["label"] == work.label), None)
+
+
+def peers_to_time(results: dict, work: Workload, names: list[str]) -> list[str]:
+    """-> the peers to time now; none if all are there already.
+
+    Only times taken in turn compare, so one missing peer brings back all that the record has.
+    """
+    record = record_of(results, work)
+    known = list(record["peers"]) if record else []
+    if set(names) <= set(known):
+        return []
+    return names + [name for name in known if name not in names]
+
+
+def put(results: dict, record: dict, order: list[Workload]) -> None:
+    """Add the record, or replace the one of the same label; records stand in the order given."""
+    place = {work.label: i for i, work in enumerate(order)}
+    others = [r for r in results["records"] if r["label"] != record["label"]]
+    results["records"] = sorted(
+        [*others, record], key=lambda r: place.get(r["label"], len(place)))
+
+
+def _told(machine: dict) -> str:
+    return f"{machine['gpu']}, torch {machine['torch']}, triton {machine['triton']}"

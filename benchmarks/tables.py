@@ -1,0 +1,253 @@
+"""What a person reads of the results: tables as text, as markdown and as CSV.  Needs no GPU."""
+
+import csv
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.measure import LIMIT
+from benchmarks.peers import HOPPER_PEERS, PEERS, TRITON_PEERS
+
+DIRECTIONS = ("forward", "backward")
+
+
+class Table(NamedTuple):
+    """Strings only.  A cell that ends in * is the fastest of its row."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+# ----------------------------------------------------------- what is compared
+def is_off(entry: dict) -> bool:
+    """Whether this peer was timed although its answer is not ours, or not finite."""
+    return "ms" in entry and (entry["error"] is None or entry["error"] > LIMIT)
+
+
+def ranked(record: dict) -> dict[str, float]:
+    """-> ms of every implementation that was timed and whose answer is right."""
+    return {name: entry["ms"] for name, entry in record["peers"].items()
+            if "ms" in entry and not is_off(entry)}
+
+
+def ratios(record: dict) -> dict[str, float]:
+    """-> ms of a peer over ms of ours: above 1 where ours is faster.  Empty if ours has no time."""
+    times = ranked(record)
+    mine = times.pop("ours", None)
+    return {} if mine is None else {name: ms / mine for name, ms in times.items()}
+
+
+def best_peer(record: dict, names=None) -> str | None:
+    """Name of the fastest peer among names, or among all but naive."""
+    found = {name: ratio for name, ratio in ratios(record).items()
+             if (name in names if names else name != "naive")}
+    return min(found, key=found.get, default=None)
+
+
+def best_ratio(record: dict, names=None) -> float | None:
+    """The smallest ratio: of the fastest peer among names, or among all but naive."""
+    name = best_peer(record, names)
+    return None if name is None else ratios(record)[name]
+
+
+def summary(results: dict) -> list[str]:
+    """Three lines over the table's workloads: at least, and in the geometric mean."""
+    lines = []
+    for title, names in (
+        (f"the fastest Triton peer ({', '.join(TRITON_PEERS)})", TRITON_PEERS),
+        ("fa2", ("fa2",)),
+        (f"the faster of {', '.join(HOPPER_PEERS)}", HOPPER_PEERS),
+    ):
+        found = [(ratio, record["label"]) for record in _group(results, "table")
+                 if (ratio := best_ratio(record, names)) is not None]
+        if not found:
+            lines.append(f"against {title}: nothing to compare")
+            continue
+        mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
+        lines.append(f"against {title}: at least {min(found)[0]:.2f}x ({min(found)[1]}), "
+                     f"geometric mean {mean:.2f}x, over {len(found)} workloads")
+    return lines
+
+
+def tflops(record: dict, ms: float) -> float:
+    return record["flops"] / ms / 1e9
+
+
+def share(record: dict, ms: float) -> float | None:
+    """Of the bound that binds: 1 is as fast as the GPU allows."""
+    return None if record["floor_ms"] is None else record["floor_ms"] / ms
+
+
+def digits(ms: float) -> str:
+    """Three of them."""
+    return f"{ms:#.3g}".rstrip(".")
+
+
+# --------------------------------------------------------------------- tables
+def tables(results: dict) -> list[Table]:
+    """All tables that these results fill."""
+    made = []
+    for group, title in (("table", ""), ("sweep", ", sweep over N")):
+        for direction in DIRECTIONS:
+            records = [r for r in _group(results, group) if r["direction"] == direction]
+            if records:
+                made.append(_times(f"{direction.capitalize()}{title}: ms (TFLOP/s)", records))
+            if records and group == "table":
+                made.append(_ours(f"{direction.capitalize()}: ours, and the bound", records))
+                made.append(_ratios(f"{direction.capitalize()}: ms of the peer / ms of ours",
+                                    records))
+    if results["host"]:
+        made.append(_host(results["host"]))
+    return made
+
+
+def _times(title: str, records: list[dict]) -> Table:
+    names = _names(records)
+    rows = []
+    for record in records:
+        times = ranked(record)
+        best = min(times, key=times.get, default=None)
+        cells = [_time_cell(record, name) + ("*" if name == best else "") for name in names]
+        rows.append([record["name"], record["shape"], *cells])
+    return Table(title, ["work", "B, HQ/HKV, N, D, mask", *names], rows)
+
+
+def _time_cell(record: dict, name: str) -> str:
+    entry = record["peers"].get(name, {})
+    if "failed" in entry:
+        return "failed"
+    if "ms" not in entry:
+        return "memory" if entry.get("skipped") == "memory" else "-"
+    wrong = "wrong: " if is_off(entry) else ""
+    return f"{wrong}{digits(entry['ms'])} ({tflops(record, entry['ms']):.0f})"
+
+
+def _ours(title: str, records: list[dict]) -> Table:
+    header = ["work", "ms", "min..max", "TFLOP/s", "bound", "share", "best peer's", "MiB", "error"]
+    rows = []
+    for record in records:
+        entry = record["peers"].get("ours", {})
+        if "ms" not in entry:
+            rows.append([record["name"], _time_cell(record, "ours")] + ["-"] * 7)
+            continue
+        ms, others = entry["ms"], ranked(record)
+        others.pop("ours", None)
+        spread = f"{digits(min(entry['rounds']))}..{digits(max(entry['rounds']))}"
+        best = share(record, min(others.values())) if others else None
+        rows.append([record["name"], digits(ms), spread, f"{tflops(record, ms):.0f}",
+                     record["bound"] or "-", _percent(share(record, ms)), _percent(best),
+                     f"{entry['extra_mib']:.1f}",
+                     "nan" if entry["error"] is None else f"{entry['error']:.1e}"])
+    return Table(title, header, rows)
+
+
+def _ratios(title: str, records: list[dict]) -> Table:
+    names = [name for name in _names(records) if name != "ours"]
+    rows = []
+    for record in records:
+        found = ratios(record)
+        cells = [f"{found[name]:.2f}" if name in found else "-" for name in names]
+        best = best_ratio(record)
+        rows.append([record["name"], *cells, "-" if best is None else f"{best:.2f}"])
+    return Table(title, ["work", *names, "best peer"], rows)
+
+
+def _host(host: dict) -> Table:
+    names = [name for name in PEERS if any(name in entries for entries in host.values())]
+    rows = [[stage, *(f"{entries[name]['us']:.1f}" if "us" in entries.get(name, {}) else "-"
+                      for name in names)] for stage, entries in host.items()]
+    return Table("Host: microseconds to enqueue one small forward call", ["stage", *names], rows)
+
+
+def header(results: dict) -> str:
+    """One line: where and when this was measured."""
+    machine = results["machine"]
+    driver = f"driver {machine['driver']}, " if machine.get("driver") else ""
+    return (f"{machine['gpu']}, {driver}torch {machine['torch']}, Triton {machine['triton']}, "
+            f"{results['date']}; bfloat16 (tutorial: float16), median of "
+            f"{results['settings']['rounds']} rounds, all implementations in turn")
+
+
+NOTES = [
+    "TFLOP/s count visible (query, key) pairs only: 4 D flops a pair forward, 10 D backward.",
+    "* fastest.  -: cannot do this work (reasons in results.json).  wrong: differs from ours by "
+    f"more than {LIMIT:g}, not ranked.",
+    "share: the least time that matrix units, exponentials or memory allow, over the time taken.  "
+    "MiB: allocated by one call.",
+]
+
+
+def as_text(results: dict) -> str:
+    """All tables for a terminal, with the summary at the end."""
+    blocks = [header(results)]
+    for table in tables(results):
+        lines = [table.header, *table.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(table.header))]
+        body = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+                .rstrip() for line in lines]
+        body.insert(1, "-" * max(map(len, body)))
+        blocks.append("\n".join([f"--- {table.title} ---", *body]))
+    return "\n\n".join([*blocks, "\n".join(NOTES), "\n".join(summary(results))]) + "\n"
+
+
+def as_markdown(results: dict) -> str:
+    blocks = ["# Benchmarks", header(results)]
+    for table in tables(results):
+        lines = [table.header, ["---"] * len(table.header), *map(_bold, table.rows)]
+        body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        blocks += [f"## {table.title}", body]
+    notes = "\n".join(f"- {note}".replace("* fastest", "bold: fastest") for note in NOTES)
+    return "\n\n".join([*blocks, notes, "\n".join(f"- {x}" for x in summary(results))]) + "\n"
+
+
+COLUMNS = ["workload", "direction", "group", "stage", "B", "HQ", "HKV", "N", "D", "causal",
+           "window", "sinks", "sink_logits", "implementation", "outcome", "reason", "ms", "min_ms",
+           "max_ms", "tflops", "bound", "floor_ms", "share_of_bound", "extra_mib", "error",
+           "ratio_to_ours"]
+
+
+def csv_rows(results: dict) -> list[dict]:
+    """One row a workload, direction and implementation; times in ms, memory in MiB."""
+    rows = []
+    for record in results["records"]:
+        ratio = ratios(record)
+        for name, entry in record["peers"].items():
+            row = {column: record.get(column) for column in COLUMNS}
+            row |= {"workload": record["name"], "implementation": name, "error": entry.get("error"),
+                    "extra_mib": entry.get("extra_mib"), "ratio_to_ours": ratio.get(name),
+                    "reason": entry.get("failed") or entry.get("skipped") or entry.get("note")}
+            if "ms" in entry:
+                ms, rounds = entry["ms"], entry["rounds"]
+                row |= {"outcome": "wrong" if is_off(entry) else "timed", "ms": ms,
+                        "min_ms": min(rounds), "max_ms": max(rounds),
+                        "tflops": tflops(record, ms), "share_of_bound": share(record, ms)}
+            else:
+                row["outcome"] = "failed" if "failed" in entry else "skipped"
+            rows.append(row)
+    return rows
+
+
+def write_csv(results: dict, path: Path) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        writer.writerows(csv_rows(results))
+
+
+# ------------------------------------------------------------------ helpers
+def _group(results: dict, group: str) -> list[dict]:
+    return [record for record in results["records"] if record["group"] == group]
+
+
+def _names(records: list[dict]) -> list[str]:
+    """Implementations of these records, in the order of PEERS."""
+    return [name for name in PEERS if any(name in record["peers"] for record in records)]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def _bold(row: list[str]) -> list[str]:
+    return [f"**{cell[:-1]}**" if cell.endswith("*") else cell for cell in row]

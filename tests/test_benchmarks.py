@@ -1,0 +1,585 @@
+"""benchmarks/: what is counted, what is written, what is refused.  Times need a GPU; the rest not.
+"""
+
+import csv
+import json
+import math
+import os
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import reference
+from benchmarks import __main__ as cli
+from benchmarks import measure, peers, plots, results, tables, workloads
+from benchmarks.peers import PEERS, Unsupported
+from benchmarks.workloads import SWEEP, TABLE, Workload, floor, tiny
+
+H200 = "NVIDIA H200"
+OPTIONS = Namespace(tutorial=None, rounds=1)
+SMALL = Workload("small", 9, B=2, HQ=4, HKV=2, N=70, D=16, window=17, sinks=3, sink_logits=True)
+
+
+# ------------------------------------------------------------------ workloads
+@pytest.mark.parametrize("window", [None, 1, 7, 40, 100])
+@pytest.mark.parametrize("sinks", [0, 1, 5, 39, 100])
+def test_pairs_are_those_of_the_reference_mask(window, sinks):
+    work = replace(SMALL, N=40, window=window, sinks=sinks)
+    keep = reference.keep_mask(40, 40, True, window, sinks)
+    query, key = torch.arange(40)[:, None], torch.arange(40)[None, :]
+    assert torch.equal(work.visible(query, key), keep)
+    assert work.pairs() == keep.sum().item()
+
+
+def test_without_a_mask_every_pair_counts():
+    work = replace(tiny(3), N=40)
+    keys = torch.arange(40)
+    assert work.visible(keys[:, None], keys).all() and work.pairs() == 1600
+
+
+def test_the_mask_that_flex_gets_is_the_mask_of_the_workload():
+    query, key = torch.arange(60)[:, None], torch.arange(60)[None, :]
+    for window, sinks in ((None, 0), (9, 0), (9, 4)):
+        want = replace(SMALL, N=60, window=window, sinks=sinks).visible(query, key)
+        assert torch.equal(peers._mask_mod(window, sinks)(0, 0, query, key), want)
+
+
+def test_flops_are_two_products_forward_and_five_backward():
+    work = Workload("full", 3, B=2, HQ=3, HKV=3, N=10, D=16, causal=False)
+    product = 2 * 2 * 3 * 10 * 10 * 16
+    assert work.flops() == 2 * product
+    assert replace(work, direction="backward").flops() == 5 * product
+
+
+def test_bytes_are_those_of_the_tensors_that_must_be_read_and_written():
+    for direction in ("forward", "backward"):
+        work = replace(SMALL, direction=direction)
+        t = peers.make_tensors(replace(work, direction="backward"), "cpu")
+        lse = torch.empty(work.B, work.HQ, work.N)
+        tensors = [t.q, t.k, t.v, t.q, lse]  # o has the size of q
+        if work.is_backward:
+            tensors += [t.do, t.q, t.k, t.v]  # and the gradients that of their inputs
+        assert work.bytes() == sum(x.nbytes for x in tensors)
+
+
+def test_the_bound_is_the_slowest_of_the_three():
+    by_name = {work.label: work for work in TABLE}
+    binds = {label: floor(work, H200)[1] for label, work in by_name.items()}
+    assert binds["stage 3, original shape, forward"] == "exp"
+    assert binds["stage 3, D=128, forward"] == "matrix"
+    assert binds["stage 9, GPT-OSS window, forward"] == "memory"
+    ms, _ = floor(by_name["stage 3, D=128, forward"], H200)
+    assert ms == pytest.approx(4 * 128 * 4 * 16 * 4096**2 / 790e12 * 1e3)
+
+
+def test_a_gpu_whose_ceilings_are_unknown_has_no_bound():
+    assert floor(TABLE[0], "NVIDIA H100 PCIe") is None
+    assert floor(TABLE[0], "NVIDIA H100 80GB HBM3") is not None
+
+
+def test_labels_are_unique_and_every_stage_with_a_kernel_is_swept():
+    labels = [work.label for work in TABLE + SWEEP]
+    assert len(set(labels)) == len(labels) == 21 + 9 * 9
+    assert {work.stage for work in SWEEP} == {3, 4, 5, 6, 7, 8, 9}
+    assert {work.N for work in SWEEP} == {2**n for n in range(8, 17)}
+
+
+# ---------------------------------------------------------------------- peers
+def _truth(work, tensors):
+    out = reference.attention(
+        tensors.q, tensors.k, tensors.v, dout=tensors.do, is_causal=work.causal,
+        window_size=work.window, sink_size=work.sinks, sink_logits=tensors.sinks)
+    names = ("q", "k", "v", "sink_logits") if work.is_backward else ("o",)
+    return [out[name].float() for name in names]
+
+
+def _answer(name, work, tensors):
+    call = PEERS[name].build(work, tensors, OPTIONS)
+    return [call.restore(t) for t in measure.prepared(work, call)()]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_naive_peer_agrees_with_the_reference(direction):
+    work = replace(SMALL, direction=direction)
+    tensors = peers.make_tensors(work, "cpu", torch.float32)
+    got = _answer("naive", work, tensors)
+    assert measure.error(got, _truth(work, tensors)) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without", "ignore:return_lse is")
+@pytest.mark.parametrize("sink_logits", [False, True])
+def test_flex_computes_the_same_with_and_without_sink_logits(sink_logits, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda attend, **options: attend)
+    work = replace(SMALL, N=128, sink_logits=sink_logits)
+    tensors = peers.make_tensors(work, "cpu", torch.float32)
+    assert measure.error(_answer("flex", work, tensors), _truth(work, tensors)) < 1e-5
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("stage", [3, 4, 5, 6, 7, 8, 9])
+def test_ours_gets_the_mask_of_the_workload(stage, device):
+    work = replace(tiny(stage), N=40, HQ=2, HKV=2 if stage in (3, 4) else 1)
+    tensors = peers.make_tensors(work, device, torch.float16)
+    assert measure.error(_answer("ours", work, tensors), _truth(work, tensors)) < 3e-3
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_float32_truth_of_a_group_of_heads_is_the_reference(direction, monkeypatch):
+    monkeypatch.setattr(measure, "CHUNK", 32)  # so that there are several, the last one ragged
+    work = replace(SMALL, direction=direction)
+    tensors = peers.make_tensors(work, "cpu", torch.float32)
+    want = _truth(work, tensors)
+    assert measure.error_against_truth(work, tensors, want) < 1e-5
+    for i in range(len(measure.truth(work, tensors, 0, 0))):
+        off = [t.clone() for t in want]
+        off[i][-1, -1] *= 1.05
+        assert 1e-2 < measure.error_against_truth(work, tensors, off) < 6e-2
+
+
+def test_a_peer_that_cannot_do_a_workload_says_why():
+    window = replace(tiny(6), sink_logits=True)
+    assert PEERS["fa2"].cannot(window, OPTIONS) == "window"
+    assert PEERS["cudnn"].cannot(replace(window, window=None), OPTIONS) == "sink logits"
+    assert PEERS["fa4"].cannot(tiny(7), OPTIONS) == "sinks"
+    assert PEERS["tutorial"].cannot(tiny(4), OPTIONS) == "no file"
+    given = Namespace(tutorial="some.py")
+    assert PEERS["tutorial"].cannot(tiny(4), given) == "D=16"
+    assert PEERS["tutorial"].cannot(replace(tiny(4), D=64, HQ=4), given) == "grouped heads"
+    assert PEERS["tutorial"].cannot(replace(tiny(4), D=64), given) == ""
+    long = next(work for work in SWEEP if work.N == 65536)
+    assert PEERS["naive"].cannot(long, OPTIONS) == "memory"
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("window", [None, 17])
+def test_fa4_gets_its_own_layout_and_counts_keys_before_the_query(window, direction, monkeypatch):
+    def flash_attn_func(q, k, v, *, causal, window_size, learnable_sink):
+        keys, past = torch.arange(q.shape[1]), window_size[0]
+        hidden = keys > keys[:, None]
+        if past is not None:
+            assert window_size[1] == 0
+            hidden = hidden | (keys < keys[:, None] - past)
+        assert causal and all(t.is_contiguous() for t in (q, k, v))
+        k, v = (t.repeat_interleave(q.shape[2] // t.shape[2], dim=2) for t in (k, v))
+        s = torch.einsum("bqhd,bkhd->bhqk", q, k) * q.shape[3] ** -0.5
+        column = learnable_sink[None, :, None, None].expand(*s.shape[:3], 1)
+        s = torch.cat([s.masked_fill(hidden, -torch.inf), column], -1)
+        return torch.einsum("bhqk,bkhd->bqhd", s.softmax(-1)[..., :-1], v), None
+
+    module = SimpleNamespace(flash_attn_func=flash_attn_func)
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(cute=module))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
+    work = replace(SMALL, window=window, sinks=0, direction=direction)
+    tensors = peers.make_tensors(work, "cpu", torch.float32)
+    assert measure.error(_answer("fa4", work, tensors), _truth(work, tensors)) < 1e-5
+
+
+@pytest.mark.parametrize("more", ["", ", warp_specialize=True"])
+def test_the_tutorial_is_called_as_its_file_wants(tmp_path, more):
+    file = tmp_path / "06-fused-attention.py"
+    file.write_text(
+        "import torch\n"
+        "class _attention(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        f"    def forward(ctx, q, k, v, causal, sm_scale{more}):\n"
+        f"        assert {'not warp_specialize' if more else 'True'}\n"
+        "        return torch.nn.functional.scaled_dot_product_attention(\n"
+        "            q, k, v, is_causal=causal, scale=sm_scale)\n"
+        "attention = _attention.apply\n")
+    work = replace(tiny(4), D=64)
+    tensors = peers.make_tensors(work, "cpu", torch.float32)
+    call = PEERS["tutorial"].build(work, tensors, Namespace(tutorial=file))
+    (o,) = measure.prepared(work, call)()
+    assert o.dtype == torch.float16
+    assert measure.error([o], _truth(work, tensors)) < 5e-3
+
+
+def test_a_tutorial_that_does_not_load_is_skipped_with_its_error(tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text("raise RuntimeError('no driver')\n")
+    work = replace(tiny(4), D=64)
+    tensors = peers.make_tensors(work, "cpu")
+    with pytest.raises(Unsupported, match="RuntimeError: no driver"):
+        PEERS["tutorial"].build(work, tensors, Namespace(tutorial=file))
+
+
+# ------------------------------------------------------------ a pretended GPU
+@pytest.fixture
+def pretended_gpu(monkeypatch):
+    """Tensors stay on the CPU, in float32, and every measurement takes 1, 2, 3, ... ms."""
+    ticks = iter(range(1, 1000))
+    cuda = {"is_available": lambda: True, "get_device_name": lambda: H200,
+            "synchronize": lambda: None, "empty_cache": lambda: None,
+            "reset_peak_memory_stats": lambda: None, "memory_allocated": lambda: 0,
+            "max_memory_allocated": lambda: 3 * 2**20}
+    for name, pretended in cuda.items():
+        monkeypatch.setattr(torch.cuda, name, pretended)
+
+    def do_bench(run, **options):
+        run()
+        return float(next(ticks))
+
+    monkeypatch.setattr("triton.testing.do_bench", do_bench)
+    monkeypatch.setattr(measure, "NAP_S", 0.0)
+    monkeypatch.setattr(
+        measure, "make_tensors", lambda work: peers.make_tensors(work, "cpu", torch.float32))
+    monkeypatch.setitem(PEERS, "ours", PEERS["naive"])  # the interpreter is tested elsewhere
+    return monkeypatch
+
+
+def _peer(attend, change=lambda t: t):
+    def build(work, tensors, options):
+        return peers.Call(lambda *t: change(attend(*t)), peers._leaves(tensors), tensors.do)
+
+    return peers.Peer(build)
+
+
+def _fail(*inputs):
+    raise RuntimeError("no kernel image")
+
+
+def test_all_peers_are_timed_in_turn_and_the_median_counts(pretended_gpu):
+    record = measure.measure(tiny(4), ["ours", "fa2"], Namespace(rounds=3))
+    assert record["peers"]["ours"]["rounds"] == [1.0, 3.0, 5.0]
+    assert record["peers"]["fa2"]["rounds"] == [2.0, 4.0, 6.0]
+    assert record["peers"]["fa2"]["ms"] == 4.0
+    assert record["peers"]["fa2"]["extra_mib"] == 3.0
+    assert record["peers"]["fa2"]["error"] < 1e-5
+
+
+def test_a_slow_naive_call_is_timed_once(pretended_gpu):
+    pretended_gpu.setattr(measure, "ONE_ROUND_MS", 1.5)
+    record = measure.measure(tiny(4), ["ours", "naive", "fa2"], Namespace(rounds=3))
+    assert [len(entry["rounds"]) for entry in record["peers"].values()] == [3, 1, 3]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_peer_that_fails_or_runs_out_of_memory_ends_nothing(pretended_gpu, direction):
+    def too_large(*inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    pretended_gpu.setitem(PEERS, "flex", _peer(_fail))
+    pretended_gpu.setitem(PEERS, "fa4", _peer(too_large))
+    work = replace(tiny(4), direction=direction)
+    entries = measure.measure(work, ["ours", "flex", "fa4", "fa2"], OPTIONS)["peers"]
+    assert entries["flex"] == {"failed": "RuntimeError: no kernel image"}
+    assert entries["fa4"] == {"skipped": "memory"}
+    assert "ms" in entries["ours"] and "ms" in entries["fa2"]
+
+
+def test_a_lost_gpu_ends_the_run(pretended_gpu):
+    pretended_gpu.setitem(PEERS, "flex", _peer(_fail))
+    pretended_gpu.setattr(torch.cuda, "synchronize", _fail)
+    with pytest.raises(measure.GpuLost, match="no kernel image"):
+        measure._guarded({}, _fail)
+
+
+def test_a_wrong_answer_is_timed_and_not_ranked(pretended_gpu):
+    def attend(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    pretended_gpu.setitem(PEERS, "flex", _peer(attend, lambda o: 1.05 * o))
+    pretended_gpu.setitem(PEERS, "fa4", _peer(attend, lambda o: o * math.nan))
+    record = measure.measure(tiny(4), ["ours", "flex", "fa4", "fa2"], OPTIONS)
+    assert set(tables.ranked(record)) == {"ours", "fa2"}
+    assert record["peers"]["flex"]["error"] == pytest.approx(0.05, rel=1e-3)
+    assert record["peers"]["fa4"]["error"] is None
+    assert tables._time_cell(record, "flex").startswith("wrong: ")
+
+
+def test_the_sink_gradient_may_be_missing_and_that_is_noted(pretended_gpu):
+    def build(work, tensors, options):
+        call = PEERS["naive"].build(work, tensors, options)
+        return replace(call, attend=lambda q, k, v, sinks: call.attend(q, k, v, sinks.detach()))
+
+    pretended_gpu.setitem(PEERS, "fa4", peers.Peer(build))
+    record = measure.measure(replace(SMALL, direction="backward"), ["ours", "fa4"], OPTIONS)
+    assert record["peers"]["fa4"]["note"] == "no gradient for the sink logits"
+    assert record["peers"]["fa4"]["error"] == 0.0
+
+
+def test_compiling_ahead_survives_what_fails():
+    broken = replace(tiny(4), B=-1)  # no such tensor, on any machine
+    assert measure.warm([broken, broken], ["ours"], OPTIONS, processes=1) is None
+
+
+def test_the_host_cost_is_the_best_of_the_repeats(pretended_gpu):
+    clock = iter([0.0, 10.0, 12.0, 20.0, 21.0, 30.0, 33.0])  # the first is of the warm-up
+    pretended_gpu.setattr(measure.time, "perf_counter", lambda: next(clock))
+    calls = []
+    assert measure.host_us(lambda: calls.append(1), calls=100) == pytest.approx(1e4)
+    assert len(calls) == 20 + 3 * 100
+
+
+@pytest.fixture
+def small_table(pretended_gpu):
+    works = [replace(tiny(4), name="stage 4, one"), replace(tiny(6), name="stage 6, two"),
+             replace(tiny(8), name="stage 8, three", direction="backward")]
+    sweep = [replace(tiny(4), name=f"stage 4, N={N}", N=N, group="sweep") for N in (32, 64)]
+    pretended_gpu.setattr(workloads, "TABLE", works)
+    pretended_gpu.setattr(workloads, "SWEEP", sweep)
+    return pretended_gpu
+
+
+def test_one_command_leaves_json_csv_and_markdown(small_table, tmp_path, capsys):
+    small_table.setattr(measure, "host_us", lambda run: 12.5)
+    arguments = ["--out", str(tmp_path), "--rounds", "2", "--peers", "naive,fa2"]
+    assert cli.main(arguments) == 0
+    run = json.loads((tmp_path / "results.json").read_text())
+    assert [record["label"] for record in run["records"]] == [
+        "stage 4, one, forward", "stage 6, two, forward", "stage 8, three, backward",
+        "stage 4, N=32, forward", "stage 4, N=64, forward"]
+    assert run["records"][1]["peers"]["fa2"] == {"skipped": "window"}
+    assert run["host"]["stage 6"] == {"ours": {"us": 12.5}, "fa2": {"skipped": "window"}}
+    assert run["machine"]["gpu"] == H200
+    assert "against fa2: at least" in (tmp_path / "results.md").read_text()
+    with open(tmp_path / "results.csv", newline="") as stream:
+        assert len(list(csv.DictReader(stream))) == 5 * 3
+    printed = capsys.readouterr().out
+    assert "[  2/5] stage 6, two, forward: ours " in printed
+    assert "--- Backward: ms (TFLOP/s) ---" in printed
+
+
+def test_resume_times_only_what_is_missing(small_table, tmp_path, capsys):
+    arguments = ["--out", str(tmp_path), "--peers", "fa2", "--no-sweep"]
+    assert cli.main([*arguments, "--only", "stage 4"]) == 0
+    first = results.read(tmp_path / "results.json")["records"]
+    capsys.readouterr()
+    assert cli.main([*arguments, "--resume", "--only", "stage"]) == 0
+    assert "2 of 3 workloads to time" in capsys.readouterr().out
+    records = results.read(tmp_path / "results.json")["records"]
+    assert len(records) == 3 and records[0] == first[0]
+
+
+def test_a_killed_run_keeps_the_workloads_it_ended(small_table, tmp_path, capsys):
+    whole = measure.measure
+
+    def interrupted(work, names, options):
+        if work.stage == 6:
+            raise KeyboardInterrupt
+        return whole(work, names, options)
+
+    small_table.setattr(measure, "measure", interrupted)
+    assert cli.main(["--out", str(tmp_path), "--peers", "fa2", "--only", "stage"]) == 1
+    assert len(results.read(tmp_path / "results.json")["records"]) == 1
+    assert "--resume" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------- results
+MACHINE = {"gpu": H200, "driver": "580.1", "torch": "2.11.0", "triton": "3.6.0"}
+
+
+def _record(work, **times):
+    """A made-up record: ms by implementation, or the text of a reason."""
+    entries = {
+        name: {"ms": ms, "rounds": [0.9 * ms, ms, 1.1 * ms], "error": 3e-3, "extra_mib": 2.5}
+        if isinstance(ms, float) else {"skipped": ms} for name, ms in times.items()}
+    bound = floor(work, H200)
+    return {"label": work.label, **vars(work), "shape": work.shape, "flops": work.flops(),
+            "floor_ms": bound[0], "bound": bound[1], "seconds": 1.0, "peers": entries}
+
+
+@pytest.fixture
+def made_up():
+    run = results.new(MACHINE, "2026-01-02", {"rounds": 5})
+    one, two = TABLE[4], TABLE[12]
+    results.put(run, _record(two, ours=0.2, fa2="window", flex=0.3, fa4=0.1), TABLE)
+    results.put(run, _record(one, ours=0.5, fa2=1.0, flex=0.8, cudnn=0.6, fa4=0.55), TABLE)
+    run["host"] = {"stage 4": {"ours": {"us": 21.0}, "fa2": {"us": 9.5}}}
+    return run
+
+
+def test_records_stand_in_the_order_of_the_table_and_are_replaced_by_label(made_up):
+    assert [r["name"] for r in made_up["records"]] == ["stage 4, D=64", "stage 9, GPT-OSS window"]
+    results.put(made_up, _record(TABLE[4], ours=0.4), TABLE)
+    assert [r["peers"]["ours"]["ms"] for r in made_up["records"]] == [0.4, 0.2]
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(made_up, tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    results.write(made_up, path)
+    old = path.read_text()
+
+    def full(*arguments):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        results.write(results.new(MACHINE, "", {}), path)
+    assert path.read_text() == old and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_peer_brings_back_all_that_the_record_has(made_up):
+    work = TABLE[12]  # has ours, fa2, flex, fa4
+    assert results.peers_to_time(made_up, work, ["ours", "fa2"]) == []
+    assert results.peers_to_time(made_up, work, ["ours", "cudnn"]) == [
+        "ours", "cudnn", "fa2", "flex", "fa4"]
+    assert results.peers_to_time(made_up, TABLE[0], ["ours"]) == ["ours"]
+
+
+def test_results_of_another_gpu_or_version_are_not_continued(made_up, tmp_path):
+    path = tmp_path / "results.json"
+    assert results.resume(path, MACHINE) is None
+    results.write(made_up, path)
+    assert results.resume(path, MACHINE | {"driver": "999"}) == made_up
+    with pytest.raises(results.Mismatch, match="want results of .*2.12.0.*; got .*2.11.0"):
+        results.resume(path, MACHINE | {"torch": "2.12.0"})
+    path.write_text("{")
+    with pytest.raises(results.Mismatch, match="want a results.json"):
+        results.resume(path, MACHINE)
+
+
+# --------------------------------------------------------------------- tables
+def test_a_ratio_is_ms_of_the_peer_over_ms_of_ours(made_up):
+    record = made_up["records"][0]
+    assert tables.ratios(record) == pytest.approx(
+        {"fa2": 2.0, "flex": 1.6, "cudnn": 1.2, "fa4": 1.1})
+    assert tables.best_ratio(record) == pytest.approx(1.1)
+    assert tables.best_peer(record) == "fa4"
+    assert tables.best_ratio(record, ("flex", "tutorial")) == pytest.approx(1.6)
+    record["peers"]["fa4"]["error"] = 0.03
+    assert tables.best_ratio(record) == pytest.approx(1.2)
+    record["peers"]["ours"]["error"] = None
+    assert tables.best_ratio(record) is None
+
+
+def test_the_summary_names_the_worst_workload_and_the_geometric_mean(made_up):
+    triton, fa2, hopper = tables.summary(made_up)
+    assert "at least 1.50x (stage 9, GPT-OSS window, forward)" in triton
+    assert f"geometric mean {math.sqrt(1.6 * 1.5):.2f}x, over 2 workloads" in triton
+    assert "at least 2.00x" in fa2 and "over 1 workloads" in fa2
+    assert "at least 0.50x" in hopper
+    made_up["records"] = []
+    assert all(line.endswith("nothing to compare") for line in tables.summary(made_up))
+
+
+def test_the_sweep_is_no_part_of_the_summary(made_up):
+    before = tables.summary(made_up)
+    made_up["records"].append(_record(SWEEP[0], ours=1.0, flex=0.001, fa2=0.001))
+    assert tables.summary(made_up) == before
+
+
+def test_the_text_shows_times_bound_and_fastest(made_up):
+    lines = tables.as_text(made_up).splitlines()
+    times = next(line for line in lines if line.startswith("stage 4, D=64"))
+    assert "0.500 (550)*" in times and "1.00 (275)" in times
+    ours = next(line for line in lines if "0.450..0.550" in line)
+    matrix_ms = TABLE[4].flops() / 790e12 * 1e3
+    assert ours.split()[6:9] == ["matrix", f"{100 * matrix_ms / 0.5:.0f}", "%"]
+    assert next(line for line in lines if "GPT-OSS" in line).split().count("-") == 2  # fa2, cudnn
+    assert any(line.split() == ["stage", "4", "21.0", "9.5"] for line in lines)
+    assert lines[0].startswith("NVIDIA H200, driver 580.1, torch 2.11.0")
+
+
+def test_a_time_is_told_in_three_digits():
+    times = 0.0080, 1.2345, 152.4, 1234.5
+    assert [tables.digits(ms) for ms in times] == ["0.00800", "1.23", "152", "1.23e+03"]
+
+
+def test_the_markdown_has_a_cell_for_every_column(made_up):
+    text = tables.as_markdown(made_up)
+    assert "**0.500 (550)**" in text
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            assert len({line.count("|") for line in block.splitlines()}) == 1
+
+
+def test_the_csv_has_a_row_a_workload_and_implementation(made_up, tmp_path):
+    made_up["records"][1]["peers"]["flex"] = {"failed": "RuntimeError: x"}
+    tables.write_csv(made_up, tmp_path / "results.csv")
+    with open(tmp_path / "results.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 5 + 4
+    by = {(row["workload"], row["implementation"]): row for row in rows}
+    flex = by["stage 4, D=64", "flex"]
+    assert float(flex["ratio_to_ours"]) == pytest.approx(1.6) and flex["outcome"] == "timed"
+    assert float(flex["min_ms"]) < float(flex["ms"]) < float(flex["max_ms"])
+    assert by["stage 9, GPT-OSS window", "fa2"]["reason"] == "window"
+    assert by["stage 9, GPT-OSS window", "flex"]["outcome"] == "failed"
+
+
+def test_without_known_ceilings_the_bound_is_a_dash(made_up):
+    for record in made_up["records"]:
+        record["floor_ms"] = record["bound"] = None
+    table = next(t for t in tables.tables(made_up) if "the bound" in t.title)
+    assert all(row[4:7] == ["-", "-", "-"] for row in table.rows)
+
+
+# ---------------------------------------------------------------------- plots
+def test_a_figure_a_stage_and_an_overview_are_written(made_up, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    for work in SWEEP:
+        if work.stage in (3, 8):
+            naive = "memory" if work.N > 8192 else 1.0 * work.N
+            made_up["records"].append(_record(work, ours=0.1 * work.N, naive=naive))
+    results.write(made_up, tmp_path / "results.json")
+    assert cli.main(["--plot", str(tmp_path / "results.json")]) == 0
+    written = {"stage_3.png", "stage_8.png", "overview.png"}
+    assert {path.name for path in tmp_path.glob("*.png")} == written
+    assert all((tmp_path / name).read_bytes()[:4] == b"\x89PNG" for name in written)
+    assert len(capsys.readouterr().out.split()) == 3
+
+
+def test_a_line_leaves_out_what_was_not_timed_or_is_wrong():
+    sweep = [work for work in SWEEP if work.stage == 3][:3]
+    records = [_record(sweep[0], flex=1.0), _record(sweep[1], flex="memory"),
+               _record(sweep[2], flex=3.0)]
+    assert plots._points(records, "flex", "forward", "ms") == [(256, 1.0), (1024, 3.0)]
+    assert plots._points(records, "flex", "backward", "ms") == []
+    records[1]["peers"]["flex"] = {"extra_mib": 9.0, "failed": "RuntimeError: while timed"}
+    assert plots._points(records, "flex", "forward", "extra_mib") == [(256, 2.5), (1024, 2.5)]
+    records[0]["peers"]["flex"]["error"] = 1.0
+    assert plots._points(records, "flex", "forward", "ms") == [(1024, 3.0)]
+
+
+def test_without_matplotlib_the_way_to_it_is_said(made_up, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    results.write(made_up, tmp_path / "results.json")
+    assert cli.main(["--plot", str(tmp_path / "results.json")]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------- command line
+def test_without_a_gpu_nothing_runs(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["--out", str(tmp_path / "out")]) == 2
+    assert "want a CUDA GPU to time on; got none" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments, told", [
+    (["--only", "stage 99"], "--only: want part of one of stage 3, original shape; "),
+    (["--peers", "ours,flash"], "--peers: want one of ours, naive, "),
+    (["--rounds", "0"], "want --rounds >= 1"),
+    (["--tutorial", "nowhere.py"], "--tutorial: want a file; got nowhere.py"),
+    (["--plot", "nowhere.json"], "want a results.json; got nowhere.json"),
+])
+def test_a_wrong_argument_is_refused_in_words(arguments, told, capsys):
+    assert cli.main(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_list_says_who_would_run_and_why_not(capsys):
+    assert cli.main(["--list", "--no-sweep", "--only", "Mistral", "--peers", "fa2,flex"]) == 0
+    assert capsys.readouterr().out == (
+        "stage 6, Mistral, forward (1, 32/8, 16384, 128, window 4096): "
+        "ours, fa2 - (window), flex\n")
+
+
+# ---------------------------------------------------------------------- a GPU
+@pytest.mark.gpu
+@pytest.mark.parametrize("work", [
+    Workload("causal", 8, B=1, HQ=4, HKV=2, N=256, D=64),
+    Workload("sink logits", 9, B=1, HQ=4, HKV=2, N=256, D=64, window=100, sink_logits=True),
+], ids=lambda work: work.name)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_peer_that_can_is_timed_and_right(work, direction):
+    record = measure.measure(replace(work, direction=direction), list(PEERS), OPTIONS)
+    for name, entry in record["peers"].items():
+        if "skipped" not in entry:
+            assert entry["ms"] > 0 and entry["error"] < measure.LIMIT, (name, entry)
+    assert {"ours", "naive", "flex"} <= set(tables.ranked(record))
