@@ -350,7 +350,8 @@ def _finish(
 
 @triton.jit(do_not_specialize=["N"])
 def _dq_kernel(
-    q_in, k_in, v_in, o_ptr, do_in, lse2_ptr, delta_ptr, dq_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, o_ptr, do_in, lse2_ptr, delta_ptr, dq_ptr,
+    HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -536,7 +537,7 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
 
 
 def _backward_tiles(
-    D: int, dtype: torch.dtype, device: torch.device, descriptors: bool, grouped: bool
+    D: int, dtype: torch.dtype, device: torch.device, descriptors: bool
 ) -> tuple[dict, dict]:
     """As _tiles, for the dq and the dkdv kernel, which hold two sums or two score tiles at once."""
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
@@ -594,29 +595,25 @@ def _backward(q, k, v, o, lse2, do, is_causal, scale, need_dkdv=True):
     HKV = k.shape[1]
     strides = *q.stride(), *k.stride(), *v.stride(), *do.stride()
     descriptors = _can_describe(q, k, v, do)
-    dq_tiles, dkdv_tiles = _backward_tiles(D, q.dtype, q.device, descriptors, HQ != HKV)
-    BLOCK_D = dq_tiles["BLOCK_D"]
+    dq_tiles, dkdv_tiles = _backward_tiles(D, q.dtype, q.device, descriptors)
     delta = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
     dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
     dk = dv = None
-    with torch.cuda.device(q.get_device()):
-        def inputs(tiles):  # the tiles of q and do have BLOCK_M rows, those of k and v BLOCK_N
-            rows = (tiles[f"BLOCK_{axis}"] for axis in "MNNM")
-            pairs = zip((q, k, v, do), rows, strict=True)
-            return (_describe(x, r, BLOCK_D) if descriptors else x for x, r in pairs)
-
+    if need_dkdv:
+        dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
+        dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
+    if descriptors:  # all tiles of both kernels have 64 rows then
+        q, k, v, do = (_describe(x, 64, dq_tiles["BLOCK_D"]) for x in (q, k, v, do))
+    with torch.cuda.device(dq.get_device()):
         # Always, even if nobody asked for dq: dkdv needs its delta.
-        q_in, k_in, v_in, do_in = inputs(dq_tiles)
         _dq_kernel[(-(-N // dq_tiles["BLOCK_M"]) * B * HQ,)](
-            q_in, k_in, v_in, o, do_in, lse2, delta, dq, HQ, HKV, N, *strides, scale,
+            q, k, v, o, do, lse2, delta, dq, HQ, HKV, N, *strides, scale,
             D=D, CAUSAL=is_causal, RAGGED=N % dq_tiles["BLOCK_M"] != 0,
             GROUP=GROUP, **dq_tiles,
         )
         if need_dkdv:
-            dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
-            dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
             _dkdv_kernel[(-(-N // dkdv_tiles["BLOCK_N"]) * B * HKV,)](
-                *inputs(dkdv_tiles), lse2, delta, dk, dv, HQ, HKV, N, *strides, scale,
+                q, k, v, do, lse2, delta, dk, dv, HQ, HKV, N, *strides, scale,
                 D=D, CAUSAL=is_causal, RAGGED=N % dkdv_tiles["BLOCK_N"] != 0,
                 GROUP=GROUP, GROUPED=HQ != HKV, **dkdv_tiles,
             )

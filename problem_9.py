@@ -430,7 +430,8 @@ def _finish(
 
 @triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
 def _dq_kernel(
-    q_in, k_in, v_in, o_ptr, do_in, lse2_ptr, delta_ptr, dq_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, o_ptr, do_in, sink_logits_ptr, lse2_ptr, delta_ptr, dq_ptr, dsink_ptr,
+    HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -438,7 +439,7 @@ def _dq_kernel(
     scale, window_size, sink_size,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     MASK: tl.constexpr, RAGGED: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, GROUP: tl.constexpr,
-    SHORT: tl.constexpr,
+    SHORT: tl.constexpr, WANT_DSINK: tl.constexpr,
 ):
     """Fill BLOCK_M rows of dq, and of delta.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     tl.static_assert(BLOCK_M % BLOCK_N == 0)
@@ -466,6 +467,16 @@ def _dq_kernel(
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
     # END SOLUTION 9.7
     tl.store(delta_ptr + row, delta, mask=query < N)
+    if WANT_DSINK:
+        sink = tl.load(sink_logits_ptr + h).to(tl.float32)
+        # Step 9.8 -- These queries' share in the gradient of their head's sink logit.
+        #   dsink: one number, float32.  lse2 is in base 2, sink is not.  The shares of a head
+        #   are added up after the launch.
+        # BEGIN SOLUTION 9.8
+        p_sink = tl.math.exp2(sink / LN2 - lse2)
+        dsink = -tl.sum(p_sink * delta)
+        # END SOLUTION 9.8
+        tl.store(dsink_ptr + bh * num_tiles + start_m // BLOCK_M, dsink)
     scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
     if Q_IN_REGISTERS:  # as in the forward; do and delta doubled, too, double dS
@@ -541,18 +552,18 @@ def _dkdv_kernel(
     dk = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
 
-    # Step 9.8 -- Which query tiles see these keys?  The borders drawn at the top.
+    # Step 9.9 -- Which query tiles see these keys?  The borders drawn at the top.
     #   inner: first query not before any key of this tile.  last: one past the last query
     #   that sees any of them, at most N.  outer: one past the last that sees all of them,
     #   down to a multiple of BLOCK_M, not below inner.  diag_tiles: as in step 8.7.
     if MASK != "full":
-        # BEGIN SOLUTION 9.8
+        # BEGIN SOLUTION 9.9
         inner = start_n + BLOCK_N
         last = N if start_n < sink_size else tl.minimum(inner - 1 + window_size, N)
         outer = N if inner <= sink_size else tl.minimum(start_n + window_size, N)
         outer = tl.maximum(outer // BLOCK_M * BLOCK_M, inner)
         diag_tiles = tl.cdiv(tl.minimum(inner, N) - start_n, BLOCK_M)
-        # END SOLUTION 9.8
+        # END SOLUTION 9.9
     else:
         inner, last, diag_tiles = 0, N, 0
         outer = N // BLOCK_M * BLOCK_M
@@ -650,7 +661,7 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
 
 
 def _backward_tiles(
-    D: int, dtype: torch.dtype, device: torch.device, descriptors: bool, grouped: bool
+    D: int, dtype: torch.dtype, device: torch.device, descriptors: bool
 ) -> tuple[dict, dict]:
     """As _tiles, for the dq and the dkdv kernel, which hold two sums or two score tiles at once."""
     major = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 9
@@ -730,34 +741,35 @@ def _backward(q, k, v, sink_logits, o, lse2, do, window_size, sink_size, is_caus
     HKV = k.shape[1]
     strides = *q.stride(), *k.stride(), *v.stride(), *do.stride()
     descriptors = _can_describe(q, k, v, do)
-    dq_tiles, dkdv_tiles = _backward_tiles(D, q.dtype, q.device, descriptors, HQ != HKV)
-    BLOCK_D = dq_tiles["BLOCK_D"]
+    dq_tiles, dkdv_tiles = _backward_tiles(D, q.dtype, q.device, descriptors)
     mask = _mask(N, window_size, sink_size, is_causal)
     narrow = is_causal and window_size <= 128
     if narrow and descriptors:
         dq_tiles |= dict(num_stages=2)
-        dkdv_tiles |= dict(num_stages=3 if BLOCK_D == 64 else 2, PRODUCTS_FIRST=True)
+        dkdv_tiles |= dict(num_stages=3 if dq_tiles["BLOCK_D"] == 64 else 2, PRODUCTS_FIRST=True)
         dkdv_tiles.pop("maxnreg", None)
     delta = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
     dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
     dk = dv = dsink_logits = None
-    with torch.cuda.device(q.get_device()):
-        def inputs(tiles):  # the tiles of q and do have BLOCK_M rows, those of k and v BLOCK_N
-            rows = (tiles[f"BLOCK_{axis}"] for axis in "MNNM")
-            pairs = zip((q, k, v, do), rows, strict=True)
-            return (_describe(x, r, BLOCK_D) if descriptors else x for x, r in pairs)
-
+    if needs[1] or needs[2]:
+        dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
+        dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
+    dq_programs = -(-N // dq_tiles["BLOCK_M"])  # of a head
+    dsink_parts = delta  # never written
+    if needs[3]:
+        dsink_parts = torch.empty(B, HQ, dq_programs, device=q.device, dtype=torch.float32)
+    sinks = delta if sink_logits is None else sink_logits.contiguous()
+    if descriptors:  # all tiles of both kernels have 64 rows then
+        q, k, v, do = (_describe(x, 64, dq_tiles["BLOCK_D"]) for x in (q, k, v, do))
+    with torch.cuda.device(dq.get_device()):
         # Always, even if nobody asked for dq: dkdv and dsink_logits need its delta.
-        q_in, k_in, v_in, do_in = inputs(dq_tiles)
-        _dq_kernel[(-(-N // dq_tiles["BLOCK_M"]) * B * HQ,)](
-            q_in, k_in, v_in, o, do_in, lse2, delta, dq, HQ, HKV, N, *strides,
+        _dq_kernel[(dq_programs * B * HQ,)](
+            q, k, v, o, do, sinks, lse2, delta, dq, dsink_parts, HQ, HKV, N, *strides,
             scale, window_size, sink_size,
             D=D, MASK=mask, RAGGED=N % dq_tiles["BLOCK_M"] != 0, SHORT=narrow,
-            GROUP=GROUP, **dq_tiles,
+            WANT_DSINK=needs[3], GROUP=GROUP, **dq_tiles,
         )
         if needs[1] or needs[2]:
-            dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
-            dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
             BLOCK_N = dkdv_tiles["BLOCK_N"]
             tiles = -(-N // BLOCK_N)
             sink_tiles, parts = -(-sink_size // BLOCK_N), N // (window_size + BLOCK_N)
@@ -766,7 +778,7 @@ def _backward(q, k, v, sink_logits, o, lse2, do, window_size, sink_size, is_caus
 
             def launch(dk, dv, first_tile, num_tiles, rows_out, parts):
                 _dkdv_kernel[(num_tiles * B * HKV, parts)](
-                    *inputs(dkdv_tiles), lse2, delta, dk, dv, HQ, HKV, N, *strides,
+                    q, k, v, do, lse2, delta, dk, dv, HQ, HKV, N, *strides,
                     scale, window_size, sink_size, first_tile, num_tiles, rows_out,
                     D=D, MASK=mask, RAGGED=N % BLOCK_N != 0,
                     GROUP=GROUP, GROUPED=HQ != HKV, SPLIT=parts > 1, **dkdv_tiles,
@@ -778,17 +790,11 @@ def _backward(q, k, v, sink_logits, o, lse2, do, window_size, sink_size, is_caus
                 # Cut into parts of about that length, it has as many sums, which are added here.
                 parts, rows = min(parts, 32), sink_tiles * BLOCK_N
                 shape = 2, parts, B, HKV, rows, D
-                sums = torch.empty(shape, device=k.device, dtype=torch.float32)
+                sums = torch.empty(shape, device=dk.device, dtype=torch.float32)
                 launch(sums[0], sums[1], 0, sink_tiles, rows, parts)
                 dk[:, :, :rows], dv[:, :, :rows] = sums.sum(1)[..., :N, :]
     if needs[3]:
-        # Step 9.9 -- The gradient of the sink logits: a sum over batch and queries, per head.
-        #   dsink_logits (HQ,), in the dtype of sink_logits.  lse2, in base 2, and delta are
-        #   (B, HQ, N).
-        # BEGIN SOLUTION 9.9
-        p_sink = torch.exp2(sink_logits.float()[:, None] * LOG2E - lse2)
-        dsink_logits = -(p_sink * delta).sum(dim=(0, 2)).to(sink_logits.dtype)
-        # END SOLUTION 9.9
+        dsink_logits = dsink_parts.sum(dim=(0, 2)).to(sink_logits.dtype)
     return dq, dk, dv, dsink_logits
 
 
