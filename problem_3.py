@@ -5,27 +5,32 @@ operations a step, each a trip to device memory and back.  One kernel does the
 whole walk: q, m_i, l_i and acc stay in registers, and only k and v stream in.
 
 Who owns what.  As in problem 2, a program owns a tile of the output.  Here that
-is BLOCK_M rows of o and of lse, for one head of one batch entry, and it walks
-the keys:
+is BLOCK_M rows of o and of lse, or two such tiles, for one head of one batch
+entry, and it walks the keys:
 
-    program  ->  (batch b, head h, query tile)         grid: tiles * B * H
+    program  ->  (batch b, head h, query rows)         grid: tiles * B * H
                        start_n = 0        BLOCK_N      2 BLOCK_N
-    q tile     @     [ k tile 0 ]^T     [ k tile 1 ]^T   ...      m_i, l_i, acc
-    (BLOCK_M, D)     [ v tile 0 ]       [ v tile 1 ]     ...      in float32
+    q tile     @     [ k tile 0 ]^T     [ k tile 1 ]^T   ...      sums: acc, l_i,
+    (BLOCK_M, D)     [ v tile 0 ]       [ v tile 1 ]     ...      m_i, in float32
 
 No two programs write the same row, and no program waits for another.
 
 Base two.  The GPU has an instruction for 2^x, none for e^x, and exp(x) is
 2^(x log2 e).  So the scores are multiplied once by scale * log2(e) and all of
-the softmax runs in base 2; m_i is a maximum in those units.  lse goes out as a
+the softmax runs in base 2, m_i included.  lse goes out as a
 natural logarithm:  lse = (m_i + log2(l_i)) * ln 2.
 
 Edges.  N need not be a multiple of anything.  The last query tile may hang over
 the end: its extra rows load as 0 and are never stored.  The last key tile may
 hang over too: its extra keys would get the score 0, not -inf, and must be
-masked.  All other key tiles are whole and run without a mask, which spares the
-inner loop a comparison a score; hence two phases.  D is padded with zeros to a
-power of two, BLOCK_D, because tl.arange wants one.
+masked.  All other key tiles are whole and run without a mask; hence two phases.
+D is padded with zeros to a power of two, BLOCK_D, because tl.arange wants one.
+
+Fast on Hopper, D > 32 (given code).  A *tensor descriptor* tells the GPU's copy
+engine the shape and strides of a tensor once; tiles are then fetched by their
+coordinates, and what lies outside reads 0.  And a program takes two query tiles, q
+and q2, against every k and v: while the matrix units add p v of one, the softmax of
+the other runs.  l_i has 8 columns, which a thread can add to without asking others.
 
 Backward.  Given in this file, in tiled PyTorch, as in problem 1.  Problem 8
 turns it into kernels.

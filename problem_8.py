@@ -17,13 +17,13 @@ queries.  One kernel that walks tiles of S would have to add to one of them from
 many programs at once, with atomics: slower, and different in the last bits from
 run to run.  So the walk is done twice, each time owning what it sums into:
 
-    kernel   owns                         walks                     recomputes
-    delta    BLOCK_M entries of delta     nothing                   -
-    dq       BLOCK_M rows of dq           keys, as in the forward   S, dP
-    dkdv     BLOCK_N rows of dk and dv    queries, and the heads    S^T, dP^T
-                                          of the group
+    kernel   owns                           walks                     recomputes
+    dq       BLOCK_M rows of dq and delta   keys, as in the forward   S, dP
+    dkdv     BLOCK_N rows of dk and dv      queries, and the heads    S^T, dP^T
+                                            of the group
 
-Seven products instead of five, no atomics, the same bits every time.
+Seven products instead of five, no atomics, the same bits every time.  dq runs first:
+dkdv needs its delta.
 
 Transposed.  dkdv needs P^T and dS^T as left factors.  It computes them that way
 from the start, S^T = k q^T and dP^T = v do^T, so nothing is transposed in registers.
@@ -37,12 +37,13 @@ Causal, seen from the keys: key j is seen by queries j ... N - 1.
     k tile 0   [ diag | full | full | full ]     the walk begins at the diagonal
     k tile 1   [      | diag | full | full ]
 
-Edges.  Rows past the end load q = do = 0 and lse = +inf, hence P = exp(-inf) = 0.
+Edges.  Rows past the end load q = do = 0 and lse2 = +inf, hence P = 2^(-inf) = 0.
+lse2 is lse in base 2, as the forward leaves it: nothing is gained by going back to e.
 
 New here: steps 8.2 to 8.7.  Step 8.1 is what you wrote in problem 3.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
-            lse, delta: (B, HQ, N), float32
+            lse2, delta: (B, HQ, N), float32
 Dtypes      as in problem 3; P and dS are rounded to the input dtype before their products.
 
 Check       python autograder_optional.py --p8

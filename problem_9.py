@@ -38,14 +38,14 @@ i - j < W or j < S.  Problem 7 drew it row by row; dkdv walks it column by colum
                  border: its first key's window, or N if all keys are sinks
 
 So the work of dkdv is O(N (W + S)) like that of the forward, and dq walks the
-forward's own phases.  window_size=None is a window of N: the same code.  A tile
+forward's own phases.  window_size=None is a window of N, with MASK "causal".  A tile
 that holds a sink is walked by all later queries, alone of its kind; its walk is
 cut into parts that run side by side (given code, in _backward).
 
 New here: steps 9.1, 9.6, 9.8 and 9.9.  The others are carried over from problems 7 and 8.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
-            lse, delta: (B, HQ, N), float32    sink_logits: (HQ,)
+            lse2, delta: (B, HQ, N), float32    sink_logits: (HQ,)
 Dtypes      as in problem 8; sink_logits any float dtype, its gradient in the same.
 
 Check       python autograder_optional.py --p9
@@ -752,8 +752,8 @@ def _backward(q, k, v, sink_logits, o, lse2, do, window_size, sink_size, is_caus
     dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
     dk = dv = dsink_logits = None
     if needs[1] or needs[2]:
-        dk = torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype)
-        dv = torch.empty(B, HKV, N, D, device=v.device, dtype=v.dtype)
+        dkdv = torch.empty(2, B, HKV, N, D, device=k.device, dtype=k.dtype)
+        dk, dv = dkdv.unbind()
     dq_programs = -(-N // dq_tiles["BLOCK_M"])  # of a head
     dsink_parts = delta  # never written
     if needs[3]:
@@ -790,9 +790,9 @@ def _backward(q, k, v, sink_logits, o, lse2, do, window_size, sink_size, is_caus
                 # Cut into parts of about that length, it has as many sums, which are added here.
                 parts, rows = min(parts, 32), sink_tiles * BLOCK_N
                 shape = 2, parts, B, HKV, rows, D
-                sums = torch.empty(shape, device=dk.device, dtype=torch.float32)
-                launch(sums[0], sums[1], 0, sink_tiles, rows, parts)
-                dk[:, :, :rows], dv[:, :, :rows] = sums.sum(1)[..., :N, :]
+                sums = torch.empty(shape, device=dkdv.device, dtype=torch.float32)
+                launch(*sums.unbind(), 0, sink_tiles, rows, parts)
+                dkdv[:, :, :, :rows] = sums.sum(1)[..., :N, :]
     if needs[3]:
         dsink_logits = dsink_parts.sum(dim=(0, 2)).to(sink_logits.dtype)
     return dq, dk, dv, dsink_logits

@@ -96,13 +96,15 @@ def test_more_heads_than_a_grid_axis_holds(stage):
         assert torch.equal(x[-1:, -1:], y)
 
 
+@pytest.mark.parametrize("D", [16, 64])  # fetched through pointers; through descriptors
 @pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
-def test_offsets_past_two_to_the_31_are_right(stage):
+def test_offsets_past_two_to_the_31_are_right(stage, D):
     # Rows 2**26 elements apart: row 100 starts past 2**32 elements.
-    storage = torch.empty(2**26 * 100 + 64 * 4, device="cuda", dtype=torch.float16)
+    step = 2**26
+    storage = torch.empty(step * 100 + D * 4, device="cuda", dtype=torch.float16)
     far = [
-        storage[64 * i :].as_strided((1, 1, 101, 64), (0, 0, 2**26, 1)).copy_(
-            torch.randn(1, 1, 101, 64, device="cuda")
+        storage[D * i :].as_strided((1, 1, 101, D), (step * 128, step * 128, step, 1)).copy_(
+            torch.randn(1, 1, 101, D, device="cuda")
         )
         for i in range(4)
     ]
@@ -113,3 +115,20 @@ def test_offsets_past_two_to_the_31_are_right(stage):
     want = _run(STAGES[stage], near[:3], near[3])
     for x, y in zip(got, want, strict=True):
         assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
+def test_pointers_and_descriptors_agree(stage):
+    # The same numbers, once as the copy engine takes them and once beside an odd offset.
+    inputs = _inputs(H=8, N=500)
+    do = torch.randn_like(inputs[0])
+    odd = []
+    for x in (*inputs, do):
+        storage = torch.empty(x.numel() + 1, device="cuda", dtype=x.dtype)
+        odd.append(storage[1:].view(x.shape).copy_(x.detach()))
+    for x in odd[:3]:
+        x.requires_grad_()
+    want = _run(STAGES[stage], inputs, do)
+    got = _run(STAGES[stage], odd[:3], odd[3])
+    for x, y in zip(got, want, strict=True):
+        assert (x - y).float().norm() <= 4e-3 * y.float().norm()

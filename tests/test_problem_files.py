@@ -21,11 +21,18 @@ def _definition(n: int, name: str) -> str:
     ("name", "stages"),
     [
         ("_recompute_backward", (3, 4, 5, 6, 7)),  # the given backward
-        ("_load_rows", (3, 4, 5, 6, 7, 8, 9)),
+        ("_head", (3, 4, 5, 8)),
+        ("_head", (6, 7, 9)),  # with several heads in a tile
+        ("_load_rows", (3, 4, 5, 8)),
+        ("_load_rows", (6, 7, 9)),
+        ("_store_rows", (3, 4, 5, 8)),
+        ("_store_rows", (6, 7, 9)),
+        ("_partial_sums", (3, 4, 5, 6, 7, 8, 9)),
+        ("_can_describe", (3, 4, 5, 6, 7, 8, 9)),
+        ("_describe", (3, 4, 5, 6, 7, 8, 9)),
         ("_tiles", (3, 4, 5, 6, 7, 8, 9)),
         ("_backward_tiles", (8, 9)),
         ("_longest_first", (4, 5, 8, 9)),
-        ("_head", (8, 9)),
         ("_check", (5, 6, 7, 8, 9)),
     ],
 )
