@@ -181,7 +181,7 @@ def _attend_tile(
     if TWO_TILES:
         s2 = _scores(q2, k, key, N, EDGE)
     p, alpha, l_i, m_i = _softmax(s, l_i, m_i, scale_log2e)
-    # v is read only now: earlier, it would need registers (D = 64: 1.18 instead of 1.09 ms).
+    # v is read only now: earlier, it would need registers, or shared memory of its own.
     v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, EDGE)
     acc = _add_values(acc, p, alpha, v)
     if TWO_TILES:
@@ -302,7 +302,10 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
     BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
     options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
-    if descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
+    if descriptors and BLOCK_D == 128:  # three programs a multiprocessor instead of stages
+        BLOCK_M, BLOCK_N = 64, 128
+        options |= dict(num_stages=1, maxnreg=168)
+    elif descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
         BLOCK_M, BLOCK_N = 64, 64
         if BLOCK_D == 16:
             options["maxnreg"] = 96  # registers a thread: five programs fit a multiprocessor
@@ -329,24 +332,23 @@ def _forward(q, k, v):
     strides = *q.stride(), *k.stride(), *v.stride()
     descriptors = _can_describe(q, k, v)
     tiles = _tiles(D, q.dtype, q.device, descriptors)
-    if descriptors and tiles["BLOCK_D"] == 64:
+    two_tiles = descriptors and tiles["BLOCK_D"] == 64
+    if two_tiles:
         tiles |= dict(BLOCK_N=128)
-    elif tiles.get("maxnreg"):  # D = 16: four programs with wide tiles, 0.106 instead of 0.111 ms
+    elif tiles.get("maxnreg") == 96:  # D = 16: four programs with wide tiles, 0.104, not 0.111 ms
         tiles |= dict(BLOCK_N=128, maxnreg=128)
     ragged = N % tiles["BLOCK_N"] != 0
-    # q in registers spares shared memory, but needs the last of the registers.
-    q_in_registers = descriptors and tiles["BLOCK_D"] == 64 and not ragged
-    if descriptors and not q_in_registers:
+    if two_tiles and ragged:  # its second loop takes the registers that q and a stage would need
         tiles |= dict(num_stages=2)
     if descriptors:
         BLOCK_D, BLOCK_N = tiles["BLOCK_D"], tiles["BLOCK_N"]
         q = _describe(q, tiles["BLOCK_M"], BLOCK_D)
         k, v = _describe(k, BLOCK_N, BLOCK_D), _describe(v, BLOCK_N, BLOCK_D)
-    rows = tiles["BLOCK_M"] * (2 if descriptors else 1)
+    rows = tiles["BLOCK_M"] * (2 if two_tiles else 1)
     with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
         _fwd_kernel[(-(-N // rows) * B * H,)](
             q, k, v, o, lse, H, N, *strides, LOG2E / math.sqrt(D), D=D,
-            RAGGED=ragged, TWO_TILES=descriptors, Q_IN_REGISTERS=q_in_registers, **tiles,
+            RAGGED=ragged, TWO_TILES=two_tiles, Q_IN_REGISTERS=two_tiles and not ragged, **tiles,
         )
     return o, lse
 

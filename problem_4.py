@@ -123,15 +123,16 @@ def _partial_sums(p):
 def _attend_tile(
     sums, q, k_head, v_head, query, start_n, scale_log2e, N,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr,
-    EDGE: tl.constexpr, RAGGED: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr,
 ):
     """Walk one key tile: sums (acc, l_i, m_i) -> sums.  EDGE tiles are masked."""
     acc, l_i, m_i = sums
     key = start_n + tl.arange(0, BLOCK_N)
     k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
-    v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    if not LATE_V:
+        v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
 
-    # Step 4.2 -- Carried over: steps 3.2 to 3.4, with the mask between the scores and the softmax.
+    # Step 4.2 -- Carried over: steps 3.2 and 3.3, with the mask between scores and softmax.
     # BEGIN SOLUTION 4.2
     s = tl.dot(q, tl.trans(k))
     if EDGE:
@@ -140,8 +141,11 @@ def _attend_tile(
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
     alpha = tl.math.exp2(m_i - m_new)
     l_i = l_i * alpha[:, None] + _partial_sums(p)
-    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
     # END SOLUTION 4.2
+
+    if LATE_V:  # into the shared memory that k has left
+        v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
     return acc, l_i, m_new
 
 
@@ -168,13 +172,12 @@ def _fwd_kernel(
     stride_vb, stride_vh, stride_vn, stride_vd,
     scale_log2e,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    RAGGED: tl.constexpr, Q_IN_REGISTERS: tl.constexpr,
+    RAGGED: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, LATE_V: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * H,).
 
     RAGGED: N is no multiple of BLOCK_M.
     """
-    tl.static_assert(BLOCK_M % BLOCK_N == 0)  # the diagonal begins at a tile's border
     num_tiles = tl.cdiv(N, BLOCK_M)
     turn, bh = _longest_first(num_tiles, GROUP)
     start_m = (num_tiles - 1 - turn) * BLOCK_M  # the last queries see the most keys
@@ -195,19 +198,21 @@ def _fwd_kernel(
     sums = acc, l_i, m_i
 
     # Step 4.3 -- Two phases: tiles before the diagonal, then the tiles the mask cuts through.
-    #   end: one past the last key that any existing row of this tile sees.  EDGE is False
-    #   in phase 1 and True in phase 2; only phase 2 can be RAGGED, phase 1 never is.
+    #   diag: first key of phase 2, start_m down to a tile's border.  end: one past the last key
+    #   that any existing row of this tile sees.  EDGE is False in phase 1 and True in phase 2;
+    #   only phase 2 can be RAGGED, phase 1 never is.  LATE_V is handed through.
     # BEGIN SOLUTION 4.3
-    for start_n in range(0, start_m, BLOCK_N):  # keys 0 ... start_m - 1
+    diag = start_m // BLOCK_N * BLOCK_N
+    for start_n in range(0, diag, BLOCK_N):  # keys 0 ... diag - 1
         sums = _attend_tile(
             sums, q, k_head, v_head, query, start_n, scale_log2e, N,
-            BLOCK_N, BLOCK_D, D, False, False,
+            BLOCK_N, BLOCK_D, D, False, False, LATE_V,
         )
     end = tl.minimum(start_m + BLOCK_M, N)
-    for start_n in range(start_m, end, BLOCK_N):  # keys start_m ... end - 1
+    for start_n in range(diag, end, BLOCK_N):  # keys diag ... end - 1
         sums = _attend_tile(
             sums, q, k_head, v_head, query, start_n, scale_log2e, N,
-            BLOCK_N, BLOCK_D, D, True, RAGGED,
+            BLOCK_N, BLOCK_D, D, True, RAGGED, LATE_V,
         )
     # END SOLUTION 4.3
 
@@ -249,7 +254,10 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
     BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
     options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
-    if descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
+    if descriptors and BLOCK_D == 128:  # three programs a multiprocessor instead of stages
+        BLOCK_M, BLOCK_N = 64, 128
+        options |= dict(num_stages=1, maxnreg=168)
+    elif descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
         BLOCK_M, BLOCK_N = 64, 64
         if BLOCK_D == 16:
             options["maxnreg"] = 96  # registers a thread: five programs fit a multiprocessor
@@ -276,6 +284,7 @@ def _forward(q, k, v):
     strides = *q.stride(), *k.stride(), *v.stride()
     descriptors = _can_describe(q, k, v)
     tiles = _tiles(D, q.dtype, q.device, descriptors)
+    unstaged = tiles["num_stages"] == 1
     if descriptors:
         BLOCK_D, BLOCK_N = tiles["BLOCK_D"], tiles["BLOCK_N"]
         q = _describe(q, tiles["BLOCK_M"], BLOCK_D)
@@ -283,7 +292,8 @@ def _forward(q, k, v):
     with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
         _fwd_kernel[(-(-N // tiles["BLOCK_M"]) * B * H,)](
             q, k, v, o, lse, H, N, *strides, LOG2E / math.sqrt(D), D=D,
-            RAGGED=N % tiles["BLOCK_M"] != 0, Q_IN_REGISTERS=descriptors, **tiles,
+            RAGGED=N % tiles["BLOCK_M"] != 0, Q_IN_REGISTERS=descriptors and not unstaged,
+            LATE_V=unstaged, **tiles,
         )
     return o, lse
 

@@ -112,11 +112,11 @@ def _store_rows(
 def _keep(query, key, window_size, sink_size):
     """(BLOCK_M, BLOCK_N) booleans: which keys each query sees."""
     # Step 7.1 -- The window, or a sink; never a key after the query.
-    #   age as in problem 6.  A union, so a key that is both counts once.
+    #   age: how many positions before its query a key stands.  A union: a key that is both
+    #   counts once.
     # BEGIN SOLUTION 7.1
-    near = key[None, :] > (query - window_size)[:, None]
-    sink = (key < sink_size)[None, :]
-    keep = (key[None, :] <= query[:, None]) & (near | sink)
+    age = query[:, None] - key[None, :]
+    keep = (age >= 0) & ((age < window_size) | (key < sink_size)[None, :])
     # END SOLUTION 7.1
     return keep
 
@@ -152,28 +152,22 @@ def _softmax(s, l_i, m_i, scale_log2e, EDGE: tl.constexpr):
 
 @triton.jit
 def _attend_tile(
-    sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N, window_size, sink_size,
+    sums, q, k_head, v_head, query, start_n, scale_log2e, N, window_size, sink_size,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr,
-    PAIR: tl.constexpr, EDGE: tl.constexpr, RAGGED: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr,
 ):
-    """Walk one key tile: sums (acc, l_i, m_i) of q -> sums; in a PAIR those of q2, too."""
+    """Walk one key tile: sums (acc, l_i, m_i) -> sums.  EDGE tiles are masked."""
     acc, l_i, m_i = sums
-    acc2, l_i2, m_i2 = sums2
     key = start_n + tl.arange(0, BLOCK_N)
     k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
-    s = _scores(q, k, query, key, window_size, sink_size, EDGE)
-    if PAIR:
-        s2 = _scores(q2, k, query, key, window_size, sink_size, EDGE)
-    else:
+    if not LATE_V:
         v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    s = _scores(q, k, query, key, window_size, sink_size, EDGE)
     p, alpha, l_i, m_i = _softmax(s, l_i, m_i, scale_log2e, EDGE)
-    if PAIR:  # v is read only now: earlier, it would need registers
+    if LATE_V:  # into the shared memory that k has left
         v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
-    if PAIR:
-        p2, alpha2, l_i2, m_i2 = _softmax(s2, l_i2, m_i2, scale_log2e, EDGE)
-        acc2 = tl.dot(p2.to(v.dtype), v, acc2 * alpha2[:, None])
-    return (acc, l_i, m_i), (acc2, l_i2, m_i2)
+    return acc, l_i, m_i
 
 
 # ------------------------------------------------------------------- kernel
@@ -185,18 +179,16 @@ def _fwd_kernel(
     stride_vb, stride_vh, stride_vn, stride_vd,
     scale_log2e, window_size, sink_size,
     D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
-    RAGGED: tl.constexpr, PAIR: tl.constexpr, Q_IN_REGISTERS: tl.constexpr,
+    RAGGED: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, LATE_V: tl.constexpr,
     HEADS: tl.constexpr, SHORT: tl.constexpr,
 ):
-    """Fill ROWS rows of o and lse for HEADS heads of a group, with PAIR for twice as many.
+    """Fill ROWS rows of o and lse for HEADS heads of a group.
 
-    Grid: (cdiv(N, ROWS) * B * HQ / heads,).  RAGGED: N is no multiple of ROWS.
+    Grid: (cdiv(N, ROWS) * B * HQ / HEADS,).  RAGGED: N is no multiple of ROWS.
     """
-    tl.static_assert(SHORT or ROWS % BLOCK_N == 0)  # the diagonal begins at a tile's border
     num_tiles = tl.cdiv(N, ROWS)
     start_m = tl.program_id(0) % num_tiles * ROWS
-    heads = 2 * HEADS if PAIR else HEADS
-    bh = tl.program_id(0) // num_tiles * heads
+    bh = tl.program_id(0) // num_tiles * HEADS
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
@@ -208,26 +200,22 @@ def _fwd_kernel(
     i = tl.arange(0, HEADS * ROWS)
     query = start_m + i % ROWS
     q = _load_rows(q_head, start_m, N, ROWS, BLOCK_D, D, RAGGED, HEADS)
-    q2 = q
-    if PAIR:  # the next head of the group, at the same positions
-        q_head2 = _head(q_in, b, h + 1, stride_qb, stride_qh, stride_qn, stride_qd)
-        q2 = _load_rows(q_head2, start_m, N, ROWS, BLOCK_D, D, RAGGED, HEADS)
     if Q_IN_REGISTERS:  # an exact doubling: what comes from arithmetic, not a load, stays there
-        q, q2, scale_log2e = q + q, q2 + q2, scale_log2e * 0.5
+        q, scale_log2e = q + q, scale_log2e * 0.5
     acc = tl.zeros([HEADS * ROWS, BLOCK_D], dtype=tl.float32)
     l_i = tl.zeros([HEADS * ROWS, 8], dtype=tl.float32)
     m_i = tl.full([HEADS * ROWS], float("-inf"), dtype=tl.float32)
-    sums, sums2 = (acc, l_i, m_i), (acc, l_i, m_i)
+    sums = acc, l_i, m_i
 
     end = tl.minimum(start_m + ROWS, N)
     if SHORT:  # a window of a few tiles is all edge: one masked walk
         first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
         inner, diag = end, end
     else:
-        diag = start_m
+        diag = start_m // BLOCK_N * BLOCK_N
         first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
         inner = tl.cdiv(tl.maximum(start_m + ROWS - window_size, 0), BLOCK_N) * BLOCK_N
-        inner = tl.minimum(inner, start_m)
+        inner = tl.minimum(inner, diag)
 
     # Step 7.3 -- The sinks that lie before the window's first tile.
     #   sink_end: one past the last key of this phase.  A masked walk from 0; it must not
@@ -235,34 +223,32 @@ def _fwd_kernel(
     # BEGIN SOLUTION 7.3
     sink_end = tl.minimum(sink_size, first)
     for start_n in range(0, sink_end, BLOCK_N):  # the sinks
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
             window_size, sink_size,
-            BLOCK_N, BLOCK_D, D, PAIR, True, RAGGED or SHORT,
+            BLOCK_N, BLOCK_D, D, True, RAGGED or SHORT, LATE_V,
         )
     # END SOLUTION 7.3
     for start_n in range(first, inner, BLOCK_N):  # the left edge
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
             window_size, sink_size,
-            BLOCK_N, BLOCK_D, D, PAIR, True, RAGGED or SHORT,
+            BLOCK_N, BLOCK_D, D, True, RAGGED or SHORT, LATE_V,
         )
     for start_n in range(inner, diag, BLOCK_N):  # the interior
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
             window_size, sink_size,
-            BLOCK_N, BLOCK_D, D, PAIR, False, False,
+            BLOCK_N, BLOCK_D, D, False, False, LATE_V,
         )
     for start_n in range(diag, end, BLOCK_N):  # the diagonal
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
             window_size, sink_size,
-            BLOCK_N, BLOCK_D, D, PAIR, True, RAGGED,
+            BLOCK_N, BLOCK_D, D, True, RAGGED, LATE_V,
         )
 
     _finish(sums, o_ptr, lse_ptr, bh, start_m, N, ROWS, BLOCK_D, D, HEADS)
-    if PAIR:
-        _finish(sums2, o_ptr, lse_ptr, bh + 1, start_m, N, ROWS, BLOCK_D, D, HEADS)
 
 
 @triton.jit
@@ -311,7 +297,10 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
     BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
     options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
-    if descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
+    if descriptors and BLOCK_D == 128:  # three programs a multiprocessor instead of stages
+        BLOCK_M, BLOCK_N = 64, 128
+        options |= dict(num_stages=1, maxnreg=168)
+    elif descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
         BLOCK_M, BLOCK_N = 64, 64
         if BLOCK_D == 16:
             options["maxnreg"] = 96  # registers a thread: five programs fit a multiprocessor
@@ -340,11 +329,9 @@ def _forward(q, k, v, window_size, sink_size):
     short = window_size <= 128 and HQ // HKV % 8 == 0  # eight heads fill a tile's rows
     descriptors = not short and _can_describe(q, k, v)
     tiles = _tiles(D, q.dtype, q.device, descriptors)
-    pair = descriptors and tiles["BLOCK_D"] == 128 and HQ // HKV % 2 == 0
-    if pair:
-        tiles |= dict(num_stages=2)  # shared memory for two programs a multiprocessor
     if window_size <= 128:  # a short walk is mostly edges: narrow tiles mask less of them away
         tiles |= dict(BLOCK_N=min(32, tiles["BLOCK_N"]), num_stages=3)
+    unstaged = tiles["num_stages"] == 1
     rows = tiles.pop("BLOCK_M")
     if short:
         tiles.pop("maxnreg", None)
@@ -354,12 +341,13 @@ def _forward(q, k, v, window_size, sink_size):
         q = _describe(q, rows, BLOCK_D)
         k, v = _describe(k, BLOCK_N, BLOCK_D), _describe(v, BLOCK_N, BLOCK_D)
     heads = 8 if short else 1
-    programs = -(-N // rows) * B * HQ // (2 if pair else heads)
+    programs = -(-N // rows) * B * HQ // heads
     with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
         _fwd_kernel[(programs,)](
             q, k, v, o, lse, HQ, HKV, N, *strides, LOG2E / math.sqrt(D),
             min(window_size, N), min(sink_size, N), D=D, ROWS=rows, RAGGED=N % rows != 0,
-            PAIR=pair, Q_IN_REGISTERS=descriptors and not pair, HEADS=heads, SHORT=short, **tiles,
+            Q_IN_REGISTERS=descriptors and not unstaged, HEADS=heads, SHORT=short,
+            LATE_V=unstaged, **tiles,
         )
     return o, lse
 

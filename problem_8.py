@@ -152,28 +152,22 @@ def _softmax(s, l_i, m_i, scale_log2e):
 
 @triton.jit
 def _attend_tile(
-    sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+    sums, q, k_head, v_head, query, start_n, scale_log2e, N,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
-    PAIR: tl.constexpr, EDGE: tl.constexpr, RAGGED: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr,
 ):
-    """Forward, one key tile: sums (acc, l_i, m_i) of q -> sums; in a PAIR those of q2, too."""
+    """Forward, one key tile: sums (acc, l_i, m_i) -> sums.  EDGE tiles are masked."""
     acc, l_i, m_i = sums
-    acc2, l_i2, m_i2 = sums2
     key = start_n + tl.arange(0, BLOCK_N)
     k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
-    s = _scores(q, k, query, key, N, CAUSAL, EDGE)
-    if PAIR:
-        s2 = _scores(q2, k, query, key, N, CAUSAL, EDGE)
-    else:
+    if not LATE_V:
         v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    s = _scores(q, k, query, key, N, CAUSAL, EDGE)
     p, alpha, l_i, m_i = _softmax(s, l_i, m_i, scale_log2e)
-    if PAIR:  # v is read only now: earlier, it would need registers
+    if LATE_V:  # into the shared memory that k has left
         v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
-    if PAIR:
-        p2, alpha2, l_i2, m_i2 = _softmax(s2, l_i2, m_i2, scale_log2e)
-        acc2 = tl.dot(p2.to(v.dtype), v, acc2 * alpha2[:, None])
-    return (acc, l_i, m_i), (acc2, l_i2, m_i2)
+    return acc, l_i, m_i
 
 
 @triton.jit
@@ -282,19 +276,16 @@ def _fwd_kernel(
     stride_vb, stride_vh, stride_vn, stride_vd,
     scale_log2e,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr, RAGGED: tl.constexpr, PAIR: tl.constexpr, Q_IN_REGISTERS: tl.constexpr,
+    CAUSAL: tl.constexpr, RAGGED: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, LATE_V: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Fill BLOCK_M rows of o and lse2, with PAIR for two heads.
+    """Fill BLOCK_M rows of o and lse2.
 
-    Grid: (cdiv(N, BLOCK_M) * B * HQ / heads,).  RAGGED: N is no multiple of BLOCK_M.
+    Grid: (cdiv(N, BLOCK_M) * B * HQ,).  RAGGED: N is no multiple of BLOCK_M.
     """
-    tl.static_assert(BLOCK_M % BLOCK_N == 0)  # the diagonal begins at a tile's border
     num_tiles = tl.cdiv(N, BLOCK_M)
-    heads = 2 if PAIR else 1
     turn, bh = _longest_first(num_tiles, GROUP)
     start_m = (num_tiles - 1 - turn) * BLOCK_M  # the last queries see the most keys
-    bh *= heads
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
@@ -305,34 +296,28 @@ def _fwd_kernel(
     scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
     query = start_m + tl.arange(0, BLOCK_M)
     q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
-    q2 = q
-    if PAIR:  # the next head of the group, at the same positions
-        q_head2 = _head(q_in, b, h + 1, stride_qb, stride_qh, stride_qn, stride_qd)
-        q2 = _load_rows(q_head2, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     if Q_IN_REGISTERS:  # an exact doubling: what comes from arithmetic, not a load, stays there
-        q, q2, scale_log2e = q + q, q2 + q2, scale_log2e * 0.5
+        q, scale_log2e = q + q, scale_log2e * 0.5
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     l_i = tl.zeros([BLOCK_M, 8], dtype=tl.float32)
     m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
-    sums, sums2 = (acc, l_i, m_i), (acc, l_i, m_i)
+    sums = acc, l_i, m_i
 
-    edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N  # first key that needs the mask
+    edge = (start_m if CAUSAL else N) // BLOCK_N * BLOCK_N  # first key that needs the mask
     for start_n in range(0, edge, BLOCK_N):  # keys every row sees
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
-            BLOCK_N, BLOCK_D, D, CAUSAL, PAIR, False, False,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
+            BLOCK_N, BLOCK_D, D, CAUSAL, False, False, LATE_V,
         )
     if CAUSAL or RAGGED:
         end = tl.minimum(start_m + BLOCK_M, N) if CAUSAL else N
         for start_n in range(edge, end, BLOCK_N):  # the diagonal, or the ragged tail
-            sums, sums2 = _attend_tile(
-                sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
-                BLOCK_N, BLOCK_D, D, CAUSAL, PAIR, True, RAGGED,
+            sums = _attend_tile(
+                sums, q, k_head, v_head, query, start_n, scale_log2e, N,
+                BLOCK_N, BLOCK_D, D, CAUSAL, True, RAGGED, LATE_V,
             )
 
     _finish(sums, o_ptr, lse2_ptr, bh, start_m, N, BLOCK_M, BLOCK_D, D)
-    if PAIR:
-        _finish(sums2, o_ptr, lse2_ptr, bh + 1, start_m, N, BLOCK_M, BLOCK_D, D)
 
 
 @triton.jit
@@ -395,7 +380,7 @@ def _dq_kernel(
         scale_log2e, scale = scale_log2e * 0.5, scale * 0.5
     dq = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
 
-    edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N  # the bounds of the forward
+    edge = (start_m if CAUSAL else N) // BLOCK_N * BLOCK_N  # the bounds of the forward
     for start_n in range(0, edge, BLOCK_N):
         dq = _dq_tile(
             dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, N,
@@ -518,7 +503,10 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
     BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
     options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
-    if descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
+    if descriptors and BLOCK_D == 128:  # three programs a multiprocessor instead of stages
+        BLOCK_M, BLOCK_N = 64, 128
+        options |= dict(num_stages=1, maxnreg=168)
+    elif descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
         BLOCK_M, BLOCK_N = 64, 64
         if BLOCK_D == 16:
             options["maxnreg"] = 96  # registers a thread: five programs fit a multiprocessor
@@ -571,21 +559,19 @@ def _forward(q, k, v, is_causal, scale):
     strides = *q.stride(), *k.stride(), *v.stride()
     descriptors = _can_describe(q, k, v)
     tiles = _tiles(D, q.dtype, q.device, descriptors)
-    pair = descriptors and tiles["BLOCK_D"] == 128 and HQ // HKV % 2 == 0
-    if pair:
-        tiles |= dict(num_stages=2)  # shared memory for two programs a multiprocessor
+    unstaged = tiles["num_stages"] == 1
     if descriptors:
         BLOCK_D, BLOCK_N = tiles["BLOCK_D"], tiles["BLOCK_N"]
         q = _describe(q, tiles["BLOCK_M"], BLOCK_D)
         k, v = _describe(k, BLOCK_N, BLOCK_D), _describe(v, BLOCK_N, BLOCK_D)
-    programs = -(-N // tiles["BLOCK_M"]) * B * HQ // (2 if pair else 1)
+    programs = -(-N // tiles["BLOCK_M"]) * B * HQ
     with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
         _fwd_kernel[(programs,)](
             q, k, v, o, lse2, HQ, HKV, N, *strides, scale * LOG2E, D=D, CAUSAL=is_causal,
-            RAGGED=N % tiles["BLOCK_M"] != 0, PAIR=pair,
+            RAGGED=N % max(tiles["BLOCK_M"], tiles["BLOCK_N"]) != 0,
             # Without the second loop of the causal mask ptxas mixes up the registers of q and p.
-            Q_IN_REGISTERS=descriptors and is_causal and not pair,
-            GROUP=GROUP // (2 if pair else 1), **tiles,
+            Q_IN_REGISTERS=descriptors and is_causal and not unstaged,
+            GROUP=GROUP, LATE_V=unstaged, **tiles,
         )
     return o, lse2
 

@@ -140,7 +140,8 @@ def _keep(query, key, N, window_size, sink_size, MASK: tl.constexpr):
     elif MASK == "window":
         keep = (key <= query) & (key > query - window_size)
     else:
-        keep = (key <= query) & ((key > query - window_size) | (key < sink_size))
+        age = query - key
+        keep = (age >= 0) & ((age < window_size) | (key < sink_size))
     # END SOLUTION 9.1
     return keep
 
@@ -160,7 +161,7 @@ def _phases(
         diag = N // BLOCK_N * BLOCK_N
         end = N
     else:
-        diag = start_m
+        diag = start_m // BLOCK_N * BLOCK_N
         end = tl.minimum(start_m + ROWS, N)
     if SHORT:  # a window of a few tiles is all edge: one masked walk
         first = tl.maximum(start_m - window_size + 1, 0)
@@ -173,7 +174,7 @@ def _phases(
         # BEGIN SOLUTION 9.2
         first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
         inner = tl.cdiv(tl.maximum(start_m + ROWS - window_size, 0), BLOCK_N) * BLOCK_N
-        inner = tl.minimum(inner, start_m)
+        inner = tl.minimum(inner, diag)
         sink_end = tl.minimum(sink_size, first)
         # END SOLUTION 9.2
     return sink_end, first, inner, diag, end
@@ -211,28 +212,22 @@ def _softmax(s, l_i, m_i, scale_log2e, EDGE: tl.constexpr):
 
 @triton.jit
 def _attend_tile(
-    sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N, window_size, sink_size,
+    sums, q, k_head, v_head, query, start_n, scale_log2e, N, window_size, sink_size,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
-    PAIR: tl.constexpr, EDGE: tl.constexpr, RAGGED: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr,
 ):
-    """Forward, one key tile: sums (acc, l_i, m_i) of q -> sums; in a PAIR those of q2, too."""
+    """Forward, one key tile: sums (acc, l_i, m_i) -> sums.  EDGE tiles are masked."""
     acc, l_i, m_i = sums
-    acc2, l_i2, m_i2 = sums2
     key = start_n + tl.arange(0, BLOCK_N)
     k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
-    s = _scores(q, k, query, key, N, window_size, sink_size, MASK, EDGE)
-    if PAIR:
-        s2 = _scores(q2, k, query, key, N, window_size, sink_size, MASK, EDGE)
-    else:
+    if not LATE_V:
         v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    s = _scores(q, k, query, key, N, window_size, sink_size, MASK, EDGE)
     p, alpha, l_i, m_i = _softmax(s, l_i, m_i, scale_log2e, EDGE)
-    if PAIR:  # v is read only now: earlier, it would need registers
+    if LATE_V:  # into the shared memory that k has left
         v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
-    if PAIR:
-        p2, alpha2, l_i2, m_i2 = _softmax(s2, l_i2, m_i2, scale_log2e, EDGE)
-        acc2 = tl.dot(p2.to(v.dtype), v, acc2 * alpha2[:, None])
-    return (acc, l_i, m_i), (acc2, l_i2, m_i2)
+    return acc, l_i, m_i
 
 
 @triton.jit
@@ -329,20 +324,18 @@ def _fwd_kernel(
     stride_vb, stride_vh, stride_vn, stride_vd,
     scale_log2e, window_size, sink_size,
     D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
-    MASK: tl.constexpr, RAGGED: tl.constexpr, PAIR: tl.constexpr, Q_IN_REGISTERS: tl.constexpr,
+    MASK: tl.constexpr, RAGGED: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, LATE_V: tl.constexpr,
     GROUP: tl.constexpr,
     HEADS: tl.constexpr, SHORT: tl.constexpr, HAS_SINK_LOGITS: tl.constexpr,
 ):
-    """Fill ROWS rows of o and lse2 for HEADS heads of a group, with PAIR for twice as many.
+    """Fill ROWS rows of o and lse2 for HEADS heads of a group.
 
-    Grid: (cdiv(N, ROWS) * B * HQ / heads,).  RAGGED: N is no multiple of ROWS.
+    Grid: (cdiv(N, ROWS) * B * HQ / HEADS,).  RAGGED: N is no multiple of ROWS.
     """
-    tl.static_assert(SHORT or ROWS % BLOCK_N == 0)  # the diagonal begins at a tile's border
     num_tiles = tl.cdiv(N, ROWS)
-    heads = 2 * HEADS if PAIR else HEADS
     turn, bh = _longest_first(num_tiles, GROUP)
     start_m = (num_tiles - 1 - turn) * ROWS  # the last queries see the most keys
-    bh *= heads
+    bh *= HEADS
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
@@ -354,19 +347,13 @@ def _fwd_kernel(
     i = tl.arange(0, HEADS * ROWS)
     query = start_m + i % ROWS
     q = _load_rows(q_head, start_m, N, ROWS, BLOCK_D, D, RAGGED, HEADS)
-    q2 = q
-    if PAIR:  # the next head of the group, at the same positions
-        q_head2 = _head(q_in, b, h + 1, stride_qb, stride_qh, stride_qn, stride_qd)
-        q2 = _load_rows(q_head2, start_m, N, ROWS, BLOCK_D, D, RAGGED, HEADS)
     if Q_IN_REGISTERS:  # an exact doubling: what comes from arithmetic, not a load, stays there
-        q, q2, scale_log2e = q + q, q2 + q2, scale_log2e * 0.5
+        q, scale_log2e = q + q, scale_log2e * 0.5
     acc = tl.zeros([HEADS * ROWS, BLOCK_D], dtype=tl.float32)
     l_i = tl.zeros([HEADS * ROWS, 8], dtype=tl.float32)
     m_i = tl.full([HEADS * ROWS], float("-inf"), dtype=tl.float32)
-    m_i2 = m_i
     if HAS_SINK_LOGITS:
-        sink_ptrs = sink_logits_ptr + h + i // ROWS
-        sink = tl.load(sink_ptrs).to(tl.float32)
+        sink = tl.load(sink_logits_ptr + h + i // ROWS).to(tl.float32)
         # Step 9.6 -- The softmax begins with the sink already counted.
         #   m_i (BLOCK_M,) and l_i (BLOCK_M, 8), as if one key with the logit sink (BLOCK_M,)
         #   had been seen; acc stays 0.  m_i is in base 2, the logit is not; only the sum of
@@ -375,42 +362,38 @@ def _fwd_kernel(
         m_i = sink / LN2
         l_i += 1.0 / 8.0
         # END SOLUTION 9.6
-        if PAIR:
-            m_i2 = tl.load(sink_ptrs + 1).to(tl.float32) / LN2
-    sums, sums2 = (acc, l_i, m_i), (acc, l_i, m_i2)
+    sums = acc, l_i, m_i
 
     sink_end, first, inner, diag, end = _phases(
         start_m, N, window_size, sink_size, ROWS, BLOCK_N, MASK, SHORT
     )
     for start_n in range(0, sink_end, BLOCK_N):  # the sinks
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
             window_size, sink_size,
-            BLOCK_N, BLOCK_D, D, MASK, PAIR, True, RAGGED or SHORT,
+            BLOCK_N, BLOCK_D, D, MASK, True, RAGGED or SHORT, LATE_V,
         )
     for start_n in range(first, inner, BLOCK_N):  # the left edge
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
             window_size, sink_size,
-            BLOCK_N, BLOCK_D, D, MASK, PAIR, True, RAGGED or SHORT,
+            BLOCK_N, BLOCK_D, D, MASK, True, RAGGED or SHORT, LATE_V,
         )
     for start_n in range(inner, diag, BLOCK_N):  # the interior
-        sums, sums2 = _attend_tile(
-            sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+        sums = _attend_tile(
+            sums, q, k_head, v_head, query, start_n, scale_log2e, N,
             window_size, sink_size,
-            BLOCK_N, BLOCK_D, D, MASK, PAIR, False, False,
+            BLOCK_N, BLOCK_D, D, MASK, False, False, LATE_V,
         )
     if MASK != "full" or RAGGED:
         for start_n in range(diag, end, BLOCK_N):  # the diagonal, or the ragged tail
-            sums, sums2 = _attend_tile(
-                sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, N,
+            sums = _attend_tile(
+                sums, q, k_head, v_head, query, start_n, scale_log2e, N,
                 window_size, sink_size,
-                BLOCK_N, BLOCK_D, D, MASK, PAIR, True, RAGGED,
+                BLOCK_N, BLOCK_D, D, MASK, True, RAGGED, LATE_V,
             )
 
     _finish(sums, o_ptr, lse2_ptr, bh, start_m, N, ROWS, BLOCK_D, D, HEADS)
-    if PAIR:
-        _finish(sums2, o_ptr, lse2_ptr, bh + 1, start_m, N, ROWS, BLOCK_D, D, HEADS)
 
 
 @triton.jit
@@ -641,7 +624,10 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
     BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
     options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
-    if descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
+    if descriptors and BLOCK_D == 128:  # three programs a multiprocessor instead of stages
+        BLOCK_M, BLOCK_N = 64, 128
+        options |= dict(num_stages=1, maxnreg=168)
+    elif descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
         BLOCK_M, BLOCK_N = 64, 64
         if BLOCK_D == 16:
             options["maxnreg"] = 96  # registers a thread: five programs fit a multiprocessor
@@ -707,13 +693,11 @@ def _forward(q, k, v, sink_logits, window_size, sink_size, is_causal, scale):
     short = narrow and HQ // HKV % 8 == 0  # eight heads fill a tile's rows
     descriptors = not short and _can_describe(q, k, v)
     tiles = _tiles(D, q.dtype, q.device, descriptors)
-    pair = descriptors and tiles["BLOCK_D"] == 128 and HQ // HKV % 2 == 0
-    if pair:
-        tiles |= dict(num_stages=2)  # shared memory for two programs a multiprocessor
     if narrow:  # a short walk is mostly edges: narrow tiles mask less of them away
         tiles |= dict(BLOCK_N=min(32, tiles["BLOCK_N"]), num_stages=3)
-    if mask == "window" or mask == "sinks":
-        tiles.pop("maxnreg", None)  # its four loops need more registers
+    if tiles["BLOCK_D"] == 16 and mask != "causal":
+        tiles.pop("maxnreg", None)  # the four loops of a window need more registers
+    unstaged = tiles["num_stages"] == 1
     rows = tiles.pop("BLOCK_M")
     if short:
         rows = 2 * rows // 8 if tiles["BLOCK_D"] * q.element_size() <= 128 else rows // 8
@@ -722,15 +706,15 @@ def _forward(q, k, v, sink_logits, window_size, sink_size, is_causal, scale):
         q = _describe(q, rows, BLOCK_D)
         k, v = _describe(k, BLOCK_N, BLOCK_D), _describe(v, BLOCK_N, BLOCK_D)
     heads = 8 if short else 1
-    programs = -(-N // rows) * B * HQ // (2 if pair else heads)
+    programs = -(-N // rows) * B * HQ // heads
     with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
         _fwd_kernel[(programs,)](
             q, k, v, sinks, o, lse2, HQ, HKV, N, *strides, scale * LOG2E, window_size, sink_size,
-            D=D, ROWS=rows, MASK=mask, RAGGED=N % rows != 0, PAIR=pair,
+            D=D, ROWS=rows, MASK=mask, RAGGED=N % max(rows, tiles["BLOCK_N"]) != 0,
             # Without the second loop of a mask ptxas mixes up the registers of q and p.
-            Q_IN_REGISTERS=descriptors and is_causal and not pair,
+            Q_IN_REGISTERS=descriptors and is_causal and not unstaged,
             HEADS=heads, SHORT=short, HAS_SINK_LOGITS=sink_logits is not None,
-            GROUP=GROUP // (2 if pair else heads), **tiles,
+            GROUP=GROUP // heads, LATE_V=unstaged, **tiles,
         )
     return o, lse2
 

@@ -106,7 +106,7 @@ def test_numbers_that_pytorch_computed_are_rejected(tmp_path):
 @pytest.mark.interpreter
 def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     source = (ROOT / "problem_6.py").read_text("utf-8")
-    mistaken = source.replace("(age < window_size)", "(age <= window_size)")
+    mistaken = source.replace("query - window_size + 1, query", "query - window_size, query")
     assert mistaken != source
     done, data = graded(tmp_path, {"problem_6.py": mistaken}, "--p6", "--quick")
     check = data["stages"][0]["checks"][0]
