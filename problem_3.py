@@ -234,7 +234,8 @@ def _fwd_kernel(
 
     # Step 3.6 -- Walk the keys: whole tiles first, then the ragged one if there is one.
     #   whole: the number of keys in whole tiles.  Both sums go into _attend_tile and come
-    #   back; EDGE is False for whole tiles, True for the ragged one.
+    #   back; EDGE is False for whole tiles, True for the ragged
+    #   one.  RAGGED: there is one.
     # BEGIN SOLUTION 3.6
     whole = N // BLOCK_N * BLOCK_N
     for start_n in range(0, whole, BLOCK_N):  # keys 0 ... whole - 1

@@ -10,12 +10,12 @@ away does twice the work.  So the walk is cut where the mask is, tile by tile:
     q tile 2  [ full | full  | diag  |      ]      blank: nobody sees anything
     q tile 3  [ full | full  | full  | diag ]
 
-    phase 1   keys 0 ... start_m - 1                no mask needed, none computed
-    phase 2   keys start_m ... start_m + BLOCK_M - 1    the mask, element by element
+    phase 1   keys 0 ... diag - 1                   no mask needed, none computed
+    phase 2   keys diag ... start_m + BLOCK_M - 1   the mask, element by element
     beyond    never visited
 
-Phase 1 ends exactly where the query tile begins, so BLOCK_M must be a multiple
-of BLOCK_N: then no key tile lies across the border.
+diag is where the query tile begins, start_m, or the last border of a key tile
+before it where key tiles are the larger: no key tile lies across the two phases.
 
 Edges.  In phase 1 every key exists.  In phase 2 the tile may hang over the end
 of the sequence, but a key that does not exist comes after every query that

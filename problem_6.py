@@ -18,8 +18,8 @@ W = 3, six tokens (x: visible)          The work is O(N W), no longer O(N^2)
 A tile of queries start_m ... start_m + BLOCK_M - 1 meets three kinds of key tile:
 
     left edge   first ... inner - 1     the window of some rows has moved on     masked
-    interior    inner ... start_m - 1   inside every row's window                no mask
-    diagonal    start_m ...             some keys come after some rows           masked
+    interior    inner ... diag - 1      inside every row's window                no mask
+    diagonal    diag ...                some keys come after some rows           masked
 
     first   first key of the first row's window, down to a tile's border
     inner   first key of the last row's window, up to a tile's border
@@ -227,7 +227,7 @@ def _fwd_kernel(
         diag = start_m // BLOCK_N * BLOCK_N
         # Step 6.4 -- Where the three phases begin and end.
         #   first: the first row's first key, down to a multiple of BLOCK_N, not below 0.
-        #   inner: the last row's first key, up to a multiple of BLOCK_N, not past start_m.
+        #   inner: the last row's first key, up to a multiple of BLOCK_N, not past diag.
         # BEGIN SOLUTION 6.4
         first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
         inner = tl.cdiv(tl.maximum(start_m + ROWS - window_size, 0), BLOCK_N) * BLOCK_N

@@ -22,8 +22,8 @@ The walk of problem 6 gets one phase in front of it:
 
     sinks       0 ... min(S, first) - 1     up to a tile's border                masked
     left edge   first ... inner - 1                                              masked
-    interior    inner ... start_m - 1                                            no mask
-    diagonal    start_m ...                                                      masked
+    interior    inner ... diag - 1                                               no mask
+    diagonal    diag ...                                                         masked
 
 The sink phase stops at `first`, where the window's own tiles begin: those tiles
 apply the union mask themselves, so no key is ever visited twice.  All phases

@@ -227,7 +227,8 @@ def _dkdv_tile(
     # Step 8.4 -- P transposed: rows are keys, columns are queries.
     #   p_t (BLOCK_N, BLOCK_M) from k, q, scale_log2e and lse2 (BLOCK_M,), which
     #   _load_statistic reads; beyond N it is inf.  The mask is that of step 8.2 with the axes
-    #   exchanged.  With PRODUCTS_FIRST dp_t = v do^T comes right after s_t.
+    #   exchanged.  With PRODUCTS_FIRST lse2 is still to be read, and dp_t = v do^T comes right
+    #   after s_t.
     # BEGIN SOLUTION 8.4
     s_t = tl.dot(k, tl.trans(q))
     if PRODUCTS_FIRST:

@@ -536,7 +536,7 @@ def _dkdv_kernel(
     dv = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
 
     # Step 9.9 -- Which query tiles see these keys?  The borders drawn at the top.
-    #   inner: first query not before any key of this tile.  last: one past the last query
+    #   inner: first query after all keys of this tile.  last: one past the last query
     #   that sees any of them, at most N.  outer: one past the last that sees all of them,
     #   down to a multiple of BLOCK_M, not below inner.  diag_tiles: as in step 8.7.
     if MASK != "full":

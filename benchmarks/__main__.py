@@ -89,7 +89,8 @@ def _run(works: list, names: list[str], options) -> int:
         return _refuse(str(error))
     settings = {"rounds": options.rounds, "sweep_rounds": min(options.rounds, SWEEP_ROUNDS),
                 "nap_s": measure.NAP_S, "warmup_ms": measure.WARMUP_MS, "rep_ms": measure.REP_MS,
-                "limit": measure.LIMIT, "tutorial": str(options.tutorial or "")}
+                "limit": measure.LIMIT,
+                "tutorial": options.tutorial.name if options.tutorial else ""}
     run = found or results.new(machine, date.today().isoformat(), settings)
     todo = [(work, peers) for work in works
             if (peers := results.peers_to_time(run, work, names))]

@@ -55,8 +55,8 @@ def _draw_stage(records: list[dict], results: dict, path: Path) -> None:
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6,
                   fontsize="small")
-    figure.suptitle(f"Stage {records[0]['stage']}: {_told(records[-1])}; "
-                    f"{results['machine']['gpu']}", fontsize="medium")
+    figure.suptitle(f"Stage {records[0]['stage']}: {_told(records[-1])}\n{_where(results)}",
+                    fontsize="medium")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
@@ -74,6 +74,12 @@ def _told(record: dict) -> str:
     return f"{record['HQ']}/{record['HKV']} heads, D = {record['D']}, {mask}"
 
 
+def _where(results: dict) -> str:
+    machine = results["machine"]
+    return (f"{machine['gpu']}, torch {machine['torch']}, Triton {machine['triton']}, "
+            f"{results['date']}")
+
+
 def _draw_overview(compared: list[tuple[str, float, str]], results: dict, path: Path) -> None:
     """Horizontal bars: ms of the best peer over ms of ours.  Beyond 1 ours is faster."""
     from matplotlib import pyplot
@@ -88,6 +94,6 @@ def _draw_overview(compared: list[tuple[str, float, str]], results: dict, path: 
     axis.set_xlim(0, 1.15 * max(*values, 1.0))
     axis.margins(y=0.02)
     axis.set_xlabel("ms of the best peer / ms of ours (right of the line, ours is faster)")
-    figure.suptitle(results["machine"]["gpu"], fontsize="medium")
+    figure.suptitle(_where(results), fontsize="medium")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

@@ -24,7 +24,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 GPU_AXES = {
     "N": (1, 2, 63, 64, 65, 127, 129, 257, 1000),
     "D": (16, 40, 64, 80, 128),
-    "heads": ((1, 1), (4, 4), (8, 2), (6, 1)),
+    "heads": ((1, 1), (4, 4), (8, 2), (6, 1), (8, 1)),
     "window_size": (1, 17, 128, 5000, None),
     "sink_size": (0, 1, 4, 70),
     "dtype": ("float16", "bfloat16", "float32"),
@@ -36,8 +36,8 @@ GPU_AXES = {
 # A tile operation takes about a millisecond in the interpreter, which has no bfloat16.
 CPU_AXES = GPU_AXES | {
     "N": (1, 2, 64, 65, 130),
-    "D": (16, 40),
-    "heads": ((1, 1), (4, 2), (3, 1)),
+    "D": (16, 40, 128),
+    "heads": ((1, 1), (4, 2), (3, 1), (8, 1)),
     "window_size": (1, 17, 70, 5000, None),
     "dtype": ("float16", "float32"),
 }

@@ -27,7 +27,7 @@ from grader.pretend_gpu import SHARED_BYTES, install
 STAGES = range(2, 10)
 TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 EVEN, RAGGED = 2048, 2000  # a multiple of every tile, and of none
-MHA, *GROUPS = HEADS = (8, 8), (16, 8), (32, 8), (64, 8)  # query heads, key/value heads
+MHA, *GROUPS = HEADS = (16, 16), (32, 16), (64, 16), (128, 16)  # query heads, key/value heads
 
 
 # ------------------------------------------------------------- what is launched
@@ -123,7 +123,7 @@ def many(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
     for mask, N in itertools.product(masks, (EVEN, RAGGED)):
         for heads in HEADS if stage > 4 else [MHA]:
             # Sink logits change only what the sums begin with: not another factor 2.
-            logits = stage == 9 and (N == RAGGED) == (heads in (MHA, GROUPS[2]))
+            logits = stage == 9 and (N == RAGGED) != bool(mask.get("sinks"))
             calls.append(call(N, heads, logits=logits, **mask))
     return calls + [call(columns=True, **mask) for mask in masks]
 
