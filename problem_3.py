@@ -303,7 +303,7 @@ def _tiles(D: int, dtype: torch.dtype, device: torch.device, descriptors: bool) 
     BLOCK_D = max(16, 1 << (D - 1).bit_length())  # a power of two, for tl.arange
     row_bytes = BLOCK_D * dtype.itemsize
     options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
-    if descriptors and BLOCK_D == 128:  # three programs a multiprocessor instead of stages
+    if descriptors and BLOCK_D == 128:  # no stages, but three programs at a time: 0.97 -> 0.92 ms
         BLOCK_M, BLOCK_N = 64, 128
         options |= dict(num_stages=1, maxnreg=168)
     elif descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time

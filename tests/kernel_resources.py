@@ -89,24 +89,26 @@ class Call:
 def few(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
     """Every kernel with every mask, but not in all combinations of what else can vary."""
     call = functools.partial(Call, stage, D, dtype)
-    if stage < 5:
-        return [call()]
-    if stage == 5:
-        return [call(heads=GROUPS[0])]
+    if stage < 6:
+        return [call(heads=GROUPS[0] if stage == 5 else MHA)]
     if stage < 8:
-        masks = [(MHA, 128), (GROUPS[1], 128), (GROUPS[2], 128), (GROUPS[0], 1024)]
-        sinks = 4 if stage == 7 else 0
-        return [call(heads=heads, window=window, sinks=sinks) for heads, window in masks]
+        masks = [(MHA, 128), (GROUPS[0], 1024), (GROUPS[2], 128)]
+        return [call(heads=heads, window=w, sinks=4 if stage == 7 else 0) for heads, w in masks]
     if stage == 8:
         return [call(causal=False), call(heads=GROUPS[1])]
     return [
         call(causal=False),
         call(heads=GROUPS[1], logits=True),
-        call(heads=GROUPS[2], window=128, sinks=4),
         call(heads=GROUPS[0], window=128),
-        call(heads=GROUPS[1], window=1024, sinks=4, logits=True),
+        call(heads=GROUPS[2], window=128, sinks=4),
         call(window=1024),
+        call(heads=GROUPS[1], window=1024, sinks=4, logits=True),
     ]
+
+
+def fewest(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
+    """Every kernel once, with the mask that takes the most."""
+    return few(stage, D, dtype)[-1:]
 
 
 def many(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
@@ -130,15 +132,16 @@ def many(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
 
 def whole_table(arch: int) -> list[list[Call]]:
     """All calls for an architecture, those with kernels in common together."""
-    half, single = torch.bfloat16, torch.float32
+    half = torch.bfloat16
     lists = [few(2, 0, dtype) for dtype in TYPE_NAMES]
     for stage in STAGES[1:]:
-        # Only Hopper's wrappers choose by all that `many` goes through.
-        main = many if arch == 90 else few
-        lists += [main(stage, D, half) for D in (64, 128)]
-        lists += [few(stage, D, half) for D in (16, 32, 96)]
-        lists += [few(stage, D, single) for D in (16, 64, 128)]
-        lists += [few(stage, D, torch.float16) for D in ((64, 128) if arch == 90 else (128,))]
+        if arch == 90:  # only Hopper's wrappers choose by all that `many` goes through
+            lists += [many(stage, D, half) for D in (64, 128)]
+        else:
+            lists += [fewest(stage, 64, half), few(stage, 128, half)]
+        lists += [fewest(stage, D, half) for D in (16, 32, 96)]
+        lists += [fewest(stage, D, torch.float32) for D in (16, 64, 128)]
+        lists += [fewest(stage, 128, torch.float16)]
     return lists
 
 
