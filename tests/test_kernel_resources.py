@@ -9,9 +9,7 @@ from tests.kernel_resources import SHARED_BYTES, STAGES, few, fewest, table
 KNOWN_STACKS = {
     (80, 4, "_fwd_kernel", 128): 8,
     (80, 5, "_fwd_kernel", 128): 8,
-    (80, 6, "_fwd_kernel", 128): 8,
     (80, 8, "_fwd_kernel", 128): 8,
-    (80, 9, "_fwd_kernel", 128): 16,
     (90, 4, "_fwd_kernel", 128): 8,
     (90, 5, "_fwd_kernel", 128): 8,
     (90, 6, "_fwd_kernel", 128): 64,
@@ -23,20 +21,21 @@ KNOWN_STACKS = {
     (90, 9, "_dkdv_kernel", 64): 56,
     (90, 9, "_dkdv_kernel", 128): 40,
 }
-KERNELS = {
-    *((stage, "_fwd_kernel") for stage in STAGES), (2, "_dx_kernel"), (2, "_dw_kernel"),
-    *((stage, name) for stage in (8, 9) for name in ("_dq_kernel", "_dkdv_kernel")),
-}
 
 
 @pytest.mark.parametrize("arch", sorted(SHARED_BYTES, key=lambda arch: arch not in (80, 90)))
 def test_every_kernel_compiles_and_fits(arch):
-    calls = few if arch in (80, 90) else fewest
-    dims = (64, 128) if arch == 90 else (128,)
-    # The largest tiles are those of D = 128; `python -m tests.kernel_resources` takes them all.
-    lists = [calls(stage, D, torch.bfloat16) for stage in STAGES for D in dims]
+    # `python -m tests.kernel_resources` takes them all.  These are the largest, those of D = 128;
+    # what stages 4 to 6 need is little less than what 7 and 8 do.
+    stages = STAGES if arch in (80, 90) else (2, 3, 7, 8, 9)
+    lists = [(few if arch == 90 else fewest)(stage, 128, torch.bfloat16) for stage in stages]
+    if arch == 90:
+        lists += [fewest(stage, 64, torch.bfloat16) for stage in stages[1:]]
     rows = table(arch, lists, processes=1)
-    assert {(r.stage, r.kernel) for r in rows} == KERNELS
+    names = {(stage, "_fwd_kernel") for stage in stages}
+    names |= {(2, name) for name in ("_dx_kernel", "_dw_kernel")}
+    names |= {(stage, name) for stage in (8, 9) for name in ("_dq_kernel", "_dkdv_kernel")}
+    assert {(r.stage, r.kernel) for r in rows} == names
     assert not [r for r in rows if not r.fits]
     assert not [r for r in rows if r.seconds > 20]
     if arch in (80, 90):
