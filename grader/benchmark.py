@@ -2,7 +2,9 @@
 
 GPU only; reported, never part of a verdict.  The clock is the parent's, outside the worker: one
 request of few calls and one of many are timed, and their difference, divided by the calls between
-them, is the time of a call, for the constant cost of a request cancels.
+them, is the time of a call, for the constant cost of a request cancels.  No two timed calls have
+the same inputs, and the answer of one, drawn by lot, is judged.  Memory is the worker's count where
+the driver's agrees with it, else the driver's.  What is too noisy to be a measurement is left out.
 """
 
 import statistics
@@ -12,14 +14,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from grader.cases import Case, build
+from grader import device_memory
+from grader.cases import Built, Case, build
+from grader.correctness import answer
 from grader.report import Reporter
-from grader.sandbox import Session, SubmissionError
+from grader.results import Check
+from grader.sandbox import STEP, Call, Session, SubmissionError, TensorInput
 from grader.stages import Stage
 from grader.worker import dtype_name
 from reference import naive_attention
 
 ROUNDS = 5
+FEW, WARM, MOST = 2, 8, 2000  # calls of a request
+NOISY = 0.25  # of the median: a spread above it is no measurement
+ROUGH_MIB = 64  # the driver counts in blocks, and with what PyTorch caches
 TARGET_SECONDS = 0.06  # of device work a round, so that a clock read from outside is exact enough
 MIB = 2**20
 SKIPPED = "timing skipped: no GPU"
@@ -52,25 +60,28 @@ def shapes(stage: Stage) -> list[Case]:
     return [original, today]
 
 
-def run(stage: Stage, options, session: Session, reporter: Reporter) -> dict | None:
+def run(stage: Stage, options, session: Session,
+        reporter: Reporter) -> tuple[dict | None, Check | None]:
     """Benchmark a passing submission in the session that graded it, and print its tables.
 
-    -> the record of the original shape for the JSON file, or None where nothing was timed.
+    -> the record of the original shape for the JSON file, or None where nothing was timed, and
+    None or the check that the answers of the timed calls did not pass.
     """
     if options.device != "cuda":
         reporter.table([SKIPPED])
-        return None
-    record = None
+        return None, None
+    record, failed = None, None
     for case in shapes(stage):
         if not options.bfloat16:
             case = replace(case, dtype=torch.float16)
         with reporter.working(stage, f"timing ({case.label})"):
-            rows = [_measure_submission(stage, session, options.seed, case),
+            ours, problem = _measure_submission(stage, session, options.seed, case)
+            rows = [ours,
                     _measure_here("PyTorch (Naive)", _naive(case), options.seed, case),
                     _measure_here("PyTorch (SDPA)", _sdpa(case), options.seed, case)]
         reporter.table(table(stage, case, rows))
-        record = record or as_record(rows)
-    return record
+        record, failed = record or as_record(rows), failed or problem
+    return record, failed
 
 
 def as_record(rows: list[Row]) -> dict:
@@ -110,16 +121,56 @@ def _own_name(stage: Stage) -> str:
     return "Triton (yours)" if stage.needs_triton else "Tiled PyTorch (yours)"
 
 
-def _measure_submission(stage: Stage, session: Session, seed: int, case: Case) -> Row:
+def _measure_submission(stage: Stage, session: Session, seed: int,
+                        case: Case) -> tuple[Row, Check | None]:
     name = _own_name(stage)
-    call = build(case, seed).call
-    inputs = sum(t.storage.nbytes for t in (*call.inputs.values(), *call.douts.values()))
+    built = build(case, seed)
+    inputs = sum(t.storage.nbytes for t in (*built.call.inputs.values(),
+                                            *built.call.douts.values()))
+    call = _lengthened(built.call)
     try:
-        peak = session.memory(call) + inputs
+        with device_memory.Peak() as driver:
+            before = driver.bytes
+            peak = session.memory(call)
+        grown = driver.bytes - before
+        peak = inputs + (grown if grown > peak + ROUGH_MIB * MIB else peak)
         ms, spread = measure(lambda n: session.time(call, n))
+        turn, kept = session.kept(call)
     except SubmissionError as error:
-        return Row(name, note=f"n/a ({error.outcome})")
-    return Row(name, ms, spread, peak / MIB)
+        return Row(name, note=f"n/a ({error.outcome})"), None
+    if failed := _judge_kept(built, call, turn, kept):
+        return Row(name, note="n/a (wrong answers)"), failed
+    return _row(name, ms, spread, peak / MIB), None
+
+
+def _row(name: str, ms: float, spread: float, peak: float) -> Row:
+    if spread > NOISY * ms:
+        return Row(name, note="n/a (too noisy)")
+    return Row(name, ms, spread, peak)
+
+
+def _lengthened(call: Call) -> Call:
+    """The same call with storages long enough for every timed call to start further on."""
+    generator = torch.Generator().manual_seed(call.inputs[next(iter(call.inputs))].storage.numel())
+    inputs = {}
+    for name, old in call.inputs.items():
+        more = torch.randn(STEP * (MOST + FEW + WARM), generator=generator).to(old.storage.dtype)
+        inputs[name] = TensorInput(torch.cat([old.storage, more]), old.shape, old.stride)
+    return replace(call, inputs=inputs)
+
+
+def _judge_kept(built: Built, call: Call, turn: int, kept: dict) -> Check | None:
+    """None if the answer of that timed call is right."""
+    tensors = {name: t.storage[STEP * turn:].as_strided(t.shape, t.stride)
+               for name, t in call.inputs.items()}
+    exact = answer(replace(built, tensors=tensors), "cuda")
+    wrong = [name for name, x in kept.items() if not exact.judge(name, x).accepted]
+    if not wrong:
+        return None
+    return Check(f"timing/{built.case.name}", "robust", "rejected", f"({built.case.label})", lines=(
+        f"While it was timed it answered wrongly: {', '.join(wrong)} of call {turn} does not "
+        "belong to that call's inputs.",
+        "try: do the whole work in every call, however many have gone before."))
 
 
 def _measure_here(name: str, make, seed: int, case: Case) -> Row:
@@ -155,7 +206,7 @@ def _measure_here(name: str, make, seed: int, case: Case) -> Row:
     finally:
         tensors = dout = call = None
         torch.cuda.empty_cache()  # the worker shares this GPU
-    return Row(name, ms, spread, peak / MIB)
+    return _row(name, ms, spread, peak / MIB)
 
 
 def _call(make, tensors: dict, dout, grads: tuple[str, ...]):
@@ -175,13 +226,17 @@ def measure(timed) -> tuple[float, float]:
     The spread leaves out the fastest and the slowest round: one hiccup of a busy machine is no
     property of the kernel.
     """
-    few = 2
-    once = max((timed(few + 8) - timed(few)) / 8, 1e-6)
-    more = max(4, min(2000, round(TARGET_SECONDS / once)))
-    rounds = sorted(
-        1000 * max(timed(few + more) - timed(few), 0.0) / more for _ in range(ROUNDS)
-    )
-    return statistics.median(rounds), rounds[-2] - rounds[1]
+    once = max((timed(FEW + WARM) - timed(FEW)) / WARM, 1e-6)
+    more = max(4, min(MOST, round(TARGET_SECONDS / once)))
+
+    def measured() -> tuple[float, float]:
+        rounds = sorted(
+            1000 * max(timed(FEW + more) - timed(FEW), 0.0) / more for _ in range(ROUNDS)
+        )
+        return statistics.median(rounds), rounds[-2] - rounds[1]
+
+    ms, spread = measured()
+    return (ms, spread) if spread <= NOISY * ms else measured()  # once more: it may have passed
 
 
 def _naive(case: Case):

@@ -47,6 +47,7 @@ class Call:
     grads: tuple[str, ...] = ()  # inputs whose gradient comes back; only they require grad
     refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
     repeats: int = 1  # calls with the same inputs
+    by_kernels: bool = False  # watch what writes memory; call once more with launches switched off
 
 
 @dataclass
@@ -59,6 +60,12 @@ class Evidence:
     backward_torch_ops: tuple[str, ...]
     peak_bytes: int  # largest live bytes beside inputs, outputs and gradients
     stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
+    arithmetic: int = 0  # numbers PyTorch operations computed in the forward
+    backward_arithmetic: int = 0
+    strange: tuple[str, ...] = ()  # memory that neither PyTorch nor a kernel made or wrote
+    patched: tuple[str, ...] = ()  # parts of the worker that were replaced
+    kernels: tuple[str, ...] = ()  # names of the Triton kernels that were launched
+    device_kernels: tuple[str, ...] = ()  # names of everything the GPU ran
 
 
 @dataclass
@@ -72,6 +79,8 @@ class Reply:
     inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
     evidence: Evidence
     seconds: float
+    ablated: dict[str, torch.Tensor] | None = None  # outputs of a call without any kernel
+    ablated_grads: dict[str, torch.Tensor] = field(default_factory=dict)  # none in the backward
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Ten
         groups["refill"] = call.refill
     header: dict = {
         "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
-        "repeats": call.repeats,
+        "repeats": call.repeats, "by_kernels": call.by_kernels,
         "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}
                     for spec in call.outputs],
     }

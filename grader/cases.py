@@ -147,7 +147,7 @@ def build(case: Case, seed: int) -> Built:
         refill = {name: lay_out(t, case.layout if t.dim() > 1 else "dense")
                   for name, t in built.refilled.items()}
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
-                      repeats=case.repeats)
+                      repeats=case.repeats, by_kernels=case.stage > 1)
     return built
 
 

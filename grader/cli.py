@@ -5,15 +5,19 @@ answer at once, on any machine.
 """
 
 import argparse
+import ctypes
+import os
 import secrets
+import signal
 import sys
 from pathlib import Path
 
-DONE, FAILED, USAGE = 0, 1, 2  # 3, a fault of the grader, comes from Run.exit_code
+DONE, USAGE = 0, 2  # 1 and 3 come from Run.exit_code, 130 and 143 from an interruption
 
 
 def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) -> int:
     """Grade the stages asked for among numbers.  -> 0 passed, 1 not, 2 usage, 3 grader fault."""
+    _prepare_process()
     arguments = _parser(numbers, program).parse_args(argv)
     if arguments.hint is not None:
         return _hint(arguments.hint)
@@ -27,9 +31,32 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
     try:
         return _grade(arguments, asked, program)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("\nInterrupted; what was graded so far stands.", file=sys.stderr)
-        return FAILED
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+
+
+def _prepare_process() -> None:
+    """Make sure of the standard descriptors, end in an orderly way on SIGTERM, and be opaque.
+
+    A descriptor closed from the start (`<&-`) would be given to the first file or socket opened.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))
+
+    def stop(number, frame):
+        raise KeyboardInterrupt(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    if sys.platform == "linux":  # no process of this account may look into this one's memory
+        PR_SET_DUMPABLE = 4
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
 
 
 def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
@@ -50,6 +77,12 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     parser.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
     parser.add_argument("--timeout", metavar="S", type=float, default=60.0,
                         help="seconds for one call of your code (default: 60)")
+    parser.add_argument("--memory", metavar="GIB", type=float,
+                        help="host memory your code may hold (default: half of what is free, at "
+                             "most 16)")
+    parser.add_argument("--worker-user", metavar="NAME", default="auto",
+                        help="run the files as this account (root only); none: as yourself; "
+                             "default: nobody if you are root")
     return parser
 
 
@@ -63,6 +96,8 @@ def _usage_problem(arguments) -> str:
             return f"--json: want a file in a directory that exists; got {arguments.json}"
     if not 0 < arguments.timeout < float("inf"):
         return f"--timeout: want a number of seconds above 0; got {arguments.timeout:g}"
+    if arguments.memory is not None and not 0.5 <= arguments.memory < float("inf"):
+        return f"--memory: want 0.5 GiB at least, for PyTorch itself; got {arguments.memory:g}"
     return ""
 
 
@@ -85,7 +120,7 @@ def _grade(arguments, asked: list[int], program: str) -> int:
     import torch
 
     from grader import export
-    from grader.grade import Options, grade_stage
+    from grader.grade import Options, confinement, grade_stage
     from grader.report import Reporter
     from grader.results import Run
     from grader.stages import STAGES
@@ -94,12 +129,17 @@ def _grade(arguments, asked: list[int], program: str) -> int:
     if arguments.device == "cuda" and not has_gpu:
         return _refuse("--device cuda: want a CUDA GPU; got none that PyTorch can use")
     device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
+    try:
+        confined = confinement(arguments.submission, arguments.worker_user, arguments.memory)
+    except ValueError as error:
+        return _refuse(f"--worker-user: {error}")
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
     command = f"python {program}"
     options = Options(
         arguments.submission, device, seed, arguments.timeout,
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
-        quick=arguments.quick, benchmark=not arguments.no_benchmark, command=command)
+        quick=arguments.quick, benchmark=not arguments.no_benchmark, command=command,
+        confinement=confined)
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
               _triton_version(), seed)
     reporter = Reporter(command=command)

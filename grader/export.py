@@ -35,7 +35,8 @@ def _stage(result: StageResult) -> dict:
     return {"stage": result.stage, "title": result.title, "outcome": result.outcome,
             "points": result.points, "max_points": result.max_points, "sha256": result.sha256,
             "seconds": round(result.seconds, 3), "message": result.sentence,
-            "detail": result.detail, "checks": [_check(check) for check in result.checks],
+            "detail": result.detail, "confined": list(result.confined),
+            "checks": [_check(check) for check in result.checks],
             "benchmark": _finite(result.benchmark)}
 
 

@@ -11,9 +11,12 @@ import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grader import benchmark, kernel_cache, submission
-from grader.cases import Case, build, doubled
-from grader.judge import from_error, judge, judge_growth
+import torch
+
+from grader import benchmark, device_memory, kernel_cache, submission
+from grader.cases import Built, Case, build, doubled
+from grader.judge import driver_limit, from_error, judge, judge_growth
+from grader.processes import Confinement, find_user
 from grader.report import Reporter
 from grader.results import Check, StageResult
 from grader.sandbox import Session, SubmissionError
@@ -39,6 +42,32 @@ class Options:
     quick: bool = False
     benchmark: bool = True
     command: str = "python autograder.py"
+    confinement: Confinement = Confinement()
+    stop_early: bool = False  # after the first case that does not pass
+    shares_gpu: bool = False  # others use it meanwhile: the driver's count of memory says nothing
+
+
+def confinement(directory: Path, user: str = "auto",
+                memory_gib: float | None = None) -> Confinement:
+    """What workers may do: see neither this repository nor the submissions' folder, and hold half
+    of the free host memory, at most 16 GiB, unless told otherwise.
+
+    Raises:
+        ValueError: the account is not one that workers can run as.
+    """
+    if memory_gib is None:
+        memory_gib = min(16.0, max(2.0, free_memory_gib() / 2))
+    return Confinement(find_user(user), (Path(__file__).parent.parent, Path(directory)),
+                       int(memory_gib * 2**30))
+
+
+def free_memory_gib() -> float:
+    """Host memory that new processes could take; 8 where the system does not say."""
+    try:
+        words = Path("/proc/meminfo").read_text().split()
+        return int(words[words.index("MemAvailable:") + 1]) / 2**20
+    except (OSError, ValueError):
+        return 8.0
 
 
 def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResult:
@@ -49,13 +78,13 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
     planned: list[Case] = []
     try:
         _grade(stage, options, reporter, result, planned)
-        _settle(result, planned, options.quick)
     except Exception as error:
         result.outcome = "grader_fault"
-        result.sentence = (f"the grader itself failed ({type(error).__name__}: {error}); this "
-                           "costs no points. Please report it with the lines below.")
+        result.sentence = (f"the grader itself failed ({type(error).__name__}: {error}); nothing "
+                           "is settled by it. Please run it again; if it comes back, report the "
+                           "lines below.")
         result.detail = traceback.format_exc()
-        result.points = _points(result, _failed_groups(result))
+    _settle(result, planned, options.quick)
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
     return result
@@ -91,7 +120,9 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             _done(stage, reporter, result, _blank_check(file.blank_steps))
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
-            result.benchmark = benchmark.run(stage, options, session, reporter)
+            result.benchmark, failed = benchmark.run(stage, options, session, reporter)
+            if failed:
+                _done(stage, reporter, result, failed)
 
 
 def _run_cases(stage, options, reporter, result, source, cases, stack) -> Session | None:
@@ -104,7 +135,13 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
         session = stack.enter_context(_session(stage, options, source))
         try:
             with reporter.working(stage, "importing the file"):
-                session.load(stage.entry, stage.attribute, stage.positional)
+                try:
+                    session.start()
+                    if options.device == "cuda":
+                        session.bytes_at_start = device_memory.used_bytes()
+                    session.load(stage.entry, stage.attribute, stage.positional)
+                finally:
+                    result.confined = session.confined
         except SubmissionError as error:
             result.outcome, result.sentence = error.outcome, error.sentence
             result.detail = error.detail
@@ -117,6 +154,8 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
                 check, fatal = _ask(stage, options, session, case)
             _done(stage, reporter, result, check)
             alive = not fatal
+            if options.stop_early and check.outcome != "pass":
+                return None
         if not alive:
             deaths += 1
             hung = check.outcome == "timeout"
@@ -134,20 +173,42 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case) -> tuple[
     built = build(case, options.seed)
     try:
         reply = session.run(built.call)
-        check = judge(stage, built, reply, options.device, options.command)
-        if case.growth and check.outcome == "pass":
-            larger = session.run(build(doubled(case), options.seed).call)
-            check = judge_growth(check, built, reply, larger)
+        try:
+            check = judge(stage, built, reply, options.device, options.command)
+        except torch.OutOfMemoryError:  # the worker may hold what the judgement needs
+            session.close()
+            torch.cuda.empty_cache()
+            check, fatal = judge(stage, built, reply, options.device, options.command), True
+        if case.growth and check.outcome == "pass" and not fatal:
+            check = _growth(options, session, check, built, reply)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
     check.seconds = time.monotonic() - start
     return check, fatal
 
 
+def _growth(options: Options, session: Session, check: Check, built: Built, small) -> Check:
+    """Ask again at twice the length.  On a GPU the driver is asked, too, what the worker holds."""
+    call = build(doubled(built.case), options.seed).call
+    if options.device != "cuda":
+        return judge_growth(check, built, small, session.run(call))
+    held = []
+    for _ in range(3):  # somebody else's memory on the same GPU comes and goes
+        with device_memory.Peak() as driver:
+            large = session.run(call)
+        held.append(driver.bytes - session.bytes_at_start)
+        if options.shares_gpu or held[-1] <= driver_limit(built.case):
+            break
+    return judge_growth(check, built, small, large, 0 if options.shares_gpu else min(held))
+
+
 def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None):
-    cache = kernel_cache.folder_for(source) if options.device == "cuda" else None
+    cache = None
+    if options.device == "cuda":
+        cache = kernel_cache.folder_for(source, options.confinement.user)
     return Session(source, stage.filename, device=options.device, timeout=options.timeout,
-                   interpret=options.device == "cpu", compile_for=compile_for, cache=cache)
+                   interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
+                   confinement=options.confinement)
 
 
 def _compile_check(stage: Stage, options: Options, source: bytes) -> Check:
@@ -189,16 +250,16 @@ def _done(stage: Stage, reporter: Reporter, result: StageResult, check: Check) -
 def _settle(result: StageResult, planned: list[Case], quick: bool) -> None:
     """Outcome and points from the checks.  A group with a failed or unasked case earns nothing.
 
-    A fault of ours is no failure, and neither are the cases it kept from being asked.
+    A fault of ours is no failure, but earns nothing either: what was not judged is not settled,
+    and the stage is to be graded again.
     """
     if not planned:
         return
     outcomes = [check.outcome for check in result.checks if check.outcome != "pass"]
     ours = "grader_fault" in (result.outcome, *outcomes)
-    failed = _failed_groups(result)
-    if not ours:
-        asked = {check.name for check in result.checks}
-        failed |= {case.group for case in planned if case.name not in asked}
+    passed = {check.name for check in result.checks if check.outcome == "pass"}
+    failed = {check.group for check in result.checks if check.outcome != "pass"}
+    failed |= {case.group for case in planned if case.name not in passed}
     if "rejected" in outcomes:
         result.outcome, result.points = "rejected", 0.0
         return
@@ -211,10 +272,6 @@ def _settle(result: StageResult, planned: list[Case], quick: bool) -> None:
     if quick and not failed:
         result.sentence = "standard cases only (--quick); the robust ones carry 30 % of the points."
     result.points = _points(result, failed | ({"robust"} if quick else set()))
-
-
-def _failed_groups(result: StageResult) -> set[str]:
-    return {check.group for check in result.checks if check.outcome not in ("pass", "grader_fault")}
 
 
 def _points(result: StageResult, failed: set[str]) -> float:

@@ -6,9 +6,17 @@ from grader.cases import Built
 from grader.correctness import Answer, answer
 from grader.diagnosis import Finding, describe, locate, tensor_name
 from grader.results import Check
-from grader.sandbox import Reply, SubmissionError
+from grader.sandbox import Evidence, Reply, SubmissionError
 from grader.stages import Stage
 
+# Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
+# over a group.  Stage 2 is a sum of products, so there less than one of each is allowed.
+ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.75), 16384
+# What PyTorch runs on a GPU to allocate, cast, pad, copy and reduce.
+PLAIN_KERNELS = ("Memcpy", "Memset", "void at::native::", "at::native::", "void at_cuda_detail::",
+                 "triton_poi", "triton_red", "triton_per")
+LIBRARY_KERNELS = ("gemm", "gemv", "fmha", "flash", "cutlass", "cudnn", "softmax", "xmma", "nvjet")
+DRIVER_BYTES = 192 << 20  # for compiled kernels, their local memory, and blocks not yet filled
 GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
 
 
@@ -22,6 +30,10 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding = _first_wrong(check, case, exact, got)
     if finding:
+        lines = _strange(reply.evidence) if stage.needs_triton else []
+        if lines:  # numbers that went past PyTorch come out wrong here, whatever they were
+            check.outcome, check.where, check.lines = "rejected", finding.where, tuple(lines)
+            return check
         return _wrong(check, finding, stage, command)
     problem = _unsteady(stage, reply) or _overwritten(built, reply)
     if problem:
@@ -41,23 +53,36 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
         if finding:
             check.where = finding.where
             return _wrong(check, finding, stage, command)
-    return _by_forbidden_means(check, stage, built, reply)
+    return _by_forbidden_means(check, stage, built, reply, exact)
 
 
-def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Check:
-    """Add to a right check: does the peak grow with N * N?  large has twice the length of small."""
+def judge_growth(check: Check, built: Built, small: Reply, large: Reply, held: int = 0) -> Check:
+    """Add to a right check: does the peak grow with N * N?  large has twice the length of small.
+
+    held: bytes of GPU memory the worker took in all while it answered large, by the driver.
+    """
     before, after = small.evidence.peak_bytes, large.evidence.peak_bytes
     case = built.case
     # Half of one 16-bit score matrix at 2N: less than that is no N x N, however it grows.
     floor = (2 * case.N) * (2 * case.n_keys)
-    if check.outcome == "pass" and after > floor and after > GROWTH_LIMIT * max(before, 1):
+    said = ""
+    if after > floor and after > GROWTH_LIMIT * max(before, 1):
+        said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
+                f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.")
+    elif held > driver_limit(case):
+        said = (f"The call took {held / 2**20:.0f} MiB of GPU memory at N={2 * case.N}, by the "
+                f"driver's count; {driver_limit(case) / 2**20:.0f} MiB are plenty without N x N.")
+    if check.outcome == "pass" and said:
         check.outcome = "rejected"
-        check.lines = (
-            f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
-            f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.",
-            "try: keep one tile of scores at a time; no tensor may be N x N.",
-        )
+        check.lines = (said,
+                       "try: keep one tile of scores at a time; no tensor may be N x N.")
     return check
+
+
+def driver_limit(case) -> int:
+    """GPU memory a worker may take, its own context apart, where growth is asked."""
+    one = (case.HQ + case.HKV) * case.B * 2 * (case.N + case.n_keys) * case.D * 4
+    return DRIVER_BYTES + 8 * one
 
 
 def case_text(case) -> str:
@@ -131,29 +156,97 @@ def _is_stale(earlier: Answer, reply: Reply) -> bool:
                for name, x in reply.refilled.items())
 
 
-def _by_forbidden_means(check: Check, stage: Stage, built: Built, reply: Reply) -> Check:
+def _by_forbidden_means(check: Check, stage: Stage, built: Built, reply: Reply,
+                        exact: Answer) -> Check:
     """The numbers are right: were they made with the means the stage teaches?"""
     seen = reply.evidence
-    operations = stage.forbidden(seen.torch_ops)
-    backward = stage.forbidden(seen.backward_torch_ops) if built.case.grads else []
-    lines = []
-    if operations or backward:
-        names = ", ".join((operations or backward)[:4])
-        lines = [f"The numbers are right, but PyTorch computed them: {names} ran in the "
-                 f"{'forward' if operations else 'backward'}.",
-                 "try: PyTorch may allocate, cast, pad and reduce; the products and the softmax "
-                 "are the kernel's."]
-        if not stage.needs_triton:
-            lines[1] = "try: this stage is about the tiles; compute them from matrix products."
-    elif stage.needs_triton and seen.launches == 0:
-        lines = ["The numbers are right, but no Triton kernel ran.",
-                 "try: launch your @triton.jit kernel: kernel[grid](...)."]
-    elif stage.needs_triton and built.case.grads and seen.backward_launches == 0:
-        lines = ["The gradients are right, but no Triton kernel ran in the backward.",
-                 "try: launch your backward kernels from the Function's backward."]
+    lines = _tampered(seen) or _products(stage, built, seen)
+    if not lines and stage.needs_triton:
+        lines = (_no_launch(built, seen) or _arithmetic(stage, built, seen)
+                 or _without_kernels(exact, reply) or _strange(seen) or _device(seen))
     if lines:
         check.outcome, check.lines = "rejected", tuple(lines)
     return check
+
+
+def _tampered(seen: Evidence) -> list[str]:
+    if not seen.patched:
+        return []
+    return [f"The file replaced parts of the grader that runs it: {', '.join(seen.patched[:4])}.",
+            "try: leave the process it runs in as it is."]
+
+
+def _products(stage: Stage, built: Built, seen: Evidence) -> list[str]:
+    forward = stage.forbidden(seen.torch_ops)
+    backward = stage.forbidden(seen.backward_torch_ops) if built.case.grads else []
+    if not forward and not backward:
+        return []
+    names = ", ".join((forward or backward)[:4])
+    allowed = ("PyTorch may allocate, cast, pad and reduce; the products and the softmax are the "
+               "kernel's.")
+    if not stage.needs_triton:
+        allowed = "this stage is about the tiles; compute them from matrix products."
+    return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
+            f"{'forward' if forward else 'backward'}.", "try: " + allowed]
+
+
+def _no_launch(built: Built, seen: Evidence) -> list[str]:
+    if seen.launches == 0:
+        return ["The numbers are right, but no Triton kernel ran.",
+                "try: launch your @triton.jit kernel: kernel[grid](...)."]
+    if built.case.grads and seen.backward_launches == 0:
+        return ["The gradients are right, but no Triton kernel ran in the backward.",
+                "try: launch your backward kernels from the Function's backward."]
+    return []
+
+
+def _arithmetic(stage: Stage, built: Built, seen: Evidence) -> list[str]:
+    """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
+    case = built.case
+    size = sum(tensor.numel() for tensor in built.tensors.values())
+    size += case.B * case.HQ * case.N * case.D if case.stage > 2 else 0
+    limit = max(size * ARITHMETIC[stage.number == 2], ARITHMETIC_FLOOR)
+    for words, count in (("call", seen.arithmetic), ("backward", seen.backward_arithmetic)):
+        if count > limit:
+            return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
+                    f"{words}; preparing inputs and reducing results take at most {limit:,.0f}.",
+                    "try: PyTorch may allocate, cast, pad and reduce; the work is the kernel's."]
+    return []
+
+
+def _without_kernels(exact: Answer, reply: Reply) -> list[str]:
+    """Whether the answers stay right when every launch is switched off."""
+    if reply.ablated is None:
+        return []
+    groups = [("answer", reply.ablated),
+              ("gradients", {"d_" + name: x for name, x in reply.ablated_grads.items()})]
+    for words, tensors in groups:
+        if tensors and all(exact.judge(name, x).accepted for name, x in tensors.items()):
+            return [f"With every Triton kernel switched off the {words} came out right all the "
+                    "same: something else computes it.",
+                    "try: let the kernels write the results, from the inputs."]
+    return []
+
+
+def _strange(seen: Evidence) -> list[str]:
+    if not seen.strange:
+        return []
+    return [f"The call used {' and '.join(seen.strange[:2])}.",
+            "try: pass the inputs to your kernels and let them write into tensors that PyTorch "
+            "allocated in the call; no NumPy, no ctypes, no lists."]
+
+
+def _device(seen: Evidence) -> list[str]:
+    """What the GPU ran beside the file's own kernels and PyTorch's copies and casts."""
+    foreign = [name for name in seen.device_kernels
+               if name not in seen.kernels and not name.startswith(PLAIN_KERNELS)]
+    products = [name for name in seen.device_kernels
+                if name not in seen.kernels and any(part in name for part in LIBRARY_KERNELS)]
+    if not foreign and not products:
+        return []
+    name = (products or foreign)[0]
+    return [f"The numbers are right, but the GPU ran a kernel not of this file: {name[:120]}.",
+            "try: do the work in your own @triton.jit kernels."]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

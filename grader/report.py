@@ -20,8 +20,10 @@ WORDS = {
     "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
 }
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
-SELF_CHECK = ("Self-check: grader and submission share one user account, so this is a fence "
-              "against mistakes, not proof against a determined cheat.")
+OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
+        "mistakes, not proof against a determined cheat.")
+HELD = {"user": "as another account", "files": "writing only into a folder of their own, this one "
+        "hidden", "network": "without network", "signals": "unable to signal others"}
 
 
 class Reporter:
@@ -117,7 +119,7 @@ class Reporter:
         self._line(f"Total: {total:g} of {full} points on {run.device}.")
         self._line("")
         self._line(f"Seed: {run.seed} (--seed {run.seed} replays these inputs)")
-        self._line(SELF_CHECK)
+        self._line(_isolation(run))
         self._line(f"Next: {next_command}", wrap=False)
 
     # -------------------------------------------------------------- helpers
@@ -168,6 +170,16 @@ class Reporter:
             if self.stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self.stream = open(os.devnull, "w", encoding="utf-8")
+
+
+def _isolation(run: Run) -> str:
+    """What held every file that was loaded."""
+    loaded = [set(result.confined) for result in run.stages if result.checks]
+    held = [words for name, words in HELD.items() if loaded and all(name in c for c in loaded)]
+    if not held:
+        return OPEN
+    return (f"Isolation: the files ran {', '.join(held)}. How a right answer was made is observed "
+            "inside their own process, where a determined cheat may blur it.")
 
 
 def _colour(outcome: str) -> str:

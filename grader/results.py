@@ -36,6 +36,7 @@ class StageResult:
     seconds: float = 0.0
     checks: list[Check] = field(default_factory=list)
     benchmark: dict | None = None
+    confined: tuple[str, ...] = ()  # what held the worker: "user", "files", "network", "signals"
     sentence: str = ""  # why there are no checks, or why they ended early
     detail: str = ""
 

@@ -17,11 +17,10 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -36,7 +35,7 @@ from grader.calls import (
     TensorInput,
     pack,
 )
-from grader.processes import end_family
+from grader.processes import Confinement, Family, package_folders
 from grader.text import MAX_TEXT, Tail, escape
 from grader.worker import LENGTH, pack_header, raw_bytes
 
@@ -44,6 +43,8 @@ __all__ = ["Call", "CompiledKernel", "Evidence", "OutputSpec", "Reply", "Session
            "SubmissionError", "TensorInput"]
 
 START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
+DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if that is why
+STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
 MAX_HEADER = 1 << 20
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
 PASSED_ON = (
@@ -62,38 +63,39 @@ class Session:
     """
 
     def __init__(self, source: bytes, name: str, *, device: str, timeout: float, interpret: bool,
-                 compile_for: int | None = None, cache: Path | None = None):
+                 compile_for: int | None = None, cache: Path | None = None,
+                 confinement: Confinement | None = None):
+        confinement = confinement or Confinement()
         self.timeout, self.compile_for = timeout, compile_for
         self.phase = "start"
         self.prepared: Call | None = None
         self.started = self.gone = False
+        self.other_user = confinement.user is not None
+        self.bytes_at_start = 0  # of GPU memory, by the driver; for whoever asks
+        self.confined: tuple[str, ...] = ()  # what of it is in force, once started
         self.output = Tail()
-        self.process = None
-        self.folder = Path(tempfile.mkdtemp(prefix="grader-"))
-        for part in ("work", "cache"):
-            (self.folder / part).mkdir()
-        self.cache = cache or self.folder / "cache"
-        path = self.folder / "work" / name
-        path.write_bytes(source)
+        self.family = None
+        self.folder = Path(tempfile.mkdtemp(prefix="grader-")).resolve()
         self.socket, theirs = socket.socketpair()
-        config = {
-            "fd": theirs.fileno(), "path": str(path), "device": device,
-            "compile_for": compile_for, "packages": _package_folders(),
-        }
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-u", str(Path(__file__).with_name("worker.py")),
-                 json.dumps(config)],
-                cwd=path.parent, env=self._environment(device, interpret or bool(compile_for)),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),), start_new_session=True,
-            )
+            for part in ("work", "cache"):
+                (self.folder / part).mkdir()
+            path = self.folder / "work" / name
+            path.write_bytes(source)
+            if confinement.user is not None:
+                for item in (self.folder, *self.folder.rglob("*")):
+                    os.chown(item, *confinement.user)
+            cache = cache or self.folder / "cache"
+            environment = self._environment(device, interpret or bool(compile_for), cache)
+            config = {"path": str(path), "device": device, "compile_for": compile_for,
+                      "packages": package_folders()}
+            self.family = Family(config, self.folder, cache, environment, theirs.fileno(),
+                                 confinement)
         except BaseException:
             self.close()
             raise
         finally:
             theirs.close()
-        os.set_blocking(self.process.stdout.fileno(), False)
 
     def __enter__(self) -> "Session":
         return self
@@ -101,10 +103,10 @@ class Session:
     def __exit__(self, *error) -> None:
         self.close()
 
-    def _environment(self, device: str, interpret: bool) -> dict[str, str]:
+    def _environment(self, device: str, interpret: bool, cache: Path) -> dict[str, str]:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment.update(HOME=str(self.folder), TMPDIR=str(self.folder),
-                           TRITON_CACHE_DIR=str(self.cache))
+                           TRITON_CACHE_DIR=str(cache))
         if interpret:
             environment["TRITON_INTERPRET"] = "1"
         if device == "cpu":
@@ -125,9 +127,10 @@ class Session:
         grads = [(call.inputs[name].shape, call.inputs[name].storage.dtype) for name in call.grads]
         storages = [(t.storage.shape, t.storage.dtype) for t in call.inputs.values()]
         again = specs if call.refill is not None else []
+        ablated = specs + grads if call.by_kernels else []
         reply, blobs = self._request(
             {"op": "run", **header}, "case", tensors,
-            expect=specs * call.repeats + grads + again + specs + storages,
+            expect=specs * call.repeats + grads + again + specs + storages + ablated,
         )
         seconds = time.monotonic() - start
         blobs = iter(blobs)
@@ -142,6 +145,8 @@ class Session:
             refilled=named(names) if call.refill is not None else None,
             late=named(names),
             inputs_after=named(call.inputs),
+            ablated=named(names) if call.by_kernels else None,
+            ablated_grads=named(call.grads) if call.by_kernels else {},
             evidence=self._evidence(reply.get("evidence")),
             seconds=seconds,
         )
@@ -150,30 +155,56 @@ class Session:
         """Compile what this call launches, for `compile_for`.  One entry a kernel variant."""
         header, tensors = pack(call)
         reply, _ = self._request({"op": "compile", **header}, "compile", tensors)
-        return [
-            CompiledKernel(
-                escape(str(kernel["name"])), int(kernel["shared_bytes"]), float(kernel["seconds"]),
-                tuple((int(line), escape(str(text))) for line, text in kernel["warnings"]),
-            )
-            for kernel in reply["kernels"]
-        ]
+        try:
+            return [
+                CompiledKernel(
+                    escape(str(kernel["name"]))[:200], _number(kernel["shared_bytes"]),
+                    float(kernel["seconds"]),
+                    tuple((_number(line), escape(str(text))[:1000])
+                          for line, text in kernel["warnings"][:100]),
+                )
+                for kernel in reply["kernels"][:1000]
+            ]
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise self._broken(error) from None
 
-    def time(self, call: Call, n: int, *, backward_only: bool = False) -> float:
+    def start(self) -> None:
+        """Wait until the worker is ready; it has not touched the submission yet."""
+        if not self.started:
+            ready, _ = self._exchange({}, "start", (), (), START_SECONDS, "")
+            self.confined = tuple(map(str, ready["confined"]))
+            self.started = True
+
+    def time(self, call: Call, n: int) -> float:
         """Seconds, by this process's clock, of n calls back to back.
 
-        The inputs are sent, and one call made, before the clock starts.  With grads in the call
-        each turn is forward and backward; backward_only repeats the backward of one forward.
+        The inputs are in place, and one call was made, before the clock starts; with grads in the
+        call each turn is forward and backward.  Turn i reads its inputs STEP * i elements further
+        into their storages, which must reach so far.
         """
         self._prepare(call)
+        self._request({"op": "arrange", "n": n, "step": STEP}, "case")
+        self.kept_turn = secrets.randbelow(n)
         start = time.monotonic()
-        self._request({"op": "time", "n": n, "backward_only": backward_only}, "case")
+        self._request({"op": "time", "keep": self.kept_turn}, "case")
         return time.monotonic() - start
+
+    def kept(self, call: Call) -> tuple[int, dict[str, torch.Tensor]]:
+        """One of the calls timed last, drawn by lot: its turn, and what it answered."""
+        shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
+        shapes |= {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
+                   for name in call.grads}
+        _, blobs = self._request({"op": "kept"}, "case", expect=list(shapes.values()))
+        return self.kept_turn, dict(zip(shapes, blobs, strict=True))
 
     def memory(self, call: Call) -> int:
         """Peak bytes of one call above its inputs (outputs included)."""
         self._prepare(call)
         reply, _ = self._request({"op": "memory"}, "case")
-        return int(reply["peak_bytes"])
+        try:
+            return _number(reply["peak_bytes"])
+        except (KeyError, ValueError) as error:
+            raise self._broken(error) from None
 
     def _prepare(self, call: Call) -> None:
         if self.prepared is not call:
@@ -184,9 +215,9 @@ class Session:
     def close(self) -> None:
         """End the worker and everything it started; remove its folder.  Takes a bounded time."""
         self.socket.close()
-        if self.process is not None:
-            end_family(self.process, self.folder)
-            self.process.stdout.close()
+        if self.family is not None:
+            self.family.end()
+            self.family.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # -------------------------------------------------------------- transport
@@ -194,9 +225,7 @@ class Session:
         """Send one request and read its reply: (header, tensors of the expected sizes)."""
         if self.gone:
             raise SubmissionError("crashed", "the worker ended earlier", fatal=True)
-        if not self.started:
-            self._exchange({}, "start", (), (), START_SECONDS, "")
-            self.started = True
+        self.start()
         return self._exchange(header, phase, tensors, expect, self.timeout, secrets.token_hex(16))
 
     def _exchange(self, header, phase, tensors, expect, seconds, nonce):
@@ -222,11 +251,8 @@ class Session:
             )) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:  # a broken reply
-            raise self._lost(SubmissionError(
-                "crashed", "the file under test broke the channel to the grader",
-                detail=escape(str(error)), fatal=True,
-            )) from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise self._broken(error) from None
         self._drain()
         return reply, blobs
 
@@ -275,20 +301,20 @@ class Session:
             if left <= 0:
                 raise TimeoutError
             reading = [self.socket] if not writing else []
-            pipes = [] if self.output.closed else [self.process.stdout]
+            pipes = [] if self.output.closed else [self.family.stdout]
             ready = select.select(reading + pipes, writing, [], min(left, 0.1))
-            if self.process.stdout in ready[0]:
+            if self.family.stdout in ready[0]:
                 self._drain()
             if self.socket in ready[0] or ready[1]:
                 return ready
-            if self.process.poll() is not None and not select.select([self.socket], [], [], 0)[0]:
+            if self.family.has_ended() and not select.select([self.socket], [], [], 0)[0]:
                 raise EOFError
 
     def _drain(self) -> None:
         """Take what is in the pipe now.  Never waits."""
         while not self.output.closed:
             try:
-                data = os.read(self.process.stdout.fileno(), 1 << 16)
+                data = os.read(self.family.stdout.fileno(), 1 << 16)
             except BlockingIOError:
                 return
             self.output.add(data)
@@ -310,7 +336,7 @@ class Session:
 
     def _lost(self, error: SubmissionError) -> SubmissionError:
         self.gone = True
-        end_family(self.process, self.folder)
+        self.family.end()
         return error
 
     def _late(self, phase: str, seconds: float) -> str:
@@ -321,25 +347,29 @@ class Session:
         return f"no answer within {seconds:g} s {doing}"
 
     def _death(self) -> SubmissionError:
-        try:
-            code = self.process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:  # it closed its own channel and lives on
-            code = None
+        ending = self.family.ending(DEATH_SECONDS)
         when = {"start": "while Python and PyTorch started", "import": "while being imported",
                 "compile": "while its kernels compiled"}.get(self.phase, "during a call")
         if self.phase == "start":
+            code = ending and ending.returncode
+            hint = "; --worker-user none may help" if self.other_user else ""
             return SubmissionError("grader_fault", f"the worker process did not start (exit code "
-                                   f"{code})", detail=self._printed(), fatal=True)
-        if code is None:
+                                   f"{code}){hint}", detail=self._printed(), fatal=True)
+        if ending is None:  # it closed its own channel and lives on
             what = "closed the channel to the grader"
-        elif code >= 0:
-            what = f"ended its own process with exit code {code}"
-        elif -code == signal.SIGSEGV:
+        elif ending.over:
+            what = ending.over
+        elif ending.returncode is None:
+            what = "ended the process that watches over it"
+        elif ending.returncode >= 0:
+            what = f"ended its own process with exit code {ending.returncode}"
+        elif -ending.returncode == signal.SIGSEGV:
             what = "crashed the process with a segmentation fault"
-        elif -code == signal.SIGKILL:
+        elif -ending.returncode == signal.SIGKILL:
             what = "was killed by signal 9 (SIGKILL), probably for want of host memory"
         else:
-            what = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+            number = -ending.returncode
+            what = f"was killed by signal {number} ({signal.Signals(number).name})"
         return SubmissionError("crashed", f"the file {what} {when}", detail=self._printed(),
                                fatal=True)
 
@@ -348,26 +378,28 @@ class Session:
         return self.output.text()[-MAX_TEXT:]
 
     def _evidence(self, seen) -> Evidence:
-        def number(key: str) -> int:
-            return int(seen[key]) if isinstance(seen, dict) and key in seen else 0
+        """The worker's account of a call, or the end of the worker if it is no such account."""
+        try:
+            return Evidence(**{
+                item.name: _number(seen[item.name]) if item.type is int else _names(seen[item.name])
+                for item in fields(Evidence) if item.name != "stdout"
+            }, stdout=self.output.text())
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise self._broken(error) from None
 
-        def names(key: str) -> tuple[str, ...]:
-            found = seen.get(key, ()) if isinstance(seen, dict) else ()
-            return tuple(escape(str(name))[:100] for name in found[:100])
-
-        return Evidence(
-            number("launches"), number("backward_launches"), names("torch_ops"),
-            names("backward_torch_ops"), number("peak_bytes"), self.output.text(),
-        )
+    def _broken(self, error: Exception) -> SubmissionError:
+        return self._lost(SubmissionError(
+            "crashed", "the file under test broke the channel to the grader",
+            detail=escape(str(error))[:MAX_TEXT], fatal=True))
 
 
-def _package_folders() -> list[str]:
-    """Where this process found torch, triton and numpy; `python -I` alone may not look there."""
-    import importlib.util
+def _number(value) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 60:
+        raise ValueError(f"want a count; got {str(value)[:100]}")
+    return value
 
-    folders = []
-    for name in ("torch", "triton", "numpy"):
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin:
-            folders.append(str(Path(spec.origin).parent.parent))
-    return sorted(set(folders))
+
+def _names(value) -> tuple[str, ...]:
+    if type(value) is not list or not all(type(name) is str for name in value):
+        raise ValueError(f"want a list of names; got {str(value)[:100]}")
+    return tuple(escape(name)[:200] for name in value[:100])

@@ -153,7 +153,7 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
             if sinks:
                 case = replace(case, sinks=sinks[i % len(sinks)])
             dealt.append(case)
-        growth = replace(r, N=4096 if on_gpu else 128, **first, growth=True)
+        growth = replace(r, N=8192 if on_gpu else 128, **first, growth=True)
         return standard + dealt + [growth]
 
     return cases
@@ -184,7 +184,7 @@ def _cases_8(device: str, bf16: bool) -> list[Case]:
         replace(r, N=50, HQ=4, D=128, dtype=half, grads=("k", "v"), dout="transposed"),
         replace(r, N=64, dtype=half, refill=True),
         replace(r, N=65 * more, dtype=half, repeats=5 if on_gpu else 2),
-        replace(r, N=4096 if on_gpu else 128, HQ=1, dtype=half, growth=True),
+        replace(r, N=8192 if on_gpu else 128, HQ=1, dtype=half, growth=True),
     ]
 
 
@@ -222,7 +222,7 @@ def _cases_9(device: str, bf16: bool) -> list[Case]:
         replace(r, N=64, dtype=half, window=24, refill=True),
         replace(r, N=65 * more, dtype=half, window=30, repeats=5 if on_gpu else 2,
                 **with_logits),
-        replace(r, N=4096 if on_gpu else 128, HQ=1, dtype=half, growth=True),
+        replace(r, N=8192 if on_gpu else 128, HQ=1, dtype=half, growth=True),
     ]
 
 

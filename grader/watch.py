@@ -13,15 +13,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Operations that do attention's own work: products, softmax, and whole attentions.
-WATCHED = {
-    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_softmax", "_log_softmax",
-    "_safe_softmax", "logsumexp", "_softmax_backward_data", "linear", "_grouped_mm",
-}
-WATCHED_PARTS = (
-    "scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention",
-    "flex_attention", "multi_head_attention",
-)
 # Fresh memory is often zero and then looks like a result, so these come back full of NaN.
 UNINITIALISED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
@@ -34,6 +25,7 @@ class Watch(TorchDispatchMode):
     """Use as `with watch:` around a forward, then again around its backward.
 
     inputs: the storages' 1-D tensors, which do not count as memory of the call.
+    ledger: of ledger.py; traces: of trace.py, one for the forward, one for the backward.
     """
 
     supports_higher_order_operators = True  # flex_attention is one
@@ -43,17 +35,17 @@ class Watch(TorchDispatchMode):
         """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
         return False
 
-    def __init__(self, inputs, on_cuda: bool, known=()):
+    def __init__(self, inputs, on_cuda: bool, ledger=None, traces=(), mark=contextlib.nullcontext):
         super().__init__()
-        self.on_cuda = on_cuda
+        self.on_cuda, self.ledger, self.traces, self.mark = on_cuda, ledger, traces, mark
         self.backward = False
         self.poison = True
+        self.ablated = False  # kernels are launched in name only
         self.paused = 0
         self.launches = [0, 0]  # forward, backward
-        self.operations = [set(), set()]
+        self.kernels: set[str] = set()  # names of what was launched
         self.live_bytes = self.peak_bytes = 0  # on CUDA peak_bytes is what came before a restart
-        known = [*known, *(tensor.untyped_storage() for tensor in inputs)]
-        self.sizes = {storage._cdata: 0 for storage in known}
+        self.sizes = {tensor.untyped_storage()._cdata: 0 for tensor in inputs}
         self.base = None
 
     def __enter__(self):
@@ -62,25 +54,64 @@ class Watch(TorchDispatchMode):
         if self.on_cuda and self.base is None:
             torch.cuda.reset_peak_memory_stats()
             self.base = torch.cuda.memory_allocated()
+        if self.traces:
+            self.traces[self.backward].__enter__()
+        if self.ledger:
+            self.ledger.cover()
         return super().__enter__()
+
+    def returns(self, results) -> None:
+        """What a call returned, while the watch is still in force."""
+        if self.ledger:
+            self.ledger.uncover(results)
 
     def __exit__(self, *error):
         global _current
         _current = None
-        return super().__exit__(*error)
+        super().__exit__(*error)
+        if self.ledger:
+            self.ledger.uncover()
+        if self.traces:
+            self.traces[self.backward].__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
         if self.paused:
-            return result
-        name = getattr(func, "overloadpacket", func).__name__
-        if name in WATCHED or any(part in name for part in WATCHED_PARTS):
-            self.operations[self.backward].add(name)
-        if self.poison and name in UNINITIALISED:
-            _fill_with_nan(result)
+            return func(*args, **(kwargs or {}))
+        result = None
+        if self.ledger:
+            self.ledger.uncover((args, kwargs))
+        try:
+            result = func(*args, **(kwargs or {}))
+            name = getattr(func, "overloadpacket", func).__name__
+            if self.poison and name in UNINITIALISED:
+                with self.mark():
+                    _fill_with_nan(result)
+        finally:
+            if self.ledger:
+                self.ledger.cover((args, kwargs, result))
         if not self.on_cuda:
             self._track(result)
         return result
+
+    @contextlib.contextmanager
+    def launching(self, name: str, arguments):
+        """Around the launch of a kernel.  Yields whether it is to run."""
+        self.launches[self.backward] += 1
+        self.kernels.add(name)
+        if self.ablated:
+            yield False
+            return
+        if self.ledger:
+            self.ledger.uncover(arguments)
+            self.ledger.uncover()  # a kernel may hold addresses of others
+        self.paused += 1  # the interpreter moves tensors with PyTorch: not the student's doing
+        try:
+            with self.mark():
+                yield True
+        finally:
+            self.paused -= 1
+            if self.ledger:
+                self.ledger.cover()
 
     def _track(self, result) -> None:
         for tensor in tree_leaves(result):
@@ -122,14 +153,22 @@ class Watch(TorchDispatchMode):
         if self.on_cuda:
             torch.cuda.reset_peak_memory_stats()
 
-    def evidence(self, result_bytes: int) -> dict:
-        """result_bytes: size of outputs and gradients, which every right answer needs."""
+    def evidence(self, results) -> dict:
+        """results: outputs and gradients; their memory is what every right answer needs."""
+        size = sum(tensor.numel() * tensor.element_size() for tensor in results)
+        forward, backward = self.traces
+        ran = {**forward.kernels, **backward.kernels}
         return {
             "launches": self.launches[0],
             "backward_launches": self.launches[1],
-            "torch_ops": sorted(self.operations[0]),
-            "backward_torch_ops": sorted(self.operations[1]),
-            "peak_bytes": max(0, self.peak() - result_bytes),
+            "torch_ops": sorted(forward.products),
+            "backward_torch_ops": sorted(backward.products),
+            "arithmetic": forward.arithmetic,
+            "backward_arithmetic": backward.arithmetic,
+            "strange": sorted(self.ledger.strange) if self.ledger else [],
+            "kernels": sorted(self.kernels),
+            "device_kernels": sorted(ran),
+            "peak_bytes": max(0, self.peak() - size),
         }
 
 
@@ -140,10 +179,10 @@ def _fill_with_nan(tensor: torch.Tensor) -> None:
         tensor.fill_(torch.iinfo(tensor.dtype).max)
 
 
-def install(on_phase) -> None:
+def install(on_phase) -> list[type]:
     """Count Triton's launches and tell the parent when a compilation begins and ends.
 
-    on_phase: called with "compile" and with "case".
+    on_phase: called with "compile" and with "case".  -> the classes it put its own methods into.
     """
     try:
         import triton.compiler
@@ -151,21 +190,16 @@ def install(on_phase) -> None:
         from triton.runtime.interpreter import GridExecutor
         from triton.runtime.jit import JITFunction
     except ImportError:  # stage 1 needs no Triton
-        return
+        return []
 
     launch = GridExecutor.__call__
 
     @functools.wraps(launch)
     def interpreted(self, *args, **kwargs):
-        watch = _current
-        if watch is None:
+        if _current is None:
             return launch(self, *args, **kwargs)
-        watch.launches[watch.backward] += 1
-        watch.paused += 1  # the interpreter moves tensors with PyTorch: not the student's doing
-        try:
-            return launch(self, *args, **kwargs)
-        finally:
-            watch.paused -= 1
+        with _current.launching(self.fn.__name__, (args, kwargs)) as live:
+            return launch(self, *args, **kwargs) if live else None
 
     GridExecutor.__call__ = interpreted
 
@@ -173,9 +207,10 @@ def install(on_phase) -> None:
 
     @functools.wraps(run)
     def compiled(self, *args, grid, warmup, **kwargs):
-        if _current is not None and not warmup:
-            _current.launches[_current.backward] += 1
-        return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+        if _current is None or warmup:
+            return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+        with _current.launching(self.fn.__name__, (args, kwargs)) as live:
+            return run(self, *args, grid=grid, warmup=warmup, **kwargs) if live else None
 
     JITFunction.run = compiled
 
@@ -193,9 +228,15 @@ def install(on_phase) -> None:
 
     @functools.wraps(pick)
     def handle(self, grid):
-        if _current is not None:
-            _current.launches[_current.backward] += 1
-        return pick(self, grid)
+        launcher = pick(self, grid)
+
+        def launch_handle(*args, **kwargs):
+            if _current is None:
+                return launcher(*args, **kwargs)
+            with _current.launching(self.metadata.name, (args, kwargs)) as live:
+                return launcher(*args, **kwargs) if live else None
+
+        return launch_handle
 
     triton.compiler.CompiledKernel.__getitem__ = handle
 
@@ -211,3 +252,4 @@ def install(on_phase) -> None:
     for module in (triton.compiler, sys.modules["triton.compiler.compiler"]):
         module.compile = announced
     triton.compile = announced
+    return [GridExecutor, JITFunction, Autotuner, triton.compiler.CompiledKernel]

@@ -1,14 +1,14 @@
 """The process that runs a submission.  Nothing else in the grader ever imports one.
 
-Started by sandbox.py as `python -I -B worker.py CONFIG`, in an empty directory that holds a copy of
-the one file.  It knows no truth, no tolerance and no score: tensors come in as bytes, outputs go
-back as bytes, and the parent judges them.  Importing this module has no side effects; the parent
-takes its framing from here.
+keeper.py confines it and runs this file, in a directory that holds only a copy of the submission.
+It knows no truth, no tolerance and no score: tensors come in as bytes, outputs go back as bytes,
+and the parent judges them.  Importing this module has no side effects; the parent takes its framing
+from here.
 
 A frame is a 4-byte length, a JSON header of that length, then raw tensor bytes.  Their number and
 sizes are never read from the frame: both sides know them from the request.
 
-    request   {"nonce", "op": "load" | "run" | "prepare" | "time" | "memory" | "compile", ...}
+    request   {"nonce", "op": the name of one of Worker's operations, ...}
     reply     {"nonce", "ok": true, ...} + bytes, or {"nonce", "ok": false, "outcome", "sentence",
               "detail", "line", "fatal"}; before it any number of {"nonce", "phase": "compile"}
 """
@@ -26,12 +26,14 @@ from pathlib import Path
 import torch
 
 LENGTH = struct.Struct("!I")
+_dumps, _loads = json.dumps, json.loads  # bound before a submission could replace them
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,
                   torch.int64, torch.uint8, torch.bool)
 }
 LATE_SECONDS = 0.05  # outputs are read again this long after everything else
+_sleep = time.sleep
 _real_device = torch.Tensor.device.__get__  # pretend_gpu.py puts another in its place
 _plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
 
@@ -50,7 +52,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def pack_header(header: dict) -> bytes:
-    text = json.dumps(header).encode()
+    text = _dumps(header).encode()
     return LENGTH.pack(len(text)) + text
 
 
@@ -78,7 +80,7 @@ class Channel:
         self.receive_into(memoryview(length))
         text = bytearray(LENGTH.unpack(length)[0])
         self.receive_into(memoryview(text))
-        header = json.loads(text)
+        header = _loads(text)
         self.nonce = header["nonce"]
         return header
 
@@ -110,23 +112,30 @@ class Worker:
         self.function = None
         self.name = ""
         self.prepared: dict = {}
-        self.synchronize = torch.cuda.synchronize if self.on_cuda else lambda: None
         self.watch = _sibling("watch")
+        self.ledger = _sibling("ledger")
+        self.trace = _sibling("trace")
         self.explain = _sibling("explain")
         self.compiler = None
         if config["compile_for"]:
             self.compiler = _sibling("compile_only").CompileOnly(config["compile_for"], self.path)
         if self.on_cuda:  # a broken GPU must show before the submission can be blamed for it
             torch.zeros(1, device="cuda")
+            self.synchronize = torch._C._cuda_synchronize  # of all streams, and not to be patched
             self.synchronize()
         else:
+            self.synchronize = lambda: None
             _sibling("pretend_gpu").install(config["compile_for"] or 90)
-        self.watch.install(lambda phase: self.channel.send({"phase": phase}))
+        guarded = self.watch.install(lambda phase: self.channel.send({"phase": phase}))
+        self.seal = _sibling("seal").Seal([
+            sys.modules[__name__], Worker, Channel, self.watch, self.watch.Watch, self.ledger,
+            self.ledger.Ledger, self.trace, self.trace.Trace, *guarded])
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""
         operations = {operation.__name__: operation for operation in (
-            self.load, self.run, self.prepare, self.time, self.memory, self.compile)}
+            self.load, self.run, self.prepare, self.arrange, self.time, self.kept, self.memory,
+            self.compile)}
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
@@ -166,7 +175,10 @@ class Worker:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         sys.argv = [self.path]
-        spec.loader.exec_module(module)
+        # What PyTorch makes now, and a kernel reads later, is known to the ledger then.
+        ledger = None if self.on_cuda else self.ledger.Ledger(importing=True)
+        with self.watch.Watch([], self.on_cuda, ledger):
+            spec.loader.exec_module(module)
         found = getattr(module, entry, None)
         if found is None:
             raise Failure("crashed", f"{Path(self.path).name} defines no {entry}")
@@ -188,65 +200,117 @@ class Worker:
     def run(self, request: dict, storages: dict, douts: dict, refill: dict | None = None):
         """Call the entry point, fetch everything, and report what was seen on the way."""
         inputs, on_device = self._place(request["inputs"], storages, request["grads"])
-        upstream, _ = self._place(request["douts"], douts, ())
+        upstream, sent = self._place(request["douts"], douts, ())
+        by_kernels = request["by_kernels"]
+        known = [*on_device.values(), *sent.values()]
         answers, grads, evidence = [], [], {}
         kept = None
         for repeat in range(request["repeats"]):
-            watch = self.watch.Watch(on_device.values(), self.on_cuda)
+            watch = self._watch(known, by_kernels)
             with watch:
                 outputs = self._call(request, inputs)
+                watch.returns(outputs)
                 self.synchronize()
             answers += self._fetch(outputs)
             if repeat == 0:
-                kept = outputs
+                kept, gradients = outputs, []
                 if request["grads"]:
                     watch.backward = True
                     with watch:
                         gradients = self._gradients(request, inputs, outputs, upstream)
+                        watch.returns(gradients)
                         self.synchronize()
                     grads = self._fetch(gradients)
-                evidence = watch.evidence(sum(map(_nbytes, answers + grads)))
+                evidence = watch.evidence([*outputs, *gradients])
         after = self._fetch(on_device.values())
+        ablated = self._ablated(request, inputs, upstream, known) if by_kernels else []
         refilled = []
         if refill is not None:
             with torch.no_grad():
                 for name, storage in refill.items():
                     _plain_copy(on_device[name], storage)
-            with self.watch.Watch(on_device.values(), self.on_cuda):
-                refilled = self._fetch(self._call(request, inputs))
-        time.sleep(LATE_SECONDS)
+            with self._watch(known, by_kernels):
+                outputs = self._call(request, inputs)
+            refilled = self._fetch(outputs)
+        _sleep(LATE_SECONDS)
         late = self._fetch(kept)
-        return {"evidence": evidence}, answers + grads + refilled + late + after
+        evidence["patched"] = self.seal.broken()
+        return {"evidence": evidence}, answers + grads + refilled + late + after + ablated
+
+    def _watch(self, known, by_kernels: bool):
+        traces = self.trace.Trace(self.on_cuda), self.trace.Trace(self.on_cuda)
+        ledger = self.ledger.Ledger(known) if by_kernels and not self.on_cuda else None
+        return self.watch.Watch(known, self.on_cuda, ledger, traces, self.trace.mark)
+
+    def _ablated(self, request, inputs, upstream, known) -> list[torch.Tensor]:
+        """The outputs without any kernel, and the gradients without any in the backward.
+
+        NaN stands for what could not be had; an honest function has nothing else to give.
+        """
+        results = []
+        for part in ("outputs", "gradients") if request["grads"] else ("outputs",):
+            watch = self._watch(known, False)
+            try:
+                watch.ablated = part == "outputs"
+                with watch:
+                    found = self._call(request, inputs)
+                if part == "gradients":
+                    watch.ablated = watch.backward = True
+                    with watch:
+                        found = self._gradients(request, inputs, found, upstream)
+                results += self._fetch(found)
+            except BaseException:  # noqa: B036 -- whatever it raises, there is no answer
+                shapes = [(spec["shape"], DTYPES[spec["dtype"]]) for spec in request["outputs"]]
+                if part == "gradients":
+                    shapes = [(inputs[name].shape, inputs[name].dtype) for name in request["grads"]]
+                results += [torch.full(tuple(shape), float("nan")).to(dtype)
+                            for shape, dtype in shapes]
+        return results
 
     def prepare(self, request: dict, storages: dict, douts: dict):
         """Place the inputs and make one call, so that what follows compiles nothing."""
-        inputs, _ = self._place(request["inputs"], storages, request["grads"])
+        inputs, on_device = self._place(request["inputs"], storages, request["grads"])
         upstream, _ = self._place(request["douts"], douts, ())
-        self.prepared = {"request": request, "inputs": inputs, "upstream": upstream}
-        self._once()
+        self.prepared = {"request": request, "inputs": inputs, "upstream": upstream,
+                         "on_device": on_device}
+        self._once(inputs)
         self.synchronize()
         return {}, ()
 
+    def arrange(self, request: dict):
+        """Make the inputs of n calls, each a step further into the storages than the one before:
+        other addresses and other values every time, so that nothing kept from earlier helps."""
+        call, on_device = self.prepared["request"], self.prepared["on_device"]
+        self.prepared["turns"] = []
+        for turn in range(request["n"]):
+            layouts = {name: {**layout, "offset": layout["offset"] + turn * request["step"]}
+                       for name, layout in call["inputs"].items()}
+            self.prepared["turns"].append(self._views(layouts, on_device, call["grads"]))
+        self.prepared["kept"] = None
+        return {}, ()
+
     def time(self, request: dict):
-        """n calls back to back.  The parent holds the clock; this only does the work."""
-        if request["backward_only"]:
-            call, inputs = self.prepared["request"], self.prepared["inputs"]
-            outputs = self._call(call, inputs)
-            for _ in range(request["n"]):
-                self._gradients(call, inputs, outputs, self.prepared["upstream"], keep_graph=True)
-        else:
-            for _ in range(request["n"]):
-                self._once()
+        """The arranged calls back to back.  The parent holds the clock; this only does the work,
+        and keeps what one of the calls answered."""
+        for turn, inputs in enumerate(self.prepared["turns"]):
+            result = self._once(inputs)
+            if turn == request["keep"]:
+                self.prepared["kept"] = result
         self.synchronize()
         return {}, ()
+
+    def kept(self, request: dict):
+        """The answer that was kept: outputs, then gradients."""
+        return {}, self._fetch(self.prepared["kept"])
 
     def memory(self, request: dict):
         """Peak bytes of one call above what was live before it, outputs included."""
         self.synchronize()
-        storages = [t.untyped_storage() for t in self.prepared["inputs"].values()]
-        watch = self.watch.Watch([], self.on_cuda, known=storages)
+        watch = self.watch.Watch(self.prepared["inputs"].values(), self.on_cuda)
+        if self.on_cuda:
+            torch.cuda.empty_cache()  # the parent asks the driver, who counts what is only cached
         with watch.only_memory():
-            self._once()
+            self._once(self.prepared["inputs"])
             self.synchronize()
         return {"peak_bytes": watch.peak()}, ()
 
@@ -264,18 +328,22 @@ class Worker:
     def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
         """Storages on the device, and the views into them that the entry point sees."""
         on_device = {name: storage.to(self.device) for name, storage in storages.items()}
+        return self._views(layouts, on_device, with_grad), on_device
+
+    def _views(self, layouts: dict, on_device: dict, with_grad) -> dict:
         views = {}
         for name, layout in layouts.items():
             shape, stride, offset = layout["shape"], layout["stride"], layout["offset"]
             view = on_device[name].as_strided(shape, stride, offset)
             views[name] = view.requires_grad_() if name in with_grad else view
-        return views, on_device
+        return views
 
-    def _once(self) -> None:
-        request, inputs = self.prepared["request"], self.prepared["inputs"]
+    def _once(self, inputs: dict) -> list[torch.Tensor]:
+        request = self.prepared["request"]
         outputs = self._call(request, inputs)
-        if request["grads"]:
-            self._gradients(request, inputs, outputs, self.prepared["upstream"])
+        if not request["grads"]:
+            return outputs
+        return outputs + self._gradients(request, inputs, outputs, self.prepared["upstream"])
 
     def _call(self, request: dict, inputs: dict) -> list[torch.Tensor]:
         """Call the entry point; the outputs asked for, each of the right kind."""
@@ -321,7 +389,7 @@ class Worker:
             got = device if layout == "torch.strided" else layout
             raise Failure("wrong", f"{name}: want a dense tensor on {self.device}; got {got}")
 
-    def _gradients(self, request, inputs, outputs, upstream, keep_graph=False):
+    def _gradients(self, request, inputs, outputs, upstream):
         """dL/d(input) for every input asked for, given the upstream gradients."""
         pairs = []
         for output, spec in zip(outputs, request["outputs"], strict=True):
@@ -332,8 +400,7 @@ class Worker:
                 pairs.append((output, upstream[spec["name"]]))
         wanted = [inputs[name] for name in request["grads"]]
         gradients = torch.autograd.grad(
-            [o for o, _ in pairs], wanted, [d for _, d in pairs],
-            retain_graph=keep_graph, allow_unused=True,
+            [o for o, _ in pairs], wanted, [d for _, d in pairs], allow_unused=True,
         )
         for name, source, gradient in zip(request["grads"], wanted, gradients, strict=True):
             if gradient is None:
@@ -353,10 +420,6 @@ class Worker:
         return fetched
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _signature(found, function):
     """What a caller may pass; None where Python cannot tell.  `Function.apply` shows forward's."""
     try:
@@ -371,27 +434,13 @@ def _signature(found, function):
         return None
 
 
-def _set_limits() -> None:
-    """No core files, no file over 1 GiB, and no life after the parent's."""
-    import ctypes
-    import resource
-    import signal
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
     config = json.loads(sys.argv[1])
-    _set_limits()
     # `-I` hides a `pip install --user`; the folders that hold the parent's torch and triton do not.
     sys.path += [folder for folder in config["packages"] if folder not in sys.path]
     channel = Channel(config["fd"])
     worker = Worker(channel, config)
-    channel.send({"ready": True})
+    channel.send({"ready": True, "confined": config["confined"]})
     worker.serve()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.sandbox import Call, OutputSpec, Session, SubmissionError, TensorInput
+from grader.sandbox import STEP, Call, OutputSpec, Session, SubmissionError, TensorInput
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
 X = torch.arange(12.0).reshape(3, 4) - 5
@@ -18,6 +18,12 @@ def double_call(**changes) -> Call:
         "outputs": (OutputSpec("y", (3, 4), torch.float32),),
     }
     return Call(**{**settings, **changes})
+
+
+def reaching(n: int, **changes) -> Call:
+    """double_call with a storage long enough for n timed calls."""
+    storage = torch.arange(12.0 + STEP * n)
+    return double_call(inputs={"x": TensorInput(storage, (3, 4), (4, 1))}, **changes)
 
 
 def with_gradient(**changes) -> Call:

@@ -63,5 +63,20 @@ def test_a_backward_benchmark_says_what_it_times():
 def test_without_a_gpu_timing_is_skipped_in_words():
     stream = io.StringIO()
     options = SimpleNamespace(device="cpu")
-    assert benchmark.run(STAGES[3], options, b"", Reporter(stream)) is None
+    assert benchmark.run(STAGES[3], options, b"", Reporter(stream)) == (None, None)
     assert stream.getvalue() == "timing skipped: no GPU\n"
+
+
+def test_a_spread_of_a_quarter_is_no_measurement():
+    assert benchmark._row("x", 1.0, 0.2, 3.0).ms == 1.0
+    assert benchmark._row("x", 1.0, 0.3, 3.0).note == "n/a (too noisy)"
+
+
+def test_timed_calls_have_storages_to_go_on_in():
+    call = benchmark.build(Case(3, "standard", 64), 0).call
+    longer = benchmark._lengthened(call)
+    most = benchmark.STEP * (benchmark.MOST + benchmark.FEW)
+    for name, old in call.inputs.items():
+        new = longer.inputs[name]
+        assert new.storage.numel() - old.storage.numel() >= most
+        assert (new.view() == old.view()).all()

@@ -21,6 +21,7 @@ class Honest:
     """Stands in for a Session whose submission is right."""
 
     started = 0
+    confined = ()
 
     def __init__(self, *args, **kwargs):
         type(self).started += 1
@@ -29,6 +30,9 @@ class Honest:
         return self
 
     def __exit__(self, *error):
+        pass
+
+    def start(self):
         pass
 
     def load(self, *args):
@@ -157,7 +161,7 @@ def test_an_error_at_import_is_the_stages_outcome(graded):
     assert (result.outcome, result.points, result.checks) == ("crashed", 0, [])
 
 
-def test_a_fault_of_the_grader_costs_no_points(graded):
+def test_a_fault_of_the_grader_settles_nothing_that_was_not_judged(graded):
     class Faulty(Honest):
         def run(self, call):
             if call.repeats > 1:
@@ -165,13 +169,13 @@ def test_a_fault_of_the_grader_costs_no_points(graded):
             return super().run(call)
 
     result = graded(Faulty)
-    assert (result.outcome, result.points) == ("grader_fault", 200)
+    assert (result.outcome, result.points) == ("grader_fault", 140)
     assert "ZeroDivisionError" in result.detail
 
 
 def test_a_fault_the_sandbox_reports_is_ours_too(graded):
     result = graded(failing("grader_fault", True, lambda call: call.repeats > 1))
-    assert (result.outcome, result.points) == ("grader_fault", 200)
+    assert (result.outcome, result.points) == ("grader_fault", 140)
 
 
 def test_missing_and_syntactically_wrong_files_have_their_own_outcomes(graded, tmp_path):

@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.sandbox import OutputSpec, Session, SubmissionError, TensorInput
-from tests.sessions import SUBMISSIONS, X, double_call, error_of, open_session, run, with_gradient
+from grader.sandbox import STEP, OutputSpec, Session, SubmissionError, TensorInput
+from tests.sessions import (
+    SUBMISSIONS,
+    X,
+    double_call,
+    error_of,
+    open_session,
+    reaching,
+    run,
+    with_gradient,
+)
 
 
 def finding(name: str, *, entry: str = "double", **settings) -> SubmissionError:
@@ -150,11 +159,11 @@ def test_an_output_cut_off_from_autograd_is_wrong(answers):
 # ------------------------------------------------------------------ evidence
 def test_products_and_library_attention_are_seen_in_the_pass_they_happen_in(answers):
     assert run(answers, "right").evidence.torch_ops == ()
-    assert run(answers, "matrix_product").evidence.torch_ops == ("mm",)
+    assert run(answers, "matrix_product").evidence.torch_ops == ("matmul", "mm")
     seen = run(answers, "library_attention").evidence.torch_ops
     assert any("scaled_dot_product" in name for name in seen)
     evidence = run(answers, "ProductInBackward", with_gradient(), attribute="apply").evidence
-    assert evidence.torch_ops == () and evidence.backward_torch_ops == ("mm",)
+    assert evidence.torch_ops == () and evidence.backward_torch_ops == ("matmul", "mm")
 
 
 def test_peak_memory_counts_what_is_alive_at_once_and_not_inputs_or_outputs(answers):
@@ -175,13 +184,24 @@ def test_output_is_escaped_and_cut_to_its_ends(answers):
 
 def test_time_is_the_work_of_n_calls_and_memory_counts_outputs(answers):
     answers.load("slow", None, ("x",))
-    assert 0.6 <= answers.time(double_call(), 3) < 3.0
+    assert 0.6 <= answers.time(reaching(3), 3) < 3.0
     assert answers.memory(double_call()) == 48
 
 
-def test_backward_alone_can_be_timed(answers):
+def test_every_timed_call_has_inputs_of_its_own_and_one_answer_is_kept(answers):
+    call = reaching(5)
+    answers.load("right", None, ("x",))
+    answers.time(call, 5)
+    turn, got = answers.kept(call)
+    x = call.inputs["x"].storage[STEP * turn:][:12].reshape(3, 4)
+    assert 0 <= turn < 5 and torch.equal(got["y"], 2 * x)
+
+
+def test_gradients_of_a_timed_call_are_kept_too(answers):
+    call = reaching(2, douts=with_gradient().douts, grads=("x",))
     answers.load("Double", "apply", ("x",))
-    assert 0 < answers.time(with_gradient(), 5, backward_only=True) < 5
+    answers.time(call, 2)
+    assert answers.kept(call)[1]["d_x"].tolist() == [[6.0] * 4] * 3
 
 
 # -------------------------------------------------------------------- errors
@@ -319,7 +339,7 @@ def test_the_worker_does_not_outlive_a_killed_parent(tmp_path):
         "s = Session(b'print(1)', 'a.py', device='cpu', timeout=60, interpret=False)\n"
         "try: s.load('x', None, ())\n"
         "except Exception: pass\n"
-        "print(s.process.pid, flush=True); time.sleep(60)\n"
+        "print(s.family.keeper.pid, flush=True); time.sleep(60)\n"
     )
     root = str(Path(__file__).parent.parent)
     parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE,

@@ -1,0 +1,106 @@
+"""Reads the catalogue: one Attack an entry.
+
+A mutant is a table of its stage's TOML file: what it `breaks`, the text `old` of the solved file
+and the `new` one in its place (`edits` for further pairs, `count` where a text stands there several
+times).  The others are files: a docstring that says what it tries, then comments:
+
+    # stage: 3                 graded as problem_3.py
+    # base: problem_3.py       the solved file goes first, so that this one may override parts of it
+    # outcome: rejected        what the grader must say; several are separated by commas
+    # says: words              text that must stand in the report
+    # device: any              any, cpu or cuda: where it makes sense
+    # options: --timeout 5     of the command line
+"""
+
+import ast
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+KINDS = ("mutants", "dishonest", "destructive", "honest")
+KEYS = {"stage", "base", "outcome", "says", "device", "options"}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One submission and what must become of it.  outcomes: any of them will do."""
+
+    kind: str
+    id: str
+    stage: int
+    tries: str
+    source: bytes
+    outcomes: tuple[str, ...]
+    says: str = ""
+    device: str = "any"
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"stage_{self.stage}/{self.id}" if self.kind == "mutants" else self.id
+
+
+def attacks(kinds=KINDS) -> list[Attack]:
+    """Every entry of these kinds, in order of stage."""
+    found = []
+    for kind in kinds:
+        if kind == "mutants":
+            for stage in range(1, 10):
+                found += mutants(stage)
+            continue
+        found += [from_file(path) for path in sorted((HERE / kind).glob("*.py"))]
+        table = HERE / kind / "files.toml"  # for files that can carry no comment
+        if table.exists():
+            found += [_from_table(kind, row) for row in tomllib.loads(table.read_text())["file"]]
+    return found
+
+
+def mutants(stage: int) -> list[Attack]:
+    """The solved file of a stage with one mistake each."""
+    path = HERE / "mutants" / f"stage_{stage}.toml"
+    solved = (ROOT / f"problem_{stage}.py").read_text("utf-8")
+    rows = tomllib.loads(path.read_text("utf-8"))["mutant"] if path.exists() else []
+    return [_mutant(stage, row, solved) for row in rows]
+
+
+def _mutant(stage: int, row: dict, solved: str) -> Attack:
+    source = solved
+    for old, new in [[row["old"], row["new"]], *row.get("edits", [])]:
+        found, want = source.count(old), row.get("count", 1)
+        if found != want:
+            raise ValueError(f"stage {stage}, {row['id']}: want {want} of {old!r}; got {found}")
+        source = source.replace(old, new)
+    outcomes = ("pass",) if "equivalent" in row else tuple(row.get("outcome", ("wrong",)))
+    return Attack("mutants", row["id"], stage, row.get("equivalent", row["breaks"]),
+                  source.encode(), outcomes, device=row.get("device", "any"))
+
+
+def from_file(path: Path) -> Attack:
+    """Read a file of the catalogue."""
+    text = path.read_text("utf-8")
+    tree = ast.parse(text)
+    header = dict(re.findall(r"^# (\w+): (.+)$", text, re.MULTILINE)[:len(KEYS)])
+    header = {key: value.strip() for key, value in header.items() if key in KEYS}
+    missing = {"stage", "outcome"} - header.keys()
+    if missing or not ast.get_docstring(tree):
+        raise ValueError(f"{path.name}: want a docstring, stage and outcome; got {sorted(header)}")
+    source = text
+    if "base" in header:
+        source = (ROOT / header["base"]).read_text("utf-8") + "\n\n" + text
+    return Attack(
+        path.parent.name, path.stem, int(header["stage"]),
+        " ".join(ast.get_docstring(tree).split()), source.encode(), _words(header["outcome"], ","),
+        header.get("says", ""), header.get("device", "any"), _words(header.get("options", "")))
+
+
+def _from_table(kind: str, row: dict) -> Attack:
+    source = bytes.fromhex(row["hex"]) if "hex" in row else row["text"].encode()
+    return Attack(kind, row["id"], row["stage"], row["tries"], source,
+                  _words(row["outcome"], ","), row.get("says", ""))
+
+
+def _words(text: str, separator: str | None = None) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(separator) if word.strip())

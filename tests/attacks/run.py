@@ -1,0 +1,159 @@
+"""Runs one entry of the catalogue and says what became of it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from grader import grade
+from grader.report import Reporter
+from grader.results import StageResult
+from grader.stages import STAGES
+from tests.attacks.catalogue import ROOT, Attack
+
+GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
+LEFT = "attack-left-"  # what destructive files call the files they try to leave behind
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack got.  problem: what is wrong with that, or ""."""
+
+    attack: Attack
+    got: str
+    seconds: float
+    problem: str
+    said: str = ""  # the report's first words on it
+    result: StageResult | None = None
+
+
+def run_job(job) -> tuple[Attack, int, Outcome]:
+    """For a pool of processes: (attack, device, seed, through the command line, alone)."""
+    torch.set_num_threads(1)  # entries run side by side
+    attack, device, seed, whole, alone = job
+    if whole and attack.kind == "destructive":
+        return attack, seed, run_command(attack, device, seed)
+    return attack, seed, run(attack, device, seed, not alone)
+
+
+def run(attack: Attack, device: str, seed: int, shares_gpu: bool = False) -> Outcome:
+    """Grade it here, up to the first case that does not pass, and look for what it left."""
+    option = dict(zip(attack.options[::2], attack.options[1::2], strict=True))
+    timeout = float(option.get("--timeout", 20.0))
+    with tempfile.TemporaryDirectory(prefix="attack-") as base:
+        os.chmod(base, 0o755)
+        folder, temporary = Path(base) / "submission", Path(base) / "tmp"
+        folder.mkdir()
+        temporary.mkdir()
+        (folder / f"problem_{attack.stage}.py").write_bytes(attack.source)
+        report = io.StringIO()
+        options = grade.Options(
+            folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=False,
+            shares_gpu=shares_gpu, stop_early=attack.outcomes != ("pass",),
+            quick=attack.kind == "destructive",
+            confinement=grade.confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
+        start = time.monotonic()
+        with mock.patch.object(tempfile, "tempdir", str(temporary)):
+            result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))
+        seconds = time.monotonic() - start
+        problem = _left_behind(f"TMPDIR={temporary}", temporary)
+        late = seconds > timeout + GRACE_SECONDS and attack.outcomes != ("pass",)
+        if late and attack.kind == "destructive":
+            problem = problem or f"it took {seconds:.1f} s of {timeout:g} + {GRACE_SECONDS:g}"
+    return _outcome(attack, result.outcome, result.points, report.getvalue(), seconds, problem,
+                    result)
+
+
+def run_command(attack: Attack, device: str, seed: int) -> Outcome:
+    """Grade it through the command line, beside the solved file of another stage, and look around
+    afterwards: time, processes, files, GPU memory, the other stage, the JSON file."""
+    program = "autograder.py" if attack.stage < 8 else "autograder_optional.py"
+    other = {8: 9, 9: 8}.get(attack.stage, 2 if attack.stage != 2 else 3)
+    with tempfile.TemporaryDirectory(prefix="attack-") as base:
+        folders = {name: Path(base) / name for name in ("submission", "tmp", "home")}
+        for folder in folders.values():
+            folder.mkdir()
+        os.chmod(base, 0o755)
+        (folders["submission"] / f"problem_{attack.stage}.py").write_bytes(attack.source)
+        solved = (ROOT / f"problem_{other}.py").read_bytes()
+        (folders["submission"] / f"problem_{other}.py").write_bytes(solved)
+        saved = Path(base) / "results.json"
+        options = attack.options if "--timeout" in attack.options else (
+            *attack.options, "--timeout", "20")
+        limit = float(options[options.index("--timeout") + 1])
+        command = [sys.executable, str(ROOT / program), f"--p{attack.stage}", f"--p{other}",
+                   "--device", device, "--seed", str(seed), "--quick", "--no-benchmark",
+                   "--submission", str(folders["submission"]), "--json", str(saved), *options]
+        mark = f"ATTACK={os.path.basename(base)}"
+        environment = {**os.environ, "TMPDIR": str(folders["tmp"]), "HOME": str(folders["home"]),
+                       "ATTACK": os.path.basename(base)}
+        memory = _gpu_memory(device)
+        start = time.monotonic()
+        done = subprocess.run(command, env=environment, cwd=base, capture_output=True, text=True,
+                              errors="replace", timeout=300)
+        seconds = time.monotonic() - start
+        problem = _left_behind(mark, folders["tmp"]) or _memory_left(device, memory)
+        try:
+            stages = {row["stage"]: row for row in json.loads(saved.read_text())["stages"]}
+        except (OSError, ValueError, KeyError) as error:
+            return Outcome(attack, f"exit {done.returncode}", seconds, f"no whole JSON: {error}",
+                           done.stdout + done.stderr)
+        row, beside = stages[attack.stage], stages.get(other, {"outcome": "missing"})
+        if beside["outcome"] != "pass":
+            problem = problem or f"the other stage got {beside['outcome']}"
+        elif row["outcome"] != "pass" and row["seconds"] > limit + GRACE_SECONDS:
+            problem = problem or f"it took {row['seconds']:.1f} s of {limit:g} + {GRACE_SECONDS:g}"
+    return _outcome(attack, row["outcome"], row["points"], done.stdout, row["seconds"], problem)
+
+
+def _outcome(attack, got, points, report, seconds, problem="", result=None) -> Outcome:
+    said = [line.strip() for line in report.splitlines() if line.startswith("     ")]
+    if got not in attack.outcomes:
+        problem = problem or f"want {' or '.join(attack.outcomes)}"
+    elif attack.says.lower() not in " ".join(report.split()).lower():
+        problem = problem or f"the report does not say {attack.says!r}"
+    elif attack.kind == "dishonest" and got == "rejected" and points:
+        problem = problem or f"it earned {points:g} points"
+    return Outcome(attack, got, seconds, problem, said[0] if said else "", result)
+
+
+def _left_behind(mark: str, temporary: Path) -> str:
+    """Processes that still carry the grading's environment, files where none may be."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (entry / "environ").read_bytes():
+                return f"process {entry.name} is still there"
+        except OSError:
+            continue
+    if left := sorted(path.name for path in temporary.iterdir()):
+        return f"left in the temporary folder: {', '.join(left[:3])}"
+    places = (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
+    for place in places:
+        if left := sorted(place.glob(LEFT + "*")):
+            return f"left in {place}: {left[0].name}"
+    return ""
+
+
+def _gpu_memory(device: str) -> int:
+    if device != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def _memory_left(device: str, before: int) -> str:
+    """GPU memory is given back a moment after a process ends."""
+    deadline = time.monotonic() + 5.0
+    while (more := _gpu_memory(device) - before) > 64 << 20:
+        if time.monotonic() > deadline:
+            return f"{more >> 20} MiB of GPU memory were not given back"
+        time.sleep(0.1)
+    return ""
