@@ -48,7 +48,9 @@ def confine(writable: list[str], hidden: list[str], readable: list[str]) -> tupl
         _allow(libc, ruleset, path, READ)
     for path in readable:
         _allow(libc, ruleset, path, READ)
-    for path in [*writable, *(str(d) for name in DEVICES for d in Path("/dev").glob(name))]:
+    # CUDA does not start where it cannot name its threads, which is done in /proc/self.
+    devices = (str(path) for name in DEVICES for path in Path("/dev").glob(name))
+    for path in [*writable, "/proc/self", *devices]:
         _allow(libc, ruleset, path, rights)
     libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
     restricted = libc.syscall(RESTRICT_SELF, ruleset, 0)

@@ -12,9 +12,9 @@ POLL_SECONDS = 0.0002
 
 
 def used_bytes() -> int:
-    """Memory of the whole GPU that is taken now."""
+    """Memory of the whole GPU that is taken now, less what this process's tensors take."""
     free, total = torch.cuda.mem_get_info()
-    return total - free
+    return total - free - torch.cuda.memory_reserved()
 
 
 class Peak:
