@@ -19,6 +19,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -242,20 +243,11 @@ def folder_bytes(folder: str) -> int:
 
 def remove(folder: str) -> None:
     """Remove the folder though the submission took rights away or nested it deep."""
-    def make_way(function, path, error):
-        try:
-            os.chmod(os.path.dirname(path), 0o700)
-            os.chmod(path, 0o700)
-            function(path)
-        except OSError:
-            pass
-
     try:
-        shutil.rmtree(folder, onerror=make_way)
+        shutil.rmtree(folder)
     except (OSError, RecursionError):
-        pass
-    if os.path.lexists(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+        for command in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
+            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
 
 
 if __name__ == "__main__":

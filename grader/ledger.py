@@ -54,16 +54,16 @@ class Ledger:
         for storage in _storages(list(tensors)):
             self._entry(storage)
 
-    def cover(self, values=()) -> None:
+    def cover(self, values=None) -> None:
         """Cover these tensors, new ones among them; without any, everything known."""
         for entry in self._of(values):
             if not entry.covered:
                 entry.turn()
                 entry.checksum = _checksum(entry)
 
-    def uncover(self, values=()) -> None:
+    def uncover(self, values=None) -> None:
         """Open these tensors; without any, everything known."""
-        if values:
+        if values is not None:
             self._look_at(values)
         for entry in self._of(values):
             if entry.covered:
@@ -72,7 +72,7 @@ class Ledger:
                 entry.turn()
 
     def _of(self, values) -> list[_Entry]:
-        if not values:
+        if values is None:
             return list(_entries.values())
         return [self._entry(storage) for storage in _storages(values)]
 

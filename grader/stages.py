@@ -78,6 +78,7 @@ def _cases_1(device: str, bf16: bool) -> list[Case]:
         replace(r, N=127, D=128, dtype=F16, is_causal=True, layout="last"),
         replace(r, N=193, dtype=half, family="shift+", is_causal=True),
         replace(r, N=193, dtype=F16, family="shift-"),
+        replace(r, N=129, dtype=F32, family="shift-", is_causal=True),
         replace(r, N=300, dtype=half, family="rising"),
         replace(r, N=257, D=64, dtype=F16, family="hot", is_causal=True),
         replace(r, N=150, dtype=half, family="needles", is_causal=True),

@@ -74,17 +74,17 @@ class Trace:
             self._read_thread(recorded)
 
     def _read_thread(self, recorded) -> None:
-        """Operations call operations: only the innermost that compute are counted."""
-        opened: list[list] = []  # [end, numbers or 0, whether one inside it was counted]
+        """Operations call operations: one counts for itself or for those inside it."""
+        opened: list[list] = []  # [end, its own numbers, those of the operations inside it]
         ours_until = 0
 
         def close_before(moment: float) -> None:
             while opened and opened[-1][0] <= moment:
-                _, numbers, counted = opened.pop()
-                if numbers and not counted:
-                    self.arithmetic += numbers
-                if opened and (numbers or counted):
-                    opened[-1][2] = True
+                _, own, inside = opened.pop()
+                if opened:
+                    opened[-1][2] += max(own, inside)
+                else:
+                    self.arithmetic += max(own, inside)
 
         for event in recorded:
             close_before(event.start_ns())
@@ -101,7 +101,7 @@ class Trace:
                     numbers = LEAST
                 elif name not in MOVES:
                     numbers = max(LEAST, _numbers(event.shapes()))
-            opened.append([event.end_ns(), numbers, False])
+            opened.append([event.end_ns(), numbers, 0])
         close_before(math.inf)
 
 

@@ -1,0 +1,207 @@
+"""The grader is interrupted, starved or started badly: it ends, cleans up, and says why."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOLVED = (ROOT / "problem_2.py").read_text("utf-8")
+LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+OLD = '{"stages": []}\n'  # what an earlier run may have written
+
+# Marks how far it came, and leaves a child that nothing but its ancestry gives away.
+SLOW = '''
+import ctypes, os, sys, time
+open("imported", "w").close()
+time.sleep(1)
+def weighted_row_sum_forward(x, w):
+    if os.fork() == 0:
+        os.setsid()
+        ctypes.CDLL(None).prctl(1, 0)  # PR_SET_PDEATHSIG
+        program = "import time; time.sleep(50)"
+        os.execve(sys.executable, [sys.executable, "-c", program, os.getcwd()], {})
+    open("called", "w").close()
+    time.sleep(50)
+'''
+
+
+@pytest.fixture
+def grading(tmp_path):
+    """Folders and files of a grading of its own; `start` begins it, in a shell's words if asked.
+
+    Nothing in it reaches the folders of this account: its home and its temporary folder are here.
+    """
+    for name in ("work", "tmp", "home", "json"):
+        (tmp_path / name).mkdir()
+    here = SimpleNamespace(folder=tmp_path, tmp=tmp_path / "tmp", home=tmp_path / "home",
+                           json=tmp_path / "json" / "out.json", process=None)
+    here.json.write_text(OLD)
+
+    def start(source, *options, shell='exec "$@"', **settings) -> subprocess.Popen:
+        (tmp_path / "work" / "problem_2.py").write_text(source, "utf-8")
+        command = [sys.executable, str(ROOT / "autograder.py"), "--p2", "--device", "cpu",
+                   "--no-benchmark", "--submission", str(tmp_path / "work"), "--json",
+                   str(here.json), *options]
+        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **settings}
+        here.process = subprocess.Popen(
+            ["sh", "-c", shell, "sh", *command], cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(here.tmp), "HOME": str(here.home)},
+            # A test run in the background was started with SIGINT ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **settings)
+        return here.process
+
+    here.start = start
+    yield here
+    if here.process is not None and here.process.poll() is None:
+        here.process.kill()
+        here.process.communicate()
+
+
+def until(condition, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def family(folder: Path) -> list[str]:
+    """What runs and names this folder in its command line or its environment."""
+    found, mark = [], str(folder).encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):
+            try:
+                text = (entry / name).read_bytes()
+            except OSError:  # it ended meanwhile, or belongs to somebody else
+                continue
+            if mark in text:
+                found.append(f"{entry.name} {(entry / 'comm').read_text()}")
+    return found
+
+
+def came_to(grading, moment: str) -> bool:
+    if moment == "the next stage":
+        return bool(json.loads(grading.json.read_text())["stages"])
+    names = {"its worker starts": "grader-*", "the file is imported": "imported",
+             "it calls the file": "called"}
+    return any(grading.tmp.rglob(names[moment]))
+
+
+def wait_for(grading, moment) -> None:
+    """moment: seconds from the start, or what came_to knows."""
+    if isinstance(moment, float):
+        time.sleep(moment)
+    else:
+        assert until(lambda: came_to(grading, moment) or grading.process.poll() is not None, 60)
+    assert grading.process.poll() is None, grading.process.communicate()
+
+
+# ----------------------------------------------------------------- interruptions
+@LINUX
+@pytest.mark.parametrize(("number", "moment"), [
+    (signal.SIGTERM, 0.2), (signal.SIGINT, 1.0), (signal.SIGTERM, "its worker starts"),
+    (signal.SIGTERM, "the file is imported"), (signal.SIGTERM, "it calls the file"),
+    (signal.SIGINT, "it calls the file"), (signal.SIGINT, "the next stage"),
+])
+def test_a_signal_at_any_moment_ends_all_of_it_and_leaves_a_whole_json(grading, number, moment):
+    process = grading.start(SLOW, *["--p1"] * (moment == "the next stage"))  # without a problem_1
+    wait_for(grading, moment)
+    process.send_signal(number)
+    output = "\n".join(process.communicate(timeout=10))
+    assert process.returncode in (1, 130, 143, -number), output
+    assert until(lambda: not family(grading.folder), 5), family(grading.folder)
+    assert until(lambda: list(grading.tmp.iterdir()) == [], 2)
+    stages = json.loads(grading.json.read_text())["stages"]
+    assert [stage["stage"] for stage in stages][:1] == [1] * (moment == "the next stage")
+    assert [path.name for path in grading.json.parent.iterdir()] == [grading.json.name]
+
+
+@LINUX
+@pytest.mark.parametrize("moment", ["its worker starts", "it calls the file"])
+def test_a_killed_grader_leaves_no_process_and_no_folder(grading, moment):
+    process = grading.start(SLOW)
+    wait_for(grading, moment)
+    process.kill()
+    process.wait()
+    assert until(lambda: not family(grading.folder), 5), family(grading.folder)
+    assert until(lambda: list(grading.tmp.iterdir()) == [], 2)
+    json.loads(grading.json.read_text())
+
+
+# ---------------------------------------------------------------- bad surroundings
+@pytest.mark.interpreter
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
+def test_a_grader_without_its_standard_streams_grades_all_the_same(grading, closed):
+    process = grading.start(SOLVED, "--quick", shell=f'exec "$@" {closed}')
+    output = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert json.loads(grading.json.read_text())["stages"][0]["outcome"] == "pass"
+
+
+@pytest.mark.interpreter
+def test_a_reader_that_goes_away_ends_neither_the_grading_nor_its_json(grading):
+    process = grading.start(SOLVED, "--quick")
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0, process.stderr.read()
+    assert json.loads(grading.json.read_text())["stages"][0]["outcome"] == "pass"
+    assert process.stderr.read() == ""
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("options", [["--quick"], ["--hint", "2.1"]], ids=["grade", "hint"])
+def test_a_home_that_is_a_file_keeps_nobody_from_working(grading, options):
+    grading.home.rmdir()
+    grading.home.write_text("no folder")
+    process = grading.start(SOLVED, *options)
+    output = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output[1] and grading.home.read_text() == "no folder"
+
+
+def mounted(grading, folder: Path, make_useless: str) -> tuple[int, str, str, str]:
+    """Grade with a small file system on folder, and make_useless done to it.
+
+    -> exit code, output, errors, and what stands in the folder and its out.json afterwards.
+    """
+    enter = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-Urm"]
+    mount = f'mount -t tmpfs -o size=300k none "{folder}" && cd "{folder}"'
+    try:
+        subprocess.run([*enter, "sh", "-c", mount], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+    script = grading.folder / "in_a_small_folder.sh"
+    script.write_text(f"""{mount} && printf '%s' '{OLD}' > out.json && {make_useless}
+        cd '{ROOT}'; "$@"; code=$?
+        exec > '{grading.folder}/after'; ls '{folder}'; cat '{folder}/out.json'; exit $code""")
+    process = grading.start(SOLVED, "--quick", shell=f'exec {" ".join(enter)} sh {script} "$@"')
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors, (grading.folder / "after").read_text()
+
+
+FULL = "{ head -c 1000000 /dev/zero > filler; } 2> filler.log"
+NEARLY_FULL = FULL.replace("; }", "; truncate -s -4096 filler; }")
+
+
+def test_a_full_temporary_folder_is_our_fault_and_is_named(grading):
+    # Room for four kilobytes: where there is none at all, Python takes another folder.
+    code, output, errors, after = mounted(grading, grading.tmp, NEARLY_FULL)
+    assert code in (2, 3) and "No space left" in output + errors, output + errors
+    assert "Traceback" not in errors and "grader-" not in after
+    stages = json.loads(grading.json.read_text())["stages"]
+    assert [stage["outcome"] for stage in stages] in ([], ["grader_fault"])
+
+
+@pytest.mark.parametrize("make_useless", [FULL, "mount -o remount,ro ."], ids=["full", "readonly"])
+def test_a_json_that_cannot_be_written_is_refused_and_the_old_one_stays(grading, make_useless):
+    code, _, errors, after = mounted(grading, grading.json.parent, make_useless)
+    assert code in (2, 3), errors
+    assert str(grading.json) in errors and "Traceback" not in errors
+    assert after.endswith(OLD) and ".tmp" not in after

@@ -1,0 +1,128 @@
+"""What the keeper ends: processes that hide from their parent, and those over a limit."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.processes import Confinement
+from grader.sandbox import Session, SubmissionError
+from tests.sessions import double_call
+
+LIMITED = Confinement(memory_bytes=1 << 30)
+
+
+def ending(source: str, confinement=LIMITED, timeout=20.0) -> SubmissionError:
+    """How a submission with this double(x) ends."""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=timeout, interpret=False,
+                 confinement=confinement) as session:
+        session.load("double", None, ("x",))
+        with pytest.raises(SubmissionError) as caught:
+            session.run(double_call())
+    return caught.value
+
+
+def processes_with(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in entry.read_bytes():
+                found.append(entry.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_daemon_that_cleared_its_environment_and_left_its_session_is_ended():
+    mark = f"{os.getpid()}.25"
+    source = f"""
+import os
+def double(x):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve("/bin/sleep", ["sleep", "{mark}"], {{}})
+        os._exit(0)
+    os._exit(3)
+"""
+    error = ending(source)
+    assert error.outcome == "crashed" and "exit code 3" in error.sentence
+    assert processes_with(mark) == []
+
+
+def test_host_memory_over_the_limit_is_a_crash_that_says_so():
+    source = """
+def double(x):
+    kept = []
+    for _ in range(60):
+        kept.append(bytearray(b"x") * (32 << 20))
+    return x
+"""
+    error = ending(source)
+    assert error.outcome == "crashed"
+    assert "GiB of host memory, more than the 1 GiB it may (--memory)" in error.sentence
+
+
+def test_memory_that_children_share_counts_once():
+    source = """
+import os, time
+kept = bytearray(b"x") * (300 << 20)
+def double(x):
+    for _ in range(6):
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+    time.sleep(1.5)
+    return x * 2
+"""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=20, interpret=False,
+                 confinement=LIMITED) as session:
+        session.load("double", None, ("x",))
+        assert session.run(double_call()).outputs
+
+
+def test_a_folder_filled_with_files_is_a_crash_that_says_so():
+    source = """
+import time
+def double(x):
+    for i in range(12):
+        with open(f"file{i}", "wb") as file:
+            file.write(bytes(100 << 20))
+    time.sleep(20)
+"""
+    error = ending(source)
+    assert "GiB into its folder, more than the 1 GiB it may" in error.sentence
+
+
+def test_a_folder_without_rights_and_a_deep_one_are_removed():
+    source = """
+import os
+os.makedirs("locked/inside")
+open("locked/inside/file", "w").close()
+os.chmod("locked/inside", 0)
+os.chmod("locked", 0)
+for _ in range(1500):
+    os.mkdir("d")
+    os.chdir("d")
+def double(x):
+    return x * 2
+"""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=20,
+                 interpret=False) as session:
+        session.load("double", None, ("x",))
+        folder = session.folder
+    assert not folder.exists()
+
+
+def test_ending_is_quick_though_the_worker_ignores_signals():
+    source = """
+import signal, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+def double(x):
+    time.sleep(60)
+"""
+    start = time.monotonic()
+    assert ending(source, timeout=1.0).outcome == "timeout"
+    assert time.monotonic() - start < 15
