@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: grade test lint clean
+.PHONY: grade test attacks lint clean
 
 grade: .venv/.installed
 	$(BIN)/python autograder.py
@@ -12,6 +12,10 @@ grade: .venv/.installed
 test: .venv/.installed
 	@test -d tests || { echo "tests/ belongs to the solved course, not to an assignment"; exit 2; }
 	$(BIN)/python -m pytest -n auto
+
+# Wrong, dishonest, destructive and honest submissions, and what the grader makes of them.
+attacks: .venv/.installed
+	$(BIN)/python -m tests.attacks
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

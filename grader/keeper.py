@@ -1,12 +1,14 @@
-"""The process between the grader and the worker.  It never runs a line of a submission.
+"""The processes between the grader and a worker.  They never run a line of a submission.
 
-Started by processes.py as `python -I -B keeper.py CONFIG`.  It forks the worker before anything is
-imported, confines it, and is the ancestor to which every process falls whose own parent died: no
-child of the worker can leave the family.  It ends them all, and removes their folder, when the
-grader says so, when the worker is dead, or when the grader itself is gone.
+The nursery is started once, by processes.py, as `python -I -B keeper.py FD
+MODULES`.  It imports what every worker needs, which takes seconds, and then forks a keeper for each
+request that comes in on FD.
 
-It holds the family to its limits and says one thing to the grader, a JSON line on the control
-socket: {"returncode": as subprocess has it, "over": which limit was passed, or ""}.
+A keeper forks the worker, confines it, and is the ancestor to which every process falls whose own
+parent died: no child of the worker can leave the family.  It ends them all, and removes their
+folder, when the grader says so, when the worker is dead, or when the grader itself is gone.  It
+holds the family to its limits and says one thing to the grader, a JSON line on the control socket:
+{"returncode": as subprocess has it, "over": which limit was passed, or ""}.
 """
 
 import ctypes
@@ -19,12 +21,14 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 ON_LINUX = sys.platform == "linux"
+LENGTH = struct.Struct("!I")
 POLL_SECONDS = 0.1
 END_SECONDS = 5.0  # a CUDA context can take this long to come down
 MAX_PROCESSES = 512
@@ -35,16 +39,50 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def main() -> None:
-    config = json.loads(sys.argv[1])
-    control = socket.socket(fileno=config["control"])
+    """The nursery.  A request is a length, then JSON, with three descriptors: the worker's
+    channel, the keeper's control socket, and where the worker prints."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    for name in sys.argv[2:]:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # stage 1 needs no Triton, and what is missing shows in the worker
+            pass
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
+    while True:
+        head, fds, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
+        if len(head) < LENGTH.size:
+            return
+        text = b""
+        while len(text) < LENGTH.unpack(head)[0]:
+            text += requests.recv(LENGTH.unpack(head)[0] - len(text))
+        if os.fork() == 0:
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                keep(json.loads(text), *fds)
+            finally:
+                os._exit(0)
+        for fd in fds:
+            os.close(fd)
+
+
+def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
+    """A keeper's whole life."""
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(config["environment"])
+    control = socket.socket(fileno=control_fd)
     if ON_LINUX:
         libc = ctypes.CDLL(None)
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     worker = os.fork()
     if worker == 0:
         control.close()
-        run_worker(config)  # does not return
-    os.close(config["fd"])  # the worker's own channel: its end must show when the worker ends
+        run_worker({**config, "fd": channel})  # does not return
+    os.close(channel)  # its end must show when the worker ends
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -55,10 +93,10 @@ def main() -> None:
     try:
         over = wait(control, worker, config["memory_bytes"], folder)
         returncode = end_all(worker)
-        if over is not None:  # else the grader closed the socket: nobody listens
+        if over is not None:  # else the grader is done with it: nobody listens
             line = json.dumps({"returncode": returncode, "over": over}) + "\n"
             control.sendall(line.encode())
-            control.recv(1)  # until the grader closes its end, or dies
+            control.recv(1)  # until the grader is done with it, or dies
     except OSError:
         pass
     finally:
@@ -70,6 +108,7 @@ def main() -> None:
 def run_worker(config: dict) -> None:
     """Become the worker: other user, limits, confinement, and then worker.py."""
     try:
+        os.chdir(os.path.dirname(config["path"]))
         if ON_LINUX:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             # Should memory run out all the same, the system is to take this process.

@@ -1,13 +1,16 @@
 """Starting a worker under its keeper, hearing how it ended, and ending all it started."""
 
+import atexit
 import json
 import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,12 @@ HERE = Path(__file__).parent
 WORKER_FILES = ("worker.py", "watch.py", "ledger.py", "trace.py", "seal.py", "explain.py",
                 "compile_only.py", "pretend_gpu.py")
 AUTOMATIC_USER = "nobody"
+LENGTH = struct.Struct("!I")
+PASSED_ON = (
+    "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH",
+    "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBCUDA_PATH", "CC",
+    "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH",  # Triton compiles its launchers with CC
+)
 
 
 @dataclass(frozen=True)
@@ -42,42 +51,89 @@ class Ending:
     over: str = ""
 
 
+class Nursery:
+    """The process that keepers come from; it has imported torch once for all of them.
+
+    device: "cuda" or "cpu", which is decided for good when torch is imported.  Triton too decides
+    then whether it interprets, so that only on a GPU, where it never does, it is imported here.
+    """
+
+    _running: dict[str, "Nursery"] = {}
+    _lock = threading.Lock()
+
+    def __init__(self, device: str):
+        modules = ["torch", "numpy"] + ["triton", "triton.language"] * (device == "cuda")
+        self.requests, theirs = socket.socketpair()
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-B", "-u", str(HERE / "keeper.py"), str(theirs.fileno()),
+             *modules],
+            cwd="/", env=worker_environment(device, False), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True)
+        theirs.close()
+
+    @classmethod
+    def of(cls, device: str) -> "Nursery":
+        """The running one, or a new one in its place; it takes its time to import."""
+        with cls._lock:
+            nursery = cls._running.get(device)
+            if nursery is None or nursery.process.poll() is not None:
+                if not cls._running:
+                    atexit.register(cls.end_all)
+                nursery = cls._running[device] = cls(device)
+            return nursery
+
+    @classmethod
+    def end_all(cls) -> None:
+        """They end by themselves when nobody can ask any more; this waits for it."""
+        for nursery in cls._running.values():
+            nursery.requests.close()
+        for nursery in cls._running.values():
+            nursery.process.kill()
+            nursery.process.wait()
+        cls._running.clear()
+
+    def ask(self, config: dict, fds: list[int]) -> None:
+        text = json.dumps(config).encode()
+        with self._lock:
+            socket.send_fds(self.requests, [LENGTH.pack(len(text))], fds)
+            self.requests.sendall(text)
+
+
 class Family:
     """The keeper, the worker, and every process that comes of it.
 
-    folder: the worker's own, removed at the end.  cache: one more folder it may write into.
-    fd: the worker's end of the channel.
+    folder: the worker's own, removed at the end.  cache: Triton's, where it may write too.
+    channel: the worker's end.
     """
 
-    def __init__(self, config: dict, folder: Path, cache: Path, environment: dict[str, str],
-                 fd: int, confinement: Confinement):
+    def __init__(self, config: dict, folder: Path, cache: Path, channel: int, *, interpret: bool,
+                 confinement: Confinement):
         self.folder = folder
-        self.control, theirs = socket.socketpair()
+        environment = worker_environment(config["device"], interpret)
+        environment |= {"HOME": str(folder), "TMPDIR": str(folder), "TRITON_CACHE_DIR": str(cache)}
         config = {
-            **config, "fd": fd, "control": theirs.fileno(), "folder": str(folder),
+            **config, "folder": str(folder), "environment": environment,
             "memory_bytes": confinement.memory_bytes, "user": confinement.user,
             "writable": [str(folder), str(cache)],
             "hidden": [str(path.resolve()) for path in confinement.hidden],
             "readable": [*(str(HERE / name) for name in WORKER_FILES), *python_folders()],
         }
+        nursery = Nursery.of(config["device"])
+        self.control, theirs = socket.socketpair()
+        output, printed = os.pipe()
+        self.stdout = open(output, "rb", buffering=0)
+        os.set_blocking(output, False)
         try:
-            self.keeper = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-u", str(HERE / "keeper.py"), json.dumps(config)],
-                cwd=folder / "work", env=environment, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                pass_fds=(fd, theirs.fileno()), start_new_session=True,
-            )
-        except BaseException:
-            self.control.close()
-            raise
+            nursery.ask(config, [channel, theirs.fileno(), printed])
+        except OSError:  # it died; that shows when nothing answers
+            pass
         finally:
             theirs.close()
-        self.stdout = self.keeper.stdout
-        os.set_blocking(self.stdout.fileno(), False)
+            os.close(printed)
 
     def has_ended(self) -> bool:
         """Whether the worker is dead, or its keeper is."""
-        return bool(select.select([self.control], [], [], 0)[0]) or self.keeper.poll() is not None
+        return bool(select.select([self.control], [], [], 0)[0])
 
     def ending(self, seconds: float) -> Ending | None:
         """How the worker ended; None if it still lives after that time."""
@@ -91,48 +147,37 @@ class Family:
 
     def end(self) -> None:
         """End all of it.  Returns within END_SECONDS or so, whatever the processes do."""
-        self.control.close()
         try:
-            self.keeper.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
+            self.control.shutdown(socket.SHUT_WR)
+            deadline = time.monotonic() + END_SECONDS
+            while select.select([self.control], [], [], max(0, deadline - time.monotonic()))[0]:
+                if not self.control.recv(4096):  # the keeper has ended, and everything before it
+                    break
+        except OSError:  # closed before
             pass
-        _end_strays(self.keeper, str(self.folder).encode())
+        self.control.close()
+        _end_strays(str(self.folder))
 
 
-def _end_strays(keeper: subprocess.Popen, folder: bytes) -> None:
-    """Where a keeper died before its time: kill what carries its session or its environment."""
-    deadline = time.monotonic() + 2.0
-    while time.monotonic() < deadline:
-        if keeper.poll() is None:  # not yet reaped, so the number is still ours
-            keeper.kill()
-        strays = _strays(keeper.pid, folder)
-        for pid in strays:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
-        if keeper.poll() is not None and not strays:
-            return
-        time.sleep(0.01)
+def worker_environment(device: str, interpret: bool) -> dict[str, str]:
+    """What of the grader's own environment a worker gets, and how it is to run Triton."""
+    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    environment["KINETO_LOG_LEVEL"] = "99"  # or PyTorch's recorder writes into what is printed
+    if interpret:
+        environment["TRITON_INTERPRET"] = "1"
+    if device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment
 
 
-def _strays(session: int, folder: bytes) -> list[int]:
-    """Living processes of this session, or with HOME=folder.  Empty where there is no /proc."""
-    found = []
+def _end_strays(folder: str) -> None:
+    """Where a keeper died before its time: kill what still works in the worker's folder."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            # "pid (name) state ppid pgrp session ..."; the name may hold anything
-            status = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-            state, owner = status[0], int(status[3])
-            if state in b"ZX":
-                continue
-            if owner == session:
-                found.append(int(entry.name))
-            elif b"HOME=" + folder in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except (OSError, IndexError, ValueError):
+            if os.readlink(entry / "cwd").startswith(folder):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except (OSError, ValueError):
             continue  # it ended meanwhile, or belongs to somebody else
-    return found
 
 
 # -------------------------------------------------------------------- accounts

@@ -47,11 +47,6 @@ DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if
 STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
 MAX_HEADER = 1 << 20
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
-PASSED_ON = (
-    "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH",
-    "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBCUDA_PATH", "CC",
-    "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH",  # Triton compiles its launchers with CC
-)
 
 
 class Session:
@@ -85,12 +80,11 @@ class Session:
             if confinement.user is not None:
                 for item in (self.folder, *self.folder.rglob("*")):
                     os.chown(item, *confinement.user)
-            cache = cache or self.folder / "cache"
-            environment = self._environment(device, interpret or bool(compile_for), cache)
             config = {"path": str(path), "device": device, "compile_for": compile_for,
                       "packages": package_folders()}
-            self.family = Family(config, self.folder, cache, environment, theirs.fileno(),
-                                 confinement)
+            self.family = Family(config, self.folder, cache or self.folder / "cache",
+                                 theirs.fileno(), interpret=interpret or bool(compile_for),
+                                 confinement=confinement)
         except BaseException:
             self.close()
             raise
@@ -102,16 +96,6 @@ class Session:
 
     def __exit__(self, *error) -> None:
         self.close()
-
-    def _environment(self, device: str, interpret: bool, cache: Path) -> dict[str, str]:
-        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        environment.update(HOME=str(self.folder), TMPDIR=str(self.folder),
-                           TRITON_CACHE_DIR=str(cache))
-        if interpret:
-            environment["TRITON_INTERPRET"] = "1"
-        if device == "cpu":
-            environment["CUDA_VISIBLE_DEVICES"] = ""
-        return environment
 
     # --------------------------------------------------------------- requests
     def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:

@@ -5,13 +5,10 @@ name, with dispatch modes on or off.  Loaded by worker.py by path; imports nothi
 """
 
 import math
-import os
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes into the student's output
-
-import torch  # noqa: E402 -- the recorder reads its log level when torch is loaded
-from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler  # noqa: E402
-from torch._C._profiler import (  # noqa: E402
+import torch
+from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+from torch._C._profiler import (
     ProfilerActivity,
     ProfilerConfig,
     ProfilerState,

@@ -332,25 +332,27 @@ def test_the_worker_sees_a_clean_folder_and_a_clean_environment(monkeypatch):
         assert session.run(double_call(outputs=spec)).outputs[0]["y"].tolist() == [1.0, 1.0]
 
 
-def test_the_worker_does_not_outlive_a_killed_parent(tmp_path):
+def test_neither_worker_nor_folder_outlive_a_killed_parent(tmp_path):
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from grader.processes import Nursery\n"
         "from grader.sandbox import Session\n"
         "s = Session(b'print(1)', 'a.py', device='cpu', timeout=60, interpret=False)\n"
         "try: s.load('x', None, ())\n"
         "except Exception: pass\n"
-        "print(s.family.keeper.pid, flush=True); time.sleep(60)\n"
+        "print(Nursery.of('cpu').process.pid, flush=True); time.sleep(60)\n"
     )
     root = str(Path(__file__).parent.parent)
     parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE,
                               env={**os.environ, "TMPDIR": str(tmp_path)})
-    worker = int(parent.stdout.readline())
+    nursery = int(parent.stdout.readline())
+    assert list(tmp_path.iterdir())
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 5
-    while _is_running(worker):
-        assert time.monotonic() < deadline, "the worker is still there"
+    deadline = time.monotonic() + 10
+    while _is_running(nursery) or list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline, "the nursery or the worker's folder is still there"
         time.sleep(0.05)
 
 

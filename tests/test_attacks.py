@@ -1,0 +1,57 @@
+"""Every entry of the catalogue that needs no GPU ends as it must."""
+
+import os
+import tempfile
+import tomllib
+
+import pytest
+import torch
+
+from tests.attacks.catalogue import HERE, KINDS, attacks, from_file
+from tests.attacks.run import run
+
+torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
+ALL = attacks()
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("attack", [attack for attack in ALL if attack.device != "cuda"],
+                         ids=lambda attack: f"{attack.kind}/{attack.name}")
+def test_the_outcome_is_as_it_must_be_without_a_gpu(attack):
+    outcome = run(attack, "cpu", seed=0)
+    assert not outcome.problem, f"{attack.tries}: got {outcome.got}, {outcome.said}"
+
+
+def test_the_catalogue_is_as_large_as_it_says():
+    kinds = {kind: [attack for attack in ALL if attack.kind == kind] for kind in KINDS}
+    assert len(kinds["dishonest"]) >= 30 and len(kinds["destructive"]) >= 20
+    assert len(kinds["honest"]) >= 15 and {attack.stage for attack in kinds["honest"]} == \
+        set(range(1, 10))
+    live = [attack for attack in kinds["mutants"] if attack.outcomes != ("pass",)]
+    assert len(live) > 100
+    for stage in range(1, 10):
+        assert sum(attack.stage == stage for attack in live) >= 12
+
+
+def test_names_are_unique_and_every_entry_says_what_it_tries():
+    names = [(attack.kind, attack.name) for attack in ALL]
+    assert len(set(names)) == len(names)
+    assert all(attack.tries for attack in ALL)
+
+
+def test_a_mutant_whose_text_is_gone_is_an_error(monkeypatch):
+    from tests.attacks import catalogue
+
+    path = HERE / "mutants" / "stage_3.toml"
+    row = tomllib.loads(path.read_text("utf-8"))["mutant"][0]
+    with pytest.raises(ValueError, match="want 1 of"):
+        catalogue._mutant(3, {**row, "old": "no such text"}, "source")
+
+
+def test_an_entry_without_an_outcome_is_an_error():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "a.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('"""Tries something."""\n# stage: 3\n')
+        with pytest.raises(ValueError, match="want a docstring, stage and outcome"):
+            from_file(HERE / path)
