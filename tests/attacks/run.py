@@ -44,7 +44,8 @@ def run_job(job) -> tuple[Attack, int, Outcome]:
     return attack, seed, run(attack, device, seed, not alone)
 
 
-def run(attack: Attack, device: str, seed: int, shares_gpu: bool = False) -> Outcome:
+def run(attack: Attack, device: str, seed: int, shares_gpu: bool = False,
+        stop_early: bool = True) -> Outcome:
     """Grade it here, up to the first case that does not pass, and look for what it left."""
     option = dict(zip(attack.options[::2], attack.options[1::2], strict=True))
     timeout = float(option.get("--timeout", 20.0))
@@ -57,7 +58,8 @@ def run(attack: Attack, device: str, seed: int, shares_gpu: bool = False) -> Out
         report = io.StringIO()
         options = grade.Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=False,
-            shares_gpu=shares_gpu, stop_early=attack.outcomes != ("pass",),
+            shares_gpu=shares_gpu,
+            stop_early=stop_early and attack.outcomes != ("pass",),
             quick=attack.kind == "destructive",
             confinement=grade.confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
         start = time.monotonic()
@@ -126,10 +128,12 @@ def _outcome(attack, got, points, report, seconds, problem="", result=None) -> O
 
 
 def _left_behind(mark: str, temporary: Path) -> str:
-    """Processes that still carry the grading's environment, files where none may be."""
+    """Processes that carry the grading's environment or work in its folder; files where none
+    may be."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if mark.encode() in (entry / "environ").read_bytes():
+            works_there = os.readlink(entry / "cwd").startswith(str(temporary))
+            if works_there or mark.encode() in (entry / "environ").read_bytes():
                 return f"process {entry.name} is still there"
         except OSError:
             continue
