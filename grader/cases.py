@@ -24,7 +24,10 @@ FAMILIES = {
     "randn": "",
     "shift+": "logits +128",  # kills a missing max subtraction
     "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
+    "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
     "rising": "rising max",  # kills a missing rescale
+    "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys
+    "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
     "hot": "hot",  # large logits
     "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
     "real": "real model",
@@ -34,7 +37,10 @@ LAYOUTS = {
     "guarded": "NaN around",  # a read past the end meets NaN, not a lucky zero
     "transposed": "transposed",
     "last": "stride 2",
+    "mixed": "mixed strides",  # no two inputs alike: kills the strides of another tensor
 }
+MIXED = {"q": "dense", "k": "last", "v": "transposed", "x": "guarded", "w": "last",
+         "sink_logits": "last"}
 
 
 @dataclass(frozen=True)
@@ -134,8 +140,7 @@ class Built:
 def build(case: Case, seed: int) -> Built:
     """Make the tensors of a case and the call that carries them."""
     tensors = _tensors(case, _generator(seed, case.name))
-    inputs = {name: lay_out(t, case.layout if t.dim() > 1 else "dense")
-              for name, t in tensors.items()}
+    inputs = {name: lay_out(t, _layout_of(case, name, t)) for name, t in tensors.items()}
     args, kwargs, outputs = _signature(case)
     built = Built(case, None, tensors)
     douts, refill = {}, None
@@ -144,11 +149,17 @@ def build(case: Case, seed: int) -> Built:
         built.dout, douts = sent.view(), {"o": sent}
     if case.refill:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
-        refill = {name: lay_out(t, case.layout if t.dim() > 1 else "dense")
+        refill = {name: lay_out(t, _layout_of(case, name, t))
                   for name, t in built.refilled.items()}
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
                       repeats=case.repeats, by_kernels=case.stage > 1)
     return built
+
+
+def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
+    if case.layout == "mixed":
+        return MIXED[name]
+    return case.layout if tensor.dim() > 1 else "dense"
 
 
 def doubled(case: Case) -> Case:
@@ -188,6 +199,9 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
         x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
         if case.family == "hot":
             x *= 30
+        if case.family == "cancel":  # the running sum grows to N / 2 and comes back
+            x += torch.where(torch.arange(case.N) < case.N // 2, 1.0, -1.0)
+            w = 1 + w / 8
         if case.family == "needles":  # one column decides; the last one is the one tails forget
             w = torch.zeros(case.N).index_fill_(0, torch.tensor([case.N - 1]), 1.0)
         return {"x": x.to(case.dtype), "w": w.to(case.dtype)}
@@ -198,9 +212,11 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
     if case.family != "randn":
         maker = "shift" if case.family.startswith("shift") else case.family
         made = _MAKERS[maker](case, q, k, v)
-    if case.sink_logits:
-        made["sink_logits"] = _randn(gen, case.HQ)
-    return {name: t.to(case.dtype) for name, t in made.items()}
+    made = {name: t.to(case.dtype) for name, t in made.items()}
+    if case.sink_logits:  # a parameter often stays in float32
+        dtype = torch.float32 if case.layout == "mixed" else case.dtype
+        made["sink_logits"] = _randn(gen, case.HQ).to(dtype)
+    return made
 
 
 def _randn(gen: torch.Generator, *shape: int) -> torch.Tensor:
@@ -223,6 +239,26 @@ def _rising(case, q, k, v):
     q[..., 0] = 4.0
     k[..., 0] = torch.linspace(0.0, 10.0, case.n_keys) / _scale(case)
     return {"q": q, "k": k, "v": v}
+
+
+def _deep(case, q, k, v):
+    """As shift-, eight times as far."""
+    q[..., 0] = 16.0
+    k[..., 0] = -64.0 / _scale(case)
+    return {"q": q, "k": k, "v": v}
+
+
+def _steep(case, q, k, v):
+    """As rising, ten times as far: a maximum taken of other keys than those seen overflows."""
+    q[..., 0] = 4.0
+    k[..., 0] = torch.linspace(0.0, 100.0, case.n_keys) / _scale(case)
+    return {"q": q, "k": k, "v": v}
+
+
+def _cancel(case, q, k, v):
+    """Nearly equal weights, and values near +8, then near -8, so that sums grow and come back."""
+    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 8.0, -8.0)[:, None]
+    return {"q": q / 4, "k": k, "v": v}
 
 
 def _hot(case, q, k, v):
@@ -268,7 +304,8 @@ def _real_activations() -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(arrays[name]).float() for name in ("q", "k", "v")}
 
 
-_MAKERS = {"shift": _shift, "rising": _rising, "hot": _hot, "needles": _needles, "real": _real}
+_MAKERS = {"shift": _shift, "deep": _deep, "rising": _rising, "steep": _steep,
+           "cancel": _cancel, "hot": _hot, "needles": _needles, "real": _real}
 
 
 def _dout(case: Case, gen: torch.Generator) -> TensorInput:
@@ -289,6 +326,7 @@ def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
         gaps = [3, 0] if t.dim() == 2 else [0, 1, 1, 3]
     if layout == "last":
         step = 2
+        gaps = [1] + gaps[1:] if t.dim() > 1 else gaps
     stride, size = [0] * t.dim(), step
     for axis in reversed(order):
         stride[axis] = size

@@ -91,6 +91,12 @@ class Ledger:
         return entry
 
 
+def extents() -> list[tuple[int, int]]:
+    """First byte and end of every storage that is known and alive."""
+    alive = [entry.storage() for entry in _entries.values()]
+    return [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in alive if s is not None]
+
+
 def _storages(values):
     for value in tree_leaves(values):
         value = getattr(value, "base", value)  # of a Triton tensor descriptor

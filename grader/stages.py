@@ -78,7 +78,11 @@ def _cases_1(device: str, bf16: bool) -> list[Case]:
         replace(r, N=127, D=128, dtype=F16, is_causal=True, layout="last"),
         replace(r, N=193, dtype=half, family="shift+", is_causal=True),
         replace(r, N=193, dtype=F16, family="shift-"),
-        replace(r, N=129, dtype=F32, family="shift-", is_causal=True),
+        replace(r, N=129, dtype=F32, family="deep", is_causal=True),
+        replace(r, N=193, dtype=F32, family="steep"),
+        replace(r, N=190, dtype=half, family="steep", is_causal=True),
+        replace(r, N=64, NK=2000, HQ=1, HKV=1, dtype=half, family="cancel"),
+        replace(r, N=70, B=2, HQ=3, HKV=3, dtype=half, layout="mixed", is_causal=True),
         replace(r, N=300, dtype=half, family="rising"),
         replace(r, N=257, D=64, dtype=F16, family="hot", is_causal=True),
         replace(r, N=150, dtype=half, family="needles", is_causal=True),
@@ -108,6 +112,8 @@ def _cases_2(device: str, bf16: bool) -> list[Case]:
         replace(r, M=19, N=200, dtype=F32, layout="last"),
         replace(r, M=31, N=513 * more, dtype=half, family="hot"),
         replace(r, M=23, N=257 * more, dtype=F16, family="needles"),
+        replace(r, M=3, N=20000, dtype=half, family="cancel"),
+        replace(r, M=18, N=170, dtype=F16, layout="mixed"),
         replace(r, M=20, N=150, dtype=half, refill=True),
         replace(r, M=40 * more, N=140, dtype=F32, repeats=10 if on_gpu else 2),
     ]
@@ -154,6 +160,19 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
             if sinks:
                 case = replace(case, sinks=sinks[i % len(sinks)])
             dealt.append(case)
+        hq, hkv = (6, 3) if len(heads) > 2 else (6, 6)
+        for i, (family, n, dtype) in enumerate((("randn", 37, half), ("steep", 193, F32),
+                                                ("deep", 129, F16), ("cancel", 200, half),
+                                                ("randn", 190, F16))):
+            case = replace(r, N=n, dtype=dtype, family=family)
+            if windows:
+                case = replace(case, window=(20, 60, 33, 1000, 150)[i])
+            if sinks:
+                case = replace(case, sinks=(2, 3, 5, 0, 4)[i])
+            if i == 0:  # 18 heads in all, a number no grid of heads divides
+                case = replace(case, B=3, HQ=hq, HKV=hkv, layout="mixed")
+            if i < 4 or windows:  # the last is for windows longer than the default
+                dealt.append(case)
         growth = replace(r, N=8192 if on_gpu else 128, **first, growth=True)
         return standard + dealt + [growth]
 
@@ -183,6 +202,12 @@ def _cases_8(device: str, bf16: bool) -> list[Case]:
         replace(r, N=100, HKV=2, D=32, dtype=F32, family="needles", layout="last"),
         replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, family="real"),
         replace(r, N=50, HQ=4, D=128, dtype=half, grads=("k", "v"), dout="transposed"),
+        replace(r, N=37, B=3, HQ=6, HKV=3, dtype=half, layout="mixed", dout="transposed"),
+        replace(r, N=130, dtype=F32, family="steep"),
+        replace(r, N=65, dtype=F16, family="deep"),
+        replace(r, N=150, HQ=1, dtype=half, family="cancel"),
+        replace(r, N=40, dtype=F16, grads=("k",)),
+        replace(r, N=40, dtype=half, grads=("v",)),
         replace(r, N=64, dtype=half, refill=True),
         replace(r, N=65 * more, dtype=half, repeats=5 if on_gpu else 2),
         replace(r, N=8192 if on_gpu else 128, HQ=1, dtype=half, growth=True),
@@ -220,6 +245,16 @@ def _cases_9(device: str, bf16: bool) -> list[Case]:
         replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, window=40, family="real"),
         replace(r, N=50, HQ=4, D=128, dtype=half, window=9, sinks=1000, grads=("k", "v"),
                 dout="transposed"),
+        replace(r, N=37, B=3, HQ=6, HKV=3, dtype=half, window=20, sinks=2, layout="mixed",
+                dout="transposed", **with_logits),
+        replace(r, N=150, HQ=1, dtype=half, window=None, sinks=0),
+        replace(r, N=190, HQ=1, dtype=F16, window=150, sinks=5),
+        replace(r, N=193, dtype=F32, window=60, sinks=3, family="steep"),
+        replace(r, N=65, dtype=F16, window=33, sinks=5, family="deep"),
+        replace(r, N=150, HQ=1, dtype=half, window=1000, sinks=0, family="cancel"),
+        replace(r, N=40, dtype=F16, window=9, grads=("k",)),
+        replace(r, N=40, dtype=half, window=9, grads=("v",)),
+        replace(r, N=40, dtype=half, window=9, sink_logits=True, grads=("sink_logits",)),
         replace(r, N=64, dtype=half, window=24, refill=True),
         replace(r, N=65 * more, dtype=half, window=30, repeats=5 if on_gpu else 2,
                 **with_logits),

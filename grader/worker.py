@@ -126,10 +126,17 @@ class Worker:
         else:
             self.synchronize = lambda: None
             _sibling("pretend_gpu").install(config["compile_for"] or 90)
+        if not self.on_cuda and self.compiler is None:
+            _sibling("bounds").install(self._extents)
         guarded = self.watch.install(lambda phase: self.channel.send({"phase": phase}))
         self.seal = _sibling("seal").Seal([
             sys.modules[__name__], Worker, Channel, self.watch, self.watch.Watch, self.ledger,
             self.ledger.Ledger, self.trace, self.trace.Trace, *guarded])
+
+    def _extents(self) -> list[tuple[int, int]]:
+        """Of the tensors a kernel may touch; none where no ledger is kept."""
+        watch = self.watch._current
+        return self.ledger.extents() if watch is not None and watch.ledger else []
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""
