@@ -65,6 +65,7 @@ class Evidence:
     strange: tuple[str, ...] = ()  # memory that neither PyTorch nor a kernel made or wrote
     patched: tuple[str, ...] = ()  # parts of the worker that were replaced
     kernels: tuple[str, ...] = ()  # names of the Triton kernels that were launched
+    transferred: int = 0  # bytes copied between GPU and host
     device_kernels: tuple[str, ...] = ()  # names of everything the GPU ran
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-DONE, USAGE = 0, 2  # 1 and 3 come from Run.exit_code, 130 and 143 from an interruption
+DONE, USAGE, FAULT = 0, 2, 3  # 1 and 3 come from Run.exit_code, 130 and 143 from an interruption
 
 
 def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) -> int:
@@ -49,7 +49,8 @@ def _prepare_process() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+            # The lowest free number is this one; it must stay taken in other programs, too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))
@@ -149,10 +150,18 @@ def _grade(arguments, asked: list[int], program: str) -> int:
     reporter = Reporter(command=command)
     reporter.run_begins(run, device == "cuda", has_gpu)
     save = (lambda: export.write(run, arguments.json)) if arguments.json else (lambda: None)
-    save()  # now, so that an interrupted first stage leaves a whole file too
+    try:
+        save()  # now, so that an interrupted first stage leaves a whole file too
+    except OSError as error:
+        return _refuse(f"--json: cannot write {arguments.json}: {error.strerror}")
     for number in asked:
         run.stages.append(grade_stage(STAGES[number], options, reporter))
-        save()
+        try:
+            save()
+        except OSError as error:
+            reporter.summary(run, _next_command(run, command, arguments))
+            print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
+            return FAULT
     reporter.summary(run, _next_command(run, command, arguments))
     return run.exit_code()
 

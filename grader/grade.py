@@ -110,7 +110,9 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         compiling = None
         if options.device == "cpu" and stage.needs_triton and not options.quick:
-            compiling = pool.submit(_compile_check, stage, options, file.source)
+            # Entered after the pool, so that it ends before the pool waits for its thread.
+            compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
+            compiling = pool.submit(_compile_check, stage, options, compiler)
         session = _run_cases(stage, options, reporter, result, file.source, planned, stack)
         if compiling is not None and result.sentence == "":
             with reporter.working(stage, "compiling the kernels"):
@@ -211,7 +213,7 @@ def _session(stage: Stage, options: Options, source: bytes, compile_for: int | N
                    confinement=options.confinement)
 
 
-def _compile_check(stage: Stage, options: Options, source: bytes) -> Check:
+def _compile_check(stage: Stage, options: Options, session: Session) -> Check:
     """Compile the kernels for a GPU that is not here, as the first GPU case would launch them.
 
     The interpreter lets through what the compiler refuses, and knows no bfloat16: this does.
@@ -220,9 +222,8 @@ def _compile_check(stage: Stage, options: Options, source: bytes) -> Check:
     case = replace(case, group="robust")
     name, label = f"compile/sm_{COMPILE_FOR}", f"(kernels compile for sm_{COMPILE_FOR}, bfloat16)"
     try:
-        with _session(stage, options, source, COMPILE_FOR) as session:
-            session.load(stage.entry, stage.attribute, stage.positional)
-            kernels = session.compile(build(case, options.seed).call)
+        session.load(stage.entry, stage.attribute, stage.positional)
+        kernels = session.compile(build(case, options.seed).call)
     except SubmissionError as error:
         check = from_error(case, error, stage.filename)
         check.name, check.label = name, label

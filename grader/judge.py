@@ -13,8 +13,10 @@ from grader.stages import Stage
 # over a group.  Stage 2 is a sum of products, so there less than one of each is allowed.
 ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.75), 16384
 # What PyTorch runs on a GPU to allocate, cast, pad, copy and reduce.
-PLAIN_KERNELS = ("Memcpy", "Memset", "void at::native::", "at::native::", "void at_cuda_detail::",
-                 "triton_poi", "triton_red", "triton_per")
+PLAIN_KERNELS = ("Memcpy", "Memset", "at::", "c10::", "cub::", "thrust::", "at_cuda_detail",
+                 "(anonymous namespace)", "compute_cuda_kernel", "triton_poi", "triton_red",
+                 "triton_per")
+TRANSFERRED = 4096  # bytes between GPU and host: a few scalars
 LIBRARY_KERNELS = ("gemm", "gemv", "fmha", "flash", "cutlass", "cudnn", "softmax", "xmma", "nvjet")
 DRIVER_BYTES = 192 << 20  # for compiled kernels, their local memory, and blocks not yet filled
 GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
@@ -238,8 +240,16 @@ def _strange(seen: Evidence) -> list[str]:
 
 def _device(seen: Evidence) -> list[str]:
     """What the GPU ran beside the file's own kernels and PyTorch's copies and casts."""
+    if not seen.device_kernels:  # not a GPU, or a PyTorch that does not record
+        return []
+    if seen.transferred > TRANSFERRED:
+        return [f"The call copied {seen.transferred:,} bytes between GPU and host.",
+                "try: leave inputs and results on the GPU; your kernels do the work there."]
+    if not set(seen.kernels) & set(seen.device_kernels):
+        return ["The numbers are right, but no kernel of the file ran on the GPU.",
+                "try: launch your @triton.jit kernel: kernel[grid](...)."]
     foreign = [name for name in seen.device_kernels
-               if name not in seen.kernels and not name.startswith(PLAIN_KERNELS)]
+               if name not in seen.kernels and not any(part in name for part in PLAIN_KERNELS)]
     products = [name for name in seen.device_kernels
                 if name not in seen.kernels and any(part in name for part in LIBRARY_KERNELS)]
     if not foreign and not products:

@@ -270,13 +270,18 @@ def proportional_bytes(pid: int) -> int:
 
 
 def folder_bytes(folder: str) -> int:
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-            except OSError:
-                continue
+    """Bytes on the disk.  Not by os.walk, which is recursive and may be led 2000 folders deep."""
+    total, waiting = 0, [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:  # gone, closed, or too long a path
+            continue
     return total
 
 

@@ -119,6 +119,7 @@ def install(capability: int) -> None:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     for name in METHODS:
         setattr(torch.Tensor, name, _on_cpu(getattr(torch.Tensor, name)))
+    torch.set_default_device = _on_cpu(torch.set_default_device)
     torch.Tensor.cuda = torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
     torch.Tensor.get_device = lambda self: 0
 

@@ -5,15 +5,19 @@ A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; th
 """
 
 import ast
+import errno
 import hashlib
+import os
 import re
+import stat
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-MAX_BYTES = 1 << 20  # no honest stage comes near; parsing a huge file would stall the grader
-MARKER = re.compile(r"^[ \t]*#[ \t]*(BEGIN|END) SOLUTION\b[ \t]*(.*?)[ \t]*$")
+MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
+MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
+CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
 STEP_ID = re.compile(r"\d+\.\d+")
 BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step (\d+\.\d+)["']\)""")
 
@@ -47,8 +51,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     """Read directory/filename; entry is the name the stage calls."""
     path = Path(directory) / filename
     try:
-        with path.open("rb") as file:
-            source = file.read(MAX_BYTES + 1)
+        source = _read_regular(path)
     except FileNotFoundError:
         return Submission(path, None, None, "missing", f"there is no {path}", None, ())
     except OSError as error:
@@ -63,6 +66,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     if len(source) > MAX_BYTES:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
     try:
+        _coding(source)
         tree = ast.parse(source, filename=filename)
         text = _decode(source)
     except SyntaxError as error:  # IndentationError, TabError and unknown encodings are kinds of it
@@ -94,18 +98,19 @@ def steps(source: str) -> list[Step]:
     titles = {match[1]: match[2].strip() for row in rows
               if (match := re.match(r"[ \t]*# Step (\d+\.\d+) -- (.*)", row))}
     found: list[Step] = []
+    seen: set[str] = set()
     opened: tuple[str, int] | None = None
     for number, row in enumerate(rows, start=1):
-        marker = MARKER.match(row)
+        marker = MARKER.match(row.strip())
         if not marker:
             continue
-        kind, name = marker.groups()
+        kind, name = marker[1], marker[2].strip()
         if not STEP_ID.fullmatch(name):
             raise ValueError(f"line {number}: want an id such as 4.2 after SOLUTION; got {name!r}")
         if kind == "BEGIN":
             if opened:
                 raise ValueError(f"line {number}: step {name} begins inside step {opened[0]}")
-            if any(step.id == name for step in found):
+            if name in seen:
                 raise ValueError(f"line {number}: step {name} is there twice")
             opened = (name, number)
         else:
@@ -113,6 +118,7 @@ def steps(source: str) -> list[Step]:
                 inside = f"step {opened[0]}" if opened else "no step"
                 raise ValueError(f"line {number}: step {name} ends inside {inside}")
             found.append(Step(name, titles.get(name, ""), opened[1], number))
+            seen.add(name)
             opened = None
     if opened:
         raise ValueError(f"line {opened[1]}: step {opened[0]} is never closed")
@@ -133,13 +139,30 @@ def blank_steps(source: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(blank + BLANK_RAISE.findall(stripped)))
 
 
-def _decode(source: bytes) -> str:
-    """The text, by the file's own coding line; only ever called on bytes that parsed."""
+def _read_regular(path: Path) -> bytes:
+    """The first MAX_BYTES + 1 bytes; a pipe or a device, which may keep its reader waiting, is
+    no file."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read(MAX_BYTES + 1)
+
+
+def _coding(source: bytes) -> str:
+    """The encoding the file names, if Python reads it in a time that grows with its length."""
     import io
     import tokenize
 
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    return source.decode(encoding)
+    if encoding not in CODINGS:
+        raise SyntaxError(f"want a file in UTF-8; got coding {encoding}")
+    return encoding
+
+
+def _decode(source: bytes) -> str:
+    """The text, by the file's own coding line; only ever called on bytes that parsed."""
+    return source.decode(_coding(source))
 
 
 def _is_blank_text(rows: list[str]) -> bool:

@@ -5,6 +5,7 @@ name, with dispatch modes on or off.  Loaded by worker.py by path; imports nothi
 """
 
 import math
+import secrets
 
 import torch
 from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
@@ -16,7 +17,7 @@ from torch._C._profiler import (
     _RecordFunctionFast,
 )
 
-OURS = "grader"  # what runs inside a mark of this name is not the submission's
+OURS = f"grader-{secrets.token_hex(8)}"  # what runs inside this mark is not the submission's
 # Products, softmax and whole attentions: attention's own work, and the names a library has for it.
 PRODUCTS = {"mm", "bmm", "mv", "dot", "vdot", "linear", "bilinear", "cdist", "logsumexp", "einsum",
             "addmm", "addmv", "addbmm", "baddbmm", "chain_matmul", "tensordot", "inner", "outer"}
@@ -49,7 +50,8 @@ class Trace:
         self.activities = activities
         self.products: set[str] = set()
         self.arithmetic = 0  # numbers that PyTorch computed with
-        self.kernels: dict[str, int] = {}  # what the GPU ran, and how often
+        self.kernels: set[str] = set()  # what the GPU ran
+        self.transferred = 0  # bytes copied between GPU and host
 
     def __enter__(self):
         _prepare_profiler(self.config, self.activities)
@@ -65,7 +67,9 @@ class Trace:
             if event.device_type() == torch.autograd.DeviceType.CPU:
                 threads.setdefault(event.start_thread_id(), []).append(event)
             else:
-                self.kernels[event.name()] = self.kernels.get(event.name(), 0) + 1
+                self.kernels.add(event.name())
+                if event.name().startswith(("Memcpy DtoH", "Memcpy HtoD")):
+                    self.transferred += event.nbytes()
         for recorded in threads.values():
             recorded.sort(key=lambda event: (event.start_ns(), -event.end_ns()))
             self._read_thread(recorded)

@@ -157,7 +157,6 @@ class Watch(TorchDispatchMode):
         """results: outputs and gradients; their memory is what every right answer needs."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in results)
         forward, backward = self.traces
-        ran = {**forward.kernels, **backward.kernels}
         return {
             "launches": self.launches[0],
             "backward_launches": self.launches[1],
@@ -167,7 +166,8 @@ class Watch(TorchDispatchMode):
             "backward_arithmetic": backward.arithmetic,
             "strange": sorted(self.ledger.strange) if self.ledger else [],
             "kernels": sorted(self.kernels),
-            "device_kernels": sorted(ran),
+            "device_kernels": sorted(forward.kernels | backward.kernels),
+            "transferred": forward.transferred + backward.transferred,
             "peak_bytes": max(0, self.peak() - size),
         }
 
@@ -218,7 +218,9 @@ def install(on_phase) -> list[type]:
 
     @functools.wraps(bench)
     def benchmarked(self, *args, **kwargs):
-        with _current.uncounted_memory() if _current is not None else contextlib.nullcontext():
+        if _current is None:
+            return bench(self, *args, **kwargs)
+        with _current.uncounted_memory(), _current.mark():
             return bench(self, *args, **kwargs)
 
     Autotuner._bench = benchmarked

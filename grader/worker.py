@@ -166,7 +166,7 @@ class Worker:
         for group in ("inputs", "douts", "refill"):
             tensors = {}
             for name, layout in request.get(group, {}).items():
-                storage = torch.empty(layout["numel"], dtype=DTYPES[layout["dtype"]])
+                storage = torch.empty(layout["numel"], dtype=DTYPES[layout["dtype"]], device="cpu")
                 self.channel.receive_into(raw_bytes(storage))
                 tensors[name] = storage
             if group in request:
@@ -229,6 +229,8 @@ class Worker:
                         self.synchronize()
                     grads = self._fetch(gradients)
                 evidence = watch.evidence([*outputs, *gradients])
+            elif watch.kernels != set(evidence["kernels"]) and not request["grads"]:
+                evidence["strange"].append("other kernels for inputs it had seen before")
         after = self._fetch(on_device.values())
         ablated = self._ablated(request, inputs, upstream, known) if by_kernels else []
         refilled = []

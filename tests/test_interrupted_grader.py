@@ -41,7 +41,7 @@ def grading(tmp_path):
     for name in ("work", "tmp", "home", "json"):
         (tmp_path / name).mkdir()
     here = SimpleNamespace(folder=tmp_path, tmp=tmp_path / "tmp", home=tmp_path / "home",
-                           json=tmp_path / "json" / "out.json", process=None)
+                           json=tmp_path / "json" / "out.json", process=None, seen=set())
     here.json.write_text(OLD)
 
     def start(source, *options, shell='exec "$@"', **settings) -> subprocess.Popen:
@@ -73,18 +73,27 @@ def until(condition, seconds: float) -> bool:
     return True
 
 
-def family(folder: Path) -> list[str]:
-    """What runs and names this folder in its command line or its environment."""
-    found, mark = [], str(folder).encode()
+def running() -> dict[int, tuple[int, bytes]]:
+    """Process -> its parent and when it started, of all that are not dead."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        for name in ("cmdline", "environ"):
-            try:
-                text = (entry / name).read_bytes()
-            except OSError:  # it ended meanwhile, or belongs to somebody else
-                continue
-            if mark in text:
-                found.append(f"{entry.name} {(entry / 'comm').read_text()}")
+        try:
+            # "pid (name) state parent ..."; the name may hold anything
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if fields and fields[0] not in (b"Z", b"X"):
+            found[int(entry.name)] = int(fields[1]), fields[19]
     return found
+
+
+def family(grading) -> list[int]:
+    """The processes seen below the grader so far that still run, in whatever session they are."""
+    now, below = running(), [grading.process.pid]
+    for pid in below:
+        below += [child for child, (parent, _) in now.items() if parent == pid]
+    grading.seen |= {(pid, now[pid][1]) for pid in below if pid in now}
+    return [pid for pid, start in grading.seen if now.get(pid, (0, b""))[1] == start]
 
 
 def came_to(grading, moment: str) -> bool:
@@ -102,6 +111,7 @@ def wait_for(grading, moment) -> None:
     else:
         assert until(lambda: came_to(grading, moment) or grading.process.poll() is not None, 60)
     assert grading.process.poll() is None, grading.process.communicate()
+    assert grading.process.pid in family(grading)
 
 
 # ----------------------------------------------------------------- interruptions
@@ -122,7 +132,7 @@ def test_a_signal_at_any_moment_ends_all_of_it_and_leaves_a_whole_json(
     output = "\n".join(process.communicate(timeout=10))
     assert process.returncode in (1, 130, 143, -number, -signal.SIGINT), output
     assert "Traceback" not in output or isinstance(moment, float)
-    assert until(lambda: not family(grading.folder), 5), family(grading.folder)
+    assert until(lambda: not family(grading), 5), family(grading)
     assert until(lambda: list(grading.tmp.iterdir()) == [], 2)
     stages = json.loads(grading.json.read_text())["stages"]
     assert [stage["stage"] for stage in stages][:1] == [1] * (moment == "the next stage")
@@ -136,7 +146,7 @@ def test_a_killed_grader_leaves_no_process_and_no_folder(grading, moment):
     wait_for(grading, moment)
     process.kill()
     process.wait()
-    assert until(lambda: not family(grading.folder), 5), family(grading.folder)
+    assert until(lambda: not family(grading), 5), family(grading)
     assert until(lambda: list(grading.tmp.iterdir()) == [], 2)
     json.loads(grading.json.read_text())
 

@@ -10,9 +10,11 @@ times).  The others are files: a docstring that says what it tries, then comment
     # says: words              text that must stand in the report
     # device: any              any, cpu or cuda: where it makes sense
     # options: --timeout 5     of the command line
+    # cases: all               of a destructive one; else the standard cases are enough
 """
 
 import ast
+import os
 import re
 import tomllib
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 KINDS = ("mutants", "dishonest", "destructive", "honest")
-KEYS = {"stage", "base", "outcome", "says", "device", "options"}
+KEYS = {"stage", "base", "outcome", "says", "device", "options", "cases"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Attack:
     says: str = ""
     device: str = "any"
     options: tuple[str, ...] = ()
+    form: str = "file"  # or "folder", "fifo", or "link": then source is its target
+    quick: bool = False  # the standard cases tell enough
 
     @property
     def name(self) -> str:
@@ -52,9 +56,10 @@ def attacks(kinds=KINDS) -> list[Attack]:
                 found += mutants(stage)
             continue
         found += [from_file(path) for path in sorted((HERE / kind).glob("*.py"))]
-        table = HERE / kind / "files.toml"  # for files that can carry no comment
+        table = HERE / kind / "files.toml"  # for what no comment fits on
         if table.exists():
-            found += [_from_table(kind, row) for row in tomllib.loads(table.read_text())["file"]]
+            rows = tomllib.loads(table.read_text("utf-8"))
+            found += [_from_table(kind, row) for row in rows["file"] + rows["made"]]
     return found
 
 
@@ -93,13 +98,37 @@ def from_file(path: Path) -> Attack:
     return Attack(
         path.parent.name, path.stem, int(header["stage"]),
         " ".join(ast.get_docstring(tree).split()), source.encode(), _words(header["outcome"], ","),
-        header.get("says", ""), header.get("device", "any"), _words(header.get("options", "")))
+        header.get("says", ""), header.get("device", "any"), _words(header.get("options", "")),
+        quick=path.parent.name == "destructive" and header.get("cases") != "all")
 
 
 def _from_table(kind: str, row: dict) -> Attack:
-    source = bytes.fromhex(row["hex"]) if "hex" in row else row["text"].encode()
+    form = "link" if "link" in row else row.get("kind", "file")
+    if "hex" in row:
+        source = bytes.fromhex(row["hex"])
+    else:
+        text = row.get("text") or "".join(part.replace("%d", str(i))
+                                          for part, count in row.get("parts", ())
+                                          for i in range(count))
+        if row.get("base"):
+            text = (ROOT / f"problem_{row['stage']}.py").read_text("utf-8") + text
+        text = row.get("link", text.replace("\n", row.get("newline", "\n")))
+        source = text.encode(row.get("coding", "utf-8"))
     return Attack(kind, row["id"], row["stage"], row["tries"], source,
-                  _words(row["outcome"], ","), row.get("says", ""))
+                  _words(row["outcome"], ","), row.get("says", ""), form=form, quick=True)
+
+
+def place(attack: Attack, folder: Path) -> None:
+    """Put an attack into a folder of submissions."""
+    path = folder / f"problem_{attack.stage}.py"
+    if attack.form == "link":
+        path.symlink_to(attack.source.decode())
+    elif attack.form == "folder":
+        path.mkdir()
+    elif attack.form == "fifo":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(attack.source)
 
 
 def _words(text: str, separator: str | None = None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from grader import grade
 from grader.report import Reporter
 from grader.results import StageResult
 from grader.stages import STAGES
-from tests.attacks.catalogue import ROOT, Attack
+from tests.attacks.catalogue import ROOT, Attack, place
 
 GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
 LEFT = "attack-left-"  # what destructive files call the files they try to leave behind
@@ -48,19 +48,19 @@ def run(attack: Attack, device: str, seed: int, shares_gpu: bool = False,
         stop_early: bool = True) -> Outcome:
     """Grade it here, up to the first case that does not pass, and look for what it left."""
     option = dict(zip(attack.options[::2], attack.options[1::2], strict=True))
-    timeout = float(option.get("--timeout", 20.0))
+    timeout = float(option.get("--timeout", 20.0 if attack.kind == "destructive" else 60.0))
     with tempfile.TemporaryDirectory(prefix="attack-") as base:
         os.chmod(base, 0o755)
         folder, temporary = Path(base) / "submission", Path(base) / "tmp"
         folder.mkdir()
         temporary.mkdir()
-        (folder / f"problem_{attack.stage}.py").write_bytes(attack.source)
+        place(attack, folder)
         report = io.StringIO()
         options = grade.Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=False,
             shares_gpu=shares_gpu,
             stop_early=stop_early and attack.outcomes != ("pass",),
-            quick=attack.kind == "destructive",
+            quick=attack.quick,
             confinement=grade.confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
         start = time.monotonic()
         with mock.patch.object(tempfile, "tempdir", str(temporary)):
@@ -84,7 +84,7 @@ def run_command(attack: Attack, device: str, seed: int) -> Outcome:
         for folder in folders.values():
             folder.mkdir()
         os.chmod(base, 0o755)
-        (folders["submission"] / f"problem_{attack.stage}.py").write_bytes(attack.source)
+        place(attack, folders["submission"])
         solved = (ROOT / f"problem_{other}.py").read_bytes()
         (folders["submission"] / f"problem_{other}.py").write_bytes(solved)
         saved = Path(base) / "results.json"
@@ -92,8 +92,9 @@ def run_command(attack: Attack, device: str, seed: int) -> Outcome:
             *attack.options, "--timeout", "20")
         limit = float(options[options.index("--timeout") + 1])
         command = [sys.executable, str(ROOT / program), f"--p{attack.stage}", f"--p{other}",
-                   "--device", device, "--seed", str(seed), "--quick", "--no-benchmark",
-                   "--submission", str(folders["submission"]), "--json", str(saved), *options]
+                   "--device", device, "--seed", str(seed), "--no-benchmark", *options,
+                   "--submission", str(folders["submission"]), "--json", str(saved)]
+        command += ["--quick"] * attack.quick
         mark = f"ATTACK={os.path.basename(base)}"
         environment = {**os.environ, "TMPDIR": str(folders["tmp"]), "HOME": str(folders["home"]),
                        "ATTACK": os.path.basename(base)}
@@ -128,21 +129,34 @@ def _outcome(attack, got, points, report, seconds, problem="", result=None) -> O
 
 
 def _left_behind(mark: str, temporary: Path) -> str:
-    """Processes that carry the grading's environment or work in its folder; files where none
-    may be."""
+    """What is there after a moment that should not be."""
+    deadline = time.monotonic() + 3.0  # an entry that runs beside this one has its own processes
+    while found := _processes(mark, temporary) or _files(temporary):
+        if time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+    return ""
+
+
+def _processes(mark: str, temporary: Path) -> str:
+    """Those that carry the grading's environment, work in its folder, or say that they stay."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             works_there = os.readlink(entry / "cwd").startswith(str(temporary))
-            if works_there or mark.encode() in (entry / "environ").read_bytes():
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            if works_there or mark.encode() in words or LEFT.encode() in words:
                 return f"process {entry.name} is still there"
         except OSError:
             continue
+    return ""
+
+
+def _files(temporary: Path) -> str:
     if left := sorted(path.name for path in temporary.iterdir()):
         return f"left in the temporary folder: {', '.join(left[:3])}"
-    places = (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp"))
-    for place in places:
-        if left := sorted(place.glob(LEFT + "*")):
-            return f"left in {place}: {left[0].name}"
+    for folder in (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
+        if left := sorted(folder.glob(LEFT + "*")):
+            return f"left in {folder}: {left[0].name}"
     return ""
 
 
