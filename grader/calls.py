@@ -64,9 +64,14 @@ class Evidence:
     backward_arithmetic: int = 0
     strange: tuple[str, ...] = ()  # memory that neither PyTorch nor a kernel made or wrote
     patched: tuple[str, ...] = ()  # parts of the worker that were replaced
-    kernels: tuple[str, ...] = ()  # names of the Triton kernels that were launched
+    kernels: tuple[str, ...] = ()  # the Triton kernels that were launched, name@line
+    kept_bytes: int = 0  # of tensors the call used that are older than it
     transferred: int = 0  # bytes copied between GPU and host
     device_kernels: tuple[str, ...] = ()  # names of everything the GPU ran
+
+    def launched(self) -> set[str]:
+        """Names of the kernels that were launched."""
+        return {kernel.partition("@")[0] for kernel in self.kernels}
 
 
 @dataclass
@@ -92,6 +97,7 @@ class CompiledKernel:
     shared_bytes: int
     seconds: float
     warnings: tuple[tuple[int, str], ...]  # (line of the file, sentence)
+    line: int = 0  # where it is defined
 
 
 class SubmissionError(Exception):

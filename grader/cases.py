@@ -27,6 +27,8 @@ FAMILIES = {
     "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
     "rising": "rising max",  # kills a missing rescale
     "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys
+    "falling": "falling",  # the same from last key to first: a factor that should shrink explodes
+    "heavy": "one heavy key",  # all others together matter, each alone is lost in 16 bits
     "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
     "hot": "hot",  # large logits
     "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
@@ -39,7 +41,7 @@ LAYOUTS = {
     "last": "stride 2",
     "mixed": "mixed strides",  # no two inputs alike: kills the strides of another tensor
 }
-MIXED = {"q": "dense", "k": "last", "v": "transposed", "x": "guarded", "w": "last",
+MIXED = {"q": "transposed", "k": "last", "v": "dense", "x": "guarded", "w": "last",
          "sink_logits": "last"}
 
 
@@ -255,9 +257,25 @@ def _steep(case, q, k, v):
     return {"q": q, "k": k, "v": v}
 
 
+def _falling(case, q, k, v):
+    """As steep, from the last key to the first."""
+    q[..., 0] = 4.0
+    k[..., 0] = torch.linspace(100.0, 0.0, case.n_keys) / _scale(case)
+    return {"q": q, "k": k, "v": v}
+
+
+def _heavy(case, q, k, v):
+    """The first key weighs 2**19 times as much as any other, whose tiles are lost beside it."""
+    q, k = torch.ones_like(q), torch.zeros_like(k)
+    k[..., 0, 0] = 19 * math.log(2) / _scale(case)
+    v = 2 + v / 10
+    v[..., 0, :] -= 1
+    return {"q": q, "k": k, "v": v}
+
+
 def _cancel(case, q, k, v):
-    """Nearly equal weights, and values near +8, then near -8, so that sums grow and come back."""
-    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 8.0, -8.0)[:, None]
+    """Nearly equal weights, and values near +16, then -16, so that sums grow and come back."""
+    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 16.0, -16.0)[:, None]
     return {"q": q / 4, "k": k, "v": v}
 
 
@@ -304,8 +322,8 @@ def _real_activations() -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(arrays[name]).float() for name in ("q", "k", "v")}
 
 
-_MAKERS = {"shift": _shift, "deep": _deep, "rising": _rising, "steep": _steep,
-           "cancel": _cancel, "hot": _hot, "needles": _needles, "real": _real}
+_MAKERS = {"shift": _shift, "deep": _deep, "rising": _rising, "steep": _steep, "falling": _falling,
+           "heavy": _heavy, "cancel": _cancel, "hot": _hot, "needles": _needles, "real": _real}
 
 
 def _dout(case: Case, gen: torch.Generator) -> TensorInput:

@@ -51,7 +51,9 @@ class CompileOnly:
         JITFunction.run = compile_only
 
     def report(self) -> list[dict]:
-        """One dict a compiled variant: name, shared_bytes, seconds, warnings [line, text]."""
+        """One dict a compiled variant: name, line, shared_bytes, seconds, warnings [line, text]."""
+        from triton.runtime.jit import get_jit_fn_file_line  # the line of the def, as interpreted
+
         tree = ast.parse(Path(self.path).read_text(encoding="utf-8"))
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         report, told = [], set()
@@ -62,7 +64,8 @@ class CompileOnly:
                     told.add(name)
                     warnings += [[line, text] for line, text in lost_values(functions[name])]
             report.append({
-                "name": kernel["name"], "shared_bytes": kernel["shared_bytes"],
+                "name": kernel["name"], "line": get_jit_fn_file_line(kernel["function"])[1],
+                "shared_bytes": kernel["shared_bytes"],
                 "seconds": kernel["seconds"], "warnings": warnings,
             })
         return report

@@ -117,6 +117,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
         if compiling is not None and result.sentence == "":
             with reporter.working(stage, "compiling the kernels"):
                 check = compiling.result()
+            _same_kernels(check, result.kernels)
             _done(stage, reporter, result, check)
         if file.blank_steps and all(check.outcome == "pass" for check in result.checks):
             _done(stage, reporter, result, _blank_check(file.blank_steps))
@@ -155,6 +156,7 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
             with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
                 check, fatal = _ask(stage, options, session, case)
             _done(stage, reporter, result, check)
+            result.kernels |= set(check.kernels)
             alive = not fatal
             if options.stop_early and check.outcome != "pass":
                 return None
@@ -228,13 +230,27 @@ def _compile_check(stage: Stage, options: Options, session: Session) -> Check:
         check = from_error(case, error, stage.filename)
         check.name, check.label = name, label
         return check
-    check = Check(name, "robust", "pass", label)
+    check = Check(name, "robust", "pass", label,
+                  kernels=tuple(f"{kernel.name}@{kernel.line}" for kernel in kernels))
     warnings = [warning for kernel in kernels for warning in kernel.warnings]
     if warnings:
         check.outcome = "wrong"
         check.where = f"{stage.filename}:{warnings[0][0]}"
         check.lines = tuple(f"line {line}: {text}" for line, text in warnings[:10])
     return check
+
+
+def _same_kernels(check: Check, interpreted: set[str]) -> None:
+    """The kernels that were compiled must be those that the interpreter ran."""
+    names = {kernel.partition("@")[0] for kernel in interpreted}
+    other = sorted(kernel for kernel in set(check.kernels) - interpreted
+                   if kernel.partition("@")[0] in names)
+    if check.outcome != "pass" or check.kernels and not other:
+        return
+    check.outcome = "rejected"
+    check.lines = ("Where kernels are compiled the file launches " + (
+        f"another {other[0].partition('@')[0]} than in the interpreter." if other else "none."),
+        "try: launch the same kernels everywhere; the interpreter is only for lack of a GPU.")
 
 
 def _blank_check(steps: tuple[str, ...]) -> Check:

@@ -26,13 +26,13 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
     case = built.case
     check = Check(case.name, case.group, "pass", case_text(case))
-    check.detail = reply.evidence.stdout
+    check.detail, check.kernels = reply.evidence.stdout, reply.evidence.kernels
     exact = answer(built, device)
     got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding = _first_wrong(check, case, exact, got)
     if finding:
-        lines = _strange(reply.evidence) if stage.needs_triton else []
+        lines = _strange(reply.evidence)
         if lines:  # numbers that went past PyTorch come out wrong here, whatever they were
             check.outcome, check.where, check.lines = "rejected", finding.where, tuple(lines)
             return check
@@ -71,6 +71,9 @@ def judge_growth(check: Check, built: Built, small: Reply, large: Reply, held: i
     if after > floor and after > GROWTH_LIMIT * max(before, 1):
         said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
                 f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.")
+    elif large.evidence.kept_bytes > floor:
+        said = (f"The call used {large.evidence.kept_bytes / 2**20:.2f} MiB kept from earlier "
+                f"calls at N={2 * case.N}.")
     elif held > driver_limit(case):
         said = (f"The call took {held / 2**20:.0f} MiB of GPU memory at N={2 * case.N}, by the "
                 f"driver's count; {driver_limit(case) / 2**20:.0f} MiB are plenty without N x N.")
@@ -162,10 +165,10 @@ def _by_forbidden_means(check: Check, stage: Stage, built: Built, reply: Reply,
                         exact: Answer) -> Check:
     """The numbers are right: were they made with the means the stage teaches?"""
     seen = reply.evidence
-    lines = _tampered(seen) or _products(stage, built, seen)
+    lines = _tampered(seen) or _products(stage, built, seen) or _strange(seen)
     if not lines and stage.needs_triton:
         lines = (_no_launch(built, seen) or _arithmetic(stage, built, seen)
-                 or _without_kernels(exact, reply) or _strange(seen) or _device(seen))
+                 or _without_kernels(exact, reply) or _device(seen))
     if lines:
         check.outcome, check.lines = "rejected", tuple(lines)
     return check
@@ -245,13 +248,14 @@ def _device(seen: Evidence) -> list[str]:
     if seen.transferred > TRANSFERRED:
         return [f"The call copied {seen.transferred:,} bytes between GPU and host.",
                 "try: leave inputs and results on the GPU; your kernels do the work there."]
-    if not set(seen.kernels) & set(seen.device_kernels):
+    launched = seen.launched()
+    if not launched & set(seen.device_kernels):
         return ["The numbers are right, but no kernel of the file ran on the GPU.",
                 "try: launch your @triton.jit kernel: kernel[grid](...)."]
     foreign = [name for name in seen.device_kernels
-               if name not in seen.kernels and not any(part in name for part in PLAIN_KERNELS)]
+               if name not in launched and not any(part in name for part in PLAIN_KERNELS)]
     products = [name for name in seen.device_kernels
-                if name not in seen.kernels and any(part in name for part in LIBRARY_KERNELS)]
+                if name not in launched and any(part in name for part in LIBRARY_KERNELS)]
     if not foreign and not products:
         return []
     name = (products or foreign)[0]

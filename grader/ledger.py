@@ -29,6 +29,7 @@ class _Entry:
         self.storage = weakref.ref(storage)
         self.cover = np.frombuffer(_random.bytes(storage.nbytes()), np.uint8)
         self.imported = imported
+        self.made_in = None  # the ledger in force then
         self.covered = False
         self.checksum = None
         weakref.finalize(storage, _entries.pop, storage._cdata, None)
@@ -51,8 +52,9 @@ class Ledger:
     def __init__(self, tensors=(), importing: bool = False):
         self.strange: set[str] = set()
         self.importing = importing
+        self.kept: dict[int, int] = {}  # storages made before this call -> their bytes
         for storage in _storages(list(tensors)):
-            self._entry(storage)
+            self._entry(storage).made_in = self
 
     def cover(self, values=None) -> None:
         """Cover these tensors, new ones among them; without any, everything known."""
@@ -71,6 +73,10 @@ class Ledger:
                     self.strange.add("memory that neither a kernel nor a PyTorch operation wrote")
                 entry.turn()
 
+    def kept_bytes(self) -> int:
+        """Of tensors that were used and are older than the call."""
+        return sum(self.kept.values())
+
     def _of(self, values) -> list[_Entry]:
         if values is None:
             return list(_entries.values())
@@ -81,6 +87,8 @@ class Ledger:
             entry = _entries.get(storage._cdata)
             if entry is None and storage.nbytes() > SMALL:
                 self.strange.add("a tensor that no PyTorch operation made")
+            if entry and entry.made_in is not self:
+                self.kept[storage._cdata] = storage.nbytes()
             if entry and entry.imported and not self.importing and storage.nbytes() > LARGE:
                 self.strange.add("a large tensor made when the file was imported")
 
@@ -88,6 +96,7 @@ class Ledger:
         entry = _entries.get(storage._cdata)
         if entry is None or entry.cover.nbytes != storage.nbytes():  # new, or of another size now
             entry = _entries[storage._cdata] = _Entry(storage, self.importing)
+            entry.made_in = self
         return entry
 
 

@@ -17,6 +17,7 @@ class Check:
     lines: tuple[str, ...] = ()
     detail: str = ""  # a traceback or the submission's own output
     seconds: float = 0.0
+    kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
 
     @property
     def message(self) -> str:
@@ -36,6 +37,7 @@ class StageResult:
     seconds: float = 0.0
     checks: list[Check] = field(default_factory=list)
     benchmark: dict | None = None
+    kernels: set[str] = field(default_factory=set)  # launched by any case: name@line
     confined: tuple[str, ...] = ()  # what held the worker: "user", "files", "network", "signals"
     sentence: str = ""  # why there are no checks, or why they ended early
     detail: str = ""

@@ -10,6 +10,7 @@ the request's nonce counts.  Where parent and worker share a user account this i
 mistakes, not against a determined cheat.
 """
 
+import ast
 import json
 import os
 import secrets
@@ -37,7 +38,7 @@ from grader.calls import (
 )
 from grader.processes import Confinement, Family, package_folders
 from grader.text import MAX_TEXT, Tail, escape
-from grader.worker import LENGTH, pack_header, raw_bytes
+from grader.worker import LENGTH, raw_bytes
 
 __all__ = ["Call", "CompiledKernel", "Evidence", "OutputSpec", "Reply", "Session",
            "SubmissionError", "TensorInput"]
@@ -146,6 +147,7 @@ class Session:
                     float(kernel["seconds"]),
                     tuple((_number(line), escape(str(text))[:1000])
                           for line, text in kernel["warnings"][:100]),
+                    _number(kernel["line"]),
                 )
                 for kernel in reply["kernels"][:1000]
             ]
@@ -217,7 +219,7 @@ class Session:
         deadline = time.monotonic() + seconds
         try:
             if header:
-                self._send(pack_header({"nonce": nonce, **header}), deadline)
+                self._send(_pack_request({"nonce": nonce, **header}), deadline)
                 for tensor in tensors:
                     self._send(raw_bytes(tensor), deadline)
             reply = self._receive_header(nonce, deadline)
@@ -235,7 +237,8 @@ class Session:
             )) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError,
+                MemoryError) as error:
             raise self._broken(error) from None
         self._drain()
         return reply, blobs
@@ -256,7 +259,7 @@ class Session:
                 raise ValueError(f"want a header of at most {MAX_HEADER} bytes; got {size}")
             text = bytearray(size)
             self._receive(memoryview(text), deadline)
-            header = json.loads(text)
+            header = ast.literal_eval(text.decode())
             if header["nonce"] != nonce:
                 raise ValueError("a reply to no request")
             if "phase" not in header:
@@ -375,6 +378,11 @@ class Session:
         return self._lost(SubmissionError(
             "crashed", "the file under test broke the channel to the grader",
             detail=escape(str(error))[:MAX_TEXT], fatal=True))
+
+
+def _pack_request(header: dict) -> bytes:
+    text = json.dumps(header).encode()
+    return LENGTH.pack(len(text)) + text
 
 
 def _number(value) -> int:

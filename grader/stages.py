@@ -79,9 +79,10 @@ def _cases_1(device: str, bf16: bool) -> list[Case]:
         replace(r, N=193, dtype=half, family="shift+", is_causal=True),
         replace(r, N=193, dtype=F16, family="shift-"),
         replace(r, N=129, dtype=F32, family="deep", is_causal=True),
-        replace(r, N=193, dtype=F32, family="steep"),
+        replace(r, N=193, dtype=half, family="falling"),
         replace(r, N=190, dtype=half, family="steep", is_causal=True),
         replace(r, N=64, NK=2000, HQ=1, HKV=1, dtype=half, family="cancel"),
+        replace(r, N=64, NK=2000, HQ=1, HKV=1, dtype=half, family="heavy"),
         replace(r, N=70, B=2, HQ=3, HKV=3, dtype=half, layout="mixed", is_causal=True),
         replace(r, N=300, dtype=half, family="rising"),
         replace(r, N=257, D=64, dtype=F16, family="hot", is_causal=True),
@@ -161,7 +162,8 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
                 case = replace(case, sinks=sinks[i % len(sinks)])
             dealt.append(case)
         hq, hkv = (6, 3) if len(heads) > 2 else (6, 6)
-        for i, (family, n, dtype) in enumerate((("randn", 37, half), ("steep", 193, F32),
+        steep = "steep" if number > 3 else "falling"
+        for i, (family, n, dtype) in enumerate((("randn", 70, half), (steep, 193, F32),
                                                 ("deep", 129, F16), ("cancel", 200, half),
                                                 ("randn", 190, F16))):
             case = replace(r, N=n, dtype=dtype, family=family)
@@ -173,6 +175,13 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
                 case = replace(case, B=3, HQ=hq, HKV=hkv, layout="mixed")
             if i < 4 or windows:  # the last is for windows longer than the default
                 dealt.append(case)
+        if not windows:  # two tiles of queries; whole tiles of 128
+            dealt += [replace(r, N=200, D=64, dtype=half, layout="guarded"),
+                      replace(r, N=256, D=64, dtype=half)]
+        if on_gpu:  # long enough for sums in 16 bits to lose something
+            first_window = {"window": 5000} if windows else {}
+            first_window |= {"sinks": 0} if sinks else {}
+            dealt.append(replace(r, N=4096, dtype=half, family="heavy", **first_window))
         growth = replace(r, N=8192 if on_gpu else 128, **first, growth=True)
         return standard + dealt + [growth]
 

@@ -18,10 +18,12 @@ from torch._C._profiler import (
 )
 
 OURS = f"grader-{secrets.token_hex(8)}"  # what runs inside this mark is not the submission's
+LAUNCH, BEGUN = OURS + "-launch", OURS + "-begun"
 # Products, softmax and whole attentions: attention's own work, and the names a library has for it.
 PRODUCTS = {"mm", "bmm", "mv", "dot", "vdot", "linear", "bilinear", "cdist", "logsumexp", "einsum",
             "addmm", "addmv", "addbmm", "baddbmm", "chain_matmul", "tensordot", "inner", "outer"}
-PRODUCT_PARTS = ("attention", "conv", "softmax", "matmul", "_mm", "lstm", "gru", "rnn_", "_linear")
+PRODUCT_PARTS = ("attention", "conv", "softmax", "matmul", "_mm", "lstm", "gru", "rnn_", "_linear",
+                 "mkldnn", "onednn")
 # Moving numbers about is not computing with them.
 MOVES = set("""
     copy_ _to_copy to clone contiguous constant_pad_nd pad zeros zeros_like ones ones_like full
@@ -51,15 +53,20 @@ class Trace:
         self.products: set[str] = set()
         self.arithmetic = 0  # numbers that PyTorch computed with
         self.kernels: set[str] = set()  # what the GPU ran
+        self.launches = 0  # by their marks
         self.transferred = 0  # bytes copied between GPU and host
 
     def __enter__(self):
         _prepare_profiler(self.config, self.activities)
         _enable_profiler(self.config, self.activities)
-        return self
+        with _RecordFunctionFast(BEGUN):
+            return self
 
     def __exit__(self, *error):
-        self._read(_disable_profiler().events())
+        events = _disable_profiler().events()
+        if not any(event.name() == BEGUN for event in events):
+            self.products.add("something that switched PyTorch's recorder off")
+        self._read(events)
 
     def _read(self, events) -> None:
         threads: dict[int, list] = {}
@@ -90,7 +97,9 @@ class Trace:
         for event in recorded:
             close_before(event.start_ns())
             space, _, name = event.name().partition("::")
-            if event.name() == OURS:
+            if event.name() == LAUNCH:
+                self.launches += 1
+            if event.name() in (OURS, LAUNCH):
                 ours_until = max(ours_until, event.end_ns())
             if space != "aten":
                 continue
@@ -106,9 +115,9 @@ class Trace:
         close_before(math.inf)
 
 
-def mark():
-    """`with mark():` what runs inside is the grader's own, or Triton's interpreter."""
-    return _RecordFunctionFast(OURS)
+def mark(launch: bool = False):
+    """`with mark():` what runs inside is the grader's own, or the launch of a kernel."""
+    return _RecordFunctionFast(LAUNCH if launch else OURS)
 
 
 def _numbers(shapes) -> int:

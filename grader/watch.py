@@ -18,6 +18,8 @@ UNINITIALISED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
 }
 
+PYTORCH = {"aten", "prim", "prims", "profiler", "higher_order", "_c10d_functional", "inductor"}
+
 _current = None  # the Watch in force; launches on autograd's own threads must find it too
 
 
@@ -43,7 +45,9 @@ class Watch(TorchDispatchMode):
         self.ablated = False  # kernels are launched in name only
         self.paused = 0
         self.launches = [0, 0]  # forward, backward
-        self.kernels: set[str] = set()  # names of what was launched
+        self.kernels: set[str] = set()  # what was launched: name@line
+        self.noted: set[str] = set()  # what no call should do, in words
+        self.threads = len(sys._current_frames())
         self.live_bytes = self.peak_bytes = 0  # on CUDA peak_bytes is what came before a restart
         self.sizes = {tensor.untyped_storage()._cdata: 0 for tensor in inputs}
         self.base = None
@@ -78,6 +82,9 @@ class Watch(TorchDispatchMode):
         if self.paused:
             return func(*args, **(kwargs or {}))
         result = None
+        space = getattr(func, "namespace", "higher_order")
+        if space not in PYTORCH:
+            self.noted.add(f"an operator that is not PyTorch's ({space}::{func.__name__})")
         if self.ledger:
             self.ledger.uncover((args, kwargs))
         try:
@@ -94,10 +101,12 @@ class Watch(TorchDispatchMode):
         return result
 
     @contextlib.contextmanager
-    def launching(self, name: str, arguments):
+    def launching(self, name: str, line: int, arguments):
         """Around the launch of a kernel.  Yields whether it is to run."""
         self.launches[self.backward] += 1
-        self.kernels.add(name)
+        self.kernels.add(f"{name}@{line}")
+        if len(sys._current_frames()) > self.threads and not self.on_cuda:
+            self.noted.add("a thread of the file's own that ran beside a kernel")
         if self.ablated:
             yield False
             return
@@ -106,7 +115,7 @@ class Watch(TorchDispatchMode):
             self.ledger.uncover()  # a kernel may hold addresses of others
         self.paused += 1  # the interpreter moves tensors with PyTorch: not the student's doing
         try:
-            with self.mark():
+            with self.mark(launch=True):
                 yield True
         finally:
             self.paused -= 1
@@ -158,13 +167,15 @@ class Watch(TorchDispatchMode):
         size = sum(tensor.numel() * tensor.element_size() for tensor in results)
         forward, backward = self.traces
         return {
-            "launches": self.launches[0],
-            "backward_launches": self.launches[1],
+            # As recorded below Python; a count of our own could be written to.
+            "launches": forward.launches,
+            "backward_launches": backward.launches,
             "torch_ops": sorted(forward.products),
             "backward_torch_ops": sorted(backward.products),
             "arithmetic": forward.arithmetic,
             "backward_arithmetic": backward.arithmetic,
-            "strange": sorted(self.ledger.strange) if self.ledger else [],
+            "strange": sorted(self.noted | (self.ledger.strange if self.ledger else set())),
+            "kept_bytes": self.ledger.kept_bytes() if self.ledger else 0,
             "kernels": sorted(self.kernels),
             "device_kernels": sorted(forward.kernels | backward.kernels),
             "transferred": forward.transferred + backward.transferred,
@@ -177,6 +188,24 @@ def _fill_with_nan(tensor: torch.Tensor) -> None:
         tensor.fill_(float("nan"))
     elif tensor.dtype in (torch.int32, torch.int64):
         tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def _note(owner, name: str, words: str) -> None:
+    """Have calls of owner.name noted: numbers leave PyTorch there, or come in."""
+    plain = getattr(owner, name)
+
+    @functools.wraps(plain)
+    def noted(*args, **kwargs):
+        if _current is not None and not _current.paused:
+            _current.noted.add(words)
+        return plain(*args, **kwargs)
+
+    setattr(owner, name, noted)
+
+
+def _line(function) -> int:
+    """Where a kernel is defined: two of one name are told apart."""
+    return getattr(getattr(function, "__code__", None), "co_firstlineno", 0)
 
 
 def install(on_phase) -> list[type]:
@@ -192,13 +221,17 @@ def install(on_phase) -> list[type]:
     except ImportError:  # stage 1 needs no Triton
         return []
 
+    _note(torch.Tensor, "numpy", "Tensor.numpy()")
+    _note(torch.Tensor, "__array__", "Tensor.__array__()")
+    _note(torch, "from_numpy", "torch.from_numpy()")
+    _note(torch.library.Library, "__init__", "torch.library")
     launch = GridExecutor.__call__
 
     @functools.wraps(launch)
     def interpreted(self, *args, **kwargs):
         if _current is None:
             return launch(self, *args, **kwargs)
-        with _current.launching(self.fn.__name__, (args, kwargs)) as live:
+        with _current.launching(self.fn.__name__, _line(self.fn), (args, kwargs)) as live:
             return launch(self, *args, **kwargs) if live else None
 
     GridExecutor.__call__ = interpreted
@@ -209,7 +242,7 @@ def install(on_phase) -> list[type]:
     def compiled(self, *args, grid, warmup, **kwargs):
         if _current is None or warmup:
             return run(self, *args, grid=grid, warmup=warmup, **kwargs)
-        with _current.launching(self.fn.__name__, (args, kwargs)) as live:
+        with _current.launching(self.fn.__name__, _line(self.fn), (args, kwargs)) as live:
             return run(self, *args, grid=grid, warmup=warmup, **kwargs) if live else None
 
     JITFunction.run = compiled
@@ -235,7 +268,7 @@ def install(on_phase) -> list[type]:
         def launch_handle(*args, **kwargs):
             if _current is None:
                 return launcher(*args, **kwargs)
-            with _current.launching(self.metadata.name, (args, kwargs)) as live:
+            with _current.launching(self.metadata.name, 0, (args, kwargs)) as live:
                 return launcher(*args, **kwargs) if live else None
 
         return launch_handle

@@ -5,14 +5,16 @@ It knows no truth, no tolerance and no score: tensors come in as bytes, outputs 
 and the parent judges them.  Importing this module has no side effects; the parent takes its framing
 from here.
 
-A frame is a 4-byte length, a JSON header of that length, then raw tensor bytes.  Their number and
-sizes are never read from the frame: both sides know them from the request.
+A frame is a 4-byte length, a header of that length, then raw tensor bytes.  Their number and sizes
+are never read from the frame: both sides know them from the request.  A request's header is JSON, a
+reply's the repr() of a dict of plain values.
 
     request   {"nonce", "op": the name of one of Worker's operations, ...}
     reply     {"nonce", "ok": true, ...} + bytes, or {"nonce", "ok": false, "outcome", "sentence",
               "detail", "line", "fatal"}; before it any number of {"nonce", "phase": "compile"}
 """
 
+import _socket
 import importlib.util
 import inspect
 import json
@@ -26,7 +28,10 @@ from pathlib import Path
 import torch
 
 LENGTH = struct.Struct("!I")
-_dumps, _loads = json.dumps, json.loads  # bound before a submission could replace them
+# Bound before a submission could replace them.  repr() and the socket's own sendall are C: what
+# leaves this process passes through nothing that Python code could have put in their place.
+_repr, _loads, _empty = repr, json.loads, torch.empty
+_sendall = _socket.socket.sendall
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,
@@ -51,8 +56,8 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def pack_header(header: dict) -> bytes:
-    text = _dumps(header).encode()
+def pack_header(header: dict) -> bytes:  # of a reply
+    text = _repr(header).encode()
     return LENGTH.pack(len(text)) + text
 
 
@@ -85,9 +90,9 @@ class Channel:
         return header
 
     def send(self, header: dict, tensors=()) -> None:
-        self.socket.sendall(pack_header({"nonce": self.nonce, **header}))
+        _sendall(self.socket, pack_header({"nonce": self.nonce, **header}))
         for tensor in tensors:
-            self.socket.sendall(raw_bytes(tensor))
+            _sendall(self.socket, raw_bytes(tensor))
 
 
 def _sibling(name: str):
@@ -131,7 +136,8 @@ class Worker:
         guarded = self.watch.install(lambda phase: self.channel.send({"phase": phase}))
         self.seal = _sibling("seal").Seal([
             sys.modules[__name__], Worker, Channel, self.watch, self.watch.Watch, self.ledger,
-            self.ledger.Ledger, self.trace, self.trace.Trace, *guarded])
+            self.ledger.Ledger, self.trace, self.trace.Trace, torch._C._autograd._KinetoEvent,
+            json, json.JSONEncoder, struct, socket.socket, *guarded])
 
     def _extents(self) -> list[tuple[int, int]]:
         """Of the tensors a kernel may touch; none where no ledger is kept."""
@@ -143,12 +149,15 @@ class Worker:
         operations = {operation.__name__: operation for operation in (
             self.load, self.run, self.prepare, self.arrange, self.time, self.kept, self.memory,
             self.compile)}
+        send, broken = self.channel.send, self.seal.broken  # not to be looked up again
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
             try:
                 header, blobs = operations[request["op"]](request, *tensors)
                 reply = {"ok": True, **header}
+                if "evidence" in reply:
+                    reply["evidence"]["patched"] = broken()
             except Failure as failure:
                 reply, blobs = {"ok": False, "outcome": failure.outcome, "detail": "",
                                 "sentence": failure.sentence, "line": None, "fatal": False}, ()
@@ -156,7 +165,7 @@ class Worker:
                 where = "while being imported" if request["op"] == "load" else "when it was called"
                 reply, blobs = self.explain.explain(error, self.path, where), ()
                 reply["ok"] = False
-            self.channel.send(reply, blobs)
+            send(reply, blobs)
             if reply.get("fatal"):  # a CUDA context does not survive an illegal address
                 os._exit(1)
 
@@ -243,7 +252,6 @@ class Worker:
             refilled = self._fetch(outputs)
         _sleep(LATE_SECONDS)
         late = self._fetch(kept)
-        evidence["patched"] = self.seal.broken()
         return {"evidence": evidence}, answers + grads + refilled + late + after + ablated
 
     def _watch(self, known, by_kernels: bool):
@@ -425,7 +433,7 @@ class Worker:
         fetched = []
         with torch.no_grad():
             for tensor in tensors:
-                target = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+                target = _empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
                 fetched.append(_plain_copy(target, tensor))
         return fetched
 

@@ -20,6 +20,7 @@ from grader.stages import STAGES
 from tests.attacks.catalogue import ROOT, Attack, place
 
 GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
+FAILED = ("rejected", "wrong", "crashed", "timeout", "skipped")
 LEFT = "attack-left-"  # what destructive files call the files they try to leave behind
 
 
@@ -119,9 +120,11 @@ def run_command(attack: Attack, device: str, seed: int) -> Outcome:
 
 def _outcome(attack, got, points, report, seconds, problem="", result=None) -> Outcome:
     said = [line.strip() for line in report.splitlines() if line.startswith("     ")]
-    if got not in attack.outcomes:
+    # A dishonest file must not pass; by which of its defences it falls is a matter of detail.
+    allowed = attack.outcomes + (FAILED if attack.kind == "dishonest" else ())
+    if got not in allowed:
         problem = problem or f"want {' or '.join(attack.outcomes)}"
-    elif attack.says.lower() not in " ".join(report.split()).lower():
+    elif got in attack.outcomes and attack.says.lower() not in " ".join(report.split()).lower():
         problem = problem or f"the report does not say {attack.says!r}"
     elif attack.kind == "dishonest" and got == "rejected" and points:
         problem = problem or f"it earned {points:g} points"
