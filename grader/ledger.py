@@ -52,6 +52,7 @@ class Ledger:
     def __init__(self, tensors=(), importing: bool = False):
         self.strange: set[str] = set()
         self.importing = importing
+        self.lenient = False
         self.kept: dict[int, int] = {}  # storages made before this call -> their bytes
         for storage in _storages(list(tensors)):
             self._entry(storage).made_in = self
@@ -85,7 +86,7 @@ class Ledger:
     def _look_at(self, values) -> None:
         for storage in _storages(values):
             entry = _entries.get(storage._cdata)
-            if entry is None and storage.nbytes() > SMALL:
+            if entry is None and storage.nbytes() > SMALL and not self.lenient:
                 self.strange.add("a tensor that no PyTorch operation made")
             if entry and entry.made_in is not self:
                 self.kept[storage._cdata] = storage.nbytes()

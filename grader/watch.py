@@ -18,7 +18,8 @@ UNINITIALISED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
 }
 
-PYTORCH = {"aten", "prim", "prims", "profiler", "higher_order", "_c10d_functional", "inductor"}
+noted_at_import: set[str] = set()
+PYTORCH = {"aten", "prim", "prims", "profiler"}
 
 _current = None  # the Watch in force; launches on autograd's own threads must find it too
 
@@ -37,7 +38,8 @@ class Watch(TorchDispatchMode):
         """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
         return False
 
-    def __init__(self, inputs, on_cuda: bool, ledger=None, traces=(), mark=contextlib.nullcontext):
+    def __init__(self, inputs, on_cuda: bool, ledger=None, traces=(), mark=contextlib.nullcontext,
+                 importing: bool = False):
         super().__init__()
         self.on_cuda, self.ledger, self.traces, self.mark = on_cuda, ledger, traces, mark
         self.backward = False
@@ -46,7 +48,8 @@ class Watch(TorchDispatchMode):
         self.paused = 0
         self.launches = [0, 0]  # forward, backward
         self.kernels: set[str] = set()  # what was launched: name@line
-        self.noted: set[str] = set()  # what no call should do, in words
+        # What no call should do, in words; what was noted at the import counts in every call.
+        self.noted: set[str] = noted_at_import if importing else set(noted_at_import)
         self.threads = len(sys._current_frames())
         self.live_bytes = self.peak_bytes = 0  # on CUDA peak_bytes is what came before a restart
         self.sizes = {tensor.untyped_storage()._cdata: 0 for tensor in inputs}
@@ -82,11 +85,10 @@ class Watch(TorchDispatchMode):
         if self.paused:
             return func(*args, **(kwargs or {}))
         result = None
-        space = getattr(func, "namespace", "higher_order")
-        if space not in PYTORCH:
-            self.noted.add(f"an operator that is not PyTorch's ({space}::{func.__name__})")
         if self.ledger:
             self.ledger.uncover((args, kwargs))
+            # What an operator of the file's own allocates, no mode sees.
+            self.ledger.lenient = getattr(func, "namespace", "aten") not in PYTORCH
         try:
             result = func(*args, **(kwargs or {}))
             name = getattr(func, "overloadpacket", func).__name__
@@ -95,6 +97,7 @@ class Watch(TorchDispatchMode):
                     _fill_with_nan(result)
         finally:
             if self.ledger:
+                self.ledger.lenient = False
                 self.ledger.cover((args, kwargs, result))
         if not self.on_cuda:
             self._track(result)
@@ -190,17 +193,23 @@ def _fill_with_nan(tensor: torch.Tensor) -> None:
         tensor.fill_(torch.iinfo(tensor.dtype).max)
 
 
-def _note(owner, name: str, words: str) -> None:
+def _note(owner, name: str, words: str, when=lambda args: True) -> None:
     """Have calls of owner.name noted: numbers leave PyTorch there, or come in."""
     plain = getattr(owner, name)
 
     @functools.wraps(plain)
     def noted(*args, **kwargs):
-        if _current is not None and not _current.paused:
+        if _current is not None and not _current.paused and when(args):
             _current.noted.add(words)
         return plain(*args, **kwargs)
 
     setattr(owner, name, noted)
+
+
+def _replaces_an_operator(args) -> bool:
+    """torch.library.Library(self, "aten", "IMPL"), by anybody but PyTorch."""
+    caller = sys._getframe(2).f_globals.get("__name__", "")
+    return len(args) > 1 and args[1] == "aten" and not caller.startswith("torch")
 
 
 def _line(function) -> int:
@@ -224,7 +233,9 @@ def install(on_phase) -> list[type]:
     _note(torch.Tensor, "numpy", "Tensor.numpy()")
     _note(torch.Tensor, "__array__", "Tensor.__array__()")
     _note(torch, "from_numpy", "torch.from_numpy()")
-    _note(torch.library.Library, "__init__", "torch.library")
+    _note(torch.Tensor, "tolist", "Tensor.tolist()", lambda args: args[0].numel() > 64)
+    _note(torch.library.Library, "__init__", "operators of PyTorch's that it replaced",
+          _replaces_an_operator)
     launch = GridExecutor.__call__
 
     @functools.wraps(launch)

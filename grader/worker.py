@@ -193,7 +193,7 @@ class Worker:
         sys.argv = [self.path]
         # What PyTorch makes now, and a kernel reads later, is known to the ledger then.
         ledger = None if self.on_cuda else self.ledger.Ledger(importing=True)
-        with self.watch.Watch([], self.on_cuda, ledger):
+        with self.watch.Watch([], self.on_cuda, ledger, importing=True):
             spec.loader.exec_module(module)
         found = getattr(module, entry, None)
         if found is None:
