@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--kind", action="append", choices=KINDS, help="default: all")
     parser.add_argument("--stage", type=int, action="append")
     parser.add_argument("--only", default="", help="entries with this text in their name")
+    parser.add_argument("--every", type=int, default=1, help="only each N-th entry of a kind")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seeds", type=int, default=1, help="runs of every honest entry")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -32,6 +33,8 @@ def main() -> int:
     chosen = [attack for attack in attacks(arguments.kind or KINDS)
               if attack.device in ("any", arguments.device) and arguments.only in attack.name
               and (not arguments.stage or attack.stage in arguments.stage)]
+    chosen = [attack for kind in KINDS
+              for attack in [one for one in chosen if one.kind == kind][::arguments.every]]
     jobs = [(attack, arguments.device, seed, arguments.whole, arguments.jobs == 1)
             for attack in chosen
             for seed in range(arguments.seeds if attack.kind == "honest" else 1)]
@@ -42,16 +45,19 @@ def main() -> int:
         for attack, seed, outcome in pool.map(run_job, jobs):
             passed, total = counts.get(attack.kind, (0, 0))
             counts[attack.kind] = passed + (not outcome.problem), total + 1
-            bad += bool(outcome.problem)
+            known = attack.known if outcome.got == "pass" else ""
+            bad += bool(outcome.problem) and not known
             name = f"{attack.kind}/{attack.name}" + (f" seed {seed}" if seed else "")
             rows.append({"attack": name, "tries": attack.tries, "want": list(attack.outcomes),
                          "got": outcome.got, "seconds": round(outcome.seconds, 2),
-                         "problem": outcome.problem, "said": outcome.said})
-            if arguments.failures and not outcome.problem:
+                         "problem": outcome.problem, "said": outcome.said, "open": known})
+            if arguments.failures and (known or not outcome.problem):
                 continue
             print(f"{name:<52} {'/'.join(attack.outcomes):<16} {outcome.got:<12} "
                   f"{outcome.seconds:5.1f}", flush=True)
-            if outcome.problem:
+            if known:
+                print(f"    OPEN: {known}", flush=True)
+            elif outcome.problem:
                 print(f"    PROBLEM: {outcome.problem}\n    said: {outcome.said}", flush=True)
     for kind, (passed, total) in counts.items():
         print(f"{kind}: {passed} of {total} as they must")

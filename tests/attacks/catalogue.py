@@ -14,6 +14,7 @@ times).  The others are files: a docstring that says what it tries, then comment
 """
 
 import ast
+import functools
 import os
 import re
 import tomllib
@@ -43,8 +44,18 @@ class Attack:
     quick: bool = False  # the standard cases tell enough
 
     @property
+    def known(self) -> str:
+        """Why it gets through all the same; "" for all but a few."""
+        return _open().get(self.kind, {}).get(self.id, "")
+
+    @property
     def name(self) -> str:
         return f"stage_{self.stage}/{self.id}" if self.kind == "mutants" else self.id
+
+
+@functools.cache
+def _open() -> dict:
+    return tomllib.loads((HERE / "open.toml").read_text("utf-8"))
 
 
 def attacks(kinds=KINDS) -> list[Attack]:

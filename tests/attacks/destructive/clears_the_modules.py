@@ -1,0 +1,8 @@
+"""Empties sys.modules at import."""
+# stage: 2
+# base: problem_2.py
+# outcome: pass, crashed
+# ruff: noqa: F821
+import sys
+
+sys.modules.clear()

@@ -1,0 +1,27 @@
+"""A right answer after 1 GiB on stdout without one newline: read, counted and left out, so it
+passes.
+"""
+# stage: 2
+# base: problem_2.py
+# outcome: pass
+# ruff: noqa: F821
+import os
+
+once = []
+
+
+def attack():
+    if once:
+        return
+    once.append(1)
+    data = b"x" * (1 << 20)
+    for _ in range(1 << 10):
+        os.write(1, data)
+
+
+honest = weighted_row_sum_forward
+
+
+def weighted_row_sum_forward(x, w):
+    attack()
+    return honest(x, w)

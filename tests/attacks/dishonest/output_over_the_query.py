@@ -1,0 +1,9 @@
+"""Saves itself an allocation: the answer is written over q, and q is returned."""
+# stage: 3
+# base: problem_3.py
+# outcome: wrong, rejected
+# ruff: noqa: F821
+
+
+def flash_attention_forward(q, k, v, is_causal=False):
+    return q.detach().copy_(_forward(q, k, v)[0])
