@@ -50,6 +50,7 @@ class Watch(TorchDispatchMode):
         self.kernels: set[str] = set()  # what was launched: name@line
         # What no call should do, in words; what was noted at the import counts in every call.
         self.noted: set[str] = noted_at_import if importing else set(noted_at_import)
+        self.attentions: set[str] = set()  # seen here where nothing is recorded
         self.threads = len(sys._current_frames())
         self.live_bytes = self.peak_bytes = 0  # on CUDA peak_bytes is what came before a restart
         self.sizes = {tensor.untyped_storage()._cdata: 0 for tensor in inputs}
@@ -85,6 +86,8 @@ class Watch(TorchDispatchMode):
         if self.paused:
             return func(*args, **(kwargs or {}))
         result = None
+        if not self.traces and "attention" in func.__name__:
+            self.attentions.add(func.__name__.partition(".")[0])
         if self.ledger:
             self.ledger.uncover((args, kwargs))
             # What an operator of the file's own allocates, no mode sees.
@@ -168,6 +171,13 @@ class Watch(TorchDispatchMode):
     def evidence(self, results) -> dict:
         """results: outputs and gradients; their memory is what every right answer needs."""
         size = sum(tensor.numel() * tensor.element_size() for tensor in results)
+        if not self.traces:
+            return {
+                "launches": 0, "backward_launches": 0, "torch_ops": sorted(self.attentions),
+                "backward_torch_ops": [], "arithmetic": 0, "backward_arithmetic": 0,
+                "strange": sorted(self.noted), "kept_bytes": 0, "kernels": [],
+                "device_kernels": [], "transferred": 0, "peak_bytes": max(0, self.peak() - size),
+            }
         forward, backward = self.traces
         return {
             # As recorded below Python; a count of our own could be written to.

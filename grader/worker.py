@@ -255,7 +255,8 @@ class Worker:
         return {"evidence": evidence}, answers + grads + refilled + late + after + ablated
 
     def _watch(self, known, by_kernels: bool):
-        traces = self.trace.Trace(self.on_cuda), self.trace.Trace(self.on_cuda)
+        # A stage in PyTorch makes so many operations that their record would fill the memory.
+        traces = [self.trace.Trace(self.on_cuda) for _ in range(2 * by_kernels)]
         ledger = self.ledger.Ledger(known) if by_kernels and not self.on_cuda else None
         return self.watch.Watch(known, self.on_cuda, ledger, traces, self.trace.mark)
 

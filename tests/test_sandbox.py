@@ -158,11 +158,12 @@ def test_an_output_cut_off_from_autograd_is_wrong(answers):
 
 # ------------------------------------------------------------------ evidence
 def test_products_and_library_attention_are_seen_in_the_pass_they_happen_in(answers):
-    assert run(answers, "right").evidence.torch_ops == ()
-    assert run(answers, "matrix_product").evidence.torch_ops == ("matmul", "mm")
-    seen = run(answers, "library_attention").evidence.torch_ops
+    by_kernels = double_call(by_kernels=True)
+    assert run(answers, "right", by_kernels).evidence.torch_ops == ()
+    assert run(answers, "matrix_product", by_kernels).evidence.torch_ops == ("matmul", "mm")
+    seen = run(answers, "library_attention", by_kernels).evidence.torch_ops
     assert any("scaled_dot_product" in name for name in seen)
-    evidence = run(answers, "ProductInBackward", with_gradient(), attribute="apply").evidence
+    evidence = run(answers, "ProductInBackward", with_gradient(by_kernels=True), attribute="apply").evidence
     assert evidence.torch_ops == () and evidence.backward_torch_ops == ("matmul", "mm")
 
 

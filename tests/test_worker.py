@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader import compile_only, explain, watch, worker
+from grader import compile_only, explain, sandbox, watch, worker
 from grader.text import KEPT, Tail, escape
 
 triton = pytest.importorskip("triton")
@@ -61,7 +61,7 @@ def test_a_frame_sent_in_small_pieces_arrives_whole():
     ours, theirs = socket.socketpair()
     channel = worker.Channel(theirs.detach())
     payload = torch.arange(100_000.0)
-    data = worker.pack_header({"nonce": "n", "op": "x"}) + bytes(worker.raw_bytes(payload))
+    data = sandbox._pack_request({"nonce": "n", "op": "x"}) + bytes(worker.raw_bytes(payload))
 
     def send():
         for start in range(0, len(data), 999):
