@@ -163,7 +163,8 @@ def test_products_and_library_attention_are_seen_in_the_pass_they_happen_in(answ
     assert run(answers, "matrix_product", by_kernels).evidence.torch_ops == ("matmul", "mm")
     seen = run(answers, "library_attention", by_kernels).evidence.torch_ops
     assert any("scaled_dot_product" in name for name in seen)
-    evidence = run(answers, "ProductInBackward", with_gradient(by_kernels=True), attribute="apply").evidence
+    backward = with_gradient(by_kernels=True)
+    evidence = run(answers, "ProductInBackward", backward, attribute="apply").evidence
     assert evidence.torch_ops == () and evidence.backward_torch_ops == ("matmul", "mm")
 
 
