@@ -139,23 +139,29 @@ class Built:
     refilled: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def build(case: Case, seed: int) -> Built:
-    """Make the tensors of a case and the call that carries them."""
-    tensors = _tensors(case, _generator(seed, case.name))
+def build(case: Case, seed: int, salt: str = "") -> Built:
+    """Make the tensors of a case and the call that carries them; another salt, other numbers."""
+    tensors = _tensors(case, _generator(seed, case.name + salt))
     inputs = {name: lay_out(t, _layout_of(case, name, t)) for name, t in tensors.items()}
     args, kwargs, outputs = _signature(case)
     built = Built(case, None, tensors)
     douts, refill = {}, None
     if case.grads:
-        sent = _dout(case, _generator(seed, case.name + "/dout"))
+        sent = _dout(case, _generator(seed, case.name + salt + "/dout"))
         built.dout, douts = sent.view(), {"o": sent}
     if case.refill:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
         refill = {name: lay_out(t, _layout_of(case, name, t))
                   for name, t in built.refilled.items()}
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
-                      repeats=case.repeats, by_kernels=case.stage > 1)
+                      repeats=case.repeats)
     return built
+
+
+def other_numbers(case: Case, seed: int) -> Built:
+    """The same call with other numbers in its tensors, asked once."""
+    family = "randn" if case.family == "real" else case.family  # there is only one real model
+    return build(replace(case, family=family, repeats=1, refill=False), seed, "/other")
 
 
 def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from grader import benchmark, device_memory, kernel_cache, submission
-from grader.cases import Built, Case, build, doubled
-from grader.judge import driver_limit, from_error, judge, judge_growth
+from grader import benchmark, kernel_cache, submission
+from grader.cases import Built, Case, build, doubled, other_numbers
+from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
 from grader.report import Reporter
 from grader.results import Check, StageResult
@@ -44,7 +44,6 @@ class Options:
     command: str = "python autograder.py"
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
-    shares_gpu: bool = False  # others use it meanwhile: the driver's count of memory says nothing
 
 
 def confinement(directory: Path, user: str = "auto",
@@ -134,14 +133,13 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
     -> the session of the last case, open until stack closes; None if the stage ended early.
     """
     waiting, deaths, session = list(cases), 0, None
+    clean = stack.enter_context(contextlib.closing(CleanWorker(stage, options, source)))
     while waiting:
         session = stack.enter_context(_session(stage, options, source))
         try:
             with reporter.working(stage, "importing the file"):
                 try:
                     session.start()
-                    if options.device == "cuda":
-                        session.bytes_at_start = device_memory.used_bytes()
                     session.load(stage.entry, stage.attribute, stage.positional)
                 finally:
                     result.confined = session.confined
@@ -154,7 +152,7 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
             case = waiting.pop(0)
             done = len(cases) - len(waiting)
             with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
-                check, fatal = _ask(stage, options, session, case)
+                check, fatal = _ask(stage, options, session, clean, case)
             _done(stage, reporter, result, check)
             result.kernels |= set(check.kernels)
             alive = not fatal
@@ -171,7 +169,8 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
     return session
 
 
-def _ask(stage: Stage, options: Options, session: Session, case: Case) -> tuple[Check, bool]:
+def _ask(stage: Stage, options: Options, session: Session, clean: "CleanWorker",
+         case: Case) -> tuple[Check, bool]:
     """One case to the worker.  -> its check, and whether the worker is gone."""
     start, fatal = time.monotonic(), False
     built = build(case, options.seed)
@@ -183,33 +182,58 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case) -> tuple[
             session.close()
             torch.cuda.empty_cache()
             check, fatal = judge(stage, built, reply, options.device, options.command), True
+        if check.outcome == "pass":
+            check = clean.check(check, case, reply)
         if case.growth and check.outcome == "pass" and not fatal:
-            check = _growth(options, session, check, built, reply)
+            twice = build(doubled(case), options.seed)
+            large = session.run(twice.call)
+            check = judge_growth(check, built, reply, large)
+            if check.outcome == "pass":
+                check = clean.check(check, twice.case, large)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
     check.seconds = time.monotonic() - start
     return check, fatal
 
 
-def _growth(options: Options, session: Session, check: Check, built: Built, small) -> Check:
-    """Ask again at twice the length.  On a GPU the driver is asked, too, what the worker holds."""
-    call = build(doubled(built.case), options.seed).call
-    if options.device != "cuda":
-        return judge_growth(check, built, small, session.run(call))
-    held = []
-    for _ in range(3):  # somebody else's memory on the same GPU comes and goes
-        with device_memory.Peak() as driver:
-            large = session.run(call)
-        held.append(driver.bytes - session.bytes_at_start)
-        if options.shares_gpu or held[-1] <= driver_limit(built.case):
-            break
-    return judge_growth(check, built, small, large, 0 if options.shares_gpu else min(held))
+class CleanWorker:
+    """A worker that imports no submission, and carries out what a submission's call did.
+
+    It is started when first asked, and again when it died.
+    """
+
+    def __init__(self, stage: Stage, options: Options, source: bytes):
+        self.stage, self.options, self.source = stage, options, source
+        self.session: Session | None = None
+
+    def check(self, check: Check, case: Case, reply) -> Check:
+        """Judge a right check's plan by what it does on other numbers."""
+        foreign = submission.foreign_kernels(self.source, reply.plan.texts)
+        if foreign:
+            check.outcome = "rejected"
+            check.lines = (f"The numbers are right, but the kernel {foreign[0]} is not in this "
+                           "file.", "try: write the kernels of this stage in its file.")
+            return check
+        other = other_numbers(case, self.options.seed)
+        if self.session is None or self.session.gone:
+            self.close()
+            self.session = _session(self.stage, self.options, self.source, clean=True)
+        try:
+            got = self.session.replay(other.call, reply.plan)
+        except SubmissionError as error:
+            return not_repeated(check, error)
+        return judge_repeated(check, other, got, self.options.device)
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
 
 
-def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None):
+def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None,
+             clean: bool = False):
     cache = None
-    if options.device == "cuda":
-        cache = kernel_cache.folder_for(source, options.confinement.user)
+    if options.device == "cuda":  # what a submission could write to, a clean worker does not read
+        cache = kernel_cache.folder_for(source + b" clean" * clean, options.confinement.user)
     return Session(source, stage.filename, device=options.device, timeout=options.timeout,
                    interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
                    confinement=options.confinement)
