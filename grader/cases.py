@@ -159,9 +159,12 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
 
 
 def other_numbers(case: Case, seed: int) -> Built:
-    """The same call with other numbers in its tensors, asked once."""
-    family = "randn" if case.family == "real" else case.family  # there is only one real model
-    return build(replace(case, family=family, repeats=1, refill=False), seed, "/other")
+    """The same call, once, with other numbers in its tensors: those of its refill if it has one."""
+    if case.family == "real":  # there is only one real model
+        case = replace(case, family="randn")
+    built = build(case, seed, "/refill" if case.refill else "/other")
+    built.call = replace(built.call, refill=None, repeats=1)
+    return built
 
 
 def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:

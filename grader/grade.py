@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from grader import benchmark, kernel_cache, submission
-from grader.cases import Built, Case, build, doubled, other_numbers
+from grader.cases import Case, build, doubled, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
 from grader.report import Reporter
@@ -112,7 +112,9 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             # Entered after the pool, so that it ends before the pool waits for its thread.
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
             compiling = pool.submit(_compile_check, stage, options, compiler)
-        session = _run_cases(stage, options, reporter, result, file.source, planned, stack)
+        clean = stack.enter_context(
+            contextlib.closing(CleanWorker(stage, options, file.source)))
+        session = _run_cases(stage, options, reporter, result, file.source, planned, clean, stack)
         if compiling is not None and result.sentence == "":
             with reporter.working(stage, "compiling the kernels"):
                 check = compiling.result()
@@ -122,18 +124,18 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             _done(stage, reporter, result, _blank_check(file.blank_steps))
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
-            result.benchmark, failed = benchmark.run(stage, options, session, reporter)
+            result.benchmark, failed = benchmark.run(
+                stage, options, session, clean.replay, reporter)
             if failed:
                 _done(stage, reporter, result, failed)
 
 
-def _run_cases(stage, options, reporter, result, source, cases, stack) -> Session | None:
+def _run_cases(stage, options, reporter, result, source, cases, clean, stack) -> Session | None:
     """Ask every case; a dead worker is replaced once, a timeout ends the stage.
 
     -> the session of the last case, open until stack closes; None if the stage ended early.
     """
     waiting, deaths, session = list(cases), 0, None
-    clean = stack.enter_context(contextlib.closing(CleanWorker(stage, options, source)))
     while waiting:
         session = stack.enter_context(_session(stage, options, source))
         try:
@@ -215,14 +217,23 @@ class CleanWorker:
                            "file.", "try: write the kernels of this stage in its file.")
             return check
         other = other_numbers(case, self.options.seed)
+        unwatched = reply.refilled if self.stage.needs_triton else None
+        try:
+            got = self.replay(other.call, reply.plan)
+        except SubmissionError as error:
+            return not_repeated(check, error)
+        return judge_repeated(check, other, got, self.options.device, unwatched)
+
+    def replay(self, call, plan) -> dict[str, torch.Tensor]:
+        """Outputs and "d_q" gradients of the plan on the inputs of call.
+
+        Raises:
+            SubmissionError: it could not be carried out.
+        """
         if self.session is None or self.session.gone:
             self.close()
             self.session = _session(self.stage, self.options, self.source, clean=True)
-        try:
-            got = self.session.replay(other.call, reply.plan)
-        except SubmissionError as error:
-            return not_repeated(check, error)
-        return judge_repeated(check, other, got, self.options.device)
+        return self.session.replay(call, plan)
 
     def close(self) -> None:
         if self.session is not None:

@@ -48,11 +48,12 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     return _by_forbidden_means(check, stage, built, reply.plan)
 
 
-def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor],
-                   device: str) -> Check:
+def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
+                   unwatched: dict[str, torch.Tensor] | None = None) -> Check:
     """Add to a right check: does the call's plan alone give right answers, on other numbers?
 
     got: what the plan gave in a clean process, outputs and "d_q" gradients, on other's inputs.
+    unwatched: outputs of the submission for the same, in a call that was not recorded.
     """
     exact = answer(other, device)
     wrong = [name for name, x in got.items() if not exact.judge(name, x).accepted]
@@ -64,6 +65,12 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor],
             "kernels and PyTorch operations ran in a clean process on other numbers.",
             "try: hand the inputs to your kernels and let them write the results; the host may "
             "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists).")
+    elif unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
+        check.outcome = "rejected"
+        check.lines = (
+            "A call that was not recorded gave other bits than the kernels and operations of the "
+            "recorded one on the same numbers: it was not made by them.",
+            "try: do the same work in every call, whoever watches.")
     return check
 
 

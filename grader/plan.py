@@ -67,7 +67,7 @@ class Plan:
         """The most bytes held at once beside inputs, outputs and gradients."""
         storages, end = self.value["storages"], len(self.steps)
         held = {number: _size(about["bytes"]) for number, about in enumerate(storages)
-                if "input" not in about}
+                if not {"input", "kept"} & about.keys()}
         first, last = {}, {}
         for at, step in enumerate(self.steps):
             for number in _storages(step):
@@ -78,10 +78,9 @@ class Plan:
                 held[number], last[number] = max(0, held[number] - size), end
         change = [0] * (end + 2)
         for number, size in held.items():
-            begun = 0 if "kept" in storages[number] else first.get(number, 0)
-            freed = min(_size(storages[number].get("freed", 0)), end)
-            change[begun] += size
-            change[max(last.get(number, 0), freed) + 1] -= size
+            freed = min(_size(storages[number].get("freed", 0)), end)  # before this step
+            change[first.get(number, 0)] += size
+            change[max(last.get(number, 0) + 1, freed)] -= size
         live = peak = 0
         for more in change:
             live += more

@@ -201,13 +201,13 @@ class Worker:
         """Call the entry point, fetch everything, and write down how the first call did it."""
         inputs, on_device = self._place(request["inputs"], storages, request["grads"])
         upstream, sent = self._place(request["douts"], douts, ())
-        answers, gradients, recorders = [], [], []
-        for repeat in range(request["repeats"]):
+        answers, gradients, recorders, kept = [], [], [], []
+        for _ in range(request["repeats"]):
             recorders.append(self._recorder(on_device, sent))
             with recorders[-1]:
                 outputs = self._call(request, inputs)
             answers += self._fetch(outputs)
-            kept = outputs if repeat == 0 else kept
+            kept = kept or outputs
         first, *again = recorders
         if request["grads"]:
             first.begin_backward()
@@ -221,8 +221,8 @@ class Worker:
             with torch.no_grad():
                 for name, storage in refill.items():
                     _plain_copy(on_device[name], storage)
-            with self._recorder(on_device, sent):
-                refilled = self._fetch(self._call(request, inputs))
+            # Not recorded: a file that looks whether it is watched finds that it is not.
+            refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS)
         return {"plan": plan}, answers + grads + refilled + self._fetch(kept) + after
 
