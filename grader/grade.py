@@ -6,6 +6,7 @@ One stage's end never stops the next, and a fault of the grader's own never cost
 import concurrent.futures
 import contextlib
 import importlib.util
+import threading
 import time
 import traceback
 from dataclasses import dataclass, replace
@@ -112,9 +113,11 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             # Entered after the pool, so that it ends before the pool waits for its thread.
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
             compiling = pool.submit(_compile_check, stage, options, compiler)
-        clean = stack.enter_context(
-            contextlib.closing(CleanWorker(stage, options, file.source)))
-        session = _run_cases(stage, options, reporter, result, file.source, planned, clean, stack)
+        verdicts = Verdicts(stage, options, reporter, result, file.source)
+        stack.callback(verdicts.close)
+        session = _run_cases(stage, options, reporter, result, file.source, planned, verdicts,
+                             stack)
+        verdicts.flush()
         if compiling is not None and result.sentence == "":
             with reporter.working(stage, "compiling the kernels"):
                 check = compiling.result()
@@ -125,12 +128,13 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
             result.benchmark, failed = benchmark.run(
-                stage, options, session, clean.replay, reporter)
+                stage, options, session, verdicts.clean.replay, reporter)
             if failed:
                 _done(stage, reporter, result, failed)
 
 
-def _run_cases(stage, options, reporter, result, source, cases, clean, stack) -> Session | None:
+def _run_cases(stage, options, reporter, result, source, cases, verdicts,
+               stack) -> Session | None:
     """Ask every case; a dead worker is replaced once, a timeout ends the stage.
 
     -> the session of the last case, open until stack closes; None if the stage ended early.
@@ -154,12 +158,14 @@ def _run_cases(stage, options, reporter, result, source, cases, clean, stack) ->
             case = waiting.pop(0)
             done = len(cases) - len(waiting)
             with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
-                check, fatal = _ask(stage, options, session, clean, case)
-            _done(stage, reporter, result, check)
+                check, fatal, replies = _ask(stage, options, session, case)
+                verdicts.add(check, replies)
             result.kernels |= set(check.kernels)
             alive = not fatal
-            if options.stop_early and check.outcome != "pass":
-                return None
+            if options.stop_early:
+                verdicts.flush()
+                if check.outcome != "pass":
+                    return None
         if not alive:
             deaths += 1
             hung = check.outcome == "timeout"
@@ -171,31 +177,64 @@ def _run_cases(stage, options, reporter, result, source, cases, clean, stack) ->
     return session
 
 
-def _ask(stage: Stage, options: Options, session: Session, clean: "CleanWorker",
-         case: Case) -> tuple[Check, bool]:
-    """One case to the worker.  -> its check, and whether the worker is gone."""
-    start, fatal = time.monotonic(), False
+def _ask(stage: Stage, options: Options, session: Session,
+         case: Case) -> tuple[Check, bool, list]:
+    """One case to the worker.  -> its check, whether the worker is gone, and (case, reply) of
+    every call."""
+    start, fatal, replies = time.monotonic(), False, []
     built = build(case, options.seed)
     try:
         reply = session.run(built.call)
+        replies.append((case, reply))
         try:
-            check = judge(stage, built, reply, options.device, options.command)
+            with _truths:
+                check = judge(stage, built, reply, options.device, options.command)
         except torch.OutOfMemoryError:  # the worker may hold what the judgement needs
             session.close()
             torch.cuda.empty_cache()
-            check, fatal = judge(stage, built, reply, options.device, options.command), True
-        if check.outcome == "pass":
-            check = clean.check(check, case, reply)
+            with _truths:
+                check = judge(stage, built, reply, options.device, options.command)
+            fatal = True
         if case.growth and check.outcome == "pass" and not fatal:
-            twice = build(doubled(case), options.seed)
-            large = session.run(twice.call)
+            large = session.run(build(doubled(case), options.seed).call)
+            replies.append((doubled(case), large))
             check = judge_growth(check, built, reply, large)
-            if check.outcome == "pass":
-                check = clean.check(check, twice.case, large)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
     check.seconds = time.monotonic() - start
-    return check, fatal
+    return check, fatal, replies
+
+
+_truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory
+
+
+class Verdicts:
+    """Checks in the order of their cases.  What is right so far is confirmed by the clean worker
+    while the submission's own goes on with the next case."""
+
+    MOST_WAITING = 4  # each holds the results of its calls
+
+    def __init__(self, stage: Stage, options: Options, reporter: Reporter, result: StageResult,
+                 source: bytes):
+        self.stage, self.reporter, self.result = stage, reporter, result
+        self.clean = CleanWorker(stage, options, source)
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.waiting: list[concurrent.futures.Future] = []
+
+    def add(self, check: Check, replies: list) -> None:
+        """replies: (case, reply) of every call that check stands for."""
+        self.waiting.append(self.pool.submit(self.clean.confirm, check, replies))
+        self.flush(self.MOST_WAITING)
+
+    def flush(self, at_most: int = 0) -> None:
+        """Report what is settled; wait until no more than so many are not."""
+        while self.waiting and (len(self.waiting) > at_most or self.waiting[0].done()):
+            _done(self.stage, self.reporter, self.result, self.waiting.pop(0).result())
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.clean.close()
+        self.pool.shutdown()
 
 
 class CleanWorker:
@@ -208,9 +247,17 @@ class CleanWorker:
         self.stage, self.options, self.source = stage, options, source
         self.session: Session | None = None
 
-    def check(self, check: Check, case: Case, reply) -> Check:
-        """Judge a right check's plan by what it does on other numbers."""
-        foreign = submission.foreign_kernels(self.source, reply.plan.texts)
+    def confirm(self, check: Check, replies: list) -> Check:
+        """Judge a right check's plans by what they do on other numbers."""
+        start = time.monotonic()
+        for case, reply in replies:
+            if check.outcome == "pass":
+                check = self._confirm(check, case, reply)
+        check.seconds += time.monotonic() - start
+        return check
+
+    def _confirm(self, check: Check, case: Case, reply) -> Check:
+        foreign = submission.foreign_texts(self.source, reply.plan.texts)
         if foreign:
             check.outcome = "rejected"
             check.lines = (f"The numbers are right, but the kernel {foreign[0]} is not in this "
@@ -222,7 +269,8 @@ class CleanWorker:
             got = self.replay(other.call, reply.plan)
         except SubmissionError as error:
             return not_repeated(check, error)
-        return judge_repeated(check, other, got, self.options.device, unwatched)
+        with _truths:
+            return judge_repeated(check, other, got, self.options.device, unwatched)
 
     def replay(self, call, plan) -> dict[str, torch.Tensor]:
         """Outputs and "d_q" gradients of the plan on the inputs of call.

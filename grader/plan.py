@@ -29,6 +29,7 @@ REDUCTIONS = set("""
     sum mean amax amin max min any all aminmax linalg_vector_norm norm cumsum cumsum_ masked_fill
     where floor_divide linspace isin bucketize searchsorted
 """.split())
+MOST = 1 << 60  # no count is larger
 LEAST = 256  # numbers an operation counts for at least: many small ones are one large one
 
 
@@ -43,7 +44,7 @@ class Plan:
         self.text = text
         self.value = json.loads(text)
         self.steps = self.value["steps"]
-        self.backward_from = int(self.value["backward"])
+        self.backward_from = _size(self.value["backward"])
         if len(self.steps) > MAX_STEPS:
             raise ValueError(f"want at most {MAX_STEPS} steps; got {len(self.steps)}")
         forward, backward = self.steps[:self.backward_from], self.steps[self.backward_from:]
@@ -51,8 +52,8 @@ class Plan:
         self.operations, self.backward_operations = _operations(forward), _operations(backward)
         self.arithmetic, self.backward_arithmetic = _arithmetic(forward), _arithmetic(backward)
         self.kernels = {self._name(step[1]) for step in self.steps if step[0] == "launch"}
-        self.texts = {escape(str(function["name"]))[:200]: str(function["text"])
-                      for function in self.value["functions"]}
+        self.texts = [(escape(str(function["name"]))[:200], str(function["text"]))
+                      for function in self.value["functions"]]
         self.peak_bytes = self._peak_bytes()
         self.kept_bytes = sum(_size(about["bytes"]) for about in self.value["storages"]
                               if "kept" in about)
@@ -142,8 +143,8 @@ def _arithmetic(steps) -> int:
         if packet in WRITES:
             total += LEAST  # moving a number at a time is no way to move
         elif packet not in MOVES:
-            total += max(LEAST, _numbers([shape for shape in _shapes(step[2:])]))
-    return total
+            total += max(LEAST, _numbers(list(_shapes(step[2:]))))
+    return min(total, MOST)
 
 
 def _shapes(value):
@@ -184,6 +185,6 @@ def _storages(value):
 
 
 def _size(value) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 60:
+    if type(value) is not int or not 0 <= value <= MOST:
         raise ValueError(f"want a count; got {str(value)[:100]}")
     return value

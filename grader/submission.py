@@ -200,11 +200,10 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
     return False
 
 
-def foreign_kernels(source: bytes, texts: dict[str, str]) -> list[str]:
-    """Names of the functions whose text is not in the file.  texts: name -> text, dedented."""
-    there = _without_indentation(source.decode("utf-8", "replace"))
-    return [name for name, text in texts.items()
-            if not text or _without_indentation(text) not in there]
+def foreign_texts(source: bytes, texts: list[tuple[str, str]]) -> list[str]:
+    """Names of the functions whose text is not in the file.  texts: (name, dedented text)."""
+    there = _without_indentation(_decode(source))
+    return [name for name, text in texts if not text or _without_indentation(text) not in there]
 
 
 def _without_indentation(text: str) -> str:
