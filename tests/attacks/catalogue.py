@@ -11,10 +11,10 @@ times).  The others are files: a docstring that says what it tries, then comment
     # device: any              any, cpu or cuda: where it makes sense
     # options: --timeout 5     of the command line
     # cases: all               of a destructive one; else the standard cases are enough
+    # cases: timed             the benchmark, too, on a GPU
 """
 
 import ast
-import functools
 import os
 import re
 import tomllib
@@ -42,20 +42,11 @@ class Attack:
     options: tuple[str, ...] = ()
     form: str = "file"  # or "folder", "fifo", or "link": then source is its target
     quick: bool = False  # the standard cases tell enough
-
-    @property
-    def known(self) -> str:
-        """Why it gets through all the same; "" for all but a few."""
-        return _open().get(self.kind, {}).get(self.id, "")
+    timed: bool = False  # on a GPU only a benchmark tells
 
     @property
     def name(self) -> str:
         return f"stage_{self.stage}/{self.id}" if self.kind == "mutants" else self.id
-
-
-@functools.cache
-def _open() -> dict:
-    return tomllib.loads((HERE / "open.toml").read_text("utf-8"))
 
 
 def attacks(kinds=KINDS) -> list[Attack]:
@@ -110,7 +101,8 @@ def from_file(path: Path) -> Attack:
         path.parent.name, path.stem, int(header["stage"]),
         " ".join(ast.get_docstring(tree).split()), source.encode(), _words(header["outcome"], ","),
         header.get("says", ""), header.get("device", "any"), _words(header.get("options", "")),
-        quick=path.parent.name == "destructive" and header.get("cases") != "all")
+        quick=path.parent.name == "destructive" and header.get("cases") != "all",
+        timed=header.get("cases") == "timed")
 
 
 def _from_table(kind: str, row: dict) -> Attack:

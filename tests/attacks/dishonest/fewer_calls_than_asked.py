@@ -3,6 +3,7 @@
 # base: problem_3.py
 # outcome: rejected, wrong, crashed
 # device: cuda
+# cases: timed
 # ruff: noqa: F821
 import json
 

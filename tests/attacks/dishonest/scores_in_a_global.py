@@ -1,13 +1,13 @@
 """Takes its N x N scratch while it is imported, before anybody starts to count."""
 # stage: 3
 # outcome: rejected
+# device: cpu
 import torch
 import triton
 import triton.language as tl
 
-# 128 MiB at most on a GPU, less where the interpreter takes short sequences.
-_device = "cuda" if torch.cuda.is_available() else "cpu"
-_scratch = torch.empty(1 << 21, device=_device, dtype=torch.float32)
+# Enough for the short sequences of the interpreter; on a GPU it would be a scratch of fixed size.
+_scratch = torch.empty(1 << 21, dtype=torch.float32)
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 # base: problem_4.py
 # outcome: rejected, wrong
 # device: cuda
+# cases: timed
 # ruff: noqa: F821
 import sys
 
