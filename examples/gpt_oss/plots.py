@@ -1,0 +1,72 @@
+"""Figures: loss curves on top of each other; time and memory of a step against its length."""
+
+from pathlib import Path
+
+PANELS = (("time of a step (ms)", "ms"), ("peak memory (GiB)", "peak_gib"))
+STYLES = ("-", "--", ":", "-.")
+
+
+def _told(settings: dict) -> str:
+    return (f"{settings['gpu']}, torch {settings['torch']}, Triton {settings['triton']}, "
+            f"Transformers {settings['transformers']}, {settings['dtype']}, {settings['date']}")
+
+
+def _figure(panels: int):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(1, panels, figsize=(5.5 * panels, 4.2), layout="constrained")
+
+
+def _save(figure, title: str, settings: dict, path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure.suptitle(f"{title}\n{_told(settings)}", fontsize="small")
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def loss(curves: dict[str, list[list[float]]], settings: dict, path: Path) -> None:
+    """curves: losses of each step, a list a seed, by attention.  Mean over seeds, and their range.
+    """
+    figure, axis = _figure(1)
+    for i, (name, runs) in enumerate(curves.items()):
+        steps = range(1, 1 + min(map(len, runs)))
+        columns = list(zip(*runs, strict=False))
+        mean = [sum(column) / len(column) for column in columns]
+        label = name if len(runs) == 1 else f"{name}, mean of {len(runs)} seeds"
+        axis.plot(steps, mean, STYLES[i % len(STYLES)], color=f"C{i}", label=label,
+                  linewidth=2.5 if i == 0 else 1.2)
+        if len(runs) > 1:
+            low, high = [min(c) for c in columns], [max(c) for c in columns]
+            axis.fill_between(steps, low, high, color=f"C{i}", alpha=0.15)
+    axis.set(xlabel="step", ylabel="loss (nats a token)")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
+    _save(figure, "GPT-OSS, random weights, on Python's standard library", settings, path)
+
+
+def steps(points: list[dict], settings: dict, path: Path) -> None:
+    """points: attn, N, and ms and peak_gib, or out_of_memory.  A cross: it did not fit."""
+    figure, axes = _figure(2)
+    points = [point for point in points if not point.get("search")]
+    names = list(dict.fromkeys(point["attn"] for point in points))
+    for axis, (label, key) in zip(axes, PANELS, strict=True):
+        for i, name in enumerate(names):
+            mine = sorted((p["N"], p[key]) for p in points if p["attn"] == name and p.get(key))
+            if not mine:
+                continue
+            axis.plot(*zip(*mine, strict=True), marker="o", markersize=4, color=f"C{i}", label=name)
+            failed = [p["N"] for p in points if p["attn"] == name and p.get("out_of_memory")]
+            if failed:
+                axis.plot(min(failed), mine[-1][1], marker="x", markersize=9, color=f"C{i}",
+                          linestyle="none", label=f"{name}: out of memory")
+        axis.set(xscale="log", yscale="log", xlabel="tokens in the row", ylabel=label)
+        ticks = sorted({p["N"] for p in points})
+        axis.set_xticks(ticks, [f"{n // 1024}k" if n % 1024 == 0 else str(n) for n in ticks])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize="small")
+    _save(figure, "One training step of GPT-OSS, one row", settings, path)
