@@ -1,8 +1,9 @@
 """Measure GPT-OSS with stage 9 against its peers: python -m examples.gpt_oss.measure --help.
 
 Three parts, in --out: gradients against float64, loss curves, and time and memory of a step against
-its length.  results.json is written after every part and keeps the parts (of the sweep: the attentions) that are
-not run again; results.md, loss.png and steps.png are made from it (--plot: nothing else).
+its length.  results.json is written after every part, and keeps the parts that are not run again
+(of the sweep: the attentions).  results.md, loss.png and steps.png are made from it; --plot does
+that alone.
 """
 
 import argparse
@@ -15,12 +16,9 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
-import transformers
-import triton
 
 from examples.gpt_oss import gradients, plots, train
 from examples.gpt_oss.model import DTYPES, OURS, SIZES, default_device, default_dtype
@@ -94,8 +92,9 @@ def _child(options, attn: str) -> list[dict]:
         late = time.monotonic() - start >= options.limit
         why = f"stopped after {options.limit} s" if late else f"exit code {code}"
         done = [point["N"] for point in points]
-        points.append({"attn": attn, "failed": why,
-                       "N": next((N for N in options.lengths if N not in done), max(done))})
+        missing = [N for N in options.lengths if N not in done]
+        at = {"N": missing[0]} if missing else {"N": done[-1], "search": True}
+        points.append({"attn": attn, "failed": why} | at)
     return points
 
 
@@ -187,7 +186,8 @@ def draw(results: dict, out: Path) -> list[Path]:
     written[0].write_text(table(results))
     if part := results.get("curves"):
         written.append(out / "loss.png")
-        plots.loss(part["losses"], part["settings"], written[-1])
+        title = "GPT-OSS from random weights, on Python's standard library"
+        plots.loss(part["losses"], title, part["settings"], written[-1])
     if part := results.get("sweep"):
         written.append(out / "steps.png")
         plots.steps(part["points"], part["settings"], written[-1])
@@ -204,11 +204,9 @@ def _others(old: dict | None, options) -> list[dict]:
 
 
 def _settings(options) -> dict:
-    gpu = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     chosen = {key: value for key, value in vars(options).items()
               if key not in ("out", "plot", "parts")}
-    return chosen | {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__,
-                     "transformers": transformers.__version__, "date": date.today().isoformat()}
+    return chosen | train.where_and_when(options.device)
 
 
 # ---------------------------------------------------------------- command line

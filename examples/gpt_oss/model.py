@@ -15,7 +15,7 @@ SIZES = {
         num_experts_per_tok=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
         sliding_window=16, initializer_range=0.1,
     ),
-    # Width and attention of GPT-OSS-20B; 4 of its 24 layers, and small experts: 0.25 billion weights
+    # Width and attention of GPT-OSS-20B; 4 of its 24 layers, small experts: 0.25 billion weights.
     "20b-attention": dict(
         hidden_size=2880, intermediate_size=1024, num_hidden_layers=4, num_local_experts=4,
         num_experts_per_tok=2, num_attention_heads=64, num_key_value_heads=8, head_dim=64,

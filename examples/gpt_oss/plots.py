@@ -17,7 +17,10 @@ def _figure(panels: int):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    return pyplot.subplots(1, panels, figsize=(5.5 * panels, 4.2), layout="constrained")
+    figure, axes = pyplot.subplots(
+        1, panels, figsize=(5.5 * panels, 4.2), layout="constrained", squeeze=False
+    )
+    return figure, axes[0]
 
 
 def _save(figure, title: str, settings: dict, path: Path) -> None:
@@ -28,10 +31,10 @@ def _save(figure, title: str, settings: dict, path: Path) -> None:
     pyplot.close(figure)
 
 
-def loss(curves: dict[str, list[list[float]]], settings: dict, path: Path) -> None:
+def loss(curves: dict[str, list[list[float]]], title: str, settings: dict, path: Path) -> None:
     """curves: losses of each step, a list a seed, by attention.  Mean over seeds, and their range.
     """
-    figure, axis = _figure(1)
+    figure, (axis,) = _figure(1)
     for i, (name, runs) in enumerate(curves.items()):
         steps = range(1, 1 + min(map(len, runs)))
         columns = list(zip(*runs, strict=False))
@@ -45,15 +48,21 @@ def loss(curves: dict[str, list[list[float]]], settings: dict, path: Path) -> No
     axis.set(xlabel="step", ylabel="loss (nats a token)")
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
-    _save(figure, "GPT-OSS, random weights, on Python's standard library", settings, path)
+    _save(figure, title, settings, path)
 
 
 def steps(points: list[dict], settings: dict, path: Path) -> None:
-    """points: attn, N, and ms and peak_gib, or out_of_memory.  A cross: it did not fit."""
-    figure, axes = _figure(2)
+    """points: attn, N, and ms and peak_gib, or out_of_memory.  A cross: it did not fit.
+
+    Without a GPU there is no memory to draw.
+    """
     points = [point for point in points if not point.get("search")]
     names = list(dict.fromkeys(point["attn"] for point in points))
-    for axis, (label, key) in zip(axes, PANELS, strict=True):
+    panels = [panel for panel in PANELS if any(point.get(panel[1]) for point in points)]
+    if not panels:
+        raise ValueError("want a step that was measured; got none: see results.json")
+    figure, axes = _figure(len(panels))
+    for axis, (label, key) in zip(axes, panels, strict=True):
         for i, name in enumerate(names):
             mine = sorted((p["N"], p[key]) for p in points if p["attn"] == name and p.get(key))
             if not mine:

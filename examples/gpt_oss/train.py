@@ -82,7 +82,8 @@ def train(options, show: bool = True) -> list[dict]:
     with open(out / "log.jsonl", "a") as log:
         for step in bar:
             ids = text.batch(
-                step, options.batch_size, options.seq_len, seed=options.seed, device=options.device
+                step, options.batch_size, options.seq_len, seed=options.data_seed,
+                device=options.device,
             )
             start = time.perf_counter()
             lr = options.lr * min(1.0, (step + 1) / WARMUP_STEPS)
@@ -113,11 +114,16 @@ def _model_and_text(options):
 
 def _settings(options, text: Text) -> dict:
     """What a run depends on, and when and where it was made."""
-    device = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    return vars(options) | {
-        "resume": None, "plot": None, "gpu": device, "torch": torch.__version__,
-        "triton": triton.__version__, "transformers": transformers.__version__,
-        "text_sha256": text.sha256, "date": date.today().isoformat(),
+    asked = {key: value for key, value in vars(options).items() if key not in ("resume", "plot")}
+    return asked | where_and_when(options.device) | {"text_sha256": text.sha256}
+
+
+def where_and_when(device: str) -> dict[str, str]:
+    """What every result says of its making; device is "cuda" or "cpu"."""
+    return {
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else "CPU",
+        "torch": str(torch.__version__), "triton": triton.__version__,
+        "transformers": transformers.__version__, "date": date.today().isoformat(),
     }
 
 
@@ -170,7 +176,8 @@ def parser() -> argparse.ArgumentParser:
     add("--batch-size", type=at_least(1), default=4 if gpu else 1, help="rows a step")
     add("--steps", type=at_least(1), default=200, help="last step; more, with --resume, goes on")
     add("--lr", type=float, default=3e-4 if gpu else 3e-3, help="AdamW's learning rate")
-    add("--seed", type=int, default=0, help="of weights and batches")
+    add("--seed", type=int, default=0, help="of the weights")
+    add("--data-seed", type=int, default=0, help="of the batches")
     add("--dtype", choices=DTYPES, default=default_dtype(device), help="of weights, too")
     add("--device", default=device, help="cuda or cpu")
     add("--out", default="runs/gpt_oss", help="folder for log, checkpoint and figure")
@@ -203,7 +210,9 @@ def main(argv: list[str] | None = None) -> int:
     if options.plot:
         path = Path(options.out) / "loss.png"
         settings = json.loads((Path(options.out) / "settings.json").read_text())
-        plots.loss({options.attn: [[record["loss"] for record in records]]}, settings, path)
+        title = f"GPT-OSS from {options.model or 'random weights'}, on " + (
+            options.text or "Python's standard library")
+        plots.loss({options.attn: [[record["loss"] for record in records]]}, title, settings, path)
         print(path)
     return 0
 
