@@ -159,15 +159,17 @@ def test_a_row_of_padding_alone_is_zero_and_disturbs_no_other(device):
     mask[1] = 0
     got = model(ids, attention_mask=mask).logits
     assert torch.isfinite(got).all()
-    assert _relative(got[0], model(ids[:1]).logits[0]) < 1e-6
+    assert _relative(got[0], model(ids[:1]).logits[0]) < LIMIT
 
 
 def test_activation_checkpointing_changes_no_gradient(device):
     model, ids, mask = _model(device).train(), _ids(device), _padding("left", device)
     _, want = _logits_and_gradients(model, NAME, ids, mask)
-    model.gradient_checkpointing_enable()
+    # The second name is that of Transformers before it was deprecated.
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)()
     _, got = _logits_and_gradients(model, NAME, ids, mask)
-    assert all(torch.equal(got[key], x) for key, x in want.items())
+    assert max(_relative(got[key], x) for key, x in want.items()) < 1e-5
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
@@ -325,7 +327,7 @@ def test_the_installed_version_is_one_that_was_tried():
 
 
 def test_the_name_survives_and_both_functions_are_asked(device, monkeypatch):
-    """A name with "flash" in it is replaced without a word; ours must never be."""
+    """A name with "flash" in it is replaced by another kernel; ours must never be."""
     asked = []
 
     def mask_function(**arguments):
@@ -341,7 +343,7 @@ def test_the_name_survives_and_both_functions_are_asked(device, monkeypatch):
     model, ids = _model(device).train(), _ids(device)
     model.set_attn_implementation(NAME)
     assert model.config._attn_implementation == NAME
-    model(ids, attention_mask=_padding("left", device), labels=ids)
+    model(ids, attention_mask=_padding("left", device), labels=ids, num_items_in_batch=9)
     kinds = [kind for kind, _ in asked]
     assert kinds.count("mask") == 2 and kinds.count("attention") == 2
 

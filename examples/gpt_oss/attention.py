@@ -27,7 +27,7 @@ from transformers.masking_utils import (
 
 from problem_9 import flash_swda_with_sink
 
-# Not "flash_...": Transformers replaces every name with "flash" in it by a kernel from its hub.
+# Not "flash_...": Transformers replaces a name with "flash" in it by a kernel from its hub.
 NAME = "course"
 INSTEAD = 'model.set_attn_implementation("eager") does that'
 
