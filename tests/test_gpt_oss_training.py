@@ -234,8 +234,28 @@ def test_what_did_not_fit_is_told_and_drawn(tmp_path):
     assert "eager: longest row that was seen to fit 6144, shortest that did not 8192." in table
 
 
+def test_results_are_kept_where_matplotlib_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    settings = measure._settings(measure.parser().parse_args([]))
+    points = [{"attn": OURS, "N": 4096, "ms": 20.0, "spread_ms": 0.1, "peak_gib": None}]
+    results = {"sweep": {"settings": settings, "points": points}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert measure.main(["--plot", "--out", str(tmp_path)]) == 0
+    assert "pip install matplotlib, then --plot" in capsys.readouterr().out
+    assert "| 4096 | 20.0 ms |" in (tmp_path / "results.md").read_text()
+
+
 def test_a_process_that_dies_is_a_point(monkeypatch):
     options = measure.parser().parse_args(["--attns", "eager", "--lengths", "16", "32"])
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    (point,) = measure.sweep(options)["points"]
-    assert point == {"attn": "eager", "failed": "exit code 1", "N": 16}
+    kept = []
+    measure.sweep(options, [{"attn": OURS}], kept.append)
+    died = {"attn": "eager", "failed": "exit code 1", "N": 16}
+    assert kept == [{"points": [{"attn": OURS}, died]}]
+
+
+def test_nothing_is_drawn_of_a_sweep_that_failed(tmp_path):
+    settings = measure._settings(measure.parser().parse_args([]))
+    results = {"sweep": {"settings": settings, "points": [{"attn": "x", "N": 16, "failed": "no"}]}}
+    assert measure.draw(results, tmp_path) == [tmp_path / "results.md"]
+    assert "| 16 | failed |" in (tmp_path / "results.md").read_text()

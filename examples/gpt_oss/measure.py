@@ -1,8 +1,8 @@
 """Measure GPT-OSS with stage 9 against its peers: python -m examples.gpt_oss.measure --help.
 
 Three parts, in --out: gradients against float64, loss curves, and time and memory of a step against
-its length.  results.json is written after every part, and keeps the parts that are not run again
-(of the sweep: the attentions).  results.md, loss.png and steps.png are made from it; --plot does
+its length.  results.json is written after every part, and keeps the parts that are not run again;
+of the sweep, after every attention, and those.  results.md, loss.png and steps.png are made from it; --plot does
 that alone.
 """
 
@@ -61,15 +61,17 @@ def compare(eager: list[list[float]], ours: list[list[float]]) -> dict:
             "spread": spread, "agree": difference <= spread}
 
 
-def sweep(options) -> dict:
-    """One process an attention (steps.py).  -> {"points": [...]}, as they arrived."""
+def sweep(options, points: list[dict], keep) -> None:
+    """One process an attention (steps.py); keep({"points": [...]}) after each of them.
+
+    points: those of other attentions, measured before.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # what the parts before held: the memory is the processes' now
-    points = []
     for attn in options.attns:
-        points += _child(options, attn)
-    return {"points": points}
+        points = points + _child(options, attn)
+        keep({"points": points})
 
 
 def _child(options, attn: str) -> list[dict]:
@@ -188,7 +190,8 @@ def draw(results: dict, out: Path) -> list[Path]:
         written.append(out / "loss.png")
         title = "GPT-OSS from random weights, on Python's standard library"
         plots.loss(part["losses"], title, part["settings"], written[-1])
-    if part := results.get("sweep"):
+    part = results.get("sweep")
+    if part and any("ms" in point for point in part["points"]):
         written.append(out / "steps.png")
         plots.steps(part["points"], part["settings"], written[-1])
     return written
@@ -247,18 +250,25 @@ def main(argv: list[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     file = out / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {}
-    measures = {"gradients": gradients.measure, "curves": curves, "sweep": sweep}
     for part in () if options.plot else options.parts:
         start = time.monotonic()
-        measured = measures[part](options)
-        if part == "sweep":
-            measured["points"] = _others(results.get("sweep"), options) + measured["points"]
-        results[part] = {"settings": _settings(options),
-                         "seconds": time.monotonic() - start} | measured
-        train.write(file, json.dumps(results, indent=1) + "\n")
-        print(f"{part}: {results[part]['seconds']:.0f} s", flush=True)
-    for path in draw(results, out):
-        print(path)
+
+        def keep(measured: dict, part=part, start=start) -> None:
+            seconds = time.monotonic() - start
+            results[part] = {"settings": _settings(options), "seconds": seconds} | measured
+            train.write(file, json.dumps(results, indent=1) + "\n")
+            print(f"{part}: {seconds:.0f} s", flush=True)
+
+        if part == "gradients":
+            keep(gradients.measure(options))
+        elif part == "curves":
+            keep(curves(options))
+        else:
+            sweep(options, _others(results.get("sweep"), options), keep)
+    try:
+        print(*draw(results, out), sep="\n")
+    except plots.NoMatplotlib as missing:
+        print(missing)
     entries = results.get("gradients", {"layers": [], "parameters": []})
     right = all(entry["accepted"] for look in ("layers", "parameters") for entry in entries[look])
     agree = results.get("curves", {"agree": True})["agree"]

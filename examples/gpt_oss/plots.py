@@ -4,6 +4,11 @@ from pathlib import Path
 
 PANELS = (("time of a step (ms)", "ms"), ("peak memory (GiB)", "peak_gib"))
 STYLES = ("-", "--", ":", "-.")
+HINT = "want matplotlib for the figures; got none: pip install matplotlib, then --plot"
+
+
+class NoMatplotlib(Exception):
+    """Says what to install."""
 
 
 def _told(settings: dict) -> str:
@@ -12,8 +17,10 @@ def _told(settings: dict) -> str:
 
 
 def _figure(panels: int):
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise NoMatplotlib(HINT) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -59,8 +66,6 @@ def steps(points: list[dict], settings: dict, path: Path) -> None:
     points = [point for point in points if not point.get("search")]
     names = list(dict.fromkeys(point["attn"] for point in points))
     panels = [panel for panel in PANELS if any(point.get(panel[1]) for point in points)]
-    if not panels:
-        raise ValueError("want a step that was measured; got none: see results.json")
     figure, axes = _figure(len(panels))
     for axis, (label, key) in zip(axes, panels, strict=True):
         for i, name in enumerate(names):

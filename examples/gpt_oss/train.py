@@ -31,7 +31,7 @@ from examples.gpt_oss.text import Text, read_text
 
 MIB = 2**20
 WARMUP_STEPS, CLIP = 20, 1.0  # steps until the full learning rate; largest norm of a gradient
-MAY_CHANGE = ("steps", "date", "out")  # between a run and its continuation
+MAY_CHANGE = ("steps", "save_every", "date", "out")  # between a run and its continuation
 
 
 class Refused(Exception):
@@ -202,19 +202,23 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         records = train(options)
-    except (Refused, FileNotFoundError) as refused:
+        print(f"{options.attn}: loss {records[0]['loss']:.3f} at step 1, "
+              f"{records[-1]['loss']:.3f} at step {records[-1]['step']}; {options.out}/log.jsonl")
+        if options.plot:
+            print(_plot(options, [record["loss"] for record in records]))
+    except (Refused, FileNotFoundError, plots.NoMatplotlib) as refused:
         print(refused, file=sys.stderr)
         return 1
-    print(f"{options.attn}: loss {records[0]['loss']:.3f} at step 1, {records[-1]['loss']:.3f} at "
-          f"step {records[-1]['step']}; {options.out}/log.jsonl")
-    if options.plot:
-        path = Path(options.out) / "loss.png"
-        settings = json.loads((Path(options.out) / "settings.json").read_text())
-        title = f"GPT-OSS from {options.model or 'random weights'}, on " + (
-            options.text or "Python's standard library")
-        plots.loss({options.attn: [[record["loss"] for record in records]]}, title, settings, path)
-        print(path)
     return 0
+
+
+def _plot(options, losses: list[float]) -> Path:
+    """Draw loss.png.  -> its path."""
+    path = Path(options.out) / "loss.png"
+    settings = json.loads((Path(options.out) / "settings.json").read_text())
+    weights, text = options.model or "random weights", options.text or "Python's standard library"
+    plots.loss({options.attn: [losses]}, f"GPT-OSS from {weights}, on {text}", settings, path)
+    return path
 
 
 if __name__ == "__main__":
