@@ -204,7 +204,17 @@ def test_one_command_measures_and_draws(tmp_path, capsys):
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("loss.png", "steps.png"))
     table = (tmp_path / "results.md").read_text()
     assert "layers: 10 of 10 tensors accepted." in table and "| 12 |" in table
-    assert "gradients accepted, loss curves agree" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "gradients: as it should be" in told and "curves: as it should be" in told
+
+
+def test_a_wrong_gradient_or_curve_is_told():
+    entry = {"accepted": True}
+    right = {"gradients": {"layers": [entry], "parameters": [entry]}, "curves": {"agree": True}}
+    assert measure._verdicts(right) == {"gradients": True, "curves": True}
+    right["gradients"]["parameters"] = [entry, {"accepted": False}]
+    assert measure._verdicts(right) == {"gradients": False, "curves": True}
+    assert measure._verdicts({"sweep": {}}) == {}
 
 
 def test_points_of_another_machine_are_not_kept():

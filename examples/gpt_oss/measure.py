@@ -1,9 +1,9 @@
 """Measure GPT-OSS with stage 9 against its peers: python -m examples.gpt_oss.measure --help.
 
 Three parts, in --out: gradients against float64, loss curves, and time and memory of a step against
-its length.  results.json is written after every part, and keeps the parts that are not run again;
-of the sweep, after every attention, and those.  results.md, loss.png and steps.png are made from it; --plot does
-that alone.
+its length.  results.json is written after every part (of the sweep: every attention), and keeps
+those that are not run again.  results.md, loss.png and steps.png are made from it; --plot does that
+alone.
 """
 
 import argparse
@@ -269,12 +269,20 @@ def main(argv: list[str] | None = None) -> int:
         print(*draw(results, out), sep="\n")
     except plots.NoMatplotlib as missing:
         print(missing)
-    entries = results.get("gradients", {"layers": [], "parameters": []})
-    right = all(entry["accepted"] for look in ("layers", "parameters") for entry in entries[look])
-    agree = results.get("curves", {"agree": True})["agree"]
-    print(f"gradients {'accepted' if right else 'NOT accepted'}, loss curves "
-          f"{'agree' if agree else 'do NOT agree'}")
-    return 0 if right and agree else 1
+    verdicts = _verdicts(results)
+    for name, right in verdicts.items():
+        print(f"{name}: {'as it should be' if right else 'NOT as it should be'}")
+    return 0 if all(verdicts.values()) else 1
+
+
+def _verdicts(results: dict) -> dict[str, bool]:
+    """Whether the parts that were measured, and can be wrong, are right."""
+    verdicts = {}
+    if part := results.get("gradients"):
+        verdicts["gradients"] = all(e["accepted"] for e in part["layers"] + part["parameters"])
+    if part := results.get("curves"):
+        verdicts["curves"] = part["agree"]
+    return verdicts
 
 
 if __name__ == "__main__":
