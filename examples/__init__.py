@@ -1,0 +1,1 @@
+"""The kernels of the course where people use them."""

@@ -1,0 +1,11 @@
+"""GPT-OSS in Hugging Face Transformers with the attention of stage 9: docs/gpt_oss.md.
+
+Without a GPU the kernels run in Triton's interpreter, which must be said before triton is imported.
+"""
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")

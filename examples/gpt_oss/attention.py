@@ -1,0 +1,285 @@
+"""Stage 9 as an attention implementation of Transformers: register(), then NAME.
+
+    from examples.gpt_oss.attention import NAME, register
+    register()
+    model = GptOssForCausalLM.from_pretrained(path, attn_implementation=NAME, dtype=torch.bfloat16)
+
+Transformers asks two functions, which it finds by one name.  Once a forward and kind of layer, the
+mask function says what each query sees; every layer hands that answer to the attention function.
+Most implementations answer with an (N, N) mask.  A flash kernel knows its masks already, so ours
+answers with a CourseMask, a few bytes: the window, and which tokens are padding.
+
+The kernel takes whole rectangles: every row N long, every query with the same rule.  So a row of
+padding or of several packed sequences is cut, and each sequence runs alone, which is what its mask
+asks for.  Padding gets zeros, as from the flash attention of Transformers.
+
+Whatever else is asked for is refused, with a sentence that says so: a result that is not that of
+the model would be noticed, if at all, after days of training.
+"""
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import (
+    causal_mask_function,
+    eager_mask,
+    sliding_window_causal_mask_function,
+)
+
+from problem_9 import flash_swda_with_sink
+
+# Not "flash_...": Transformers replaces a name with "flash" in it by a kernel from its hub.
+NAME = "course"
+INSTEAD = 'model.set_attn_implementation("eager") does that'
+
+# What models hand to every attention function, and what says nothing about the result.
+HARMLESS = {
+    "cache_position", "num_items_in_batch", "output_attentions", "output_hidden_states",
+    "output_router_logits", "return_dict", "use_cache",
+}
+
+
+def register() -> None:
+    """Make NAME known to Transformers, as attn_implementation of any model.  Twice is once."""
+    AttentionInterface.register(NAME, course_attention)
+    AttentionMaskInterface.register(NAME, course_mask)
+
+
+class CourseMask:
+    """What the layers of one kind see in one forward: causal, perhaps within a window.
+
+    Attributes:
+        window: how many keys a query sees, itself included; None for all.
+        kept: bool (B, N), False where a token is padding; None if none is.
+    """
+
+    def __init__(self, window: int | None, kept: torch.Tensor | None):
+        self.window, self.kept = window, kept
+        self._pieces = None
+
+    def pieces(self, position_ids: torch.Tensor | None, B: int, N: int) -> list[list[tuple]]:
+        """How to cut each row: a list a row of (length, whether that is a sequence or padding).
+
+        Looked up on the GPU by the first layer that asks, and kept for the others.
+        """
+        if self._pieces is None:
+            self._pieces = _pieces(self.kept, position_ids, B, N)
+        return self._pieces
+
+
+class OneNewToken:
+    """What a single query a row sees among cached keys.  mask: (B, 1, 1, N_K), 0 or very low."""
+
+    def __init__(self, mask: torch.Tensor):
+        self.mask = mask
+
+
+# --------------------------------------------------------------------- masks
+def course_mask(
+    batch_size, q_length, kv_length, q_offset=0, kv_offset=0,
+    mask_function=causal_mask_function, attention_mask=None, config=None, **options,
+):
+    """The mask function of NAME.  -> CourseMask, or OneNewToken while generating.
+
+    Args:
+        mask_function: what Transformers would evaluate at every (query, key).
+        attention_mask: bool (B, kv_length), True for tokens that count; or None.
+        config: the model's; its sliding_window is the only window known here.
+
+    Raises:
+        ValueError: the mask is none that the kernel has.
+    """
+    if q_length == 1 and kv_length > 1:  # one row of scores a head needs no flash
+        return OneNewToken(eager_mask(
+            batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset,
+            kv_offset=kv_offset, mask_function=mask_function, attention_mask=attention_mask,
+            **options,
+        ))
+    if q_length != kv_length or q_offset != kv_offset:
+        raise ValueError(
+            f"want the queries' own keys, or one query; got {q_length} queries and {kv_length} "
+            f"keys, as with a static cache or a prompt in parts: {INSTEAD}"
+        )
+    window = getattr(config, "sliding_window", None)
+    if same_function(mask_function, causal_mask_function):
+        window = None
+    elif window is None or not same_function(
+        mask_function, sliding_window_causal_mask_function(window)
+    ):
+        raise ValueError(
+            "want a causal mask, or a sliding window of config.sliding_window; got another mask "
+            f"function, {getattr(mask_function, '__qualname__', mask_function)}: {INSTEAD}"
+        )
+    if attention_mask is not None and attention_mask.shape != (batch_size, kv_length):
+        want, got = [batch_size, kv_length], list(attention_mask.shape)
+        raise ValueError(f"want attention_mask (B, N) = {want}; got {got}: {INSTEAD}")
+    if attention_mask is not None and bool(attention_mask.all()):
+        attention_mask = None
+    return CourseMask(window, attention_mask)
+
+
+def same_function(f, g) -> bool:
+    """Whether f and g are the same code over the same values, as two calls of one factory give."""
+    if f is g:
+        return True
+    if type(f) is not type(g):
+        return False
+    if isinstance(f, (list, tuple)):
+        return len(f) == len(g) and all(map(same_function, f, g))
+    if not hasattr(f, "__code__"):
+        return isinstance(f, (bool, int, str)) and f == g
+    cells = [[cell.cell_contents for cell in x.__closure__ or ()] for x in (f, g)]
+    return f.__code__ is g.__code__ and same_function(*cells)
+
+
+def _pieces(kept, position_ids, B: int, N: int) -> list[list[tuple]]:
+    """kept (B, N) or None, position_ids (1 or B, N) or None -> CourseMask.pieces."""
+    whole = [[(N, True)] for _ in range(B)]
+    if position_ids is not None:
+        steps = position_ids.diff(dim=-1) == 1
+        if bool(steps.all()):
+            position_ids = None
+    if kept is None and position_ids is None:
+        return whole
+    kept = torch.ones(B, N, dtype=torch.bool) if kept is None else kept.cpu()
+    positions = torch.arange(N)[None] if position_ids is None else position_ids.cpu()
+    return [_cut_row(*row) for row in zip(kept, positions.expand(B, N), strict=True)]
+
+
+def _cut_row(kept: torch.Tensor, positions: torch.Tensor) -> list[tuple]:
+    """kept bool (N,), positions (N,) -> the row's pieces, in order, none of them empty."""
+    N = len(kept)
+    where = kept.nonzero()[:, 0]
+    if len(where) == 0:
+        return [(N, False)]
+    first, end = int(where[0]), int(where[-1]) + 1
+    if end - first != len(where):
+        raise ValueError(
+            "want padding before or after a row's tokens; got an attention_mask with padding "
+            f"between them: {INSTEAD}"
+        )
+    starts = (first + 1 + (positions[first:end].diff() != 1).nonzero()[:, 0]).tolist()
+    if starts and end - first != N:
+        raise ValueError(
+            "want padding or packed sequences in a row; got an attention_mask with padding and "
+            "position_ids that start again: pack without an attention_mask"
+        )
+    for start in starts:
+        if positions[start] != 0:
+            raise ValueError(
+                "want position_ids that grow by one, or start again at 0 with the next packed "
+                f"sequence; got {int(positions[start - 1])}, {int(positions[start])}: eager "
+                "attention takes them for rotary positions only, and sees no packing"
+            )
+    borders = [first, *starts, end]
+    sequences = [(b - a, True) for a, b in zip(borders[:-1], borders[1:], strict=True)]
+    pieces = [(first, False), *sequences, (N - end, False)]
+    return [piece for piece in pieces if piece[0] > 0]
+
+
+# ----------------------------------------------------------------- attention
+def course_attention(
+    module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None,
+    s_aux=None, position_ids=None, is_causal=None, **options,
+):
+    """The attention function of NAME.
+
+    Args:
+        module: the attention layer.
+        query: (B, HQ, N, D), any strides.  key, value: (B, HKV, N_K, D), the dtype of query.
+        attention_mask: what course_mask answered.
+        scaling: factor of the scores; None for 1 / sqrt(D).
+        sliding_window: the layer's own window, which must be the mask's.
+        s_aux: (HQ,) learned sink logits, or None.
+        position_ids: (1 or B, N).  Where they start again at 0, another packed sequence begins.
+
+    Returns:
+        o (B, N, HQ, D), contiguous, dtype of query; and None, for the weights nobody computed.
+
+    Raises:
+        ValueError, TypeError: something is asked for that the kernel cannot honour.
+    """
+    _check(module, query, attention_mask, dropout, s_aux, is_causal, options)
+    if isinstance(attention_mask, OneNewToken):
+        return _attend_one(query, key, value, attention_mask.mask, scaling, s_aux), None
+    if attention_mask.window != sliding_window:
+        raise ValueError(
+            f"want the mask of a layer with window {sliding_window}; got that of one with window "
+            f"{attention_mask.window}: let the model make its masks"
+        )
+    if query.shape[2] != key.shape[2]:
+        raise ValueError(f"want as many keys as queries; got {query.shape[2]}, {key.shape[2]}")
+    B, _, N, _ = query.shape
+    rows = attention_mask.pieces(position_ids, B, N)
+
+    def attend(q, k, v):
+        return flash_swda_with_sink(q, k, v, sliding_window, scale=scaling, sink_logits=s_aux)
+
+    if all(pieces == [(N, True)] for pieces in rows):
+        o = attend(query, key, value)
+    else:
+        o = _attend_in_pieces(attend, query, key, value, rows)
+    return o.transpose(1, 2).contiguous(), None
+
+
+def _attend_in_pieces(attend, query, key, value, rows: list[list[tuple]]) -> torch.Tensor:
+    """Run every sequence alone.  query (B, HQ, N, D) -> o of its shape, 0 where there is padding.
+
+    unbind and split, not slices: their gradients are put together in one pass, where that of a
+    slice is a tensor of zeros as large as the whole.
+    """
+    outputs = []
+    for q, k, v, pieces in zip(query.unbind(), key.unbind(), value.unbind(), rows, strict=True):
+        lengths = [length for length, _ in pieces]
+        parts = zip(*(x.split(lengths, dim=1) for x in (q, k, v)), pieces, strict=True)
+        outputs.append(torch.cat(
+            [attend(*(x[None] for x in qkv))[0] if is_sequence else torch.zeros_like(qkv[0])
+             for *qkv, (_, is_sequence) in parts], dim=1,
+        ))
+    return torch.stack(outputs)
+
+
+def _attend_one(query, key, value, mask, scaling, s_aux) -> torch.Tensor:
+    """One query a row, in PyTorch: memory linear in the keys.
+
+    query (B, HQ, 1, D), key and value (B, HKV, N_K, D), mask (B, 1, 1, N_K) -> (B, 1, HQ, D).
+    """
+    B, HQ, _, D = query.shape
+    HKV = key.shape[1]
+    q = query.reshape(B, HKV, HQ // HKV, D)
+    s = (q @ key.mT).float() * (D**-0.5 if scaling is None else scaling) + mask.float()
+    if s_aux is not None:
+        s = torch.cat([s, s_aux.float().view(1, HKV, -1, 1).expand(B, -1, -1, 1)], dim=-1)
+    p = torch.softmax(s, dim=-1)[..., : key.shape[2]]
+    return (p.to(value.dtype) @ value).reshape(B, 1, HQ, D)
+
+
+def _check(module, query, attention_mask, dropout, s_aux, is_causal, options: dict) -> None:
+    """Refuse here what would be computed without a word, and wrongly."""
+    if not isinstance(attention_mask, (CourseMask, OneNewToken)):
+        got = "None" if attention_mask is None else f"a {type(attention_mask).__name__}"
+        got += f" {list(attention_mask.shape)}" if hasattr(attention_mask, "shape") else ""
+        raise ValueError(
+            f"want no attention_mask, or one of shape (B, N); got {got} in the layer: {INSTEAD}"
+        )
+    if dropout > 0:
+        raise ValueError(
+            f"want no dropout; got attention_dropout={dropout} in training: set "
+            "config.attention_dropout = 0.0, or use eager attention"
+        )
+    if is_causal is False or not getattr(module, "is_causal", True):
+        raise ValueError(f"want causal attention; got a layer that is not: {INSTEAD}")
+    if s_aux is None and getattr(module, "sinks", None) is not None:
+        raise ValueError("want the layer's sinks as s_aux; got None: Transformers has changed")
+    if options.get("output_attentions"):
+        raise ValueError(f"want no output_attentions; got True: {INSTEAD}")
+    unknown = [name for name, x in options.items() if name not in HARMLESS and x is not None]
+    if unknown:
+        raise ValueError(
+            f"want arguments that stage 9 knows; got {', '.join(unknown)}: leave them out; packed "
+            "sequences are told by position_ids that start again at 0"
+        )
+    if query.dtype == torch.bfloat16 and not query.is_cuda:
+        raise TypeError(
+            "want float32 or float16 without a GPU, for Triton's interpreter has no bfloat16; got "
+            "bfloat16: load the model with dtype=torch.float32"
+        )

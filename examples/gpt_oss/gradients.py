@@ -1,0 +1,150 @@
+"""How close to float64 truth are gradients inside the model: with stage 9, and with eager?
+
+The rule is the grader's (grader/correctness.py), with eager attention in the place of the honest
+kernel: ours may be off by at most 3 times what eager is off, all in all, and 4 times in its worst
+row, or by a few rounding units where eager is off by less.
+
+Two looks.  Layer by layer: q, k, v, sinks and the arriving gradient as they are inside the model,
+so that attention alone is compared.  And the whole model, on padded rows: every parameter's
+gradient against a model in float64 with the same weights.  (Norms and the tables of the rotary
+embedding are float32 in Transformers even there.)  All experts see all tokens in this model:
+otherwise a rounding error may send a token to another expert, and differences say nothing more.
+"""
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+import reference
+from examples.gpt_oss.attention import CourseMask, course_attention
+from examples.gpt_oss.model import DTYPES, OURS, SIZES, attention_name, build
+from examples.gpt_oss.text import Text, read_text
+from grader import correctness
+
+RECORDER = "course_recorder"  # eager attention that keeps what went through it
+
+
+def measure(options) -> dict:
+    """options: size, dtype, device, gradient_length.  -> {"layers": [...], "parameters": [...]},
+    entries as _judge makes them, with where: the layer, or the parameter's name."""
+    return {"layers": layers(options), "parameters": parameters(options)}
+
+
+def _build(options, attn: str, dtype=None):
+    experts = SIZES[options.size]["num_experts_per_tok"]
+    model = build(options.size, attn, dtype=dtype or DTYPES[options.dtype], device=options.device,
+                  seed=0, num_local_experts=experts)
+    model.set_experts_implementation("eager")  # the only one that has float64
+    return model.train()
+
+
+def _unit(options) -> float:
+    tf32 = options.dtype == "float32" and options.device != "cpu"
+    return correctness.UNIT_TF32 if tf32 else correctness.UNIT[DTYPES[options.dtype]]
+
+
+def _judge(answer: correctness.Answer, name: str, ours: torch.Tensor) -> dict:
+    """ours, any device, against answer, whose tiled results are eager's.  -> errors and verdict."""
+    verdict, eager = answer.judge(name, ours), answer.judge(name, answer.tiled[name])
+    return {"tensor": name, "accepted": verdict.accepted, "eager_fro": eager.fro,
+            "eager_row": eager.row} | verdict.as_dict()
+
+
+# ------------------------------------------------------------------ layers
+def layers(options) -> list[dict]:
+    """Attention alone, in every layer: o and the gradients of q, k, v and the sinks."""
+    entries = []
+    for layer, call in enumerate(_record(options)):
+        module, q, k, v, dout = (call[name] for name in ("module", "q", "k", "v", "dout"))
+        window = module.sliding_window
+
+        def eager(q, k, v, module=module, call=call):
+            return eager_attention_forward(module, q, k, v, call["mask"], call["scaling"])[0]
+
+        def ours(q, k, v, module=module, call=call, window=window):
+            return course_attention(module, q, k, v, CourseMask(window, None), call["scaling"],
+                                    sliding_window=window, s_aux=module.sinks)[0]
+
+        inputs = dict(q=q, k=k, v=v, sink_logits=module.sinks.detach())
+        mask = dict(is_causal=True, window_size=window, scale=call["scaling"])
+        exact = reference.attention(**inputs, dout=dout, **mask)
+        truth = {"o": exact["o"]} | {f"d_{name}": exact[name] for name in inputs}
+        p = torch.exp(inputs["sink_logits"].double()[:, None] - exact["lse"])
+        delta = (dout.double() * exact["o"]).sum(-1)
+        scale = {"d_sink_logits": (p * delta).square().sum((0, 2)).sqrt().clamp_min(1e-300)}
+        terms = correctness.term_sizes(**inputs, dout=dout, exact=exact, **mask)
+        answer = correctness.Answer(
+            truth, scale, _run(eager, module, q, k, v, dout), _unit(options), terms
+        )
+        got = _run(ours, module, q, k, v, dout)
+        where = f"layer {layer}, " + (f"window {window}" if window else "no window")
+        entries += [{"where": where} | _judge(answer, name, x) for name, x in got.items()]
+    return entries
+
+
+def _run(attend, module, q, k, v, dout) -> dict[str, torch.Tensor]:
+    """attend(q, k, v) -> (B, N, HQ, D).  -> o (B, HQ, N, D) and the gradients, by name."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    o = attend(q, k, v).transpose(1, 2)
+    grads = torch.autograd.grad(o, (q, k, v, module.sinks), dout)
+    return {"o": o.detach()} | dict(zip(("d_q", "d_k", "d_v", "d_sink_logits"), grads, strict=True))
+
+
+def _record(options) -> list[dict]:
+    """One forward and backward with eager attention.  -> what each layer's attention was given."""
+    calls = []
+
+    def recorder(module, query, key, value, attention_mask, scaling, **arguments):
+        o, weights = eager_attention_forward(
+            module, query, key, value, attention_mask, scaling, **arguments
+        )
+        call = dict(module=module, q=query.detach(), k=key.detach(), v=value.detach(),
+                    mask=attention_mask, scaling=scaling)
+        o.register_hook(lambda do: call.update(dout=do.transpose(1, 2)))
+        calls.append(call)
+        return o, weights
+
+    AttentionInterface.register(RECORDER, recorder)
+    AttentionMaskInterface.register(RECORDER, eager_mask)
+    model = _build(options, RECORDER)
+    ids = _ids(options)
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    return calls
+
+
+def _ids(options) -> torch.Tensor:
+    text = Text(read_text())
+    return text.batch(0, 2, options.gradient_length, seed=0, device=options.device)
+
+
+# -------------------------------------------------------------- parameters
+def parameters(options) -> list[dict]:
+    """The whole model on two rows, one padded on the left, one on the right."""
+    ids = _ids(options)
+    mask = torch.ones_like(ids)
+    mask[0, : ids.shape[1] // 5] = 0
+    mask[1, -ids.shape[1] // 3 :] = 0
+
+    model = _build(options, OURS)
+    weights = {name: x.clone() for name, x in model.state_dict().items()}
+    ours = _gradients(model, ids, mask)
+    model.set_attn_implementation(attention_name("eager"))
+    eager = _gradients(model, ids, mask)
+    del model
+    model = _build(options, "eager", torch.float64)
+    model.load_state_dict(weights)
+    truth = {name: x.double() for name, x in _gradients(model, ids, mask).items()}
+    answer = correctness.Answer(truth, {}, eager, _unit(options))
+    return [{"where": name.removeprefix("d_")} | _judge(answer, name, x)
+            for name, x in ours.items()]
+
+
+def _gradients(model, ids, mask) -> dict[str, torch.Tensor]:
+    """-> logits of what is no padding, and d_NAME of every parameter; vectors as one row."""
+    model.zero_grad(set_to_none=True)
+    labels = ids.masked_fill(mask == 0, -100)
+    out = model(ids, attention_mask=mask, labels=labels, use_cache=False)
+    out.loss.backward()
+    grads = {f"d_{name}": torch.atleast_2d(p.grad) for name, p in model.named_parameters()}
+    return {"logits": out.logits[mask.bool()].detach()} | grads
