@@ -175,7 +175,7 @@ class Session:
         call each turn is forward and backward.  Turn i reads its inputs STEP * i elements further
         into their storages, which must reach so far.
         """
-        self._prepare(call)
+        self.prepare(call)
         self._request({"op": "arrange", "n": n, "step": STEP}, "case")
         self.kept_turn = secrets.randbelow(n)
         start = time.monotonic()
@@ -190,14 +190,15 @@ class Session:
 
     def memory(self, call: Call) -> int:
         """Peak bytes of one call above its inputs (outputs included)."""
-        self._prepare(call)
+        self.prepare(call)
         reply, _ = self._request({"op": "memory"}, "case")
         try:
             return _number(reply["peak_bytes"])
         except (KeyError, ValueError) as error:
             raise self._broken(error) from None
 
-    def _prepare(self, call: Call) -> None:
+    def prepare(self, call: Call) -> None:
+        """Put the inputs in place and make one call, for what is measured next."""
         if self.prepared is not call:
             header, tensors = pack(call)
             self._request({"op": "prepare", **header}, "case", tensors)

@@ -16,6 +16,7 @@ are never read from the frame: both sides know them from the request.  Headers a
 import importlib.util
 import inspect
 import json
+import linecache
 import os
 import socket
 import struct
@@ -179,6 +180,9 @@ class Worker:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         sys.argv = [self.path]
+        text = spec.loader.get_source(name)
+        # The kernels' text is read again at a launch, whatever has become of the file by then.
+        linecache.cache[self.path] = len(text), None, text.splitlines(True), self.path
         spec.loader.exec_module(module)
         found = getattr(module, entry, None)
         if found is None:

@@ -132,7 +132,7 @@ def _outcome(attack, got, points, report, seconds, problem="", result=None) -> O
 
 def _left_behind(mark: str, temporary: Path) -> str:
     """What is there after a moment that should not be."""
-    deadline = time.monotonic() + 3.0  # an entry that runs beside this one has its own processes
+    deadline = time.monotonic() + 10.0  # an entry that runs beside this one has its own processes
     while found := _processes(mark, temporary) or _files(temporary):
         if time.monotonic() > deadline:
             return found

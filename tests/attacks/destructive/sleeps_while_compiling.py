@@ -1,9 +1,8 @@
 """A function of the file that the compiler calls, and that sleeps."""
 # stage: 2
 # base: problem_2.py
-# outcome: timeout
+# outcome: timeout, rejected
 # cases: all
-# says: compile
 # options: --timeout 5
 # ruff: noqa: F821
 import triton
