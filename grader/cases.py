@@ -7,6 +7,7 @@ half of the verdict rule, so each family is made to kill a mistake that plain ra
 import functools
 import hashlib
 import math
+import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -160,10 +161,13 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
 
 
 def other_numbers(case: Case, seed: int) -> Built:
-    """The same call, once, with other numbers in its tensors: those of its refill if it has one."""
+    """The same call, once, with other numbers in its tensors: those of its refill if it has one.
+
+    Without a refill they are drawn anew every time: nobody who knows the seed knows them.
+    """
     if case.family == "real":  # there is only one real model
         case = replace(case, family="randn")
-    built = build(case, seed, "/refill" if case.refill else "/other")
+    built = build(case, seed, "/refill" if case.refill else f"/{secrets.token_hex(8)}")
     built.call = replace(built.call, refill=None, repeats=1)
     return built
 
