@@ -1,0 +1,492 @@
+"""Which mistake of the table made this answer?  A name, or none: never a guess.
+
+The wrong answer is held against what every mistake would have given on the same case.  Those that
+match go on to further small cases, asked of the same live worker and chosen so that the mistakes
+still in question come out differently.  A name is given only if one mistake matches everything
+within rounding, and neither the truth nor any other mistake comes near.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from grader.cases import Built, Case, build
+from grader.correctness import Answer, answer
+from grader.hypotheses import INF, TABLE, TILE_SIZES, Hypothesis
+from grader.model import Model, NotHere, RowSum, all_pairs
+
+MATCH = 1.5  # times the limits that a right kernel has: mistakes may round a little worse
+APART = 5.0  # the truth and the runner-up are so many times further away
+NEAR = 20.0  # candidates within this many limits stay in question
+ROWS, MANY_ROWS = 24, 160  # of a head: for a first look, and to be sure
+ORDER = ("inputs", "strides", "stride", "scale", "heads", "sink logits", "mask", "window", "sinks",
+         "tail", "fill", "online", "rescale", "finish", "rows", "output")
+F32 = torch.float32
+
+
+@dataclass(frozen=True)
+class Name:
+    """A mistake that was recognised.  Distances are multiples of a right kernel's limits."""
+
+    id: str
+    words: str
+    line: str
+    symptom: str
+    distance: float
+    runner_up: str
+    runner_up_distance: float
+    truth_distance: float
+    only: str = ""  # where it shows, if not everywhere
+    also: "Name | None" = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mistake with the values it is tried with.  walk: "" or which gradients' walk it is in."""
+
+    mistake: Hypothesis
+    BM: int = 64
+    BN: int = 64
+    more: tuple = ()
+    walk: str = ""
+    second: "Candidate | None" = None
+
+    @property
+    def id(self) -> str:
+        own = f"{self.walk}-{self.mistake.id}" if self.walk else self.mistake.id
+        return own if self.second is None else f"{own} + {self.second.id}"
+
+    @property
+    def whole(self) -> bool:
+        return self.mistake.whole or bool(self.second and self.second.whole)
+
+    def apply(self, model) -> None:
+        if self.mistake.kind == "mask" and not self.walk:
+            self.mistake.change(model.fwd, *self.more)
+        elif self.mistake.kind == "mask":
+            for walk in ("dq", "dkv") if self.walk == "backward" else (self.walk,):
+                self.mistake.change(getattr(model, walk), *self.more)
+        else:
+            self.mistake.change(model, *self.more)
+        if self.second is not None:
+            self.second.apply(model)
+
+    def words(self) -> str:
+        text = self.mistake.words.format(*self.more)
+        where = {"dq": "in dq, ", "dkv": "in dk and dv, ", "backward": "in the backward, "}
+        return where.get(self.walk, "") + text
+
+
+@dataclass
+class Sample:
+    """One answer of the submission: the case, float64 tensors by name, and the right answer."""
+
+    built: Built
+    got: dict[str, torch.Tensor]
+    exact: Answer
+    limits: dict[str, tuple[float, float]] = field(default_factory=dict)
+    wrong: dict[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, built: Built, got: dict[str, torch.Tensor], device: str,
+           exact: Answer | None = None) -> "Sample":
+        exact = exact or answer(built, device)
+        sample = cls(built, {n: x.cpu().double() for n, x in got.items()}, exact)
+        for name in sample.got:
+            verdict = exact.judge(name, got[name])
+            sample.limits[name] = verdict.fro_limit, verdict.row_limit
+            sample.wrong[name] = not verdict.accepted
+        return sample
+
+    def truth(self, name: str) -> torch.Tensor:
+        return self.exact.truth[name].cpu()
+
+
+class Search:
+    """Looks for the mistake behind one wrong answer.
+
+    ask(built) -> the submission's tensors for another case, or None if it failed there.
+    """
+
+    def __init__(self, sample: Sample, ask: Callable[[Built], dict | None], device: str,
+                 passed: tuple[Case, ...] = (), seconds: float = 8.0):
+        self.sample, self.ask, self.device, self.passed = sample, ask, device, passed
+        self.deadline = time.monotonic() + seconds
+        case = sample.built.case
+        self.stage = case.stage
+        forward = [n for n in sample.got if not n.startswith("d_") and n != "lse"]
+        if any(sample.wrong[n] for n in forward):
+            self.part, self.names = "forward", forward
+        elif sample.wrong.get("lse"):
+            self.part, self.names = "lse", ["lse"]
+        else:
+            self.part = "backward"
+            self.names = [n for n in sample.got if n.startswith("d_")]
+        self.samples = [sample]
+        self.scores: dict[Candidate, list[float]] = {}
+        self.truth_scores: list[float] = []
+        self.asked = 0
+
+    # ------------------------------------------------------------- candidates
+    def candidates(self) -> list[Candidate]:
+        """Everything that could have made this kind of answer."""
+        kinds = {"forward": ("forward", "mask", "row sum"), "lse": ("lse",),
+                 "backward": ("backward", "mask")}[self.part]
+        found = []
+        for mistake in TABLE:
+            if mistake.kind not in kinds or self.stage not in mistake.stages:
+                continue
+            walks = ("dq", "dkv", "backward") if self.part == "backward" and \
+                mistake.kind == "mask" else ("",)
+            found += [Candidate(mistake, *variant, walk) for variant in mistake.variants()
+                      for walk in walks]
+        return found
+
+    # ----------------------------------------------------------------- scores
+    def score(self, candidate: Candidate | None, sample: Sample, size: str) -> float:
+        """How far the answer is from this mistake's, in limits; candidate None: from the truth."""
+        pairs, rows = _part_of(sample, self.names, size)
+        if candidate is not None and candidate.whole:
+            pairs, rows = _part_of(sample, self.names, "all")
+        if candidate is None:
+            predicted = {n: _select(sample.truth(n), n, pairs, rows) for n in self.names
+                         if n in sample.got}
+        else:
+            try:
+                predicted = predict(candidate, sample.built, pairs, rows, self.part)
+            except NotHere:
+                predicted = {n: _select(sample.truth(n), n, pairs, rows) for n in self.names}
+        worst = 0.0
+        for name in self.names:
+            if name not in sample.got or name not in predicted:
+                continue
+            x = _select(sample.got[name], name, pairs, rows)
+            worst = max(worst, distance(x, predicted[name], sample, name, pairs, rows))
+        return worst
+
+    def judge(self, sample: Sample, pool: list[Candidate]) -> list[Candidate]:
+        """Those of pool that stay in question after this sample; notes every score."""
+        near = []
+        for candidate in pool:
+            if time.monotonic() > self.deadline:
+                raise TimeoutError
+            first = "all" if self.part == "backward" else "few"
+            if self.score(candidate, sample, first) > NEAR:
+                continue
+            near.append((candidate, self.score(candidate, sample, "many")))
+        near = [(c, s) for c, s in near if s <= NEAR]
+        for candidate, score in near:
+            self.scores.setdefault(candidate, []).append(score)
+        return [c for c, _ in near]
+
+    def probe(self, case: Case, pool: list[Candidate]) -> tuple[list[Candidate], bool] | None:
+        """Ask one more case.  -> who is left, and whether the submission was wrong there."""
+        self.asked += 1
+        built = build(case, self.asked)
+        got = self.ask(built)
+        if got is None:
+            return None
+        sample = Sample.of(built, got, self.device)
+        self.samples.append(sample)
+        self.truth_scores.append(self.score(None, sample, "many"))
+        return self.judge(sample, pool), any(sample.wrong[n] for n in self.names
+                                             if n in sample.got)
+
+    # ------------------------------------------------------------------ search
+    def run(self) -> Name | None:
+        """The mistake, or None.  Takes at most about the seconds given."""
+        try:
+            return self._run(self.candidates()) or self._run_pairs()
+        except TimeoutError:
+            return None
+
+    def _run(self, pool: list[Candidate]) -> Name | None:
+        self.scores, self.samples = {}, [self.sample]
+        self.truth_scores = [self.score(None, self.sample, "many")]
+        pool = self.judge(self.sample, pool)
+        if not any(self.scores[c][0] <= MATCH for c in pool):
+            return None
+        twin = _twin(self.sample.built.case)
+        left = self.probe(twin, pool)
+        if left is not None and twin.dtype != self.sample.built.case.dtype and not left[1]:
+            # Right in float32: what shows in 16 bits alone is asked again there.
+            left = self.probe(replace(self.sample.built.case, repeats=1, refill=False,
+                                      growth=False), pool)
+        if left is not None:
+            pool = left[0]
+        matched = self._matching(pool)
+        if not matched:
+            return None
+        general = self.probe(_general(self.sample.built.case), pool)
+        if general is None:
+            return self._decide(pool)
+        rest, was_wrong = general
+        if not self._matching(rest):  # not the whole truth, or only in cases like the first
+            if was_wrong:
+                return None
+            self.samples.pop()
+            self.truth_scores.pop()
+            for scores in self.scores.values():
+                del scores[len(self.samples):]
+            return self._decide(pool, only=_kind_of(self.sample.built.case))
+        pool = rest
+        for _ in range(3):
+            if len({c.id for c in self._matching(pool)}) < 2:
+                break
+            case = self._telling_apart(self._matching(pool))
+            if case is None:
+                break
+            asked = self.probe(case, pool)
+            if asked is not None:
+                pool = asked[0]
+        return self._decide(pool)
+
+    def _matching(self, pool) -> list[Candidate]:
+        full = len(self.samples)
+        return [c for c in pool if len(self.scores[c]) == full and max(self.scores[c]) <= MATCH]
+
+    def _decide(self, pool, only: str = "") -> Name | None:
+        """The one name that fits everything, or None."""
+        full = len(self.samples)
+        total = {}
+        for candidate in pool:
+            if len(self.scores[candidate]) == full:
+                score = max(self.scores[candidate])
+                if score < total.get(candidate.id, (INF,))[0]:
+                    total[candidate.id] = score, candidate
+        if not total:
+            return None
+        ranked = sorted(total.values(), key=lambda item: item[0])
+        best, winner = ranked[0]
+        second = ranked[1] if len(ranked) > 1 else (NEAR, None)
+        truth = max(self.truth_scores)
+        floor = max(best, 0.2)
+        if best > MATCH or truth < APART * floor or second[0] < APART * floor:
+            return None
+        if not any(self._tells(winner, sample) for sample in self.samples):
+            return None
+        runner_up = second[1].id if second[1] else "none within reach"
+        return self._name(winner, best, runner_up, second[0], truth, only)
+
+    def _name(self, winner, best, runner_up, second, truth, only) -> Name:
+        m = winner.mistake
+        also = None
+        if winner.second is not None:
+            other = winner.second.mistake
+            also = Name(winner.second.id, winner.second.words(), other.line, other.symptom, best,
+                        runner_up, second, truth)
+        return Name(winner.id.split(" + ")[0], winner.words(), m.line, m.symptom, best, runner_up,
+                    second, truth, only, also)
+
+    def _tells(self, candidate, sample) -> bool:
+        """Whether a match here says something: wrong numbers, or NaN in some rows and not in all."""
+        pairs, rows = _part_of(sample, self.names, "many")
+        if candidate.whole:
+            pairs, rows = _part_of(sample, self.names, "all")
+        try:
+            predicted = predict(candidate, sample.built, pairs, rows, self.part)
+        except NotHere:
+            return False
+        for name in self.names:
+            if name not in predicted or not sample.wrong.get(name):
+                continue
+            bad = ~torch.isfinite(predicted[name])
+            if bool(bad.any()) and not bool(bad.all()):
+                return True
+            if not bool(bad.any()):
+                return True
+        return candidate.mistake.id == "unwritten"
+
+    def _telling_apart(self, pool: list[Candidate]) -> Case | None:
+        """The small case on which most of the mistakes still in question differ."""
+        best, most = None, 1
+        by_id = {}
+        for candidate in pool:
+            by_id.setdefault(candidate.id, candidate)
+        few = list(by_id.values())[:8]
+        for case in _further(self.sample.built.case):
+            built = build(case, self.asked + 1)
+            sample = Sample(built, {}, answer(built, "cpu"))
+            groups: list[dict] = []
+            for candidate in few:
+                pairs, rows = _part_of(sample, self.names, "all")
+                try:
+                    found = predict(candidate, built, pairs, rows, self.part)
+                except NotHere:
+                    found = {n: _select(sample.truth(n), n, pairs, rows) for n in self.names
+                             if n in sample.exact.truth}
+                if not any(_alike(found, other) for other in groups):
+                    groups.append(found)
+            if len(groups) > most:
+                best, most = case, len(groups)
+            if most == len(few):
+                break
+        return best
+
+    # ------------------------------------------------------------------- pairs
+    def _run_pairs(self) -> Name | None:
+        """Two mistakes at once, of different kinds."""
+        return None
+
+
+def predict(candidate: Candidate, built: Built, pairs, rows, part: str) -> dict:
+    """What the mistake gives, for these heads and rows; gradients always whole."""
+    if built.case.stage == 2:
+        model = RowSum(built, BM=candidate.BM, BN=candidate.BN)
+        candidate.apply(model)
+        return model.outputs()
+    if part == "backward":
+        model = Model(built, all_pairs(built.case), None, candidate.BM, candidate.BN)
+        candidate.apply(model)
+        return {n: x if x.dim() == 1 else x.flatten(0, 1) for n, x in model.gradients().items()}
+    model = Model(built, pairs, rows, candidate.BM, candidate.BN)
+    candidate.apply(model)
+    return model.outputs()
+
+
+def distance(x, p, sample: Sample, name: str, pairs, rows) -> float:
+    """How far x is from p, in limits of a right kernel; infinite where NaN does not match NaN."""
+    if x.shape != p.shape:
+        return INF
+    fro_limit, row_limit = sample.limits[name]
+    x, p = (x[:, None], p[:, None]) if x.dim() == 1 else (x, p)
+    bad_x, bad_p = ~torch.isfinite(x), ~torch.isfinite(p)
+    if name == "lse" or x.shape[-1] == 1 and name in ("y", "d_sink_logits"):
+        rows_x, rows_p = bad_x, bad_p
+        scale = sample.exact.scale.get(name)
+        size = p.abs().clamp_min(1.0) if name == "lse" else scale.cpu()[:, None]
+        if not torch.equal(rows_x, rows_p):
+            return INF
+        good = ~rows_p
+        if not bool(good.any()):
+            return 0.0
+        size = torch.maximum(size.expand_as(p), 0.02 * p.abs())[good]
+        errors = (x - p).abs()[good] / size
+        return max(float(errors.square().mean().sqrt()) / fro_limit,
+                   float(errors.max()) / row_limit)
+    if not torch.equal(bad_x.any(-1), bad_p.any(-1)):
+        return INF
+    good = ~bad_p.any(-1)
+    if not bool(good.any()):
+        return 0.0
+    x, p = x[good], p[good]
+    norms = torch.linalg.vector_norm(p, dim=-1)
+    floor = (0.25 if name.startswith("d_") else 0.05) * norms.square().mean().sqrt()
+    size, total = torch.maximum(norms, floor), p.norm()
+    if name in sample.exact.terms:
+        terms = sample.exact.terms[name].cpu().flatten(0, 1)[good]
+        size, total = torch.maximum(size, 0.25 * terms), max(total, 0.25 * terms.norm())
+    size, total = size.clamp_min(1e-30), max(float(total), 1e-30)
+    if float(p.norm()) == 0:  # zeros are zeros
+        return 0.0 if float(x.norm()) == 0 else INF
+    errors = torch.linalg.vector_norm(x - p, dim=-1) / size
+    return max(float((x - p).norm() / total) / fro_limit, float(errors.max()) / row_limit)
+
+
+def _select(x, name: str, pairs, rows):
+    """The part of a whole tensor that is compared."""
+    if name in ("y", "d_sink_logits"):
+        return x
+    if name.startswith("d_"):
+        return x.flatten(0, 1)
+    return x[pairs[:, 0], pairs[:, 1]][:, rows]
+
+
+def _part_of(sample: Sample, names, size: str):
+    """Heads and rows to compare: "few" around the largest error, "many", or "all"."""
+    case = sample.built.case
+    everything = all_pairs(case)
+    if case.stage == 2 or size == "all" or names[0].startswith("d_"):
+        return everything, torch.arange(case.N)
+    if size == "many":
+        rows = torch.arange(case.N)
+        if case.N > MANY_ROWS:
+            spread = torch.linspace(0, case.N - 1, MANY_ROWS - 32).long()
+            rows = torch.cat([spread, torch.arange(16), torch.arange(case.N - 16, case.N)]).unique()
+        return everything if len(everything) <= 8 else everything[::len(everything) // 8], rows
+    name = next((n for n in names if sample.wrong.get(n)), names[0])
+    if name not in sample.got:
+        return everything[:1], torch.arange(case.N)[:ROWS]
+    error = (sample.got[name] - sample.truth(name)).abs()
+    error = torch.nan_to_num(error, nan=1e30, posinf=1e30)
+    error = error if error.dim() == 3 else error.amax(-1)
+    worst = int(error.amax(2).argmax())
+    by_row = error.flatten(0, 1)[worst]
+    rows = torch.cat([by_row.topk(min(8, case.N)).indices,
+                      torch.linspace(0, case.N - 1, min(ROWS, case.N)).long()]).unique()
+    pairs = everything[sorted({worst, 0, len(everything) - 1})]
+    return pairs, rows
+
+
+def _alike(a: dict, b: dict) -> bool:
+    for name in a.keys() & b.keys():
+        x, y = a[name], b[name]
+        if x.shape != y.shape or not torch.equal(torch.isfinite(x), torch.isfinite(y)):
+            return False
+        x, y = (torch.nan_to_num(t, 0.0, 0.0, 0.0) for t in (x, y))
+        if float((x - y).abs().max()) > 1e-4 * max(float(y.abs().max()), 1e-9):
+            return False
+    return True
+
+
+# ------------------------------------------------------------------ probe cases
+def _twin(case: Case) -> Case:
+    """The same case once more, with other numbers, in float32 where that is exact."""
+    return replace(case, group="probe", dtype=F32, repeats=1, refill=False, growth=False)
+
+
+def _general(case: Case) -> Case:
+    """A plain case of the stage in which most mistakes differ."""
+    if case.stage == 2:
+        return Case(2, "probe", 333, M=70, dtype=F32, layout="guarded")
+    heads = {1: (2, 2), 3: (3, 3), 4: (3, 3)}.get(case.stage, (4, 2))
+    base = Case(case.stage, "probe", 150, D=16, B=2, HQ=heads[0], HKV=heads[1], dtype=F32,
+                is_causal=case.is_causal)
+    if case.stage == 1:
+        return replace(base, N=300)
+    if case.window is not None:
+        base = replace(base, window=37)
+    if case.sinks is not None:
+        base = replace(base, sinks=5 if case.sinks else 0)
+    if case.stage >= 8:
+        base = replace(base, N=100, scale=case.scale, grads=case.grads,
+                       sink_logits=case.sink_logits)
+        if case.stage == 9 and case.window is not None:
+            base = replace(base, window=23)
+    return base
+
+
+def _further(case: Case) -> list[Case]:
+    """Other small cases to choose from."""
+    base = _general(case)
+    if case.stage == 2:
+        return [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
+                replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33)]
+    cases = [replace(base, D=40, N=70), replace(base, N=257, B=1), replace(base, N=64, B=1),
+             replace(base, N=33, layout="mixed"), replace(base, N=192, B=1), replace(base, N=1),
+             replace(base, N=65, family="shift-"), replace(base, N=65, family="rising"),
+             replace(base, N=130, family="falling", B=1), replace(base, B=6, N=40),
+             replace(base, N=40, D=24), replace(base, N=129, B=1)]
+    if case.stage == 1:
+        cases += [replace(base, N=500, B=1), replace(base, N=256, B=1)]
+        if not case.is_causal:
+            cases += [replace(base, N=70, NK=257), replace(base, N=257, NK=63)]
+    if case.window is not None:
+        cases += [replace(base, window=w, N=n, B=1) for w, n in
+                  ((1, 70), (64, 150), (150, 190), (33, 130), (100, 257), (2, 70), (63, 150))]
+    if case.window is not None and case.sinks is not None:
+        cases += [replace(base, window=w, sinks=s, N=n, B=1) for w, s, n in
+                  ((17, 1, 150), (17, 0, 150), (9, 70, 150), (40, 33, 150), (20, 16, 150))]
+    if case.stage in (8, 9):
+        cases += [replace(base, HQ=6, HKV=2, N=50), replace(base, scale=0.5, N=50),
+                  replace(base, N=50, dout="transposed")]
+    if case.stage == 5 or case.stage > 5 and case.stage < 8:
+        cases += [replace(base, HQ=6, HKV=2, N=40), replace(base, HQ=6, HKV=3, N=40),
+                  replace(base, HQ=8, HKV=2, N=40)]
+    return cases
+
+
+def _kind_of(case: Case) -> str:
+    return f"{case.label}" + (f", {case.note}" if case.note else "")
