@@ -40,24 +40,25 @@ class Hypothesis:
     tiles: str = ""
     each: tuple = ((),)
     whole: bool = False  # rows depend on one another: no sample of them will do
+    padded: bool = False  # a tile larger than the sequence still matters
+    fitted: bool = False  # with a number found from the answer itself: named where nothing else fits
 
-    def variants(self) -> list[tuple]:
-        """(BM, BN, further arguments) of everything to try."""
-        sizes = {"": ((64, 64),), "n": tuple((64, n) for n in TILE_SIZES),
-                 "m": tuple((m, 64) for m in TILE_SIZES),
-                 "mn": tuple(itertools.product((*TILE_SIZES, 256), TILE_SIZES))}[self.tiles]
-        return [(m, n, more) for m, n in sizes for more in self.each]
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(BM, BN) to try: a submission may use any, and others for another case."""
+        return {"": ((64, 64),), "n": tuple((64, n) for n in TILE_SIZES),
+                "m": tuple((m, 64) for m in TILE_SIZES),
+                "mn": tuple(itertools.product((*TILE_SIZES, 256), TILE_SIZES))}[self.tiles]
 
 
 TABLE: list[Hypothesis] = []
 
 
 def mistake(id, words, line, symptom="numbers", *, kind="forward", slot="", stages=ATTENTION,
-            tiles="", each=((),), whole=False):
+            tiles="", each=((),), whole=False, padded=False, fitted=False):
     """Put the decorated change into TABLE."""
     def add(change):
         TABLE.append(Hypothesis(id, words, line, symptom, kind, slot or symptom, stages, change,
-                                tiles, tuple(each), whole))
+                                tiles, tuple(each), whole, padded, fitted))
         return change
     return add
 
@@ -111,22 +112,39 @@ def _(m):
     m.set_scale(m.scale * LOG2E)
 
 
-@mistake("scores-off-by-a-factor", "every score is multiplied by one number that does not belong",
-         "S = scale * Q K^T, nothing else", slot="scale", each=((2.0,), (0.5,), (4.0,), (0.25,)))
-def _(m, factor):
-    m.set_scale(m.scale * factor)
+@mistake("scores-off-by-a-factor", "every score is multiplied by {factor:.4g}",
+         "S = scale * Q K^T, nothing else", slot="scale", each=((1.0,), (2.0,), (0.5,)),
+         fitted=True)
+def _(m, start):
+    """The factor by Gauss-Newton steps, from start."""
+    if m.got is None:
+        raise NotHere
+    x, right, factor = m.got, m.scale, start
+    for _ in range(6):
+        m.fwd.scale = right * factor
+        acc, total, _top = m._whole()
+        o = acc / total
+        m.fwd.scale = right * factor * 1.001
+        acc, total, _top = m._whole()
+        slope = (acc / total - o) / (0.001 * factor)
+        good = torch.isfinite(x) & torch.isfinite(slope)
+        step = float(((x - o) * slope)[good].sum() / slope.square()[good].sum().clamp_min(1e-30))
+        factor = min(max(factor + step, factor / 2), factor * 2)
+    if factor == 1.0 or start == 1.0 and abs(factor - 1) > 0.5:
+        raise NotHere
+    m.set_scale(right * factor)
+    m.found["factor"] = factor
 
 
-@mistake("constant-rounded", "a constant in the scores has too few digits",
-         "log2(e) = 1.4426950408889634; 1 / sqrt(D) in full", slot="scale",
-         each=((1.44 / LOG2E,), (1.443 / LOG2E,), (1.4427 / LOG2E,), (1.4 / LOG2E,),
-               (1.45 / LOG2E,), ("D", 2), ("D", 3), ("D", 4)))
-def _(m, factor, digits=0):
-    if digits:
-        factor = round(m.D**-0.5, digits) / m.D**-0.5
-        if factor in (0.0, 1.0):
-            raise NotHere
-    m.set_scale(m.scale * factor)
+@mistake("scale-differs-by-phase", "the scores of one phase are scaled unlike those of the other",
+         "one scale, with log2(e), for every tile", slot="scale", stages=CAUSAL, tiles="mn",
+         each=tuple((phase, factor) for phase in (1, 2) for factor in (LN2, LOG2E, "root", "one")))
+def _(m, phase, factor):
+    _only(m.fwd, m.causal)
+    factor = {"root": m.scale, "one": 1 / m.scale}.get(factor, factor)
+    scores, before = m.fwd.scores, m.fwd.j < m.fwd.diag
+    there = before if phase == 1 else ~before
+    m.fwd.scores = lambda: torch.where(there, scores() * factor, scores())
 
 
 @mistake("scale-by-keys", "the scores are divided by the root of the number of keys in the tile",
@@ -139,7 +157,7 @@ def _(m):
 
 
 @mistake("k-reshaped", "k is reshaped to (D, BLOCK_N), not transposed", "S = Q K^T",
-         slot="inputs", tiles="n")
+         slot="inputs", tiles="n", padded=True)
 def _(m):
     k = m.inputs["k"]
     if m.D & (m.D - 1):
@@ -158,20 +176,12 @@ def _(m):
 def _(m):
     if m.NK != m.N:
         raise NotHere
-    scores = m.fwd.scores
-
-    def transposed():
-        s, n = scores(), m.NK
-        out = s.clone()
-        for a in range(0, n, m.BN):
-            for b in range(0, n, m.BN):
-                block = s[:, a:a + m.BN, b:b + m.BN]
-                if block.shape[1] == block.shape[2]:
-                    out[:, a:a + m.BN, b:b + m.BN] = block.mT
-                else:
-                    raise NotHere
-        return out
-    m.fwd.scores = transposed
+    p, n = m.fwd, _up(m.N, m.BN)
+    more = torch.nn.functional.pad
+    q, k = more(m.q, (0, 0, 0, n - m.N)), more(m.take("k", p.k_at), (0, 0, 0, n - m.N))
+    tiles = (k @ q.mT * p.scale).view(-1, n // m.BN, m.BN, n // m.BN, m.BN)
+    s = tiles.permute(0, 3, 2, 1, 4).reshape(-1, n, n)[:, :m.N, :m.N]
+    p.scores = lambda: s.masked_fill(~p.keep, -INF)
 
 
 @mistake("q-k-swapped", "q and k change places: softmax(S^T) V", "S = Q K^T", slot="inputs")
@@ -241,15 +251,13 @@ def _(p, spared):
 
 
 @mistake("next-key-visible", "a query sees the key after it: j <= i + 1",
-         "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL,
-         each=((False,), (True,)), tiles="mn")
-def _(p, first_row):
+         "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, tiles="mn")
+def _(p):
     _only(p, p.model.causal)
-    more = (p.j == p.i + 1) & p.exists & p.walked
-    p.keep = p.keep | (more & (p.i == 0) if first_row else more)
+    p.keep = p.keep | ((p.j == p.i + 1) & p.exists & p.walked)
 
 
-@mistake("mask-reversed", "the mask is the wrong way round: j >= i where it is made",
+@mistake("mask-reversed", "the mask is the wrong way round, or transposed: j >= i where it is made",
          "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, tiles="mn",
          each=(("tile",), ("all",)))
 def _(p, where):
@@ -259,46 +267,33 @@ def _(p, where):
         later & (p.j >= p.diag) & p.walked)
 
 
-@mistake("causal-by-blocks", "the mask compares blocks of positions, not positions",
-         "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL,
-         each=((16,), (32,), (64,), (128,)), tiles="")
-def _(p, size):
+@mistake("diagonal-unmasked", "keys after the query are seen up to the end of its tile: the tiles "
+         "on the diagonal enter whole", "query i sees keys j <= i, not j // T <= i // T", "mask",
+         kind="mask", stages=CAUSAL, tiles="mn")
+def _(p):
     _only(p, p.model.causal)
-    p.keep = (p.j // size <= p.i // size) & p.exists & _in_window(p)
+    p.keep = p.keep | ((p.j >= p.diag) & (p.j < p.end) & p.exists)
 
 
-@mistake("diagonal-unmasked", "the tiles on the diagonal enter whole",
-         "a tile that the diagonal cuts needs the mask, element by element", "mask", kind="mask",
-         stages=CAUSAL, tiles="mn", each=((False,), (True,)))
-def _(p, padded):
-    _only(p, p.model.causal)
-    if padded:
-        _pad(p)
-    whole = (p.j >= p.diag) & (p.j < p.end)
-    p.keep = p.keep | (whole if padded else whole & p.exists)
-
-
-@mistake("diagonal-skipped", "the walk stops before the diagonal",
-         "the last tile walked is the one that holds the query itself", "mask", kind="mask",
+@mistake("diagonal-skipped", "nothing is seen on the diagonal: the walk stops before it, or the "
+         "mask counts query positions from the start of the tile",
+         "the walk ends with the query's own tile; row r of it is query start_m + r", "mask", kind="mask",
          stages=CAUSAL, tiles="mn", each=((False,), (True,)))
 def _(p, first_spared):
     _only(p, p.model.causal)
     p.keep = p.keep & ((p.j < p.diag) | ((p.tile_start == 0) & first_spared))
 
 
-@mistake("diagonal-first-tile-only", "of several tiles on the diagonal only the first is walked",
-         "the diagonal of BLOCK_M rows takes BLOCK_M / BLOCK_N key tiles", "mask", kind="mask",
-         stages=CAUSAL, tiles="mn")
-def _(p):
-    _only(p, p.model.causal and p.model.BM > p.model.BN)
-    p.keep = p.keep & (p.j < p.diag + p.model.BN)
-
-
-@mistake("diagonal-only", "only the tiles on the diagonal are walked",
-         "phase 1 walks the keys 0 ... diag - 1", "mask", kind="mask", stages=CAUSAL, tiles="mn")
-def _(p):
-    _only(p, p.model.causal)
-    p.keep = p.keep & (p.j >= p.diag)
+@mistake("last-tile-only", "only the last tiles count: those before are skipped, or what they "
+         "summed is lost", "l = alpha l + ..., acc = alpha acc + ...: both go on from tile to tile",
+         "mask", kind="mask", tiles="mn", each=(("diagonal",), ("tile",)))
+def _(p, what):
+    if what == "diagonal":
+        _only(p, p.model.causal)
+        p.keep = p.keep & (p.j >= p.diag)
+    else:
+        last = torch.where(p.keep, p.j, 0).amax(1, keepdim=True)
+        p.keep = p.keep & (p.j >= last // p.model.BN * p.model.BN)
 
 
 @mistake("last-full-tile-skipped", "the walk before the diagonal ends a tile early",
@@ -310,13 +305,11 @@ def _(p):
 
 @mistake("diagonal-twice", "the tiles on the diagonal are walked twice, once unmasked",
          "each key tile belongs to one phase", "mask", kind="mask", stages=CAUSAL, tiles="mn",
-         each=(("one", False), ("one", True), ("all", False), ("all", True), ("masked", False)))
-def _(p, which, padded):
+         each=(("one",), ("all",), ("masked",)))
+def _(p, which):
     _only(p, p.model.causal)
-    if padded:
-        _pad(p)
     on_diag = (p.j >= p.diag) & (p.j < (p.diag + p.model.BN if which == "one" else p.end))
-    on_diag = on_diag if padded else on_diag & p.exists
+    on_diag = on_diag & p.exists
     if which == "masked":
         _count(p, p.keep.double() + (on_diag & p.keep))
     else:
@@ -337,7 +330,8 @@ def _(p, up):
 
 
 @mistake("walk-ends-by-the-wrong-block", "the walk ends BLOCK_N keys after the tile's first row, "
-         "not BLOCK_M", "end = start_m + BLOCK_M", "mask", kind="mask", stages=CAUSAL, tiles="mn")
+         "not BLOCK_M: of several tiles on the diagonal only the first is walked",
+         "end = start_m + BLOCK_M", "mask", kind="mask", stages=CAUSAL, tiles="mn")
 def _(p):
     _only(p, p.model.causal and p.model.BM > p.model.BN)
     p.keep = p.keep & (p.j < p.diag + p.model.BN)
@@ -377,6 +371,7 @@ def _(p, where):
 
 def _shifted_mask(p, i, j, where):
     m = p.model
+    skipped = p.keep & ((p.j < p.diag) | (p.tile_start == 0))
     keep = j <= i
     if m.window is not None:
         keep = keep & ((i - j < m.window) | (j < m.sinks))
@@ -384,15 +379,8 @@ def _shifted_mask(p, i, j, where):
     if where == "diag":
         keep = torch.where(p.j < p.diag, p.keep, keep)
     p.keep = keep & reach & p.exists & p.walked
-
-
-@mistake("mask-transposed", "the mask has queries along its columns and keys along its rows",
-         "keep[i, j] = key[j] <= query[i]", "mask", kind="mask", stages=CAUSAL, tiles="mn")
-def _(p):
-    _only(p, p.model.causal and p.model.BM == p.model.BN)
-    r, c = p.i - p.tile_start, p.j % p.model.BN
-    flipped = (p.diag + r <= p.tile_start + c) & p.exists
-    p.keep = torch.where(p.j < p.diag, p.keep, flipped & p.walked)
+    if torch.equal(p.keep, skipped):  # another name's
+        raise NotHere
 
 
 @mistake("only-first-tile-masked", "the mask is made in the first query tile only",
@@ -421,36 +409,52 @@ def _(p):
 # ------------------------------------------------------- what hidden keys get
 @mistake("hidden-scores-zero", "hidden keys get the score 0, not -inf",
          "softmax(S with -inf where hidden), for exp(-inf) = 0 and exp(0) = 1", "mask",
-         slot="fill", tiles="mn", each=((0.0, True), (0.0, False)))
-@mistake("hidden-scores-finite", "hidden keys get a finite score instead of -inf, and are seen "
-         "where all others are lower", "exp(-inf) is 0 whatever the other scores are", "overflow",
-         slot="fill", tiles="mn",
-         each=tuple((value * unit, True) for value in (-80.0, -100.0, -1000.0, -50.0, -10.0, -1e4)
-                    for unit in (1.0, "scale", LN2)
-                    if unit != "scale") + tuple(((v, "scale"), True) for v in
-                                                (-80.0, -100.0, -1000.0, -50.0, -1e4))
-         + ((1.1754943508222875e-38, True),))
-def _(m, value, padded):
-    if isinstance(value, tuple):
-        value = value[0] * m.scale
-    if padded and m.case.stage != 1:
-        _pad(m.fwd, must=False)
-    p = m.fwd
-    if bool((p.keep | ~p.walked).all()):
+         slot="fill", tiles="mn")
+def _(m):
+    _fillable(m)
+    m.fwd.fill = 0.0
+
+
+@mistake("hidden-scores-finite", "hidden keys get a finite score, about {fill:.3g} after scaling, "
+         "and not -inf", "exp(-inf) is 0 whatever the other scores are", "overflow", slot="fill",
+         tiles="mn", fitted=True)
+def _(m):
+    """x (l + t n) = acc + t sum(hidden v) is linear in t = exp(fill)."""
+    p, x = m.fwd, m.got
+    if x is None:
         raise NotHere
-    p.fill = value
+    hidden = (~p.keep & p.walked).double()
+    rows = (hidden.sum(1) > 0)[None] & torch.isfinite(x).all(-1)
+    if not bool(rows.any()):
+        raise NotHere
+    acc, total, top = m._whole()
+    count, values = hidden.sum(1)[:, None], hidden @ p.values()
+    toward = x * count - values
+    t = ((acc - x * total) * toward).sum(-1) / toward.square().sum(-1)
+    log_t = torch.log(t) + top[..., 0]
+    heavy = torch.where(rows & torch.isfinite(log_t), (t * count[:, 0] / total[..., 0]), -INF)
+    at = heavy.flatten().topk(min(9, heavy.numel())).indices
+    fill = float(log_t.flatten()[at[heavy.flatten()[at] > 0]].median()) if bool(
+        (heavy > 0).any()) else 0.0
+    if abs(fill) < 1e-3 or fill != fill:
+        raise NotHere
+    p.fill = fill
+    m.found["fill"] = fill
+
+
+def _fillable(m) -> None:
+    p = m.fwd
+    if bool((p.keep | ~p.walked | (p.j >= m.NK)).all()):  # only keys past the end: another name's
+        raise NotHere
 
 
 @mistake("hidden-keys-in-denominator", "hidden keys leave the values but stay in the denominator",
          "softmax comes after the mask: hidden keys are in neither sum", "mask", slot="fill",
-         tiles="mn", each=((False,), (True,)))
-def _(m, padded):
-    if padded:
-        _pad(m.fwd)
+         tiles="mn")
+def _(m):
     p = m.fwd
-    m.value_keep, everything = p.keep.double(), p.walked if padded else p.walked & p.exists
-    if bool((p.keep == everything).all()):
-        raise NotHere
+    _fillable(m)
+    m.value_keep, everything = p.keep.double(), p.walked & p.exists
     p.keep = everything
     m.sum_keep = None
 
@@ -463,21 +467,6 @@ def _(m):
     if bool((p.keep == everything).all()):
         raise NotHere
     p.keep = everything
-
-
-def _pad(p: Pass, must: bool = True) -> None:
-    """Add the keys that fill the last tile: zeros."""
-    m = p.model
-    more = _up(m.NK, m.BN) - m.NK
-    if m.pad or not more:
-        if must:
-            raise NotHere
-        return
-    m.pad, m.keys = more, torch.arange(m.NK + more)
-    keep = p.keep
-    p.keep = torch.cat([keep, keep.new_zeros(keep.shape[0], more)], 1)
-    if p.count is not None:
-        p.count = torch.cat([p.count, p.count.new_zeros(p.count.shape[0], more)], 1)
 
 
 def _count(p: Pass, count) -> None:
@@ -498,8 +487,7 @@ def _in_window(p: Pass):
          each=((0,), (1,)))
 def _(p, only):
     m = p.model
-    _only(p, not m.causal)
-    _pad(p)
+    _only(p, not m.causal and m.pad)
     extra = p.j >= m.NK
     p.keep = p.keep | (extra & (p.j < m.NK + only) if only else extra)
 
@@ -532,7 +520,7 @@ def _(p, spared):
 def _(p, even):
     m = p.model
     start = (m.NK - 1) // m.BN * m.BN
-    _only(p, start > 0 and (not even or m.NK % m.BN == 0))
+    _only(p, m.NK % m.BN == 0 if even else start > 0)
     p.keep = p.keep & (p.j < start)
 
 
@@ -563,13 +551,11 @@ def _(p, when):
 
 @mistake("ragged-tail-twice", "the last, ragged tile of keys is walked twice, once unmasked",
          "each key tile is walked once", "tail", kind="mask", tiles="n",
-         each=((True,), (False,)))
-def _(p, padded):
+         )
+def _(p):
     m = p.model
     whole = m.NK // m.BN * m.BN
     _only(p, whole < m.NK and not m.causal)
-    if padded:
-        _pad(p)
     _count(p, p.keep.double() + (p.j >= whole))
 
 
@@ -594,20 +580,6 @@ def _(m):
 def _(p):
     _only(p, p.model.N < p.model.NK)
     p.keep = p.keep & (p.j < p.model.N)
-
-
-@mistake("last-tile-only", "what earlier tiles summed is lost: only the last tile counts",
-         "l = alpha l + ..., acc = alpha acc + ...: both go on from tile to tile", "rescale",
-         slot="online", tiles="mn", each=(("tile",), ("diagonal",)))
-def _(m, what):
-    p = m.fwd
-    if what == "diagonal":
-        if not m.causal:
-            raise NotHere
-        m.online["restart"] = lambda p: p.diag
-    else:
-        last = torch.where(p.keep.any(1), p.keep.shape[1] - 1 - p.keep.flip(1).int().argmax(1), 0)
-        p.keep = p.keep & (p.j >= last[:, None] // m.BN * m.BN)
 
 
 # ------------------------------------------------------------------- windows
@@ -910,8 +882,9 @@ def _(p):
     p.keep = p.rule(sinks=min(p.model.sinks, p.model.window))
 
 
-@mistake("no-sink-phase", "sinks are seen only where the window's own tiles hold them",
-         "sinks before the window's first tile need a walk of their own", "sinks", kind="mask",
+@mistake("no-sink-phase", "sinks before the window's first tile are not seen: their walk is "
+         "missing, too short, or its sums are lost", "sinks before the window's first tile need a "
+         "walk of their own; m, l and acc go on from it", "sinks", kind="mask",
          stages=SINKS, tiles="mn", each=(("all",), ("S=1",), ("short",), ("down",), ("one tile",)))
 def _(p, how):
     _sunk(p)
@@ -941,14 +914,6 @@ def _(m):
     shift = torch.where(pivot > -INF, torch.maximum(*tops) - pivot, 0.0)
     scores = p.scores
     p.scores = lambda: scores() + shift
-
-
-@mistake("window-forgets-the-sinks", "the window's walk begins anew: what the sinks summed is lost",
-         "the sinks' m, l and acc go on into the window's walk", "sinks", kind="mask",
-         stages=SINKS, tiles="mn")
-def _(p):
-    _sunk(p)
-    p.keep = p.keep & (p.j >= p.first)
 
 
 # -------------------------------------------------------------------- softmax
@@ -1068,8 +1033,6 @@ def _(m, kind):
          "mask first, then the maximum", "overflow", slot="online", tiles="mn",
          each=(("hidden",), ("exist",), ("zero",)))
 def _(m, kind):
-    if kind != "exist" and m.case.stage != 1:
-        _pad(m.fwd, must=False)
     m.online["max"] = kind
 
 
@@ -1113,10 +1076,34 @@ def _(m):
     m.finish = lambda acc, l, top: acc
 
 
-@mistake("l-plus-something", "something is added to l before the division", "O = acc / l",
-         slot="finish", tiles="", each=tuple((e,) for e in (1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5)))
-def _(m, extra):
-    m.finish = lambda acc, l, top: acc / (l + extra)
+@mistake("l-plus-something", "something is added to l before the division: {extra:.2g}",
+         "O = acc / l", slot="finish")
+def _(m):
+    if m.got is None:
+        raise NotHere
+
+    def finish(acc, total, top):
+        x = m.got
+        good = torch.isfinite(x)
+        extra = float(((acc - x * total) * x)[good].sum() / x.square()[good].sum())
+        m.found["extra"] = extra
+        return acc / (total + extra)
+    m.finish = finish
+
+
+@mistake("output-off-by-a-factor", "the output is {factor:.4g} times what it should be",
+         "O = acc / l, nothing else", slot="finish", fitted=True)
+def _(m):
+    if m.got is None:
+        raise NotHere
+
+    def finish(acc, total, top):
+        o = acc / total
+        good = torch.isfinite(m.got) & torch.isfinite(o)
+        factor = float((m.got * o)[good].sum() / o.square()[good].sum().clamp_min(1e-30))
+        m.found["factor"] = factor
+        return o * (factor if factor else 1.0)
+    m.finish = finish
 
 
 @mistake("values-scaled", "the values are multiplied by the scale as well: O / sqrt(D)",
@@ -1451,13 +1438,23 @@ def _stride_variants():
             for axis in range(4):
                 yield name, AXES[axis], other
         yield name, "batch entries", "heads"
+    for axis in ("rows", "heads", "columns", "batch entries", "all axes"):
+        yield "qkv", axis, "contiguous"
 
 
 @mistake("wrong-strides", "{0} is read with other strides than its own: {1} as if {2}",
          "address = base + b stride_b + h stride_h + row stride_n + column stride_d, its own four",
          "stride", slot="strides", each=tuple(_stride_variants()))
 def _(m, name, axes, other):
-    m.inputs = m.inputs | {name: _restrided(m, name, axes, other).double()}
+    wrong = {}
+    for n in name:
+        try:
+            wrong[n] = _restrided(m, n, axes, other).double()
+        except NotHere:
+            continue
+    if not wrong or len(wrong) == 1 < len(name):
+        raise NotHere
+    m.inputs = m.inputs | wrong
 
 
 def _restrided(m: Model, name: str, axes: str, other: str):

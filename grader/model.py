@@ -92,7 +92,8 @@ class Pass:
 
     @property
     def exists(self):
-        return self.j < self.model.NK
+        """Keys that a mask which lets too much in may let in."""
+        return self.j < self.model.NK + self.model.pad
 
     def rule(self, window="own", sinks="own", causal="own"):
         """The mask in words, with another window, number of sinks, or without the causal part."""
@@ -103,7 +104,7 @@ class Pass:
         keep = (self.j <= self.i) if causal else torch.ones_like(self.i + self.j, dtype=torch.bool)
         if window is not None:
             keep = keep & ((self.i - self.j < window) | (self.j < sinks))
-        return keep & self.exists
+        return keep & (self.exists if m.causal and not causal else self.j < m.NK)
 
     def scores(self):
         """(P, R, K): scaled scores, hidden keys at -inf or at fill."""
@@ -126,19 +127,23 @@ class Model:
     """The right computation of a case, to be changed.
 
     built: the case, its call and tensors.  pairs (P, 2): (batch entry, query head) to compute;
-    rows (R,): query positions.  BM, BN: rows of a query tile and of a key tile.
+    rows (R,): query positions.  BM, BN: rows of a query tile and of a key tile.  padded: the keys
+    that fill the last tile are there as zeros, which a wrong mask lets in.  got: what the
+    submission answered for these heads and rows, for a mistake with a number to be found.
     """
 
-    def __init__(self, built: Built, pairs, rows=None, BM: int = 64, BN: int = 64, pad: int = 0):
+    def __init__(self, built: Built, pairs, rows=None, BM: int = 64, BN: int = 64,
+                 padded: bool = False, got: torch.Tensor | None = None):
         case = built.case
-        self.built, self.case, self.pairs = built, case, pairs
-        self.BM, self.BN, self.pad = BM, BN, pad
+        self.built, self.case, self.pairs, self.got = built, case, pairs, got
+        self.BM, self.BN = BM, BN
+        self.pad = -case.n_keys % BN if padded else 0
         self.B, self.HQ, self.HKV, self.N, self.NK, self.D = (
             case.B, case.HQ, case.HKV, case.N, case.n_keys, case.D)
         self.group = case.HQ // case.HKV
         self.causal, self.window, self.sinks = case.is_causal, case.window, case.sinks or 0
         self.rows = torch.arange(self.N) if rows is None else rows
-        self.keys = torch.arange(self.NK + pad)
+        self.keys = torch.arange(self.NK + self.pad)
         self.inputs = {n: t.double() for n, t in built.tensors.items() if t.dim() == 4}
         self.scale = case.D**-0.5 if case.scale is None else case.scale
         b, h = pairs[:, 0], pairs[:, 1]
@@ -165,6 +170,7 @@ class Model:
         self.over_group = lambda parts: parts.sum(2)
         self.dout = None if built.dout is None else built.dout.double()
         self.order = ("q", "k", "v")
+        self.found: dict[str, float] = {}  # numbers that a mistake had to find out
         self.sink_of = None
         self.fwd = Pass(self)
         self._dq = self._dkv = None
@@ -265,6 +271,8 @@ class Model:
                 w = how["round_p"](w)
             new_total = _single(alphas[1] * total + w.sum(-1, keepdim=True))
             used = w if "drop" not in how else torch.where(w > how["drop"], w, 0.0)
+            if "round_acc" in how:
+                used = used.to(self.case.dtype).double()
             share = used @ v[..., lo:hi, :]
             if how.get("late_alpha"):
                 new_acc = _single(alphas[0] * (acc + share))
@@ -336,9 +344,11 @@ class Model:
 class RowSum:
     """Stage 2's right computation, to be changed: y_i = sum_j x_ij w_j."""
 
-    def __init__(self, built: Built, pairs=None, rows=None, BM: int = 64, BN: int = 64):
+    def __init__(self, built: Built, BM: int = 64, BN: int = 64, got=None):
         case = built.case
-        self.built, self.case, self.M, self.N, self.BM, self.BN = built, case, case.M, case.N, BM, BN
+        self.built, self.case, self.M, self.N = built, case, case.M, case.N
+        self.BM, self.BN, self.got = BM, BN, got
+        self.found: dict[str, float] = {}
         self.x, self.w = built.tensors["x"].double(), built.tensors["w"].double()
         self.j = torch.arange(case.N)
         self.columns = torch.ones(case.N, dtype=torch.float64)  # how often each is summed
@@ -395,7 +405,10 @@ def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
         highest = torch.empty_like(top)
         for start in range(0, model.N, model.BM):
             rows = slice(start, start + model.BM)
-            highest[:, rows] = top[:, rows].amax(1, keepdim=True)
+            most = top[:, rows].amax(1, keepdim=True)
+            if start + model.BM > model.N and model.case.stage > 1:  # rows past the end score 0
+                most = most.clamp(min=0.0)
+            highest[:, rows] = most
         return torch.maximum(m, highest)
     raise ValueError(kind)
 

@@ -44,13 +44,15 @@ class Name:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mistake with the values it is tried with.  walk: "" or which gradients' walk it is in."""
+    """A mistake with the values it is tried with, whatever the tile sizes.
+
+    walk: "", or which of the gradients' walks it is in; padded: see Model.
+    """
 
     mistake: Hypothesis
-    BM: int = 64
-    BN: int = 64
     more: tuple = ()
     walk: str = ""
+    padded: bool = False
     second: "Candidate | None" = None
 
     @property
@@ -62,7 +64,25 @@ class Candidate:
     def whole(self) -> bool:
         return self.mistake.whole or bool(self.second and self.second.whole)
 
+    def sizes(self, case: Case) -> list[tuple[int, int]]:
+        """Tile sizes (BM, BN) that may differ on this case."""
+        sizes = self.mistake.sizes()
+        if self.padded and self.mistake.tiles in ("", "m"):
+            sizes = tuple((m, n) for m, _ in sizes for n in TILE_SIZES)
+        if self.second is not None:
+            sizes = tuple(dict.fromkeys((*sizes, *self.second.sizes(case))))
+        keys, found = set(), []
+        rows, columns = (case.M, case.N) if case.stage == 2 else (case.N, case.n_keys)
+        for m, n in sizes:
+            fills = not (self.padded or self.mistake.padded) or columns % n == 0
+            key = m if m < rows else 0, 0 if fills and n >= columns else n
+            if key not in keys:
+                keys.add(key)
+                found.append((m, n))
+        return found
+
     def apply(self, model) -> None:
+        """Make the mistake in a Model or RowSum."""
         if self.mistake.kind == "mask" and not self.walk:
             self.mistake.change(model.fwd, *self.more)
         elif self.mistake.kind == "mask":
@@ -73,8 +93,8 @@ class Candidate:
         if self.second is not None:
             self.second.apply(model)
 
-    def words(self) -> str:
-        text = self.mistake.words.format(*self.more)
+    def words(self, found: dict) -> str:
+        text = self.mistake.words.format(*self.more, **found)
         where = {"dq": "in dq, ", "dkv": "in dk and dv, ", "backward": "in the backward, "}
         return where.get(self.walk, "") + text
 
@@ -111,11 +131,10 @@ class Search:
     """
 
     def __init__(self, sample: Sample, ask: Callable[[Built], dict | None], device: str,
-                 passed: tuple[Case, ...] = (), seconds: float = 8.0):
-        self.sample, self.ask, self.device, self.passed = sample, ask, device, passed
+                 seconds: float = 8.0):
+        self.sample, self.ask, self.device = sample, ask, device
         self.deadline = time.monotonic() + seconds
-        case = sample.built.case
-        self.stage = case.stage
+        self.stage = sample.built.case.stage
         forward = [n for n in sample.got if not n.startswith("d_") and n != "lse"]
         if any(sample.wrong[n] for n in forward):
             self.part, self.names = "forward", forward
@@ -127,7 +146,9 @@ class Search:
         self.samples = [sample]
         self.scores: dict[Candidate, list[float]] = {}
         self.truth_scores: list[float] = []
-        self.asked = 0
+        self.asked, self.matched = 0, False
+        self.fits: dict = {}
+        self.found: dict[Candidate, dict] = {}
 
     # ------------------------------------------------------------- candidates
     def candidates(self) -> list[Candidate]:
@@ -138,53 +159,77 @@ class Search:
         for mistake in TABLE:
             if mistake.kind not in kinds or self.stage not in mistake.stages:
                 continue
-            walks = ("dq", "dkv", "backward") if self.part == "backward" and \
-                mistake.kind == "mask" else ("",)
-            found += [Candidate(mistake, *variant, walk) for variant in mistake.variants()
-                      for walk in walks]
+            walks = ("",)
+            if self.part == "backward" and mistake.kind == "mask":
+                walks = ("dq", "dkv", "backward")
+            pads = (False,)
+            if self.stage > 2 and (mistake.kind == "mask" or mistake.slot == "fill" or
+                                   mistake.id == "max-of-hidden-keys"):
+                pads = (False, True)
+            found += [Candidate(mistake, more, walk, padded) for more in mistake.each
+                      for walk in walks for padded in pads]
         return found
 
     # ----------------------------------------------------------------- scores
     def score(self, candidate: Candidate | None, sample: Sample, size: str) -> float:
-        """How far the answer is from this mistake's, in limits; candidate None: from the truth."""
-        pairs, rows = _part_of(sample, self.names, size)
-        if candidate is not None and candidate.whole:
-            pairs, rows = _part_of(sample, self.names, "all")
+        """How far the answer is from this mistake's, in limits; candidate None: from the truth.
+
+        With the tile sizes that fit best, which are noted in self.fits.
+        """
         if candidate is None:
-            predicted = {n: _select(sample.truth(n), n, pairs, rows) for n in self.names
-                         if n in sample.got}
-        else:
+            pairs, rows = _part_of(sample, self.names, size)
+            return self._distance(sample, {n: _select(sample.truth(n), n, pairs, rows)
+                                           for n in self.names}, pairs, rows)
+        pairs, rows = _part_of(sample, self.names, "all" if candidate.whole else size)
+        best, key = INF, (candidate, id(sample))
+        sizes = candidate.sizes(sample.built.case)
+        if size == "many" and key in self.fits:
+            sizes = self.fits[key]
+        fits, right = [], None
+        for BM, BN in sizes:
+            if time.monotonic() > self.deadline:
+                raise TimeoutError
             try:
-                predicted = predict(candidate, sample.built, pairs, rows, self.part)
-            except NotHere:
-                predicted = {n: _select(sample.truth(n), n, pairs, rows) for n in self.names}
+                predicted, found = predict(candidate, sample, pairs, rows, self.part, BM, BN)
+                score = self._distance(sample, predicted, pairs, rows)
+            except NotHere:  # with these tiles it cannot be told from a right answer
+                right = self.score(None, sample, size) if right is None else right
+                score, found = right, {}
+            if score <= NEAR:
+                fits.append((BM, BN))
+            if score < best:
+                best, self.found[candidate] = score, found
+            if best <= MATCH / 2 and size == "many":
+                break
+        if size != "many":
+            self.fits[key] = fits
+        return best
+
+    def _distance(self, sample, predicted, pairs, rows) -> float:
         worst = 0.0
         for name in self.names:
-            if name not in sample.got or name not in predicted:
-                continue
-            x = _select(sample.got[name], name, pairs, rows)
-            worst = max(worst, distance(x, predicted[name], sample, name, pairs, rows))
+            if name in sample.got and name in predicted:
+                x = _select(sample.got[name], name, pairs, rows)
+                worst = max(worst, distance(x, predicted[name], sample, name, pairs, rows))
         return worst
 
     def judge(self, sample: Sample, pool: list[Candidate]) -> list[Candidate]:
         """Those of pool that stay in question after this sample; notes every score."""
         near = []
+        first = "all" if self.part == "backward" else "few"
         for candidate in pool:
-            if time.monotonic() > self.deadline:
-                raise TimeoutError
-            first = "all" if self.part == "backward" else "few"
             if self.score(candidate, sample, first) > NEAR:
                 continue
-            near.append((candidate, self.score(candidate, sample, "many")))
-        near = [(c, s) for c, s in near if s <= NEAR]
-        for candidate, score in near:
-            self.scores.setdefault(candidate, []).append(score)
-        return [c for c, _ in near]
+            score = self.score(candidate, sample, "many")
+            if score <= NEAR:
+                self.scores.setdefault(candidate, []).append(score)
+                near.append(candidate)
+        return near
 
     def probe(self, case: Case, pool: list[Candidate]) -> tuple[list[Candidate], bool] | None:
         """Ask one more case.  -> who is left, and whether the submission was wrong there."""
         self.asked += 1
-        built = build(case, self.asked)
+        built = build_probe(case, self.asked)
         got = self.ask(built)
         if got is None:
             return None
@@ -198,7 +243,8 @@ class Search:
     def run(self) -> Name | None:
         """The mistake, or None.  Takes at most about the seconds given."""
         try:
-            return self._run(self.candidates()) or self._run_pairs()
+            found = self._run(self.candidates())
+            return found if found or self.matched else self._run_pairs()
         except TimeoutError:
             return None
 
@@ -206,144 +252,211 @@ class Search:
         self.scores, self.samples = {}, [self.sample]
         self.truth_scores = [self.score(None, self.sample, "many")]
         pool = self.judge(self.sample, pool)
-        if not any(self.scores[c][0] <= MATCH for c in pool):
+        self.matched = bool(self._matching(pool))
+        if not self.matched:
             return None
-        twin = _twin(self.sample.built.case)
-        left = self.probe(twin, pool)
-        if left is not None and twin.dtype != self.sample.built.case.dtype and not left[1]:
-            # Right in float32: what shows in 16 bits alone is asked again there.
-            left = self.probe(replace(self.sample.built.case, repeats=1, refill=False,
-                                      growth=False), pool)
+        case = self.sample.built.case
+        own = replace(case, group="probe", repeats=1, refill=False, growth=False)
+        left = self.probe(replace(own, dtype=F32), pool)
+        if left is not None and case.dtype != F32 and not left[1]:
+            self._forget()  # right in float32: asked again in the dtype that it shows in
+            left = self.probe(own, pool)
         if left is not None:
             pool = left[0]
-        matched = self._matching(pool)
-        if not matched:
+        if not self._matching(pool):
             return None
-        general = self.probe(_general(self.sample.built.case), pool)
-        if general is None:
-            return self._decide(pool)
-        rest, was_wrong = general
-        if not self._matching(rest):  # not the whole truth, or only in cases like the first
-            if was_wrong:
+        twins = len(self.samples)
+        positive, asked = False, []
+        for turn in range(6):
+            matching = self._matching(pool)
+            if turn == 0:
+                further = _general(case)
+            else:
+                overflow = any(c.mistake.symptom in ("overflow", "nan") for c in matching)
+                if len({c.id for c in matching}) == 1 and positive and (turn > 3 or not overflow):
+                    break
+                further = self._telling_apart(matching, asked)
+                if further is None:
+                    break
+            asked.append(further)
+            left = self.probe(further, pool)
+            if left is None:
+                continue
+            rest, was_wrong = left
+            if self._matching(rest):
+                pool, positive = rest, positive or was_wrong
+                continue
+            if was_wrong or positive:  # no mistake of the table explains all of it
                 return None
-            self.samples.pop()
-            self.truth_scores.pop()
-            for scores in self.scores.values():
-                del scores[len(self.samples):]
-            return self._decide(pool, only=_kind_of(self.sample.built.case))
-        pool = rest
-        for _ in range(3):
-            if len({c.id for c in self._matching(pool)}) < 2:
-                break
-            case = self._telling_apart(self._matching(pool))
-            if case is None:
-                break
-            asked = self.probe(case, pool)
-            if asked is not None:
-                pool = asked[0]
+            self._forget(len(self.samples) - twins)
+            return self._decide(matching, only=case.label)
         return self._decide(pool)
 
+    def _forget(self, count: int = 1) -> None:
+        """Take back the last samples."""
+        del self.samples[-count:], self.truth_scores[-count:]
+        for scores in self.scores.values():
+            del scores[len(self.samples):]
+
     def _matching(self, pool) -> list[Candidate]:
+        """Those that match every sample; those with a fitted number only where nothing else does."""
         full = len(self.samples)
-        return [c for c in pool if len(self.scores[c]) == full and max(self.scores[c]) <= MATCH]
+        all_of = [c for c in pool if len(self.scores[c]) == full and max(self.scores[c]) <= MATCH]
+        return [c for c in all_of if not c.mistake.fitted] or all_of
 
     def _decide(self, pool, only: str = "") -> Name | None:
         """The one name that fits everything, or None."""
-        full = len(self.samples)
-        total = {}
+        matching = self._matching(pool)
+        if not matching:
+            return None
+        full, total = len(self.samples), {}
         for candidate in pool:
-            if len(self.scores[candidate]) == full:
+            if len(self.scores[candidate]) == full and (
+                    candidate in matching or not candidate.mistake.fitted):
                 score = max(self.scores[candidate])
                 if score < total.get(candidate.id, (INF,))[0]:
                     total[candidate.id] = score, candidate
-        if not total:
-            return None
         ranked = sorted(total.values(), key=lambda item: item[0])
         best, winner = ranked[0]
         second = ranked[1] if len(ranked) > 1 else (NEAR, None)
-        truth = max(self.truth_scores)
-        floor = max(best, 0.2)
-        if best > MATCH or truth < APART * floor or second[0] < APART * floor:
+        truth, floor = max(self.truth_scores), max(best, 0.2)
+        if truth < APART * floor or second[0] < APART * floor:
             return None
         if not any(self._tells(winner, sample) for sample in self.samples):
             return None
-        runner_up = second[1].id if second[1] else "none within reach"
-        return self._name(winner, best, runner_up, second[0], truth, only)
+        return self._name(winner, best, second[1].id if second[1] else "none within reach",
+                          second[0], truth, only)
 
     def _name(self, winner, best, runner_up, second, truth, only) -> Name:
-        m = winner.mistake
-        also = None
+        m, found, also = winner.mistake, self.found.get(winner, {}), None
         if winner.second is not None:
             other = winner.second.mistake
-            also = Name(winner.second.id, winner.second.words(), other.line, other.symptom, best,
-                        runner_up, second, truth)
-        return Name(winner.id.split(" + ")[0], winner.words(), m.line, m.symptom, best, runner_up,
-                    second, truth, only, also)
+            also = Name(winner.second.id, winner.second.words(found), other.line, other.symptom,
+                        best, runner_up, second, truth)
+        return Name(winner.id.split(" + ")[0], winner.words(found), m.line, m.symptom, best,
+                    runner_up, second, truth, only, also)
 
     def _tells(self, candidate, sample) -> bool:
-        """Whether a match here says something: wrong numbers, or NaN in some rows and not in all."""
-        pairs, rows = _part_of(sample, self.names, "many")
-        if candidate.whole:
-            pairs, rows = _part_of(sample, self.names, "all")
-        try:
-            predicted = predict(candidate, sample.built, pairs, rows, self.part)
-        except NotHere:
-            return False
-        for name in self.names:
-            if name not in predicted or not sample.wrong.get(name):
-                continue
-            bad = ~torch.isfinite(predicted[name])
-            if bool(bad.any()) and not bool(bad.all()):
-                return True
-            if not bool(bad.any()):
-                return True
-        return candidate.mistake.id == "unwritten"
+        """Whether a match here says something: all NaN says little."""
+        return candidate.mistake.id == "unwritten" or any(
+            sample.wrong.get(name) and not bool((~torch.isfinite(sample.got[name])).all())
+            for name in self.names)
 
-    def _telling_apart(self, pool: list[Candidate]) -> Case | None:
-        """The small case on which most of the mistakes still in question differ."""
+    def _telling_apart(self, pool: list[Candidate], asked) -> Case | None:
+        """The small case on which most of the mistakes still in question differ, from each other
+        and from the truth."""
         best, most = None, 1
-        by_id = {}
-        for candidate in pool:
-            by_id.setdefault(candidate.id, candidate)
-        few = list(by_id.values())[:8]
+        few = list({c.id: c for c in reversed(pool)}.values())[:8]
         for case in _further(self.sample.built.case):
-            built = build(case, self.asked + 1)
+            if case in asked:
+                continue
+            built = build_probe(case, self.asked + 1)
             sample = Sample(built, {}, answer(built, "cpu"))
-            groups: list[dict] = []
+            pairs, rows = _part_of(sample, self.names, "all")
+            right = {n: _select(sample.truth(n), n, pairs, rows) for n in self.names
+                     if n in sample.exact.truth}
+            groups = [right]
             for candidate in few:
-                pairs, rows = _part_of(sample, self.names, "all")
-                try:
-                    found = predict(candidate, built, pairs, rows, self.part)
-                except NotHere:
-                    found = {n: _select(sample.truth(n), n, pairs, rows) for n in self.names
-                             if n in sample.exact.truth}
-                if not any(_alike(found, other) for other in groups):
-                    groups.append(found)
+                fitting = [size for (c, _), sizes in self.fits.items() if c == candidate
+                           for size in sizes]
+                for BM, BN in fitting[-1:] or candidate.sizes(case)[:1]:
+                    try:
+                        found, _ = predict(candidate, sample, pairs, rows, self.part, BM, BN)
+                    except NotHere:
+                        found = right
+                    if not any(_alike(found, other) for other in groups):
+                        groups.append(found)
             if len(groups) > most:
                 best, most = case, len(groups)
-            if most == len(few):
+            if most == len(few) + 1:
                 break
         return best
 
     # ------------------------------------------------------------------- pairs
     def _run_pairs(self) -> Name | None:
-        """Two mistakes at once, of different kinds."""
-        return None
+        """Two mistakes at once: of two kinds in the forward, or in two gradients."""
+        if self.part == "backward":
+            return self._each_gradient()
+        if self.part != "forward" or self.stage == 2:
+            return None
+        usual = [c for c in self.candidates() if c.mistake.id in USUAL]
+        usual.sort(key=lambda c: ORDER.index(c.mistake.slot))
+        pool = []
+        for i, first in enumerate(usual):
+            for second in usual[i + 1:]:
+                if first.mistake.slot == second.mistake.slot and not (
+                        {first.mistake.slot, second.mistake.slot} <= {"mask"}):
+                    continue
+                if first.mistake.slot == second.mistake.slot:
+                    continue
+                pool.append(replace(first, padded=first.padded or second.padded, second=second))
+        return self._run(pool)
+
+    def _each_gradient(self) -> Name | None:
+        """A mistake for every gradient that is wrong."""
+        wrong = [n for n in self.names if self.sample.wrong[n]]
+        if len(wrong) < 2:
+            return None
+        names, everything = {}, self.names
+        for name in wrong:
+            self.names = [name]
+            found = self._run(self.candidates())
+            if found is None:
+                return None
+            names.setdefault(found.id, found)
+        self.names = everything
+        first, *rest = names.values()
+        return replace(first, also=rest[0]) if len(rest) == 1 else None
 
 
-def predict(candidate: Candidate, built: Built, pairs, rows, part: str) -> dict:
-    """What the mistake gives, for these heads and rows; gradients always whole."""
+# The mistakes that are tried two at a time.
+USUAL = {
+    "no-scale", "scale-twice", "no-log2e", "log2e-twice", "q-k-swapped", "k-v-swapped",
+    "values-are-keys", "causal-ignored", "strictly-causal", "next-key-visible",
+    "diagonal-unmasked", "diagonal-skipped", "window-plus-one", "window-minus-one",
+    "window-ignored", "window-symmetric", "sinks-ignored", "sinks-plus-one", "sinks-minus-one",
+    "sinks-not-causal", "no-sink-phase", "hidden-scores-zero", "hidden-keys-in-denominator",
+    "acc-not-rescaled", "l-not-rescaled", "nothing-rescaled", "alpha-inverted",
+    "alpha-in-another-base", "not-normalised", "heads-interleaved", "one-kv-head-for-all",
+    "batch-ignored", "head-ignored", "tail-unmasked", "ragged-tail-skipped",
+    "last-key-tile-skipped", "last-key-dropped", "first-key-tile-only", "first-key-tile-skipped",
+    "last-rows-not-written", "last-row-not-written", "own-scale-ignored", "sink-logits-ignored",
+    "first-window-tile-skipped", "last-tile-only",
+}
+
+
+def predict(candidate: Candidate, sample: Sample, pairs, rows, part: str, BM: int,
+            BN: int) -> tuple[dict, dict]:
+    """What the mistake gives, for these heads and rows (gradients always whole), and the numbers
+    it had to find out."""
+    built = sample.built
     if built.case.stage == 2:
-        model = RowSum(built, BM=candidate.BM, BN=candidate.BN)
+        model = RowSum(built, BM, BN, sample.got.get("y"))
         candidate.apply(model)
-        return model.outputs()
+        return model.outputs(), model.found
     if part == "backward":
-        model = Model(built, all_pairs(built.case), None, candidate.BM, candidate.BN)
+        model = Model(built, all_pairs(built.case), None, BM, BN, candidate.padded)
         candidate.apply(model)
-        return {n: x if x.dim() == 1 else x.flatten(0, 1) for n, x in model.gradients().items()}
-    model = Model(built, pairs, rows, candidate.BM, candidate.BN)
+        gradients = {n: x if x.dim() == 1 else x.flatten(0, 1)
+                     for n, x in model.gradients().items()}
+        return gradients, model.found
+    got = sample.got.get("o")
+    if got is not None:
+        got = got[pairs[:, 0], pairs[:, 1]][:, rows]
+    model = Model(built, pairs, rows, BM, BN, candidate.padded, got)
     candidate.apply(model)
-    return model.outputs()
+    return model.outputs(), model.found
+
+
+def build_probe(case: Case, seed: int) -> Built:
+    """A case whose gaps hold numbers, not NaN: what is read there by mistake can be recognised."""
+    built = build(case, seed)
+    gen = torch.Generator().manual_seed(seed)
+    for sent in (*built.call.inputs.values(), *built.call.douts.values()):
+        gaps = torch.isnan(sent.storage)
+        noise = torch.randn(len(gaps), generator=gen).to(sent.storage.dtype)
+        sent.storage[gaps] = noise[gaps]
+    return built
 
 
 def distance(x, p, sample: Sample, name: str, pairs, rows) -> float:
@@ -432,11 +545,6 @@ def _alike(a: dict, b: dict) -> bool:
 
 
 # ------------------------------------------------------------------ probe cases
-def _twin(case: Case) -> Case:
-    """The same case once more, with other numbers, in float32 where that is exact."""
-    return replace(case, group="probe", dtype=F32, repeats=1, refill=False, growth=False)
-
-
 def _general(case: Case) -> Case:
     """A plain case of the stage in which most mistakes differ."""
     if case.stage == 2:
@@ -465,9 +573,11 @@ def _further(case: Case) -> list[Case]:
         return [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
                 replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33)]
     cases = [replace(base, D=40, N=70), replace(base, N=257, B=1), replace(base, N=64, B=1),
+             replace(base, N=256, B=1),
              replace(base, N=33, layout="mixed"), replace(base, N=192, B=1), replace(base, N=1),
              replace(base, N=65, family="shift-"), replace(base, N=65, family="rising"),
              replace(base, N=130, family="falling", B=1), replace(base, B=6, N=40),
+             replace(base, N=65, family="shift+"), replace(base, N=193, family="steep", B=1),
              replace(base, N=40, D=24), replace(base, N=129, B=1)]
     if case.stage == 1:
         cases += [replace(base, N=500, B=1), replace(base, N=256, B=1)]
