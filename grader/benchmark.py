@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from grader import device_memory
 from grader.cases import Built, Case, build
 from grader.correctness import answer
+from grader.judge import same_bits
 from grader.report import Reporter
 from grader.results import Check
 from grader.sandbox import STEP, Call, Session, SubmissionError, TensorInput
@@ -60,9 +61,11 @@ def shapes(stage: Stage) -> list[Case]:
     return [original, today]
 
 
-def run(stage: Stage, options, session: Session,
+def run(stage: Stage, options, session: Session, replay,
         reporter: Reporter) -> tuple[dict | None, Check | None]:
     """Benchmark a passing submission in the session that graded it, and print its tables.
+
+    replay(call, plan): the results of a recorded call's plan on other inputs, by a clean worker.
 
     -> the record of the original shape for the JSON file, or None where nothing was timed, and
     None or the check that the answers of the timed calls did not pass.
@@ -75,7 +78,7 @@ def run(stage: Stage, options, session: Session,
         if not options.bfloat16:
             case = replace(case, dtype=torch.float16)
         with reporter.working(stage, f"timing ({case.label})"):
-            ours, problem = _measure_submission(stage, session, options.seed, case)
+            ours, problem = _measure_submission(stage, session, replay, options.seed, case)
             rows = [ours,
                     _measure_here("PyTorch (Naive)", _naive(case), options.seed, case),
                     _measure_here("PyTorch (SDPA)", _sdpa(case), options.seed, case)]
@@ -121,7 +124,7 @@ def _own_name(stage: Stage) -> str:
     return "Triton (yours)" if stage.needs_triton else "Tiled PyTorch (yours)"
 
 
-def _measure_submission(stage: Stage, session: Session, seed: int,
+def _measure_submission(stage: Stage, session: Session, replay, seed: int,
                         case: Case) -> tuple[Row, Check | None]:
     name = _own_name(stage)
     built = build(case, seed)
@@ -136,9 +139,11 @@ def _measure_submission(stage: Stage, session: Session, seed: int,
         peak = inputs + (grown if grown > peak + ROUGH_MIB * MIB else peak)
         ms, spread = measure(lambda n: session.time(call, n))
         turn, kept = session.kept(call)
+        of_turn = _of_turn(built, call, turn)
+        again = replay(of_turn.call, session.run(built.call).plan) if stage.needs_triton else {}
     except SubmissionError as error:
         return Row(name, note=f"n/a ({error.outcome})"), None
-    if failed := _judge_kept(built, call, turn, kept):
+    if failed := _judge_kept(of_turn, turn, kept, again):
         return Row(name, note="n/a (wrong answers)"), failed
     return _row(name, ms, spread, peak / MIB), None
 
@@ -159,17 +164,30 @@ def _lengthened(call: Call) -> Call:
     return replace(call, inputs=inputs)
 
 
-def _judge_kept(built: Built, call: Call, turn: int, kept: dict) -> Check | None:
-    """None if the answer of that timed call is right."""
-    tensors = {name: t.storage[STEP * turn:].as_strided(t.shape, t.stride)
-               for name, t in call.inputs.items()}
-    exact = answer(replace(built, tensors=tensors), "cuda")
-    wrong = [name for name, x in kept.items() if not exact.judge(name, x).accepted]
+def _of_turn(built: Built, call: Call, turn: int) -> Built:
+    """The case with the inputs that this one of the timed calls had."""
+    inputs = {}
+    for name, old in built.call.inputs.items():
+        storage = call.inputs[name].storage[STEP * turn:][:old.storage.numel()].clone()
+        inputs[name] = replace(old, storage=storage)
+    return replace(built, tensors={name: t.view() for name, t in inputs.items()},
+                   call=replace(call, inputs=inputs))
+
+
+def _judge_kept(built: Built, turn: int, kept: dict, again: dict) -> Check | None:
+    """None if the answer of that timed call is right, and is that of the recorded kernels.
+
+    again: what those gave for the same inputs, in a clean worker; outputs must be the same bits.
+    """
+    exact = answer(built, "cuda")
+    outputs = [spec.name for spec in built.call.outputs]
+    wrong = [name for name, x in kept.items() if not exact.judge(name, x).accepted
+             or name in outputs and name in again and not same_bits(x, again[name])]
     if not wrong:
         return None
     return Check(f"timing/{built.case.name}", "robust", "rejected", f"({built.case.label})", lines=(
-        f"While it was timed it answered wrongly: {', '.join(wrong)} of call {turn} does not "
-        "belong to that call's inputs.",
+        f"While it was timed it answered otherwise: {', '.join(wrong)} of call {turn} is not what "
+        "its kernels make of that call's inputs.",
         "try: do the whole work in every call, however many have gone before."))
 
 

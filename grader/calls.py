@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from grader.plan import Plan
 from grader.worker import dtype_name
 
 
@@ -47,31 +48,6 @@ class Call:
     grads: tuple[str, ...] = ()  # inputs whose gradient comes back; only they require grad
     refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
     repeats: int = 1  # calls with the same inputs
-    by_kernels: bool = False  # watch what writes memory; call once more with launches switched off
-
-
-@dataclass
-class Evidence:
-    """What the worker says it saw.  Forgeable, so used only against a submission."""
-
-    launches: int  # Triton launches of the first call's forward
-    backward_launches: int
-    torch_ops: tuple[str, ...]  # PyTorch operations that did attention's work, in forward
-    backward_torch_ops: tuple[str, ...]
-    peak_bytes: int  # largest live bytes beside inputs, outputs and gradients
-    stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
-    arithmetic: int = 0  # numbers PyTorch operations computed in the forward
-    backward_arithmetic: int = 0
-    strange: tuple[str, ...] = ()  # memory that neither PyTorch nor a kernel made or wrote
-    patched: tuple[str, ...] = ()  # parts of the worker that were replaced
-    kernels: tuple[str, ...] = ()  # the Triton kernels that were launched, name@line
-    kept_bytes: int = 0  # of tensors the call used that are older than it
-    transferred: int = 0  # bytes copied between GPU and host
-    device_kernels: tuple[str, ...] = ()  # names of everything the GPU ran
-
-    def launched(self) -> set[str]:
-        """Names of the kernels that were launched."""
-        return {kernel.partition("@")[0] for kernel in self.kernels}
 
 
 @dataclass
@@ -83,10 +59,9 @@ class Reply:
     refilled: dict[str, torch.Tensor] | None
     late: dict[str, torch.Tensor]  # the first outputs read again 50 ms after everything else
     inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
-    evidence: Evidence
+    plan: Plan  # how the worker says the first call was made
+    stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
     seconds: float
-    ablated: dict[str, torch.Tensor] | None = None  # outputs of a call without any kernel
-    ablated_grads: dict[str, torch.Tensor] = field(default_factory=dict)  # none in the backward
 
 
 @dataclass(frozen=True)
@@ -124,7 +99,7 @@ def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Ten
         groups["refill"] = call.refill
     header: dict = {
         "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
-        "repeats": call.repeats, "by_kernels": call.by_kernels,
+        "repeats": call.repeats,
         "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}
                     for spec in call.outputs],
     }

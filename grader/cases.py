@@ -139,22 +139,31 @@ class Built:
     refilled: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
-def build(case: Case, seed: int) -> Built:
-    """Make the tensors of a case and the call that carries them."""
-    tensors = _tensors(case, _generator(seed, case.name))
+def build(case: Case, seed: int, salt: str = "") -> Built:
+    """Make the tensors of a case and the call that carries them; another salt, other numbers."""
+    tensors = _tensors(case, _generator(seed, case.name + salt))
     inputs = {name: lay_out(t, _layout_of(case, name, t)) for name, t in tensors.items()}
     args, kwargs, outputs = _signature(case)
     built = Built(case, None, tensors)
     douts, refill = {}, None
     if case.grads:
-        sent = _dout(case, _generator(seed, case.name + "/dout"))
+        sent = _dout(case, _generator(seed, case.name + salt + "/dout"))
         built.dout, douts = sent.view(), {"o": sent}
     if case.refill:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
         refill = {name: lay_out(t, _layout_of(case, name, t))
                   for name, t in built.refilled.items()}
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
-                      repeats=case.repeats, by_kernels=case.stage > 1)
+                      repeats=case.repeats)
+    return built
+
+
+def other_numbers(case: Case, seed: int) -> Built:
+    """The same call, once, with other numbers in its tensors: those of its refill if it has one."""
+    if case.family == "real":  # there is only one real model
+        case = replace(case, family="randn")
+    built = build(case, seed, "/refill" if case.refill else "/other")
+    built.call = replace(built.call, refill=None, repeats=1)
     return built
 
 

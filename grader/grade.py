@@ -6,6 +6,7 @@ One stage's end never stops the next, and a fault of the grader's own never cost
 import concurrent.futures
 import contextlib
 import importlib.util
+import threading
 import time
 import traceback
 from dataclasses import dataclass, replace
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import torch
 
-from grader import benchmark, device_memory, kernel_cache, submission
-from grader.cases import Built, Case, build, doubled
-from grader.judge import driver_limit, from_error, judge, judge_growth
+from grader import benchmark, kernel_cache, submission
+from grader.cases import Case, build, doubled, other_numbers
+from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
 from grader.report import Reporter
 from grader.results import Check, StageResult
@@ -44,7 +45,6 @@ class Options:
     command: str = "python autograder.py"
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
-    shares_gpu: bool = False  # others use it meanwhile: the driver's count of memory says nothing
 
 
 def confinement(directory: Path, user: str = "auto",
@@ -113,7 +113,11 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             # Entered after the pool, so that it ends before the pool waits for its thread.
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
             compiling = pool.submit(_compile_check, stage, options, compiler)
-        session = _run_cases(stage, options, reporter, result, file.source, planned, stack)
+        verdicts = Verdicts(stage, options, reporter, result, file.source)
+        stack.callback(verdicts.close)
+        session = _run_cases(stage, options, reporter, result, file.source, planned, verdicts,
+                             stack)
+        verdicts.flush()
         if compiling is not None and result.sentence == "":
             with reporter.working(stage, "compiling the kernels"):
                 check = compiling.result()
@@ -123,12 +127,14 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             _done(stage, reporter, result, _blank_check(file.blank_steps))
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
-            result.benchmark, failed = benchmark.run(stage, options, session, reporter)
+            result.benchmark, failed = benchmark.run(
+                stage, options, session, verdicts.clean.replay, reporter)
             if failed:
                 _done(stage, reporter, result, failed)
 
 
-def _run_cases(stage, options, reporter, result, source, cases, stack) -> Session | None:
+def _run_cases(stage, options, reporter, result, source, cases, verdicts,
+               stack) -> Session | None:
     """Ask every case; a dead worker is replaced once, a timeout ends the stage.
 
     -> the session of the last case, open until stack closes; None if the stage ended early.
@@ -140,8 +146,6 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
             with reporter.working(stage, "importing the file"):
                 try:
                     session.start()
-                    if options.device == "cuda":
-                        session.bytes_at_start = device_memory.used_bytes()
                     session.load(stage.entry, stage.attribute, stage.positional)
                 finally:
                     result.confined = session.confined
@@ -154,12 +158,14 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
             case = waiting.pop(0)
             done = len(cases) - len(waiting)
             with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
-                check, fatal = _ask(stage, options, session, case)
-            _done(stage, reporter, result, check)
+                check, fatal, replies = _ask(stage, options, session, case)
+                verdicts.add(check, replies)
             result.kernels |= set(check.kernels)
             alive = not fatal
-            if options.stop_early and check.outcome != "pass":
-                return None
+            if options.stop_early:
+                verdicts.flush()
+                if check.outcome != "pass":
+                    return None
         if not alive:
             deaths += 1
             hung = check.outcome == "timeout"
@@ -171,45 +177,122 @@ def _run_cases(stage, options, reporter, result, source, cases, stack) -> Sessio
     return session
 
 
-def _ask(stage: Stage, options: Options, session: Session, case: Case) -> tuple[Check, bool]:
-    """One case to the worker.  -> its check, and whether the worker is gone."""
-    start, fatal = time.monotonic(), False
+def _ask(stage: Stage, options: Options, session: Session,
+         case: Case) -> tuple[Check, bool, list]:
+    """One case to the worker.  -> its check, whether the worker is gone, and (case, reply) of
+    every call."""
+    start, fatal, replies = time.monotonic(), False, []
     built = build(case, options.seed)
     try:
         reply = session.run(built.call)
+        replies.append((case, reply))
         try:
-            check = judge(stage, built, reply, options.device, options.command)
+            with _truths:
+                check = judge(stage, built, reply, options.device, options.command)
         except torch.OutOfMemoryError:  # the worker may hold what the judgement needs
             session.close()
             torch.cuda.empty_cache()
-            check, fatal = judge(stage, built, reply, options.device, options.command), True
+            with _truths:
+                check = judge(stage, built, reply, options.device, options.command)
+            fatal = True
         if case.growth and check.outcome == "pass" and not fatal:
-            check = _growth(options, session, check, built, reply)
+            large = session.run(build(doubled(case), options.seed).call)
+            replies.append((doubled(case), large))
+            check = judge_growth(check, built, reply, large)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
     check.seconds = time.monotonic() - start
-    return check, fatal
+    return check, fatal, replies
 
 
-def _growth(options: Options, session: Session, check: Check, built: Built, small) -> Check:
-    """Ask again at twice the length.  On a GPU the driver is asked, too, what the worker holds."""
-    call = build(doubled(built.case), options.seed).call
-    if options.device != "cuda":
-        return judge_growth(check, built, small, session.run(call))
-    held = []
-    for _ in range(3):  # somebody else's memory on the same GPU comes and goes
-        with device_memory.Peak() as driver:
-            large = session.run(call)
-        held.append(driver.bytes - session.bytes_at_start)
-        if options.shares_gpu or held[-1] <= driver_limit(built.case):
-            break
-    return judge_growth(check, built, small, large, 0 if options.shares_gpu else min(held))
+_truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory
 
 
-def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None):
+class Verdicts:
+    """Checks in the order of their cases.  What is right so far is confirmed by the clean worker
+    while the submission's own goes on with the next case."""
+
+    MOST_WAITING = 4  # each holds the results of its calls
+
+    def __init__(self, stage: Stage, options: Options, reporter: Reporter, result: StageResult,
+                 source: bytes):
+        self.stage, self.reporter, self.result = stage, reporter, result
+        self.clean = CleanWorker(stage, options, source)
+        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+        self.waiting: list[concurrent.futures.Future] = []
+
+    def add(self, check: Check, replies: list) -> None:
+        """replies: (case, reply) of every call that check stands for."""
+        self.waiting.append(self.pool.submit(self.clean.confirm, check, replies))
+        self.flush(self.MOST_WAITING)
+
+    def flush(self, at_most: int = 0) -> None:
+        """Report what is settled; wait until no more than so many are not."""
+        while self.waiting and (len(self.waiting) > at_most or self.waiting[0].done()):
+            _done(self.stage, self.reporter, self.result, self.waiting.pop(0).result())
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.clean.close()
+        self.pool.shutdown()
+
+
+class CleanWorker:
+    """A worker that imports no submission, and carries out what a submission's call did.
+
+    It is started when first asked, and again when it died.
+    """
+
+    def __init__(self, stage: Stage, options: Options, source: bytes):
+        self.stage, self.options, self.source = stage, options, source
+        self.session: Session | None = None
+
+    def confirm(self, check: Check, replies: list) -> Check:
+        """Judge a right check's plans by what they do on other numbers."""
+        start = time.monotonic()
+        for case, reply in replies:
+            if check.outcome == "pass":
+                check = self._confirm(check, case, reply)
+        check.seconds += time.monotonic() - start
+        return check
+
+    def _confirm(self, check: Check, case: Case, reply) -> Check:
+        foreign = submission.foreign_texts(self.source, reply.plan.texts)
+        if foreign:
+            check.outcome = "rejected"
+            check.lines = (f"The numbers are right, but the kernel {foreign[0]} is not in this "
+                           "file.", "try: write the kernels of this stage in its file.")
+            return check
+        other = other_numbers(case, self.options.seed)
+        unwatched = reply.refilled if self.stage.needs_triton else None
+        try:
+            got = self.replay(other.call, reply.plan)
+        except SubmissionError as error:
+            return not_repeated(check, error)
+        with _truths:
+            return judge_repeated(check, other, got, self.options.device, unwatched)
+
+    def replay(self, call, plan) -> dict[str, torch.Tensor]:
+        """Outputs and "d_q" gradients of the plan on the inputs of call.
+
+        Raises:
+            SubmissionError: it could not be carried out.
+        """
+        if self.session is None or self.session.gone:
+            self.close()
+            self.session = _session(self.stage, self.options, self.source, clean=True)
+        return self.session.replay(call, plan)
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+
+
+def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None,
+             clean: bool = False):
     cache = None
-    if options.device == "cuda":
-        cache = kernel_cache.folder_for(source, options.confinement.user)
+    if options.device == "cuda":  # what a submission could write to, a clean worker does not read
+        cache = kernel_cache.folder_for(source + b" clean" * clean, options.confinement.user)
     return Session(source, stage.filename, device=options.device, timeout=options.timeout,
                    interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
                    confinement=options.confinement)

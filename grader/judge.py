@@ -5,20 +5,14 @@ import torch
 from grader.cases import Built
 from grader.correctness import Answer, answer
 from grader.diagnosis import Finding, describe, locate, tensor_name
+from grader.plan import Plan
 from grader.results import Check
-from grader.sandbox import Evidence, Reply, SubmissionError
+from grader.sandbox import Reply, SubmissionError
 from grader.stages import Stage
 
 # Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
-# over a group.  Stage 2 is a sum of products, so there less than one of each is allowed.
-ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.75), 16384
-# What PyTorch runs on a GPU to allocate, cast, pad, copy and reduce.
-PLAIN_KERNELS = ("Memcpy", "Memset", "at::", "c10::", "cub::", "thrust::", "at_cuda_detail",
-                 "(anonymous namespace)", "compute_cuda_kernel", "triton_poi", "triton_red",
-                 "triton_per")
-TRANSFERRED = 4096  # bytes between GPU and host: a few scalars
-LIBRARY_KERNELS = ("gemm", "gemv", "fmha", "flash", "cutlass", "cudnn", "softmax", "xmma", "nvjet")
-DRIVER_BYTES = 192 << 20  # for compiled kernels, their local memory, and blocks not yet filled
+# over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
+ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
 GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
 
 
@@ -26,16 +20,12 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
     case = built.case
     check = Check(case.name, case.group, "pass", case_text(case))
-    check.detail, check.kernels = reply.evidence.stdout, reply.evidence.kernels
+    check.detail, check.kernels = reply.stdout, tuple(sorted(reply.plan.kernels))
     exact = answer(built, device)
     got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding = _first_wrong(check, case, exact, got)
     if finding:
-        lines = _strange(reply.evidence)
-        if lines:  # numbers that went past PyTorch come out wrong here, whatever they were
-            check.outcome, check.where, check.lines = "rejected", finding.where, tuple(lines)
-            return check
         return _wrong(check, finding, stage, command)
     problem = _unsteady(stage, reply) or _overwritten(built, reply)
     if problem:
@@ -55,15 +45,52 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
         if finding:
             check.where = finding.where
             return _wrong(check, finding, stage, command)
-    return _by_forbidden_means(check, stage, built, reply, exact)
+    return _by_forbidden_means(check, stage, built, reply.plan)
 
 
-def judge_growth(check: Check, built: Built, small: Reply, large: Reply, held: int = 0) -> Check:
-    """Add to a right check: does the peak grow with N * N?  large has twice the length of small.
+def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
+                   unwatched: dict[str, torch.Tensor] | None = None) -> Check:
+    """Add to a right check: does the call's plan alone give right answers, on other numbers?
 
-    held: bytes of GPU memory the worker took in all while it answered large, by the driver.
+    got: what the plan gave in a clean process, outputs and "d_q" gradients, on other's inputs.
+    unwatched: outputs of the submission for the same, in a call that was not recorded.
     """
-    before, after = small.evidence.peak_bytes, large.evidence.peak_bytes
+    exact = answer(other, device)
+    wrong = [name for name, x in got.items() if not exact.judge(name, x).accepted]
+    if wrong:
+        names = " and ".join(tensor_name(name) for name in wrong)
+        check.outcome = "rejected"
+        check.lines = (
+            f"The numbers are right, but not by the kernels: {names} came out wrong when the same "
+            "kernels and PyTorch operations ran in a clean process on other numbers.",
+            "try: hand the inputs to your kernels and let them write the results; the host may "
+            "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists).")
+    elif unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
+        check.outcome = "rejected"
+        check.lines = (
+            "A call that was not recorded gave other bits than the kernels and operations of the "
+            "recorded one on the same numbers: it was not made by them.",
+            "try: do the same work in every call, whoever watches.")
+    return check
+
+
+def not_repeated(check: Check, error: SubmissionError) -> Check:
+    """Add to a right check: its plan could not be carried out."""
+    if error.outcome == "wrong":  # the plan holds what no kernel or PyTorch operation can do
+        check.outcome = "rejected"
+        check.lines = (f"The call could not be carried out again in a clean process: "
+                       f"{error.sentence}.",
+                       "try: do the work in @triton.jit kernels of this file, launched on tensors "
+                       "that PyTorch allocated in the call.")
+        return check
+    check.outcome, check.detail = error.outcome, error.detail
+    check.lines = (f"Carried out again in a clean process, on other numbers: {error.sentence}.",)
+    return check
+
+
+def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Check:
+    """Add to a right check: does the peak grow with N * N?  large has twice the length of small."""
+    before, after = small.plan.peak_bytes, large.plan.peak_bytes
     case = built.case
     # Half of one 16-bit score matrix at 2N: less than that is no N x N, however it grows.
     floor = (2 * case.N) * (2 * case.n_keys)
@@ -71,23 +98,14 @@ def judge_growth(check: Check, built: Built, small: Reply, large: Reply, held: i
     if after > floor and after > GROWTH_LIMIT * max(before, 1):
         said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
                 f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.")
-    elif large.evidence.kept_bytes > floor:
-        said = (f"The call used {large.evidence.kept_bytes / 2**20:.2f} MiB kept from earlier "
-                f"calls at N={2 * case.N}.")
-    elif held > driver_limit(case):
-        said = (f"The call took {held / 2**20:.0f} MiB of GPU memory at N={2 * case.N}, by the "
-                f"driver's count; {driver_limit(case) / 2**20:.0f} MiB are plenty without N x N.")
+    elif large.plan.kept_bytes > floor:
+        said = (f"The call used {large.plan.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
+                f"N={2 * case.N}.")
     if check.outcome == "pass" and said:
         check.outcome = "rejected"
         check.lines = (said,
                        "try: keep one tile of scores at a time; no tensor may be N x N.")
     return check
-
-
-def driver_limit(case) -> int:
-    """GPU memory a worker may take, its own context apart, where growth is asked."""
-    one = (case.HQ + case.HKV) * case.B * 2 * (case.N + case.n_keys) * case.D * 4
-    return DRIVER_BYTES + 8 * one
 
 
 def case_text(case) -> str:
@@ -161,29 +179,19 @@ def _is_stale(earlier: Answer, reply: Reply) -> bool:
                for name, x in reply.refilled.items())
 
 
-def _by_forbidden_means(check: Check, stage: Stage, built: Built, reply: Reply,
-                        exact: Answer) -> Check:
+def _by_forbidden_means(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
     """The numbers are right: were they made with the means the stage teaches?"""
-    seen = reply.evidence
-    lines = _tampered(seen) or _products(stage, built, seen) or _strange(seen)
+    lines = _products(stage, built, plan)
     if not lines and stage.needs_triton:
-        lines = (_no_launch(built, seen) or _arithmetic(stage, built, seen)
-                 or _without_kernels(exact, reply) or _device(seen))
+        lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
     if lines:
         check.outcome, check.lines = "rejected", tuple(lines)
     return check
 
 
-def _tampered(seen: Evidence) -> list[str]:
-    if not seen.patched:
-        return []
-    return [f"The file replaced parts of the grader that runs it: {', '.join(seen.patched[:4])}.",
-            "try: leave the process it runs in as it is."]
-
-
-def _products(stage: Stage, built: Built, seen: Evidence) -> list[str]:
-    forward = stage.forbidden(seen.torch_ops)
-    backward = stage.forbidden(seen.backward_torch_ops) if built.case.grads else []
+def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    forward = stage.forbidden(plan.operations)
+    backward = stage.forbidden(plan.backward_operations)
     if not forward and not backward:
         return []
     names = ", ".join((forward or backward)[:4])
@@ -195,72 +203,34 @@ def _products(stage: Stage, built: Built, seen: Evidence) -> list[str]:
             f"{'forward' if forward else 'backward'}.", "try: " + allowed]
 
 
-def _no_launch(built: Built, seen: Evidence) -> list[str]:
-    if seen.launches == 0:
+def _no_launch(built: Built, plan: Plan) -> list[str]:
+    if plan.launches == 0:
         return ["The numbers are right, but no Triton kernel ran.",
                 "try: launch your @triton.jit kernel: kernel[grid](...)."]
-    if built.case.grads and seen.backward_launches == 0:
+    if built.case.grads and plan.backward_launches == 0:
         return ["The gradients are right, but no Triton kernel ran in the backward.",
                 "try: launch your backward kernels from the Function's backward."]
+    if not plan.results_written:
+        return ["The numbers are right, but no Triton kernel wrote them.",
+                "try: return what your kernels stored, in every case."]
+    if plan.answers_kept:
+        return ["The same call launched other kernels when it was repeated: an answer was kept.",
+                "try: compute every call anew; keep no results."]
     return []
 
 
-def _arithmetic(stage: Stage, built: Built, seen: Evidence) -> list[str]:
+def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
     """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
     case = built.case
     size = sum(tensor.numel() for tensor in built.tensors.values())
     size += case.B * case.HQ * case.N * case.D if case.stage > 2 else 0
     limit = max(size * ARITHMETIC[stage.number == 2], ARITHMETIC_FLOOR)
-    for words, count in (("call", seen.arithmetic), ("backward", seen.backward_arithmetic)):
+    for words, count in (("call", plan.arithmetic), ("backward", plan.backward_arithmetic)):
         if count > limit:
             return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
                     f"{words}; preparing inputs and reducing results take at most {limit:,.0f}.",
                     "try: PyTorch may allocate, cast, pad and reduce; the work is the kernel's."]
     return []
-
-
-def _without_kernels(exact: Answer, reply: Reply) -> list[str]:
-    """Whether the answers stay right when every launch is switched off."""
-    if reply.ablated is None:
-        return []
-    groups = [("answer", reply.ablated),
-              ("gradients", {"d_" + name: x for name, x in reply.ablated_grads.items()})]
-    for words, tensors in groups:
-        if tensors and all(exact.judge(name, x).accepted for name, x in tensors.items()):
-            return [f"With every Triton kernel switched off the {words} came out right all the "
-                    "same: something else computes it.",
-                    "try: let the kernels write the results, from the inputs."]
-    return []
-
-
-def _strange(seen: Evidence) -> list[str]:
-    if not seen.strange:
-        return []
-    return [f"The call used {' and '.join(seen.strange[:2])}.",
-            "try: pass the inputs to your kernels and let them write into tensors that PyTorch "
-            "allocated in the call; no NumPy, no ctypes, no lists."]
-
-
-def _device(seen: Evidence) -> list[str]:
-    """What the GPU ran beside the file's own kernels and PyTorch's copies and casts."""
-    if not seen.device_kernels:  # not a GPU, or a PyTorch that does not record
-        return []
-    if seen.transferred > TRANSFERRED:
-        return [f"The call copied {seen.transferred:,} bytes between GPU and host.",
-                "try: leave inputs and results on the GPU; your kernels do the work there."]
-    launched = seen.launched()
-    if not launched & set(seen.device_kernels):
-        return ["The numbers are right, but no kernel of the file ran on the GPU.",
-                "try: launch your @triton.jit kernel: kernel[grid](...)."]
-    foreign = [name for name in seen.device_kernels
-               if name not in launched and not any(part in name for part in PLAIN_KERNELS)]
-    products = [name for name in seen.device_kernels
-                if name not in launched and any(part in name for part in LIBRARY_KERNELS)]
-    if not foreign and not products:
-        return []
-    name = (products or foreign)[0]
-    return [f"The numbers are right, but the GPU ran a kernel not of this file: {name[:120]}.",
-            "try: do the work in your own @triton.jit kernels."]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -51,6 +51,11 @@ def _cpu_for(value):
     return _CPU if is_cuda or (isinstance(value, str) and value.startswith("cuda")) else value
 
 
+def _uncompiled(function=None, **options):
+    """torch.compile, which would generate code for a GPU."""
+    return (lambda plain: plain) if function is None else function
+
+
 class _Nothing(contextlib.nullcontext):
     """`with torch.cuda.device(...)`: a class, because PyTorch asks isinstance of it."""
 
@@ -119,6 +124,7 @@ def install(capability: int) -> None:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     for name in METHODS:
         setattr(torch.Tensor, name, _on_cpu(getattr(torch.Tensor, name)))
+    torch.compile = _uncompiled
     torch.set_default_device = _on_cpu(torch.set_default_device)
     torch.Tensor.cuda = torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
     torch.Tensor.get_device = lambda self: 0

@@ -19,8 +19,8 @@ GIB = 1 << 30
 END_SECONDS = 8.0  # the keeper takes 5 at most, and then removes the folder
 HERE = Path(__file__).parent
 # Loaded by the worker from here, whatever else of the grader is hidden from it.
-WORKER_FILES = ("worker.py", "watch.py", "ledger.py", "bounds.py", "trace.py", "seal.py",
-                "explain.py", "compile_only.py", "pretend_gpu.py")
+WORKER_FILES = ("worker.py", "recorder.py", "replay.py", "bounds.py", "explain.py",
+                "compile_only.py", "pretend_gpu.py")
 AUTOMATIC_USER = "nobody"
 LENGTH = struct.Struct("!I")
 PASSED_ON = (
@@ -163,7 +163,6 @@ class Family:
 def worker_environment(device: str, interpret: bool) -> dict[str, str]:
     """What of the grader's own environment a worker gets, and how it is to run Triton."""
     environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    environment["KINETO_LOG_LEVEL"] = "99"  # or PyTorch's recorder writes into what is printed
     if interpret:
         environment["TRITON_INTERPRET"] = "1"
     if device == "cpu":

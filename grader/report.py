@@ -178,8 +178,8 @@ def _isolation(run: Run) -> str:
     held = [words for name, words in HELD.items() if loaded and all(name in c for c in loaded)]
     if not held:
         return OPEN
-    return (f"Isolation: the files ran {', '.join(held)}. How a right answer was made is observed "
-            "inside their own process, where a determined cheat may blur it.")
+    return (f"Isolation: the files ran {', '.join(held)}. Right answers were made once more from "
+            "their kernels alone, on other numbers, by a process without the file.")
 
 
 def _colour(outcome: str) -> str:

@@ -10,7 +10,6 @@ the request's nonce counts.  Where parent and worker share a user account this i
 mistakes, not against a determined cheat.
 """
 
-import ast
 import json
 import os
 import secrets
@@ -21,7 +20,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -29,24 +27,24 @@ import torch
 from grader.calls import (
     Call,
     CompiledKernel,
-    Evidence,
     OutputSpec,
     Reply,
     SubmissionError,
     TensorInput,
     pack,
 )
+from grader.plan import Plan
 from grader.processes import Confinement, Family, package_folders
 from grader.text import MAX_TEXT, Tail, escape
 from grader.worker import LENGTH, raw_bytes
 
-__all__ = ["Call", "CompiledKernel", "Evidence", "OutputSpec", "Reply", "Session",
+__all__ = ["Call", "CompiledKernel", "OutputSpec", "Reply", "Session",
            "SubmissionError", "TensorInput"]
 
 START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
 DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if that is why
 STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
-MAX_HEADER = 1 << 20
+MAX_HEADER = 16 << 20  # a plan of very many steps; far below what memory holds
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
 
 
@@ -112,10 +110,9 @@ class Session:
         grads = [(call.inputs[name].shape, call.inputs[name].storage.dtype) for name in call.grads]
         storages = [(t.storage.shape, t.storage.dtype) for t in call.inputs.values()]
         again = specs if call.refill is not None else []
-        ablated = specs + grads if call.by_kernels else []
         reply, blobs = self._request(
             {"op": "run", **header}, "case", tensors,
-            expect=specs * call.repeats + grads + again + specs + storages + ablated,
+            expect=specs * call.repeats + grads + again + specs + storages,
         )
         seconds = time.monotonic() - start
         blobs = iter(blobs)
@@ -130,11 +127,21 @@ class Session:
             refilled=named(names) if call.refill is not None else None,
             late=named(names),
             inputs_after=named(call.inputs),
-            ablated=named(names) if call.by_kernels else None,
-            ablated_grads=named(call.grads) if call.by_kernels else {},
-            evidence=self._evidence(reply.get("evidence")),
+            plan=self._plan(reply),
+            stdout=self.output.text(),
             seconds=seconds,
         )
+
+    def replay(self, call: Call, plan: Plan) -> dict[str, torch.Tensor]:
+        """Carry out, on the inputs of call, what plan says; in a worker that loaded no file.
+
+        -> outputs and, as "d_q", gradients.  Only plan's own steps are taken.
+        """
+        header, tensors = pack(call)
+        shapes = _results(call)
+        _, blobs = self._request({"op": "replay", "plan": plan.text, **header}, "case", tensors,
+                                 expect=list(shapes.values()))
+        return dict(zip(shapes, blobs, strict=True))
 
     def compile(self, call: Call) -> list[CompiledKernel]:
         """Compile what this call launches, for `compile_for`.  One entry a kernel variant."""
@@ -177,9 +184,7 @@ class Session:
 
     def kept(self, call: Call) -> tuple[int, dict[str, torch.Tensor]]:
         """One of the calls timed last, drawn by lot: its turn, and what it answered."""
-        shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
-        shapes |= {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
-                   for name in call.grads}
+        shapes = _results(call)
         _, blobs = self._request({"op": "kept"}, "case", expect=list(shapes.values()))
         return self.kept_turn, dict(zip(shapes, blobs, strict=True))
 
@@ -237,7 +242,7 @@ class Session:
             )) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
-        except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError,
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
                 MemoryError) as error:
             raise self._broken(error) from None
         self._drain()
@@ -259,7 +264,7 @@ class Session:
                 raise ValueError(f"want a header of at most {MAX_HEADER} bytes; got {size}")
             text = bytearray(size)
             self._receive(memoryview(text), deadline)
-            header = ast.literal_eval(text.decode())
+            header = json.loads(text)
             if header["nonce"] != nonce:
                 raise ValueError("a reply to no request")
             if "phase" not in header:
@@ -364,20 +369,25 @@ class Session:
         self._drain()
         return self.output.text()[-MAX_TEXT:]
 
-    def _evidence(self, seen) -> Evidence:
+    def _plan(self, reply: dict) -> Plan:
         """The worker's account of a call, or the end of the worker if it is no such account."""
         try:
-            return Evidence(**{
-                item.name: _number(seen[item.name]) if item.type is int else _names(seen[item.name])
-                for item in fields(Evidence) if item.name != "stdout"
-            }, stdout=self.output.text())
-        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            return Plan(reply["plan"])
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError,
+                RecursionError, MemoryError) as error:
             raise self._broken(error) from None
 
     def _broken(self, error: Exception) -> SubmissionError:
         return self._lost(SubmissionError(
             "crashed", "the file under test broke the channel to the grader",
             detail=escape(str(error))[:MAX_TEXT], fatal=True))
+
+
+def _results(call: Call) -> dict[str, tuple]:
+    """Shape and dtype of every output and gradient."""
+    shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
+    return shapes | {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
+                     for name in call.grads}
 
 
 def _pack_request(header: dict) -> bytes:
@@ -389,9 +399,3 @@ def _number(value) -> int:
     if type(value) is not int or not 0 <= value < 1 << 60:
         raise ValueError(f"want a count; got {str(value)[:100]}")
     return value
-
-
-def _names(value) -> tuple[str, ...]:
-    if type(value) is not list or not all(type(name) is str for name in value):
-        raise ValueError(f"want a list of names; got {str(value)[:100]}")
-    return tuple(escape(name)[:200] for name in value[:100])

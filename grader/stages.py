@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from grader.cases import Case
+from grader.plan import allowed
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 
@@ -35,14 +36,17 @@ class Stage:
         return ("q", "k", "v") if self.number >= 8 else ()
 
     def forbidden(self, operations: tuple[str, ...]) -> list[str]:
-        """Which of the PyTorch operations a worker saw a right answer may not be made of.
+        """Which of these PyTorch operations a right answer may not be made of.
 
-        From stage 2 on that is every product, softmax and attention; in stage 1 only whole
-        attentions, for its products are PyTorch's.
+        From stage 2 on that is all but allocating, moving, computing one by one and reducing; in
+        stage 1 only whole attentions, for its products are PyTorch's.
         """
         if self.needs_triton:
-            return sorted(operations)
-        return sorted(name for name in operations if "attention" in name)
+            found = {name for name in operations if not allowed(name)}
+        else:
+            found = {name for name in operations
+                     if "attention" in name or not name.startswith("aten::")}
+        return sorted({name.removeprefix("aten::").partition(".")[0] for name in found})
 
 
 # The assignment's own shapes, for a GPU: (HQ, HKV, N, D).  The interpreter gets short ones.

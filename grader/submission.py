@@ -198,3 +198,13 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
             others = [item for item in node.body if not isinstance(item, ast.FunctionDef)]
             return _is_blank_body(others) and all(_is_blank_body(item.body) for item in methods)
     return False
+
+
+def foreign_texts(source: bytes, texts: list[tuple[str, str]]) -> list[str]:
+    """Names of the functions whose text is not in the file.  texts: (name, dedented text)."""
+    there = _without_indentation(_decode(source))
+    return [name for name, text in texts if not text or _without_indentation(text) not in there]
+
+
+def _without_indentation(text: str) -> str:
+    return "\n".join(line.strip() for line in text.strip().splitlines())

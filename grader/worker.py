@@ -6,15 +6,13 @@ and the parent judges them.  Importing this module has no side effects; the pare
 from here.
 
 A frame is a 4-byte length, a header of that length, then raw tensor bytes.  Their number and sizes
-are never read from the frame: both sides know them from the request.  A request's header is JSON, a
-reply's the repr() of a dict of plain values.
+are never read from the frame: both sides know them from the request.  Headers are JSON.
 
     request   {"nonce", "op": the name of one of Worker's operations, ...}
     reply     {"nonce", "ok": true, ...} + bytes, or {"nonce", "ok": false, "outcome", "sentence",
               "detail", "line", "fatal"}; before it any number of {"nonce", "phase": "compile"}
 """
 
-import _socket
 import importlib.util
 import inspect
 import json
@@ -28,10 +26,7 @@ from pathlib import Path
 import torch
 
 LENGTH = struct.Struct("!I")
-# Bound before a submission could replace them.  repr() and the socket's own sendall are C: what
-# leaves this process passes through nothing that Python code could have put in their place.
-_repr, _loads, _empty = repr, json.loads, torch.empty
-_sendall = _socket.socket.sendall
+_empty = torch.empty
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,
@@ -57,7 +52,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def pack_header(header: dict) -> bytes:  # of a reply
-    text = _repr(header).encode()
+    text = json.dumps(header).encode()
     return LENGTH.pack(len(text)) + text
 
 
@@ -85,14 +80,14 @@ class Channel:
         self.receive_into(memoryview(length))
         text = bytearray(LENGTH.unpack(length)[0])
         self.receive_into(memoryview(text))
-        header = _loads(text)
+        header = json.loads(text)
         self.nonce = header["nonce"]
         return header
 
     def send(self, header: dict, tensors=()) -> None:
-        _sendall(self.socket, pack_header({"nonce": self.nonce, **header}))
+        self.socket.sendall(pack_header({"nonce": self.nonce, **header}))
         for tensor in tensors:
-            _sendall(self.socket, raw_bytes(tensor))
+            self.socket.sendall(raw_bytes(tensor))
 
 
 def _sibling(name: str):
@@ -117,9 +112,8 @@ class Worker:
         self.function = None
         self.name = ""
         self.prepared: dict = {}
-        self.watch = _sibling("watch")
-        self.ledger = _sibling("ledger")
-        self.trace = _sibling("trace")
+        self.recorder = _sibling("recorder")
+        self.replaying = None  # the Replay under way
         self.explain = _sibling("explain")
         self.compiler = None
         if config["compile_for"]:
@@ -133,31 +127,24 @@ class Worker:
             _sibling("pretend_gpu").install(config["compile_for"] or 90)
         if not self.on_cuda and self.compiler is None:
             _sibling("bounds").install(self._extents)
-        guarded = self.watch.install(lambda phase: self.channel.send({"phase": phase}))
-        self.seal = _sibling("seal").Seal([
-            sys.modules[__name__], Worker, Channel, self.watch, self.watch.Watch, self.ledger,
-            self.ledger.Ledger, self.trace, self.trace.Trace, torch._C._autograd._KinetoEvent,
-            json, json.JSONEncoder, struct, socket.socket, *guarded])
+        self.recorder.install(lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:
-        """Of the tensors a kernel may touch; none where no ledger is kept."""
-        watch = self.watch._current
-        return self.ledger.extents() if watch is not None and watch.ledger else []
+        """Of the tensors a kernel may touch; none where nobody knows them."""
+        known = self.replaying or self.recorder._current
+        return [] if known is None else known.extents()
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""
         operations = {operation.__name__: operation for operation in (
-            self.load, self.run, self.prepare, self.arrange, self.time, self.kept, self.memory,
-            self.compile)}
-        send, broken = self.channel.send, self.seal.broken  # not to be looked up again
+            self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
+            self.memory, self.compile)}
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
             try:
                 header, blobs = operations[request["op"]](request, *tensors)
                 reply = {"ok": True, **header}
-                if "evidence" in reply:
-                    reply["evidence"]["patched"] = broken()
             except Failure as failure:
                 reply, blobs = {"ok": False, "outcome": failure.outcome, "detail": "",
                                 "sentence": failure.sentence, "line": None, "fatal": False}, ()
@@ -165,7 +152,7 @@ class Worker:
                 where = "while being imported" if request["op"] == "load" else "when it was called"
                 reply, blobs = self.explain.explain(error, self.path, where), ()
                 reply["ok"] = False
-            send(reply, blobs)
+            self.channel.send(reply, blobs)
             if reply.get("fatal"):  # a CUDA context does not survive an illegal address
                 os._exit(1)
 
@@ -191,10 +178,7 @@ class Worker:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         sys.argv = [self.path]
-        # What PyTorch makes now, and a kernel reads later, is known to the ledger then.
-        ledger = None if self.on_cuda else self.ledger.Ledger(importing=True)
-        with self.watch.Watch([], self.on_cuda, ledger, importing=True):
-            spec.loader.exec_module(module)
+        spec.loader.exec_module(module)
         found = getattr(module, entry, None)
         if found is None:
             raise Failure("crashed", f"{Path(self.path).name} defines no {entry}")
@@ -214,76 +198,63 @@ class Worker:
         return {}, ()
 
     def run(self, request: dict, storages: dict, douts: dict, refill: dict | None = None):
-        """Call the entry point, fetch everything, and report what was seen on the way."""
+        """Call the entry point, fetch everything, and write down how the first call did it."""
         inputs, on_device = self._place(request["inputs"], storages, request["grads"])
         upstream, sent = self._place(request["douts"], douts, ())
-        by_kernels = request["by_kernels"]
-        known = [*on_device.values(), *sent.values()]
-        answers, grads, evidence = [], [], {}
-        kept = None
-        for repeat in range(request["repeats"]):
-            watch = self._watch(known, by_kernels)
-            with watch:
+        answers, gradients, recorders, kept = [], [], [], []
+        for _ in range(request["repeats"]):
+            recorders.append(self._recorder(on_device, sent))
+            with recorders[-1]:
                 outputs = self._call(request, inputs)
-                watch.returns(outputs)
-                self.synchronize()
             answers += self._fetch(outputs)
-            if repeat == 0:
-                kept, gradients = outputs, []
-                if request["grads"]:
-                    watch.backward = True
-                    with watch:
-                        gradients = self._gradients(request, inputs, outputs, upstream)
-                        watch.returns(gradients)
-                        self.synchronize()
-                    grads = self._fetch(gradients)
-                evidence = watch.evidence([*outputs, *gradients])
-            elif watch.kernels != set(evidence["kernels"]) and not request["grads"]:
-                evidence["strange"].append("other kernels for inputs it had seen before")
+            kept = kept or outputs
+        first, *again = recorders
+        if request["grads"]:
+            first.begin_backward()
+            with first:
+                gradients = self._gradients(request, inputs, kept, upstream)
+        grads = self._fetch(gradients)
+        plan = json.dumps(first.plan(kept, gradients, again))
         after = self._fetch(on_device.values())
-        ablated = self._ablated(request, inputs, upstream, known) if by_kernels else []
         refilled = []
         if refill is not None:
             with torch.no_grad():
                 for name, storage in refill.items():
                     _plain_copy(on_device[name], storage)
-            with self._watch(known, by_kernels):
-                outputs = self._call(request, inputs)
-            refilled = self._fetch(outputs)
+            # Not recorded: a file that looks whether it is watched finds that it is not.
+            refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS)
-        late = self._fetch(kept)
-        return {"evidence": evidence}, answers + grads + refilled + late + after + ablated
+        return {"plan": plan}, answers + grads + refilled + self._fetch(kept) + after
 
-    def _watch(self, known, by_kernels: bool):
-        # A stage in PyTorch makes so many operations that their record would fill the memory.
-        traces = [self.trace.Trace(self.on_cuda) for _ in range(2 * by_kernels)]
-        ledger = self.ledger.Ledger(known) if by_kernels and not self.on_cuda else None
-        return self.watch.Watch(known, self.on_cuda, ledger, traces, self.trace.mark)
+    def _recorder(self, on_device: dict, sent: dict):
+        named = on_device | {"d_" + name: storage for name, storage in sent.items()}
+        return self.recorder.Recorder(named, self.on_cuda)
 
-    def _ablated(self, request, inputs, upstream, known) -> list[torch.Tensor]:
-        """The outputs without any kernel, and the gradients without any in the backward.
-
-        NaN stands for what could not be had; an honest function has nothing else to give.
-        """
-        results = []
-        for part in ("outputs", "gradients") if request["grads"] else ("outputs",):
-            watch = self._watch(known, False)
-            try:
-                watch.ablated = part == "outputs"
-                with watch:
-                    found = self._call(request, inputs)
-                if part == "gradients":
-                    watch.ablated = watch.backward = True
-                    with watch:
-                        found = self._gradients(request, inputs, found, upstream)
-                results += self._fetch(found)
-            except BaseException:  # noqa: B036 -- whatever it raises, there is no answer
-                shapes = [(spec["shape"], DTYPES[spec["dtype"]]) for spec in request["outputs"]]
-                if part == "gradients":
-                    shapes = [(inputs[name].shape, inputs[name].dtype) for name in request["grads"]]
-                results += [torch.full(tuple(shape), float("nan")).to(dtype)
-                            for shape, dtype in shapes]
-        return results
+    def replay(self, request: dict, storages: dict, douts: dict):
+        """Carry out a plan that another process made of a call like this, on these inputs."""
+        module = _sibling("replay")
+        inputs, on_device = self._place(request["inputs"], storages, ())
+        _, sent = self._place(request["douts"], douts, ())
+        named = on_device | {"d_" + name: storage for name, storage in sent.items()}
+        try:
+            with torch.no_grad():
+                self.replaying = module.Replay(json.loads(request["plan"]), named, self.device,
+                                               os.getcwd(), not self.on_cuda)
+                results = self.replaying.run()
+            names = [spec["name"] for spec in request["outputs"]]
+            if len(results) != len(names) + len(request["grads"]):
+                raise Failure("wrong", "want a plan of all outputs and gradients; got another")
+            for result, spec in zip(results, request["outputs"], strict=False):
+                self._check_one(result, spec)
+            for result, name in zip(results[len(names):], request["grads"], strict=True):
+                source = inputs[name]
+                self._check_one(result, {"name": f"d{name}", "shape": source.shape,
+                                         "dtype": dtype_name(source.dtype)})
+            return {}, self._fetch(results)
+        except module.Unrepeatable as error:
+            raise Failure("wrong", str(error)) from None
+        finally:
+            self.replaying = None
 
     def prepare(self, request: dict, storages: dict, douts: dict):
         """Place the inputs and make one call, so that what follows compiles nothing."""
@@ -324,13 +295,14 @@ class Worker:
     def memory(self, request: dict):
         """Peak bytes of one call above what was live before it, outputs included."""
         self.synchronize()
-        watch = self.watch.Watch(self.prepared["inputs"].values(), self.on_cuda)
-        if self.on_cuda:
-            torch.cuda.empty_cache()  # the parent asks the driver, who counts what is only cached
-        with watch.only_memory():
-            self._once(self.prepared["inputs"])
-            self.synchronize()
-        return {"peak_bytes": watch.peak()}, ()
+        if not self.on_cuda:
+            raise Failure("crashed", "memory is measured on a GPU only")
+        torch.cuda.empty_cache()  # the parent asks the driver, who counts what is only cached
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        self._once(self.prepared["inputs"])
+        self.synchronize()
+        return {"peak_bytes": torch.cuda.max_memory_allocated() - before}, ()
 
     def compile(self, request: dict, storages: dict, douts: dict):
         """Compile what one call launches.  Nothing runs, so nothing is fetched."""

@@ -1,10 +1,12 @@
 """What the tests of the sandbox share: a session on a small submission, and a call of it."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from grader.plan import Plan
 from grader.sandbox import STEP, Call, OutputSpec, Session, SubmissionError, TensorInput
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
@@ -46,3 +48,21 @@ def error_of(session, entry, call=None, attribute=None) -> SubmissionError:
         run(session, entry, call, attribute)
     assert not caught.value.fatal
     return caught.value
+
+
+def plan(launches=1, backward_launches=1, operations=(), backward_operations=(), scratch=0,
+         kept=0, again=()) -> Plan:
+    """A plan of so many launches and operations that write the one output, with some memory."""
+    result = {"tensor": [0, 0, [4], [1], "float32"]}
+    memory = {"tensor": [1, 0, [scratch], [1], "uint8"]}
+    launch = ["launch", 0, [1], {"y": result, "x": memory}, {}]
+
+    def steps(count, names):
+        return [launch] * count + [["op", name, [result], {"dict": []}, [result]] for name in names]
+
+    forward = steps(launches, operations)
+    return Plan(json.dumps({
+        "storages": [{"bytes": 16}, {"bytes": scratch}, {"bytes": kept, "kept": None}],
+        "functions": [{"name": "kernel", "line": 3, "text": "def kernel(): pass", "kind": "jit"}],
+        "steps": forward + steps(backward_launches, backward_operations),
+        "backward": len(forward), "outputs": [result], "gradients": [], "again": list(again)}))

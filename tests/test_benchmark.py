@@ -4,6 +4,7 @@ import io
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from grader import benchmark
 from grader.benchmark import Row
@@ -63,7 +64,7 @@ def test_a_backward_benchmark_says_what_it_times():
 def test_without_a_gpu_timing_is_skipped_in_words():
     stream = io.StringIO()
     options = SimpleNamespace(device="cpu")
-    assert benchmark.run(STAGES[3], options, b"", Reporter(stream)) == (None, None)
+    assert benchmark.run(STAGES[3], options, None, None, Reporter(stream)) == (None, None)
     assert stream.getvalue() == "timing skipped: no GPU\n"
 
 
@@ -80,3 +81,15 @@ def test_timed_calls_have_storages_to_go_on_in():
         new = longer.inputs[name]
         assert new.storage.numel() - old.storage.numel() >= most
         assert (new.view() == old.view()).all()
+
+
+def test_the_inputs_of_a_timed_call_are_those_that_far_into_the_storages():
+    built = benchmark.build(Case(3, "standard", 64), 0)
+    call = benchmark._lengthened(built.call)
+    third = benchmark._of_turn(built, call, 3)
+    start = 3 * benchmark.STEP
+    for name, old in built.call.inputs.items():
+        want = call.inputs[name].storage[start:start + old.storage.numel()].view(old.shape)
+        assert third.call.inputs[name].storage.numel() == old.storage.numel()
+        assert torch.equal(third.call.inputs[name].view(), want)
+        assert torch.equal(third.tensors[name], want)

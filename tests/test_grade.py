@@ -8,13 +8,15 @@ import torch
 from grader import correctness, grade
 from grader.grade import Options, grade_stage
 from grader.report import Reporter
-from grader.sandbox import Evidence, Reply, SubmissionError
+from grader.sandbox import Reply, SubmissionError
 from grader.stages import STAGES
+from tests.sessions import plan
 
 torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
 
 STAGE = STAGES[1]
-SEEN = Evidence(1, 1, (), (), 0, "")
+SEEN = plan()
+KERNEL = "def kernel(): pass\n"  # the text of SEEN's kernel
 
 
 class Honest:
@@ -22,9 +24,10 @@ class Honest:
 
     started = 0
     confined = ()
+    gone = False
 
     def __init__(self, *args, **kwargs):
-        type(self).started += 1
+        pass
 
     def __enter__(self):
         return self
@@ -36,7 +39,7 @@ class Honest:
         pass
 
     def load(self, *args):
-        pass
+        type(self).started += 1
 
     def run(self, call):
         options = {"q": None, "k": None, "v": None}
@@ -47,7 +50,13 @@ class Honest:
             again = correctness.tiled_attention(*(call.refill[n].view() for n in options),
                                                 is_causal=call.args[3])
         return Reply([got] * call.repeats, {}, again, got,
-                     {n: t.storage for n, t in call.inputs.items()}, SEEN, 0.0)
+                     {n: t.storage for n, t in call.inputs.items()}, SEEN, "", 0.0)
+
+    def replay(self, call, plan):
+        return Honest.run(self, call).outputs[0]
+
+    def close(self):
+        pass
 
 
 @pytest.fixture
@@ -61,7 +70,7 @@ def graded(tmp_path, monkeypatch):
             **options):
         monkeypatch.setattr(grade, "Session", session)
         session.started = 0
-        (tmp_path / "problem_1.py").write_text(source, "utf-8")
+        (tmp_path / "problem_1.py").write_text(KERNEL + source, "utf-8")
         settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **options)
         return grade_stage(stage, settings, Reporter(io.StringIO()))
 
@@ -118,7 +127,7 @@ def test_rejected_costs_every_point(graded):
     class Cheat(Honest):
         def run(self, call):
             reply = super().run(call)
-            reply.evidence = Evidence(1, 1, ("scaled_dot_product_attention",), (), 0, "")
+            reply.plan = plan(operations=("aten::scaled_dot_product_attention",))
             return reply
 
     result = graded(Cheat)

@@ -7,14 +7,11 @@ import torch
 
 from grader import cases, correctness, judge
 from grader.cases import Case
-from grader.sandbox import Evidence, Reply
+from grader.sandbox import Reply, SubmissionError
 from grader.stages import STAGES
+from tests.sessions import plan
 
 torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
-
-SEEN = Evidence(launches=1, backward_launches=1, torch_ops=(), backward_torch_ops=(),
-                peak_bytes=0, stdout="")
-
 
 def answered(case: Case, **seen):
     """A case and the reply of a right submission."""
@@ -31,7 +28,7 @@ def answered(case: Case, **seen):
         {name: exact["d_" + name] for name in case.grads}, refilled,
         {name: x.clone() for name, x in outputs.items()},
         {name: t.storage.clone() for name, t in built.call.inputs.items()},
-        replace(SEEN, **seen), 0.1)
+        plan(**seen), "", 0.1)
     return built, reply
 
 
@@ -96,7 +93,9 @@ def test_a_refilled_call_that_is_merely_wrong_is_wrong():
 
 def test_right_numbers_without_a_kernel_are_rejected():
     assert verdict(*answered(PLAIN, launches=0)).outcome == "rejected"
-    assert verdict(*answered(PLAIN, torch_ops=("bmm",))).outcome == "rejected"
+    assert verdict(*answered(PLAIN, operations=("aten::bmm",))).outcome == "rejected"
+    assert verdict(*answered(PLAIN, operations=("mkldnn::_linear_pointwise",))).outcome == \
+        "rejected"
 
 
 def test_wrong_numbers_without_a_kernel_are_wrong():
@@ -107,15 +106,17 @@ def test_wrong_numbers_without_a_kernel_are_wrong():
 
 def test_stage_one_may_multiply_but_not_call_pytorchs_attention():
     case = Case(1, "robust", 40)
-    assert verdict(*answered(case, launches=0, torch_ops=("bmm", "_softmax"))).outcome == "pass"
-    check = verdict(*answered(case, torch_ops=("_scaled_dot_product_flash_attention_for_cpu",)))
+    products = ("aten::bmm", "aten::_softmax")
+    assert verdict(*answered(case, launches=0, operations=products)).outcome == "pass"
+    whole = ("aten::_scaled_dot_product_flash_attention_for_cpu",)
+    check = verdict(*answered(case, operations=whole))
     assert check.outcome == "rejected"
 
 
 def test_gradients_need_a_kernel_in_the_backward():
     case = Case(8, "robust", 40, is_causal=True, grads=("q", "k", "v"))
     assert verdict(*answered(case, backward_launches=0)).outcome == "rejected"
-    assert verdict(*answered(case, backward_torch_ops=("bmm",))).outcome == "rejected"
+    assert verdict(*answered(case, backward_operations=("aten::bmm",))).outcome == "rejected"
 
 
 @pytest.mark.parametrize("small, large, outcome", [
@@ -125,8 +126,54 @@ def test_gradients_need_a_kernel_in_the_backward():
 ])
 def test_memory_that_grows_with_n_squared_is_rejected(small, large, outcome):
     case = Case(3, "robust", 128, growth=True)
-    built, reply = answered(case)
-    reply.evidence.peak_bytes = small
-    bigger = replace(reply, evidence=replace(SEEN, peak_bytes=large))
+    built, reply = answered(case, scratch=small)
+    bigger = replace(reply, plan=plan(scratch=large))
     check = judge.judge_growth(verdict(built, reply), built, reply, bigger)
     assert check.outcome == outcome
+
+
+def test_memory_kept_from_earlier_calls_is_rejected():
+    built, reply = answered(Case(3, "robust", 128, growth=True))
+    bigger = replace(reply, plan=plan(kept=1 << 20))
+    check = judge.judge_growth(verdict(built, reply), built, reply, bigger)
+    assert check.outcome == "rejected" and "kept from earlier calls" in check.lines[0]
+
+
+def test_allocating_casting_and_a_little_arithmetic_are_pytorchs():
+    operations = ("aten::empty.memory_format", "aten::_to_copy", "aten::mul.Tensor",
+                  "aten::sum.dim_IntList", "aten::copy_")
+    assert verdict(*answered(PLAIN, operations=operations)).outcome == "pass"
+    check = verdict(*answered(PLAIN, operations=("aten::mul.Tensor",) * 1000))
+    assert check.outcome == "rejected" and "PyTorch computed" in check.lines[0]
+
+
+def test_a_call_that_launches_nothing_when_repeated_kept_its_answer():
+    check = verdict(*answered(PLAIN, again=(0,)))
+    assert check.outcome == "rejected" and "an answer was kept" in check.lines[0]
+
+
+# ------------------------------------------------- carried out again, on other numbers
+def repeated(wrong=()):
+    built, reply = answered(PLAIN)
+    other = cases.other_numbers(PLAIN, 0)
+    got = {"o": correctness.answer(other, "cpu").tiled["o"]}
+    got |= {name: got[name] * 1.04 for name in wrong}
+    return judge.judge_repeated(verdict(built, reply), other, got, "cpu")
+
+
+def test_a_plan_that_is_right_on_other_numbers_changes_nothing():
+    assert repeated().outcome == "pass"
+
+
+def test_a_plan_that_is_wrong_on_other_numbers_was_not_how_it_was_made():
+    check = repeated(wrong=("o",))
+    assert check.outcome == "rejected" and "not by the kernels" in check.lines[0]
+
+
+@pytest.mark.parametrize("said, outcome", [("wrong", "rejected"), ("crashed", "crashed"),
+                                           ("timeout", "timeout"),
+                                           ("grader_fault", "grader_fault")])
+def test_a_plan_that_cannot_be_carried_out_says_why(said, outcome):
+    built, reply = answered(PLAIN)
+    check = judge.not_repeated(verdict(built, reply), SubmissionError(said, "it uses numpy"))
+    assert check.outcome == outcome and "it uses numpy" in check.lines[0]

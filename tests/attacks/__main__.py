@@ -35,7 +35,7 @@ def main() -> int:
               and (not arguments.stage or attack.stage in arguments.stage)]
     chosen = [attack for kind in KINDS
               for attack in [one for one in chosen if one.kind == kind][::arguments.every]]
-    jobs = [(attack, arguments.device, seed, arguments.whole, arguments.jobs == 1)
+    jobs = [(attack, arguments.device, seed, arguments.whole)
             for attack in chosen
             for seed in range(arguments.seeds if attack.kind == "honest" else 1)]
     bad, counts, rows, start = 0, {}, [], time.monotonic()

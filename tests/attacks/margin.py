@@ -23,7 +23,7 @@ def measure(job) -> tuple[Attack, str, dict[str, float]]:
 
     torch.set_num_threads(1)
     attack, device, seed = job
-    outcome = run(attack, device, seed, shares_gpu=True, stop_early=False)
+    outcome = run(attack, device, seed, stop_early=False)
     found = {}
     for check in outcome.result.checks:
         ratios = [max(e["fro"] / e["fro_limit"], e["row"] / e["row_limit"])

@@ -37,16 +37,15 @@ class Outcome:
 
 
 def run_job(job) -> tuple[Attack, int, Outcome]:
-    """For a pool of processes: (attack, device, seed, through the command line, alone)."""
+    """For a pool of processes: (attack, device, seed, through the command line)."""
     torch.set_num_threads(1)  # entries run side by side
-    attack, device, seed, whole, alone = job
+    attack, device, seed, whole = job
     if whole and attack.kind == "destructive":
         return attack, seed, run_command(attack, device, seed)
-    return attack, seed, run(attack, device, seed, not alone)
+    return attack, seed, run(attack, device, seed)
 
 
-def run(attack: Attack, device: str, seed: int, shares_gpu: bool = False,
-        stop_early: bool = True) -> Outcome:
+def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outcome:
     """Grade it here, up to the first case that does not pass, and look for what it left."""
     option = dict(zip(attack.options[::2], attack.options[1::2], strict=True))
     timeout = float(option.get("--timeout", 20.0 if attack.kind == "destructive" else 60.0))
@@ -59,7 +58,6 @@ def run(attack: Attack, device: str, seed: int, shares_gpu: bool = False,
         report = io.StringIO()
         options = grade.Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=False,
-            shares_gpu=shares_gpu,
             stop_early=stop_early and attack.outcomes != ("pass",),
             quick=attack.quick,
             confinement=grade.confinement(folder, memory_gib=float(option.get("--memory", 8.0))))

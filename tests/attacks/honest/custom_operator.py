@@ -1,7 +1,6 @@
 """Stage 6 as a torch.library.custom_op, with @triton.heuristics and a while loop in the kernel."""
 # stage: 6
 # outcome: pass
-# device: cpu
 import torch
 import triton
 import triton.language as tl

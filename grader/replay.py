@@ -1,0 +1,386 @@
+"""Carries out a plan of recorder.py in a process that never saw the submission run.
+
+Only the text of its kernels comes here, and only what Triton's language can say: vet() refuses the
+rest, since the interpreter would run any Python.  Loaded by worker.py by path; imports nothing of
+the grader.
+"""
+
+import ast
+import base64
+import builtins
+import inspect
+import itertools
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+BUILTINS = {"range", "min", "max", "abs", "len", "int", "float", "bool", "tuple", "isinstance",
+            "print", "sum", "str", "slice", "zip", "enumerate", "list"}
+MODULES = ("triton.language", "triton.experimental.gluon.language")  # and what they hold
+REFUSED = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.ClassDef, ast.Try, ast.With,
+           ast.AsyncFunctionDef, ast.AsyncWith, ast.AsyncFor, ast.Await, ast.Yield, ast.YieldFrom,
+           ast.Delete)
+KINDS = {"tensor", "address", "tuple", "dict", "torch", "device", "constexpr", "tl", "function",
+         "descriptor", "reinterpret", "constants", "module", "from"}
+OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug",
+           "launch_cooperative_grid", "launch_pdl", "sanitize_overflow", "enable_reflect_ftz",
+           "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer"}
+PLAIN_HELPERS = {"cdiv", "next_power_of_2"}  # of the package triton itself
+
+
+class Unrepeatable(Exception):
+    """Why a plan cannot be carried out, in words for the student."""
+
+
+class Replay:
+    """One plan, on inputs of the caller's.
+
+    plan: of recorder.py.  storages: name -> 1-D tensor on the device, for the plan's inputs.
+    folder: where the kernels' text is written, for Triton reads it from a file.
+    """
+
+    def __init__(self, plan: dict, storages: dict[str, torch.Tensor], device: str, folder: str,
+                 interpreted: bool):
+        self.plan, self.device = plan, device
+        self.folder, self.interpreted = Path(folder), interpreted
+        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.last_use = _last_uses(plan)
+        self.functions: dict[int, object] = {}
+        for number, about in enumerate(plan["storages"]):
+            if "input" in about:
+                self.storages[number] = storages[about["input"]].untyped_storage()
+        self._keep()
+
+    def run(self) -> list[torch.Tensor]:
+        """Take every step.  -> the outputs and the gradients."""
+        if self.plan["functions"] and not self.interpreted:
+            import triton
+
+            triton.set_allocator(_allocate)
+        for at, step in enumerate(self.plan["steps"]):
+            if step[0] == "op":
+                self._operation(*step[1:])
+            else:
+                self._launch(*step[1:])
+            for number in self.last_use.get(at, ()):
+                self.storages.pop(number, None)
+        return [self.decode(one) for one in self.plan["outputs"] + self.plan["gradients"]]
+
+    def extents(self) -> list[tuple[int, int]]:
+        """First byte and end of every storage there is now."""
+        return [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in self.storages.values()]
+
+    def _keep(self) -> None:
+        """Make the storages that are older than the call; addresses in them are put right."""
+        kept = {n: about for n, about in enumerate(self.plan["storages"]) if "kept" in about}
+        for number, about in kept.items():
+            there = torch.full((about["bytes"],), 255, dtype=torch.uint8)  # NaN in every float
+            if about["kept"] is not None:
+                there = torch.frombuffer(bytearray(base64.b64decode(about["kept"])),
+                                         dtype=torch.uint8) if about["bytes"] else there
+            self.storages[number] = there.to(self.device, copy=True).untyped_storage()
+        for number, about in kept.items():
+            for at, other, byte in about.get("moved", ()):
+                target = self._view([number, at // 8, [], [], "int64"])
+                target.fill_(self._at(other, byte))
+
+    # ----------------------------------------------------------------- values
+    def decode(self, value):
+        """What an encoded value stands for here."""
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, what),) = value.items()
+        if kind == "other":
+            raise Unrepeatable(f"it passed a {what} on, which is neither a tensor nor a number")
+        if kind not in KINDS:
+            raise Unrepeatable(f"it holds a value of no known kind, {kind}")
+        return getattr(self, "_" + kind)(what)
+
+    def _tensor(self, what) -> torch.Tensor:
+        return self._view(what)
+
+    def _view(self, what) -> torch.Tensor:
+        number, offset, shape, stride, dtype = what
+        storage = self.storages.get(number)
+        if storage is None:
+            raise Unrepeatable("it used memory that no step before had made")
+        empty = torch.empty(0, dtype=getattr(torch, dtype), device=storage.device)
+        return empty.set_(storage, offset, shape, stride)
+
+    def _at(self, number: int, byte: int) -> int:
+        if number not in self.storages:
+            raise Unrepeatable("it used the address of a tensor that is gone")
+        return self.storages[number].data_ptr() + byte
+
+    def _tuple(self, what):
+        return tuple(self.decode(item) for item in what)
+
+    def _dict(self, what):
+        return {key: self.decode(item) for key, item in what}
+
+    def _torch(self, what):
+        found = getattr(torch, what)
+        if not isinstance(found, torch.dtype | torch.memory_format | torch.layout):
+            raise Unrepeatable(f"it passed torch.{what} on")
+        return found
+
+    def _device(self, what):
+        return torch.device(self.device if what == "cuda" else what)
+
+    def _address(self, what):
+        return self._at(*what)
+
+    def _constexpr(self, what):
+        import triton.language as tl
+
+        return tl.constexpr(self.decode(what))
+
+    def _tl(self, what):
+        import triton.language as tl
+
+        return next(value for value in vars(tl).values()
+                    if isinstance(value, tl.dtype) and value.name == what)
+
+    def _function(self, number: int):
+        if number not in self.functions:
+            self._build(number)
+        return self.functions[number]
+
+    def _descriptor(self, what):
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(**{name: self.decode(item) for name, item in what})
+
+    def _reinterpret(self, what):
+        import triton
+
+        return triton.reinterpret(*map(self.decode, what))
+
+    def _constants(self, what):
+        return type("constants", (), {name: self.decode(item) for name, item in what})
+
+    def _module(self, name: str):
+        if name in ("triton", "math") or name.startswith(MODULES):
+            __import__(name)
+            return sys.modules[name]
+        raise Unrepeatable(f"a kernel uses the module {name}")
+
+    def _from(self, what):
+        module, name = what
+        if not module.startswith("triton."):
+            raise Unrepeatable(f"a kernel uses {module}.{name}")
+        __import__(module)
+        found = getattr(sys.modules[module], name, None)
+        if not _is_language(found):
+            raise Unrepeatable(f"a kernel uses {module}.{name}")
+        return found
+
+    # ------------------------------------------------------------------ steps
+    def _operation(self, name: str, args, kwargs, results) -> None:
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if found is None or not name.startswith("aten::"):
+            raise Unrepeatable(f"PyTorch has no operation {name} of its own")
+        result = found(*self.decode(args), **self.decode(kwargs))
+        if packet.startswith(("empty", "new_empty")):
+            for tensor in tree_leaves(result):
+                if tensor.is_floating_point():
+                    tensor.fill_(float("nan"))
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        for tensor, said in itertools.zip_longest(made, results):
+            self._made(name, tensor, said)
+
+    def _made(self, name: str, tensor, said) -> None:
+        """Know a result by the number the plan gives it, once it is what the plan says."""
+        if tensor is None or not isinstance(said, dict) or "tensor" not in said:
+            raise Unrepeatable(f"{name} gave another number of tensors")
+        number, offset, shape, stride, dtype = said["tensor"]
+        storage = tensor.untyped_storage()
+        size = self.plan["storages"][number]["bytes"]
+        same = (list(tensor.shape) == shape and tensor.dtype is getattr(torch, dtype)
+                and list(tensor.stride()) == stride and tensor.storage_offset() == offset
+                and storage.nbytes() == size)
+        if not same:
+            raise Unrepeatable(f"{name} gave a tensor of another shape")
+        known = self.storages.setdefault(number, storage)
+        if known.data_ptr() != storage.data_ptr():
+            raise Unrepeatable(f"{name} gave memory that another tensor has")
+
+    def _launch(self, number: int, grid, arguments, options) -> None:
+        kernel = self._function(number)
+        for name, value in options.items():
+            if name not in OPTIONS or isinstance(value, dict):
+                raise Unrepeatable(f"a kernel was launched with the option {name}")
+        arguments = {name: self.decode(value) for name, value in arguments.items()}
+        kernel[tuple(grid)](**arguments, **options)
+
+    def _build(self, number: int) -> None:
+        """Make a function of its text; those it calls come first, or, in a circle, later."""
+        about = self.plan["functions"][number]
+        if not about["text"]:
+            raise Unrepeatable(f"{about['name']} has no text in the file")
+        text, line = about["text"], max(1, int(about["line"]))
+        # The interpreter wants the language among the globals, named or not.
+        scope = {"__name__": "submission", "__builtins__": _builtins(),
+                 "triton.language": self._module("triton.language")}
+        functions = []
+        for name, value in about["names"]:
+            if isinstance(value, dict) and "function" in value:
+                functions.append((name, value["function"]))
+            else:
+                scope[name] = self._global(value)
+        vet(text, scope | {name: None for name, _ in functions}, about["name"])
+        path = self.folder / f"kernel_{number}.py"
+        path.write_text("\n" * (line - 1) + text, "utf-8")
+        exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
+        plain = scope[about["name"]]
+        self.functions[number] = _decorated(plain, about["kind"], {
+            name: self.decode(value) for name, value in about["options"].items()})
+        for name, other in functions:
+            scope[name] = self._function(other)
+
+    def _global(self, value):
+        found = self.decode(value)
+        if not self.interpreted and isinstance(found, bool | int | float | str | tuple):
+            import triton.language as tl  # the compiler takes no other constants of a module
+
+            return tl.constexpr(found)
+        return found
+
+
+def _allocate(size: int, alignment: int, stream) -> torch.Tensor:
+    """What kernels that make descriptors ask for; it is aligned to 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def _decorated(plain, kind: str, options: dict):
+    import triton
+
+    if kind == "jit":
+        return triton.jit(plain, **options)
+    if kind == "constexpr":
+        from triton.runtime.jit import constexpr_function
+
+        return constexpr_function(plain)
+    return plain
+
+
+def _builtins() -> dict:
+    return {name: getattr(builtins, name) for name in BUILTINS}
+
+
+def _last_uses(plan: dict) -> dict[int, list[int]]:
+    """Step -> the storages that nothing needs after it."""
+    last: dict[int, int] = {}
+    for at, step in enumerate(plan["steps"]):
+        for number in storages_in(step):
+            last[number] = at
+    for number in storages_in([plan["outputs"], plan["gradients"]]):
+        last[number] = len(plan["steps"])
+    for number, about in enumerate(plan["storages"]):
+        if "input" in about or "kept" in about:  # an address may stand for them
+            last.pop(number, None)
+    gone: dict[int, list[int]] = {}
+    for number, at in last.items():
+        gone.setdefault(at, []).append(number)
+    return gone
+
+
+def storages_in(value):
+    """The numbers of the storages an encoded value is made of."""
+    if isinstance(value, list):
+        for item in value:
+            yield from storages_in(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key in ("tensor", "address"):
+                yield item[0]
+            else:
+                yield from storages_in(item)
+
+
+# ----------------------------------------------------------------------- vetting
+def vet(text: str, scope: dict, name: str) -> None:
+    """Refuse what is more than Triton's language.
+
+    Raises:
+        Unrepeatable: text holds such a thing; scope is what its global names stand for.
+    """
+    (definition,) = ast.parse(text).body
+    if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
+        raise Unrepeatable(f"{name} is no plain function")
+    inner = {id(node.value) for node in ast.walk(definition) if isinstance(node, ast.Attribute)}
+    own = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
+    own |= {node.id for node in ast.walk(definition)
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    for node in ast.walk(definition):
+        where = f"{name} (line {getattr(node, 'lineno', 1)} of it)"
+        if isinstance(node, REFUSED):
+            raise Unrepeatable(f"{where} holds {type(node).__name__}, no part of Triton's language")
+        if isinstance(node, ast.Attribute) and id(node) not in inner:
+            _vet_chain(node, scope, own, where)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
+            if node.id not in scope and node.id not in BUILTINS:
+                raise Unrepeatable(f"{where} uses {node.id}, which a kernel cannot")
+
+
+def _vet_chain(node: ast.Attribute, scope: dict, own: set[str], where: str) -> None:
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    root = getattr(node, "id", None)
+    if root in scope and root not in own and inspect.ismodule(scope[root]):
+        found = scope[root]
+        while names and inspect.ismodule(found):
+            found = getattr(found, names.pop(0), None)
+            if inspect.ismodule(found) and not found.__name__.startswith(MODULES):
+                raise Unrepeatable(f"{where} uses the module {found.__name__}")
+        if not _is_language(found):
+            raise Unrepeatable(f"{where} uses {ast.unparse(node)}, which a kernel cannot")
+    elif root in scope and root not in own and getattr(scope[root], "__name__", "") == "constants":
+        names = names[1:]
+    if refused := [name for name in names if name not in _attributes()]:
+        raise Unrepeatable(f"{where} reads .{refused[0]}, which is no part of Triton's language")
+
+
+def _is_language(found) -> bool:
+    """Whether a kernel may use this part of a module."""
+    import triton.language as tl
+
+    if isinstance(found, tl.dtype | tl.constexpr | int | float) or found is tl.constexpr:
+        return True
+    if inspect.isclass(found):
+        return issubclass(found, tl.dtype | range) or found.__name__ in CLASSES
+    module = str(getattr(found, "__module__", ""))
+    if module == "math" or found.__class__.__name__ == "builtin_function_or_method":
+        return module == "math"
+    if not module.startswith("triton"):
+        return False
+    if module.startswith("triton.language.extra"):
+        return True
+    kinds = ("JITFunction", "InterpretedFunction", "ConstexprFunction")
+    return (tl.core.is_builtin(found) or type(found).__name__ in kinds
+            or getattr(found, "__name__", "") in PLAIN_HELPERS)
+
+
+CLASSES = {"range", "static_range", "dtype", "pointer_type", "block_type", "constexpr", "tensor",
+           "tuple", "tensor_descriptor", "tensor_descriptor_type", "condition"}
+_allowed_attributes: set[str] = set()
+
+
+def _attributes() -> set[str]:
+    if not _allowed_attributes:
+        import triton.language as tl
+
+        for owner in (tl.tensor, tl.dtype, tl.pointer_type, tl.block_type, tl.constexpr,
+                      tl.core.tensor_descriptor_base):
+            _allowed_attributes.update(name for name in dir(owner) if not name.startswith("_"))
+        _allowed_attributes.update({"T", "type", "shape", "dtype", "value", "element_ty", "scalar",
+                                    "append"})
+        _allowed_attributes.difference_update({"handle", "cache_key_part"})
+    return _allowed_attributes
