@@ -150,6 +150,13 @@ class Search:
         self.fits: dict = {}
         self.found: dict[Candidate, dict] = {}
 
+    def tile(self) -> int:
+        """The key tile that fitted last, for a picture; 64 where none did."""
+        for sizes in reversed(list(self.fits.values())):
+            if len(sizes) == 1:
+                return sizes[0][1]
+        return 64
+
     # ------------------------------------------------------------- candidates
     def candidates(self) -> list[Candidate]:
         """Everything that could have made this kind of answer."""

@@ -19,15 +19,14 @@ def text(matrix: Matrix, tile: int = 64) -> list[str]:
     edges = "".join("v" if column * cell % tile < cell else " " for column in range(width))
     head = "forward" if not matrix.backward else "backward"
     lines = [f"Attention matrix of head {matrix.head}, {head}: rows are queries, columns keys.",
-             "   ".join(name.ljust(width) for name in ("  expected", "yours", "difference"))]
-    lines[-1] = "  " + "   ".join(n.ljust(width) for n in ("expected", "yours", "difference"))
-    lines.append("  " + "   ".join([edges] * 3))
+             "  " + "   ".join(n.ljust(width) for n in ("expected", "yours", "difference")),
+             "  " + "   ".join([edges] * 3)]
     for row in range(len(panels[0])):
         edge = ">" if row * cell % tile < cell else " "
         lines.append(f"{edge} " + "   ".join(panel[row] for panel in panels))
     unit = "one key" if cell == 1 else f"{cell} by {cell} pairs"
     lines.append(f"A character is {unit}, darker is more weight; v and > mark tiles of {tile}.")
-    lines.append("difference: + too much, - too little, ! NaN, . as it should be.")
+    lines.append("difference: X hidden key seen, o key not seen, + - too much or little, ! NaN.")
     lines.append("Look at: " + caption(matrix))
     return lines
 
@@ -94,12 +93,12 @@ def _shades(x: torch.Tensor) -> list[str]:
 def _difference(matrix: Matrix, cell: int) -> list[str]:
     wrong = _wrong(matrix)
     nan = ~torch.isfinite(matrix.found)
-    much = wrong & ~nan & (matrix.found > matrix.expected)
-    little = wrong & ~nan & ~much
-    lines = []
-    layers = [_pooled(x.double(), cell) > 0 for x in (nan, much, little)]
-    for row in range(layers[0].shape[0]):
-        marks = ["!" if n else "+" if m else "-" if t else "." for n, m, t in
-                 zip(*(layer[row].tolist() for layer in layers), strict=True)]
-        lines.append("".join(marks))
-    return lines
+    seen = wrong & ~nan & ~matrix.keep
+    unseen = wrong & (matrix.found.abs() <= 1e-6) & matrix.keep
+    much = wrong & (matrix.found > matrix.expected)
+    layers = {"!": nan, "X": seen, "o": unseen, "+": much, "-": wrong}
+    lines = [["."] * (-(-wrong.shape[1] // cell)) for _ in range(-(-wrong.shape[0] // cell))]
+    for mark, layer in reversed(layers.items()):  # the first that holds anywhere in a cell
+        for row, column in (_pooled(layer.double(), cell) > 0).nonzero().tolist():
+            lines[row][column] = mark
+    return ["".join(line) for line in lines]
