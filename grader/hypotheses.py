@@ -39,7 +39,7 @@ class Hypothesis:
     change: Callable
     tiles: str = ""
     each: tuple = ((),)
-    whole: bool = False  # rows depend on one another: no sample of them will do
+    whole: str = ""  # "rows" where rows depend on one another, "all" where heads do, too
     padded: bool = False  # a tile larger than the sequence still matters
     fitted: bool = False  # with a number found from the answer itself: named where nothing else fits
 
@@ -54,7 +54,7 @@ TABLE: list[Hypothesis] = []
 
 
 def mistake(id, words, line, symptom="numbers", *, kind="forward", slot="", stages=ATTENTION,
-            tiles="", each=((),), whole=False, padded=False, fitted=False):
+            tiles="", each=((),), whole="", padded=False, fitted=False):
     """Put the decorated change into TABLE."""
     def add(change):
         TABLE.append(Hypothesis(id, words, line, symptom, kind, slot or symptom, stages, change,
@@ -172,7 +172,7 @@ def _(m):
 
 
 @mistake("scores-transposed", "the tile of scores is transposed: K Q^T", "S = Q K^T",
-         slot="inputs", tiles="n", whole=True)
+         slot="inputs", tiles="n", whole="rows")
 def _(m):
     if m.NK != m.N:
         raise NotHere
@@ -726,6 +726,14 @@ def _(p, how):
     p.keep = p.keep | ((p.j >= inner) & (p.j < p.diag))
 
 
+@mistake("interior-skipped", "the tiles that need no mask are left out",
+         "three walks: left edge, interior, diagonal", "window", kind="mask", stages=WINDOWED,
+         tiles="mn")
+def _(p):
+    _windowed(p)
+    p.keep = p.keep & ~((p.j >= torch.maximum(p.inner, p.first)) & (p.j < p.diag))
+
+
 @mistake("left-edge-past-the-diagonal", "with a short window the left edge runs into the diagonal, "
          "whose tiles count twice", "inner = min(inner, diag)", "window", kind="mask",
          stages=WINDOWED, tiles="mn")
@@ -1011,7 +1019,7 @@ def _(m):
 
 
 @mistake("max-over-the-block", "one maximum serves all rows of the tile",
-         "m is one number a row", "overflow", slot="online", tiles="mn", whole=True)
+         "m is one number a row", "overflow", slot="online", tiles="mn", whole="rows")
 def _(m):
     m.online["max"] = "block"
 
@@ -1479,7 +1487,7 @@ def _restrided(m: Model, name: str, axes: str, other: str):
 
 @mistake("output-strides", "the output is allocated like {0}, and then filled as if it were "
          "contiguous", "o = torch.empty(...), or pass o's own strides", "stride", slot="strides",
-         each=(("q",),), whole=True)
+         each=(("q",),), whole="all")
 def _(m, like):
     sent = m.built.call.inputs[like]
     view = sent.storage.as_strided(sent.shape, sent.stride, sent.offset)
@@ -1571,7 +1579,7 @@ def _(m):
     m.lse_of = lambda top, total: torch.logsumexp(later, -1, keepdim=True)
 
 
-@lse("lse-of-one-head", "every head gets the lse of head 0", whole=True)
+@lse("lse-of-one-head", "every head gets the lse of head 0", whole="all")
 def _(m):
     if m.HQ == 1:
         raise NotHere
@@ -1624,6 +1632,12 @@ def _(m):
 @row_sum("zeros", "the output is zero", slot="finish")
 def _(m):
     m.factor = 0.0
+
+
+@row_sum("output-off-by-a-factor", "the output is {factor:.4g} times what it should be",
+         slot="finish", fitted=True)
+def _(m):
+    m.fit = True
 
 
 @row_sum("last-tile-only", "what earlier tiles summed is lost: acc is assigned, not added to",
@@ -1789,6 +1803,15 @@ def _(m):
 
 
 for _name in ("q", "k", "v", "sink_logits"):
+    @backward(f"{D_NAMES[_name].replace(' ', '-')}-off-by-a-factor",
+              D_NAMES[_name] + " is {factor:.4g} times what it should be",
+              "every gradient has its one scale, and no other factor", f"d_{_name}",
+              f"factor {D_NAMES[_name]}", fitted=True)
+    def _(m, name=_name):
+        if "d_" + name not in m.all_got:
+            raise NotHere
+        m.fit = name
+
     @backward(f"{D_NAMES[_name].replace(' ', '-')}-zero", f"{D_NAMES[_name]} is zero",
               "each gradient has its own sum", f"d_{_name}", f"factor {D_NAMES[_name]}")
     def _(m, name=_name):
@@ -1989,6 +2012,44 @@ def _(m):
     m.dq_from = "p"
 
 
+@backward("dq-in-16-bits", "the sum of dq is kept in 16 bits", "dQ adds up in float32", "d_q", "dq",
+          tiles="n", each=((torch.float16,), (torch.bfloat16,)))
+def _(m, dtype):
+    m.round_dq = dtype
+
+
+@backward("dk-not-transposed", "dk is made with dS, not its transpose", "dK = scale * dS^T Q", "d_k",
+          "dk", tiles="n")
+def _(m):
+    m.dk_from = "tiles"
+
+
+@backward("o-strides", "the backward reads o with strides not its own: {0}",
+          "o is contiguous: its own strides, not those of q", "numbers", "o",
+          each=(("those of q", "q"), ("those of k", "k")))
+def _(m, words, other):
+    sent = m.built.call.inputs[other]
+    shape = (m.B, m.HQ, m.N, m.D)
+    if sent.stride == torch.empty(shape, device="meta").stride():
+        raise NotHere
+
+    def misread(o):
+        flat = o.contiguous().flatten()
+        last = sum(s * (n - 1) for s, n in zip(sent.stride, shape, strict=True))
+        if last >= len(flat):
+            raise NotHere
+        return flat.as_strided(shape, sent.stride).flatten(0, 1)
+    m.o_of = misread
+
+
+@backward("dk-without-dq", "where q needs no gradient, delta is not computed, and dk needs it",
+          "delta is for dq and dk alike", "d_k", "delta")
+def _(m):
+    if "q" in m.case.grads:
+        raise NotHere
+    m.delta_of = lambda m, o, do: torch.full_like(o[..., :1], torch.nan)
+
+
 @backward("dq-of-the-last-tile", "dq is overwritten by every key tile", "dQ adds up over all key "
           "tiles", "d_q", "dq", tiles="n")
 def _(m):
@@ -2170,11 +2231,15 @@ def _(m, how):
         raise NotHere
     b, kv = torch.cartesian_prod(torch.arange(m.B), torch.arange(m.HKV)).unbind(1)
     other = (b * m.HKV + kv) // m.HQ if how == "hq" else torch.zeros_like(b)
-    wide = other.repeat_interleave(m.group)
-    h = m.pairs[:, 1]
-    if how == "hq":  # everything of that entry
+    if bool((other == b).all()):
         raise NotHere
-    m.dkv.k_at = m.dkv.v_at = (wide, h // m.group)
+    if how == "zero":
+        m.dkv.k_at = m.dkv.v_at = (other.repeat_interleave(m.group), m.pairs[:, 1] // m.group)
+        return
+    # Everything that the walk of (b, kv) reads is that of the other entry.
+    flat = (b * m.HKV + kv) % m.HQ % m.HKV
+    same = other * m.HKV + flat
+    m.over_group = lambda parts: parts.sum(2).flatten(0, 1)[same].unflatten(0, (m.B, m.HKV))
 
 
 @backward("gradients-in-the-wrong-order", "gradients come back in another order: {0}",

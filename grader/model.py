@@ -130,10 +130,12 @@ class Model:
     rows (R,): query positions.  BM, BN: rows of a query tile and of a key tile.  padded: the keys
     that fill the last tile are there as zeros, which a wrong mask lets in.  got: what the
     submission answered for these heads and rows, for a mistake with a number to be found.
+    inputs: doubles(built), where that was made before.
     """
 
     def __init__(self, built: Built, pairs, rows=None, BM: int = 64, BN: int = 64,
-                 padded: bool = False, got: torch.Tensor | None = None):
+                 padded: bool = False, got: torch.Tensor | None = None,
+                 inputs: dict | None = None):
         case = built.case
         self.built, self.case, self.pairs, self.got = built, case, pairs, got
         self.BM, self.BN = BM, BN
@@ -144,7 +146,7 @@ class Model:
         self.causal, self.window, self.sinks = case.is_causal, case.window, case.sinks or 0
         self.rows = torch.arange(self.N) if rows is None else rows
         self.keys = torch.arange(self.NK + self.pad)
-        self.inputs = {n: t.double() for n, t in built.tensors.items() if t.dim() == 4}
+        self.inputs = doubles(built) if inputs is None else inputs
         self.scale = case.D**-0.5 if case.scale is None else case.scale
         b, h = pairs[:, 0], pairs[:, 1]
         self.q_at, self.kv_at = (b, h), (b, h // self.group)
@@ -172,6 +174,10 @@ class Model:
         self.order = ("q", "k", "v")
         self.found: dict[str, float] = {}  # numbers that a mistake had to find out
         self.sink_of = None
+        self.round_dq = None
+        self.o_of = None  # the output as the backward reads it
+        self.fit: str = ""  # the gradient that a factor is to be found for
+        self.all_got: dict[str, torch.Tensor] = {}
         self.fwd = Pass(self)
         self._dq = self._dkv = None
 
@@ -299,6 +305,7 @@ class Model:
         o, lse = acc / total, m + torch.log(total)
         saved = self.saved_lse(m, total, lse)
         do = self.dout[self.pairs[:, 0], self.pairs[:, 1]]
+        o = o if self.o_of is None else self.o_of(o)
         delta = self.delta_of(self, o, do)
         out = {}
         shape = (self.B, self.HQ)
@@ -306,12 +313,29 @@ class Model:
             p, ds = self._weights(self.dq, self.exp_base["dq"], saved, do, delta * self.delta["dq"])
             part = {"ds": ds, "p": p}[self.dq_from]
             k = self.take("k", self.dq.k_at, self.dq.k_rows)
-            out["d_q"] = (part @ k * self.factor["q"]).unflatten(0, shape)
+            dq = part @ k
+            if self.round_dq is not None:  # after every tile
+                dq = torch.zeros_like(dq)
+                for lo in range(0, self.NK, self.BN):
+                    tile = slice(lo, lo + self.BN)
+                    rounded = part[..., tile].to(self.case.dtype).double()
+                    dq = (dq + rounded @ k[:, tile]).to(self.round_dq).double()
+            out["d_q"] = (dq * self.factor["q"]).unflatten(0, shape)
         if {"k", "v"} & set(self.case.grads) or self.order != ("q", "k", "v"):
             late = delta if self.delta_at is None else self.delta_at(delta, self)
             p, ds = self._weights(self.dkv, self.exp_base["dkv"], saved, do,
                                   late * self.delta["dk"])
             weights = {"p": p, "ds": ds, "exp": p * torch.exp(saved)}
+            if self.dk_from == "tiles":  # dS of a square tile, where its transpose belongs
+                flipped = torch.zeros_like(ds)
+                for i in range(0, self.N, self.BN):
+                    for j in range(0, self.NK, self.BN):
+                        block = torch.zeros(len(ds), self.BN, self.BN, dtype=ds.dtype)
+                        own = ds[:, i:i + self.BN, j:j + self.BN]
+                        block[:, :own.shape[1], :own.shape[2]] = own
+                        flipped[:, i:i + self.BN, j:j + self.BN] = block.mT[
+                            :, :own.shape[1], :own.shape[2]]
+                weights["tiles"] = flipped
             if self.dv_from == "unmasked":
                 weights["unmasked"] = torch.exp(self._unmasked(self.dkv) - saved)
             dk = weights[self.dk_from.split("*")[0]].mT @ (
@@ -325,6 +349,12 @@ class Model:
             each = (p_sink * delta)[..., 0].unflatten(0, shape)  # (B, HQ, N)
             each = self.sink_of(self, each, delta) if self.sink_of else each.sum((0, 2))
             out["d_sink_logits"] = -each * self.factor["sink_logits"]
+        if self.fit:
+            right, got = out["d_" + self.fit], self.all_got["d_" + self.fit]
+            good = torch.isfinite(got)
+            size = right[good].square().sum().clamp_min(1e-30)
+            self.found["factor"] = float((got * right)[good].sum() / size)
+            out["d_" + self.fit] = right * self.found["factor"]
         if self.order != ("q", "k", "v"):
             moved = {"d_" + n: out["d_" + o] for n, o in zip("qkv", self.order, strict=True)}
             out |= moved
@@ -352,7 +382,7 @@ class RowSum:
         self.x, self.w = built.tensors["x"].double(), built.tensors["w"].double()
         self.j = torch.arange(case.N)
         self.columns = torch.ones(case.N, dtype=torch.float64)  # how often each is summed
-        self.factor, self.extra, self.never = 1.0, 0.0, None
+        self.factor, self.extra, self.never, self.fit = 1.0, 0.0, None, False
         self.round_product = self.round_acc = None
 
     def outputs(self) -> dict[str, torch.Tensor]:
@@ -368,7 +398,15 @@ class RowSum:
             for lo in range(0, self.N, self.BN):
                 y = self.round_acc(y + terms[:, lo:lo + self.BN].sum(1))
         y = y * self.factor + self.extra
+        if self.fit:
+            self.found["factor"] = float((self.got * y).sum() / y.square().sum())
+            y = y * self.found["factor"]
         return {"y": y if self.never is None else y.masked_fill(self.never, torch.nan)}
+
+
+def doubles(built: Built) -> dict[str, torch.Tensor]:
+    """q, k and v in float64."""
+    return {n: t.double() for n, t in built.tensors.items() if t.dim() == 4}
 
 
 def all_pairs(case) -> torch.Tensor:
