@@ -58,9 +58,9 @@ class Pass:
         """One past the last key that is walked, whole tiles."""
         m = self.model
         if not m.causal:
-            return torch.full_like(self.i, _up(m.NK, m.BN))
+            return torch.full_like(self.i, round_up(m.NK, m.BN))
         last = (self.tile_start + m.BM).clamp(max=m.N)
-        return self.diag + _up(last - self.diag, m.BN)
+        return self.diag + round_up(last - self.diag, m.BN)
 
     @property
     def first(self):
@@ -76,14 +76,14 @@ class Pass:
         m = self.model
         if m.window is None:
             return torch.zeros_like(self.i)
-        inner = _up((self.tile_start + m.BM - m.window).clamp(min=0), m.BN)
+        inner = round_up((self.tile_start + m.BM - m.window).clamp(min=0), m.BN)
         return torch.minimum(inner, self.diag)
 
     @property
     def sink_end(self):
         """One past the last key of the walk over the sinks, whole tiles."""
         m = self.model
-        return _up(self.first.clamp(max=m.sinks), m.BN)
+        return round_up(self.first.clamp(max=m.sinks), m.BN)
 
     @property
     def walked(self):
@@ -158,11 +158,11 @@ class Model:
         self.online: dict = {}
         self.sum_keep = self.value_keep = None
         self.value_factor = 1.0
-        self.finish = lambda acc, l, m: acc / l
-        self.lse_of = lambda m, l: m + torch.log(l)
+        self.finish = lambda acc, total, m: acc / total
+        self.lse_of = lambda m, total: m + torch.log(total)
         self.after = None
         # Backward.
-        self.saved_lse = lambda m, l, lse: lse
+        self.saved_lse = lambda m, total, lse: lse
         self.delta_of = lambda m, o, do: (do * o).sum(-1, keepdim=True)
         self.delta = {"dq": 1.0, "dk": 1.0}
         self.delta_at = None
@@ -176,6 +176,8 @@ class Model:
         self.sink_of = None
         self.round_dq = None
         self.o_of = None  # the output as the backward reads it
+        self.needed = set(case.grads)  # gradients to compute
+        self.sums = None  # what the right forward ends with, where that was computed before
         self.fit: str = ""  # the gradient that a factor is to be found for
         self.all_got: dict[str, torch.Tensor] = {}
         self.fwd = Pass(self)
@@ -301,7 +303,7 @@ class Model:
 
         The forward's output is taken to be right.  Needs all pairs and all rows.
         """
-        acc, total, m = self._whole()
+        acc, total, m = self._whole() if self.sums is None else self.sums
         o, lse = acc / total, m + torch.log(total)
         saved = self.saved_lse(m, total, lse)
         do = self.dout[self.pairs[:, 0], self.pairs[:, 1]]
@@ -309,7 +311,7 @@ class Model:
         delta = self.delta_of(self, o, do)
         out = {}
         shape = (self.B, self.HQ)
-        if {"q"} & set(self.case.grads) or self.order != ("q", "k", "v"):
+        if "q" in self.needed or self.order != ("q", "k", "v"):
             p, ds = self._weights(self.dq, self.exp_base["dq"], saved, do, delta * self.delta["dq"])
             part = {"ds": ds, "p": p}[self.dq_from]
             k = self.take("k", self.dq.k_at, self.dq.k_rows)
@@ -321,7 +323,7 @@ class Model:
                     rounded = part[..., tile].to(self.case.dtype).double()
                     dq = (dq + rounded @ k[:, tile]).to(self.round_dq).double()
             out["d_q"] = (dq * self.factor["q"]).unflatten(0, shape)
-        if {"k", "v"} & set(self.case.grads) or self.order != ("q", "k", "v"):
+        if {"k", "v"} & self.needed or self.order != ("q", "k", "v"):
             late = delta if self.delta_at is None else self.delta_at(delta, self)
             p, ds = self._weights(self.dkv, self.exp_base["dkv"], saved, do,
                                   late * self.delta["dk"])
@@ -344,7 +346,7 @@ class Model:
             for name, x in (("d_k", dk * self.factor["k"]), ("d_v", dv * self.factor["v"])):
                 parts = x[:, :self.NK].unflatten(0, (self.B, self.HKV, self.group))
                 out[name] = self.over_group(parts)
-        if "sink_logits" in self.case.grads:
+        if "sink_logits" in self.needed:
             p_sink = torch.exp(self.sink[:, None, None] - saved)
             each = (p_sink * delta)[..., 0].unflatten(0, shape)  # (B, HQ, N)
             each = self.sink_of(self, each, delta) if self.sink_of else each.sum((0, 2))
@@ -358,7 +360,7 @@ class Model:
         if self.order != ("q", "k", "v"):
             moved = {"d_" + n: out["d_" + o] for n, o in zip("qkv", self.order, strict=True)}
             out |= moved
-        return {name: x for name, x in out.items() if name[2:] in self.case.grads}
+        return {name: x for name, x in out.items() if name[2:] in self.needed}
 
     def _weights(self, walk: Pass, base: float, lse, do, delta):
         p = torch.exp((walk.scores() - lse) * base)
@@ -451,7 +453,7 @@ def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
     raise ValueError(kind)
 
 
-def _up(x, step: int):
+def round_up(x, step: int):
     """x, rounded up to a multiple of step."""
     return (x + step - 1) // step * step
 

@@ -14,8 +14,9 @@ import torch
 
 from grader.cases import Built, Case, build
 from grader.correctness import Answer, answer
-from grader.hypotheses import INF, TABLE, TILE_SIZES, Hypothesis
-from grader.model import Model, NotHere, RowSum, all_pairs, doubles
+from grader.hypotheses import TILE_SIZES, Hypothesis
+from grader.mistakes import TABLE
+from grader.model import INF, Model, NotHere, RowSum, all_pairs, doubles
 
 MATCH = 1.5  # times the limits that a right kernel has: mistakes may round a little worse
 APART = 5.0  # the truth and the runner-up are so many times further away
@@ -57,7 +58,8 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        own = f"{self.walk}-{self.mistake.id}" if self.walk else self.mistake.id
+        walk = self.walk.replace("dkv", "dkdv")
+        own = f"{walk}-{self.mistake.id}" if walk else self.mistake.id
         return own if self.second is None else f"{own} + {self.second.id}"
 
     @property
@@ -82,6 +84,12 @@ class Candidate:
                 keys.add(key)
                 found.append((m, n))
         return found
+
+    def affects(self) -> set[str]:
+        """The gradients that a mistake in the backward changes; those of all others are right."""
+        if self.walk:
+            return {"dq": {"d_q"}, "dkv": {"d_k", "d_v"}}.get(self.walk, {"d_q", "d_k", "d_v"})
+        return AFFECTED.get(self.mistake.slot, {"d_q", "d_k", "d_v", "d_sink_logits"})
 
     def apply(self, model) -> None:
         """Make the mistake in a Model or RowSum."""
@@ -112,6 +120,7 @@ class Sample:
     wrong: dict[str, bool] = field(default_factory=dict)
     masks: dict[tuple, float] = field(default_factory=dict)  # scores of masks that were tried
     doubles: dict[str, torch.Tensor] | None = None
+    sums: tuple | None = None  # what the right forward ends with: acc, l and m
 
     @classmethod
     def of(cls, built: Built, got: dict[str, torch.Tensor], device: str,
@@ -191,6 +200,10 @@ class Search:
                                            for n in self.names}, pairs, rows)
         pairs, rows = _part_of(sample, self.names, candidate.whole or size)
         best, fit = INF, (candidate, id(sample))
+        if self.part == "backward":
+            if any(sample.wrong[n] for n in self.names if n in sample.got
+                   and n not in candidate.affects()):
+                return INF
         sizes = candidate.sizes(sample.built.case)
         if size == "many" and fit in self.fits:
             sizes = self.fits[fit]
@@ -201,11 +214,10 @@ class Search:
             try:
                 model = changed(candidate, sample, pairs, rows, self.part, BM, BN)
                 key = None
-                if candidate.mistake.kind == "mask" and candidate.second is None and \
-                        self.part == "forward":
-                    count = model.fwd.count
-                    key = (size, model.fwd.keep.numpy().tobytes(),
-                           None if count is None else count.numpy().tobytes())
+                if candidate.mistake.kind == "mask" and candidate.second is None:
+                    walk = getattr(model, {"": "fwd", "dq": "dq"}.get(candidate.walk, "dkv"))
+                    key = (size, candidate.walk, walk.keep.numpy().tobytes(),
+                           None if walk.count is None else walk.count.numpy().tobytes())
                 found = model.found
                 if key is not None and key in sample.masks:
                     score = sample.masks[key]
@@ -321,7 +333,7 @@ class Search:
             del scores[len(self.samples):]
 
     def _matching(self, pool) -> list[Candidate]:
-        """Those that match every sample; those with a fitted number only where nothing else does."""
+        """Those that match every sample; with a fitted number, only where nothing else does."""
         full = len(self.samples)
         all_of = [c for c in pool if len(self.scores[c]) == full and max(self.scores[c]) <= MATCH]
         return [c for c in all_of if not c.mistake.fitted] or all_of
@@ -436,6 +448,14 @@ class Search:
         return replace(first, also=rest[0]) if len(rest) == 1 else None
 
 
+AFFECTED = {
+    "factor dq": {"d_q"}, "dq": {"d_q"}, "factor dk": {"d_k"}, "dk": {"d_k"},
+    "factor dv": {"d_v"}, "dv": {"d_v"}, "dkdv mask": {"d_k", "d_v"}, "dkdv": {"d_k", "d_v"},
+    "group": {"d_k", "d_v"}, "d sink": {"d_sink_logits"}, "factor d sink_logits": {"d_sink_logits"},
+    "delta": {"d_q", "d_k", "d_sink_logits"}, "o": {"d_q", "d_k", "d_sink_logits"},
+    "order": {"d_q", "d_k", "d_v"},
+}
+
 # The mistakes that may let in the zeros that fill the last tile of keys.
 LET_IN = {
     "causal-ignored", "next-key-visible", "mask-reversed", "diagonal-unmasked", "diagonal-twice",
@@ -478,6 +498,11 @@ def changed(candidate: Candidate, sample: Sample, pairs, rows, part: str, BM: in
             got = None if got is None else got[pairs[:, 0], pairs[:, 1]][:, rows]
         model = Model(built, pairs, rows, BM, BN, candidate.padded, got, sample.doubles)
         model.all_got = sample.got
+        if part == "backward":
+            model.needed &= {n[2:] for n in candidate.affects()}
+            if sample.sums is None:
+                sample.sums = model._whole()
+            model.sums = sample.sums
     candidate.apply(model)
     return model
 

@@ -23,7 +23,7 @@ from tests.attacks.catalogue import HERE, Attack, _mutant, attacks, mutants
 
 KINDS = ("mutants", "pairs", "students", "honest")
 SEED = 0
-attack_cpu: dict[str, float] = {}  # seconds of the grader's own work, whatever else the machine does
+attack_cpu: dict[str, float] = {}  # seconds of the grader's own work
 
 
 def main() -> int:
@@ -45,6 +45,8 @@ def main() -> int:
         got, seconds, said = diagnose(attack)
         want = names_of(attack, expected, arguments.kind)
         verdict = compare(got, want)
+        if arguments.kind == "pairs" and verdict == "rightly":
+            verdict = "both" if len(got) == 2 else "one"
         rows.append({"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
                      "verdict": verdict, "seconds": round(seconds, 2),
                      "own_seconds": round(attack_cpu.get(attack.name, 0.0), 2), "said": said})
@@ -68,12 +70,33 @@ def entries(kind: str) -> list[Attack]:
         return [one for stage in STAGES for one in mutants(stage)]
     rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
     solved = {n: (HERE.parent.parent / f"problem_{n}.py").read_text("utf-8") for n in STAGES}
+    if kind == "pairs":
+        return [_both(row["stage"], row["of"], solved[row["stage"]]) for row in rows]
     return [_mutant(row["stage"], row, solved[row["stage"]]) for row in rows]
+
+
+def _both(stage: int, ids: list[str], solved: str) -> Attack:
+    """Two mutants of the catalogue in one file."""
+    path = HERE / "mutants" / f"stage_{stage}.toml"
+    rows = {row["id"]: row for row in tomllib.loads(path.read_text("utf-8"))["mutant"]}
+    source = solved
+    for row in (rows[ids[0]], rows[ids[1]]):
+        for old, new in [[row["old"], row["new"]], *row.get("edits", [])]:
+            if old not in source:
+                raise ValueError(f"stage {stage}, {ids}: no {old!r} left")
+            source = source.replace(old, new)
+    return Attack("pairs", "+".join(ids), stage, " and ".join(rows[i]["breaks"] for i in ids),
+                  source.encode(), ("wrong",))
 
 
 def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
     """The ids that say what is planted; of a pair, both are wanted."""
-    if kind in ("pairs", "students"):
+    if kind == "pairs":
+        one = {i: expected.get(f"stage_{attack.stage}", {}).get(i, expected["any"].get(i, []))
+               for i in attack.id.split("+")}
+        return [name for names in one.values()
+                for name in ([names] if isinstance(names, str) else names)]
+    if kind == "students":
         rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
         return next(row["names"] for row in rows
                     if row["id"] == attack.id and row["stage"] == attack.stage)
@@ -134,12 +157,16 @@ def table(rows: list[dict]) -> None:
     for stage in (*sorted({row["stage"] for row in counted}), "all"):
         some = [row for row in counted if stage in (row["stage"], "all")]
         count = {v: sum(row["verdict"] == v for row in some)
-                 for v in ("rightly", "wrongly", "none")}
+                 for v in ("rightly", "wrongly", "none", "both", "one")}
+        count["rightly"] += count["both"]
         times = sorted(row["seconds"] for row in some if row["seconds"]) or [0.0]
         own = sorted(row["own_seconds"] for row in some if row["seconds"]) or [0.0]
         print(f"{stage:>5} {len(some):>8} {count['rightly']:>8} {count['wrongly']:>8} "
               f"{count['none']:>6} {count['rightly'] / max(len(some), 1):>7.0%} "
               f"{times[len(times) // 2]:>9.1f} {times[-1]:>10.1f} {own[len(own) // 2]:>11.1f}")
+    one = sum(row["verdict"] == "one" for row in counted)
+    if one:
+        print(f"of {one} only one of two mistakes was named: they are in no column")
     print(f"{len(rows) - len(counted)} passed every case and are not counted")
 
 
