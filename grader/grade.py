@@ -208,7 +208,9 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case,
         if check.outcome == "wrong" and not fatal and not taught:
             wish = Wish(options.command, options.seed, options.show, options.plot,
                         options.directory)
-            tutor.explain(check, session, built, reply, stage.steps, options.device, wish)
+            with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
+                # Without a name the verdict and the place that judge() found still stand.
+                tutor.explain(check, session, built, reply, stage.steps, options.device, wish)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
         tutor.identify(check)

@@ -249,11 +249,11 @@ def _(m):
 @mistake("tail-unmasked", "keys past the end of the sequence count, with the score 0",
          "a key j >= N does not exist: its score is -inf", "tail", kind="mask", tiles="n",
          each=((0,), (1,)))
-def _(p, only):
+def _(p, count):
     m = p.model
     only(p, not m.causal and m.pad)
     extra = p.j >= m.NK
-    p.keep = p.keep | (extra & (p.j < m.NK + only) if only else extra)
+    p.keep = p.keep | (extra & (p.j < m.NK + count) if count else extra)
 
 
 @mistake("last-key-dropped", "the last key is never seen", "keys 0 ... N - 1", "tail",
