@@ -371,10 +371,13 @@ class Search:
                     runner_up, second, truth, only, also)
 
     def _tells(self, candidate, sample) -> bool:
-        """Whether a match here says something: all NaN says little."""
-        return candidate.mistake.id == "unwritten" or any(
-            sample.wrong.get(name) and not bool((~torch.isfinite(sample.got[name])).all())
-            for name in self.names)
+        """Whether a match here says something: all NaN says little, unless some cases are right."""
+        if candidate.mistake.id == "unwritten" or any(
+                sample.wrong.get(name) and not bool((~torch.isfinite(sample.got[name])).all())
+                for name in self.names):
+            return True
+        wrong = sum(any(s.wrong.get(name) for name in self.names) for s in self.samples)
+        return wrong >= 3 and len(self.samples) - wrong >= 2
 
     def _telling_apart(self, pool: list[Candidate], asked) -> Case | None:
         """The small case on which most of the mistakes still in question differ, from each other
@@ -463,7 +466,7 @@ LET_IN = {
     "both-positions-of-the-tile", "only-first-tile-masked", "window-symmetric",
     "window-without-causal", "ragged-tail-twice", "tail-unmasked", "sinks-not-causal",
     "hidden-scores-zero", "hidden-scores-finite", "hidden-keys-in-denominator",
-    "max-of-hidden-keys", "interior-too-early",
+    "max-of-hidden-keys", "interior-too-early", "mask-forgotten",
 }
 
 # The mistakes that are tried two at a time.
@@ -553,10 +556,12 @@ def distance(x, p, sample: Sample, name: str, pairs, rows) -> float:
     x, p = x[good], p[good]
     norms = torch.linalg.vector_norm(p, dim=-1)
     floor = (0.25 if name.startswith("d_") else 0.05) * norms.square().mean().sqrt()
-    size, total = torch.maximum(norms, floor), p.norm()
+    least = 1e-6 * sample.truth(name).norm()  # what is so small has underflowed
+    size = torch.maximum(norms, floor).clamp_min(float(least) / max(len(p), 1) ** 0.5)
+    total = torch.maximum(p.norm(), least)
     if name in sample.exact.terms:
         terms = sample.exact.terms[name].cpu().flatten(0, 1)[good]
-        size, total = torch.maximum(size, 0.25 * terms), max(total, 0.25 * terms.norm())
+        size, total = torch.maximum(size, 0.25 * terms), torch.maximum(total, 0.25 * terms.norm())
     size, total = size.clamp_min(1e-30), max(float(total), 1e-30)
     if float(p.norm()) == 0:  # zeros are zeros
         return 0.0 if float(x.norm()) == 0 else INF
@@ -644,7 +649,9 @@ def _further(case: Case) -> list[Case]:
              replace(base, N=33, layout="mixed"), replace(base, N=192, B=1), replace(base, N=1),
              replace(base, N=65, family="shift-"), replace(base, N=65, family="rising"),
              replace(base, N=130, family="falling", B=1), replace(base, B=6, N=40),
-             replace(base, N=65, family="shift+"), replace(base, N=193, family="steep", B=1),
+             replace(base, N=65, family="shift+"), replace(base, N=128, family="shift-", B=1),
+             replace(base, N=130, family="signs", B=1), replace(base, N=130, family="levels", B=1),
+             replace(base, N=193, family="steep", B=1),
              replace(base, N=40, D=24), replace(base, N=129, B=1)]
     if case.stage == 1:
         cases += [replace(base, N=500, B=1), replace(base, N=256, B=1)]

@@ -36,7 +36,8 @@ def caption(matrix: Matrix) -> str:
     wrong = _wrong(matrix)
     if not bool(wrong.any()):
         return "nothing: every weight is as it should be."
-    i, j = wrong.nonzero()[0].tolist()
+    telling = wrong & (~matrix.keep | (matrix.found.abs() <= 1e-6))  # seen or unseen by mistake
+    i, j = (telling if bool(telling.any()) else wrong).nonzero()[0].tolist()
     got, want = float(matrix.found[i, j]), float(matrix.expected[i, j])
     return (f"query {i}, key {j}: weight {got:.3g}, want {want:.3g}; {int(wrong.sum())} of "
             f"{wrong.numel()} pairs differ.")

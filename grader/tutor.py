@@ -16,7 +16,7 @@ from grader.naming import Name, Sample, Search
 from grader.results import Check
 from grader.sandbox import Reply, Session, SubmissionError
 
-PROBE_SECONDS, SEARCH_SECONDS = 15.0, 5.0
+PROBE_SECONDS, SEARCH_SECONDS = 15.0, 8.0
 
 # Ids of what needs no search, by the words of the finding: ours, or the worker's account of what
 # was raised.  The same table stands in docs/diagnoses.md.

@@ -101,6 +101,15 @@ def _(p):
     p.keep = p.keep | (p.rule(window=None) & p.walked)
 
 
+@mistake("mask-forgotten", "nothing is masked: all tiles that are walked enter whole",
+         "tiles that the mask cuts need it, element by element", "window", kind="mask",
+         stages=WINDOWED, tiles="mn")
+def _(p):
+    _windowed(p)
+    only(p, p.model.window < p.model.N)
+    p.keep = p.walked & p.exists
+
+
 @mistake("left-edge-unmasked", "the tiles on the window's left edge enter whole",
          "a tile that the window's edge cuts needs the mask", "window", kind="mask",
          stages=WINDOWED, tiles="mn")
