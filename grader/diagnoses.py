@@ -7,13 +7,16 @@ from grader.tutor import BY_WORDS
 INTRO = """\
 # What the grader can say about a wrong answer
 
-`"diagnosis"` in the JSON of a failing check has an `"id"` of this page, a `"kind"` and a `"text"`.
+`"diagnosis"` in the JSON of the first failing check of a stage has an `"id"` of this page, a
+`"kind"` and a `"text"`; those of later checks, and crashes, have one where it needs no search.
 Ids are stable. Written by `python -m grader.diagnoses`, and held to it by a test.
 
-* **named**: the submission's numbers are those that this one mistake gives, within rounding, on the failing case and on further small cases
-  asked of the same worker; neither the truth nor any other mistake of the table comes within five times that distance. The JSON adds
-  `line` (the mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in multiples of what a right kernel may be off;
-  `only` where the mistake shows in some cases alone; `also` for a second mistake.
+* **named**: the submission's numbers are those that this one mistake gives, within rounding, on
+  the failing case and on further small cases asked of the same worker; neither the truth nor any
+  other mistake of the table comes within five times that distance. The JSON adds `line` (the
+  mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in multiples of
+  what a right kernel may be off; `only` where the mistake shows in some cases alone; `also` for a
+  second mistake.
 * **seen**: no mistake of the table fits; the id says what the effective attention matrix shows.
 * **pattern**: neither; the id says where the wrong numbers are.
 * **observed**: the outcome needs no search: a crash, a shape, a race.
@@ -23,7 +26,7 @@ A mask's mistake found only in the gradients has `dq-`, `dkdv-` or `backward-` b
 
 SEEN = {
     "effect-nan": "rows of weights are NaN",
-    "effect-extra-keys": "queries see keys that they should not, and what those pairs have in common",
+    "effect-extra-keys": "queries see keys that they should not",
     "effect-missing-keys": "queries do not see keys that they should",
     "effect-row-sums": "the right keys are seen, but the weights do not add up",
     "effect-weights": "the right keys, the right sums, wrong single weights",

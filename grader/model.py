@@ -175,6 +175,7 @@ class Model:
         self.found: dict[str, float] = {}  # numbers that a mistake had to find out
         self.sink_of = None
         self.round_dq = None
+        self.no_lse = self.dp_with = self.no_p = ""  # the walk in which P or dP is made wrongly
         self.o_of = None  # the output as the backward reads it
         self.needed = set(case.grads)  # gradients to compute
         self.sums = None  # what the right forward ends with, where that was computed before
@@ -284,9 +285,14 @@ class Model:
             share = used @ v[..., lo:hi, :]
             if how.get("late_alpha"):
                 new_acc = _single(alphas[0] * (acc + share))
-                new_acc = torch.where(m == -INF, share, new_acc)
+                if how["late_alpha"] == "spared":
+                    new_acc = torch.where(m == -INF, share, new_acc)
             else:
                 new_acc = _single(alphas[0] * acc + share)
+            if how.get("new_alpha") in ("l", "both"):
+                new_total = total + alpha * w.sum(-1, keepdim=True)
+            if how.get("new_alpha") in ("acc", "both"):
+                new_acc = acc + alpha * share
             if "round_acc" in how:
                 new_acc = new_acc.to(how["round_acc"]).double()
             if "round_l" in how:
@@ -363,9 +369,12 @@ class Model:
         return {name: x for name, x in out.items() if name[2:] in self.needed}
 
     def _weights(self, walk: Pass, base: float, lse, do, delta):
-        p = torch.exp((walk.scores() - lse) * base)
-        dp = do @ walk.values().mT
-        return p, p * (dp - delta)
+        how = "dq" if walk is self._dq else "dkv"
+        p = torch.exp((walk.scores() - (0.0 if self.no_lse == how else lse)) * base)
+        values = walk.values() if self.dp_with != how else self.take("k", walk.k_at, walk.k_rows)
+        dp = do @ values.mT
+        ds = (dp - delta) * (walk.keep if self.no_p == how else p)
+        return p, ds
 
     def _unmasked(self, walk: Pass):
         other = copy.copy(walk)

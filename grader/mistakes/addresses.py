@@ -53,6 +53,13 @@ def _(m, size, least):
     _heads(m, lambda h: h // size)
 
 
+@mistake("head-in-its-group", "query head h reads h % group, its place within the group",
+         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         each=((True,), (False,)))
+def _(m, wrapped):
+    _heads(m, lambda h: h % m.group % (m.HKV if wrapped else 1 << 30))
+
+
 @mistake("groups-shifted", "the groups begin a head late", "query head h reads h // (HQ // HKV)",
          "head", slot="heads", stages=GROUPED, each=((1,), (-1,)))
 def _(m, by):
@@ -242,11 +249,6 @@ def _(m, how):
 def _(m):
     m.q_rows = torch.where(m.rows % (2 * m.BM) >= m.BM, m.rows - m.BM, m.rows)
 
-
-@mistake("unwritten", "nothing is written: the memory holds what it held before",
-         "the kernel stores every row of o", "nan", slot="output")
-def _(m):
-    _never(m, torch.ones(len(m.pairs), len(m.rows), dtype=torch.bool))
 
 # ------------------------------------------------------------------- strides
 AXES = ("batch entries", "heads", "rows", "columns")

@@ -225,6 +225,24 @@ def _(m, where, factor):
             m.exp_base[walk] = factor
 
 
+@saved("backward-without-lse", "{0} recomputes P without subtracting lse", "P = exp(S - lse)",
+       each=(("dq", "dq"), ("dk and dv", "dkv")))
+def _(m, words, walk):
+    m.no_lse = walk
+
+
+@backward("dp-with-k", "dP is made with k, not with v, in {0}", "dP = dO V^T", "d_q", "P",
+          each=(("dq", "dq"), ("dk and dv", "dkv")))
+def _(m, words, walk):
+    m.dp_with = walk
+
+
+@backward("ds-without-p", "dS lacks its factor P in {0}", "dS = P * (dP - delta)", "d_q", "P",
+          each=(("dq", "dq"), ("dk and dv", "dkv")))
+def _(m, words, walk):
+    m.no_p = walk
+
+
 @backward("dv-not-normalised", "dv is made of exp(S), not of P", "dV = P^T dO", "d_v", "dv")
 def _(m):
     m.dv_from = "exp"

@@ -81,6 +81,14 @@ def _(p):
     p.keep = p.keep & ~((p.j < p.diag) & (p.j >= p.diag - p.model.BN))
 
 
+@mistake("phase-1-in-tiles", "the walk before the diagonal counts tiles where it should count keys",
+         "phase 1 walks the keys 0 ... diag - 1", "mask", kind="mask", stages=CAUSAL, tiles="mn")
+def _(p):
+    only(p, p.model.causal)
+    end = round_up(p.diag // p.model.BN, p.model.BN)
+    p.keep = p.keep & ((p.j < end) | (p.j >= p.diag))
+
+
 @mistake("diagonal-twice", "the tiles on the diagonal are walked twice, once unmasked",
          "each key tile belongs to one phase", "mask", kind="mask", stages=CAUSAL, tiles="mn",
          each=(("one",), ("all",), ("masked",)))
@@ -208,7 +216,7 @@ def _(m):
     count, values = hidden.sum(1)[:, None], hidden @ p.values()
     toward = x * count - values
     t = ((acc - x * total) * toward).sum(-1) / toward.square().sum(-1)
-    log_t = torch.log(t) + top[..., 0]
+    log_t = torch.log(t.clamp(max=1e26)) + top[..., 0]  # beyond that nothing else is left
     heavy = torch.where(rows & torch.isfinite(log_t), (t * count[:, 0] / total[..., 0]), -INF)
     at = heavy.flatten().topk(min(9, heavy.numel())).indices
     fill = float(log_t.flatten()[at[heavy.flatten()[at] > 0]].median()) if bool(

@@ -41,6 +41,11 @@ def _(m, factor):
     m.lse_of = lambda top, total: (top + torch.log(total)) * factor
 
 
+@lse("lse-times", "lse is m * log(l), a product instead of a sum")
+def _(m):
+    m.lse_of = lambda top, total: top * torch.log(total)
+
+
 @lse("lse-minus-the-log", "lse is m - log(l)")
 def _(m):
     m.lse_of = lambda top, total: top - torch.log(total)

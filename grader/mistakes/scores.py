@@ -99,6 +99,14 @@ def _(m):
     m.inputs = {**m.inputs, "k": m.inputs["k"] / count.sqrt()[:, None]}
 
 
+@mistake("scale-by-rows", "the scores are divided by the root of the number of rows in the tile",
+         "S = Q K^T / sqrt(D): D is the width of a row, not the number of rows", slot="scale",
+         tiles="m")
+def _(m):
+    count = (m.N - m.rows // m.BM * m.BM).clamp(max=m.BM).double()
+    m.q_factor = (count.sqrt() * m.scale).reciprocal()[:, None]
+
+
 @mistake("k-reshaped", "k is reshaped to (D, BLOCK_N), not transposed", "S = Q K^T",
          slot="inputs", tiles="n", padded=True)
 def _(m):

@@ -60,9 +60,23 @@ def _(m, below):
 
 
 @mistake("rescaled-after-adding", "alpha multiplies the new tile's share as well",
-         "acc = alpha acc + P V", "rescale", slot="online", tiles="n")
+         "acc = alpha acc + P V", "rescale", slot="online", tiles="n",
+         each=(("spared",), ("lost",)))
+def _(m, first_tile):
+    m.online["late_alpha"] = first_tile
+
+
+@mistake("alpha-on-the-new-sum", "alpha multiplies what is new, not what was summed before",
+         "l = alpha l + rowsum(P), acc = alpha acc + P V", "rescale", slot="online", tiles="n",
+         each=(("l",), ("acc",), ("both",)))
+def _(m, which):
+    m.online["new_alpha"] = which
+
+
+@mistake("divided-by-the-max", "the output is divided by the maximum, not by the sum",
+         "O = acc / l", slot="finish")
 def _(m):
-    m.online["late_alpha"] = True
+    m.finish = lambda acc, total, top: acc / top
 
 
 def _first(alpha, old):

@@ -25,6 +25,14 @@ def _(p):
     p.keep = p.rule(window=p.model.window - 1)
 
 
+@mistake("half-the-window", "the window is half as long",
+         "query i sees keys i - W + 1 ... i", "window", kind="mask", stages=WINDOWED,
+         each=((0,), (1,)))
+def _(p, more):
+    _windowed(p)
+    p.keep = p.rule(window=p.model.window // 2 + more)
+
+
 @mistake("window-ignored", "there is no window: query i sees keys 0 ... i",
          "query i sees keys i - W + 1 ... i", "window", kind="mask", stages=WINDOWED)
 def _(p):
