@@ -114,7 +114,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         compiling = None
-        if options.device == "cpu" and stage.needs_triton and not options.quick:
+        if options.device == "cpu" and stage.needs_triton and not (options.quick or options.case):
             # Entered after the pool, so that it ends before the pool waits for its thread.
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
             compiling = pool.submit(_compile_check, stage, options, compiler)
