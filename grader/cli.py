@@ -200,7 +200,7 @@ def _watch(asked: list[int], options, reporter) -> None:
     from grader.stages import STAGES
     from grader.watching import watch
 
-    options = replace(options, stop_early=True, benchmark=False)
+    options = replace(options, stop_early=True, benchmark=False, patience=2.0)
     paths = [options.directory / STAGES[n].filename for n in asked]
     watch(paths, lambda i: grade_stage(STAGES[asked[i]], options, reporter), reporter.say)
 

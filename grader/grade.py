@@ -49,6 +49,7 @@ class Options:
     case: str = ""  # the only one to ask, by its name
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # and write it there
+    patience: float = 8.0  # seconds of our own work to find a mistake's name
 
 
 def confinement(directory: Path, user: str = "auto",
@@ -207,7 +208,7 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case,
             check = judge_growth(check, built, reply, large)
         if check.outcome == "wrong" and not fatal and not taught:
             wish = Wish(options.command, options.seed, options.show, options.plot,
-                        options.directory)
+                        options.directory, options.patience)
             with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
                 # Without a name the verdict and the place that judge() found still stand.
                 tutor.explain(check, session, built, reply, stage.steps, options.device, wish)

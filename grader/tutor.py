@@ -16,7 +16,7 @@ from grader.naming import Name, Sample, Search
 from grader.results import Check
 from grader.sandbox import Reply, Session, SubmissionError
 
-PROBE_SECONDS, SEARCH_SECONDS = 15.0, 8.0
+PROBE_SECONDS = 15.0  # for one further call of the submission
 
 # Ids of what needs no search, by the words of the finding: ours, or the worker's account of what
 # was raised.  The same table stands in docs/diagnoses.md.
@@ -63,6 +63,7 @@ class Wish:
     show: bool = False
     plot: Path | None = None
     directory: Path = Path(".")
+    patience: float = 8.0  # seconds of the grader's own work to find a name
 
 
 def explain(check: Check, session: Session, built: Built, reply: Reply, steps: dict[str, str],
@@ -89,7 +90,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, steps: d
                 return None
             return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
-        search = Search(sample, ask, device, SEARCH_SECONDS)
+        search = Search(sample, ask, device, wish.patience)
         name = search.run()
         matrix = None
         if case.stage != 2 and (name is None or wish.show or wish.plot):
