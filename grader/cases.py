@@ -41,9 +41,10 @@ LAYOUTS = {
     "guarded": "NaN around",  # a read past the end meets NaN, not a lucky zero
     "transposed": "transposed",
     "last": "stride 2",
+    "gapped": "gaps",  # room between rows, heads and batch entries
     "mixed": "mixed strides",  # no two inputs alike: kills the strides of another tensor
 }
-MIXED = {"q": "transposed", "k": "last", "v": "dense", "x": "guarded", "w": "last",
+MIXED = {"q": "transposed", "k": "last", "v": "gapped", "x": "guarded", "w": "last",
          "sink_logits": "last"}
 
 
@@ -368,6 +369,8 @@ def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
         order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory
         order = order[::-1] if t.dim() == 2 else order
         gaps = [3, 0] if t.dim() == 2 else [0, 1, 1, 3]
+    if layout == "gapped":
+        gaps = [0, 1, 3, 5]
     if layout == "last":
         step = 2
         gaps = [1] + gaps[1:] if t.dim() > 1 else gaps

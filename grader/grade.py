@@ -14,13 +14,13 @@ from pathlib import Path
 
 import torch
 
-from grader import benchmark, kernel_cache, submission, tutor
+from grader import benchmark, clean, kernel_cache, submission, tutor
 from grader.cases import Case, build, doubled, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
 from grader.report import Reporter
 from grader.results import Check, StageResult
-from grader.sandbox import Session, SubmissionError
+from grader.sandbox import Reply, Session, SubmissionError
 from grader.stages import Stage
 from grader.tutor import Wish
 
@@ -119,7 +119,8 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             # Entered after the pool, so that it ends before the pool waits for its thread.
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
             compiling = pool.submit(_compile_check, stage, options, compiler)
-        verdicts = Verdicts(stage, options, reporter, result, file.source)
+        cleans = clean.workers(options.device, options.timeout, options.confinement)
+        verdicts = Verdicts(stage, options, reporter, result, file.source, cleans)
         stack.callback(verdicts.close)
         session = _run_cases(stage, options, reporter, result, file.source, planned, verdicts,
                              stack)
@@ -134,7 +135,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
             result.benchmark, failed = benchmark.run(
-                stage, options, session, verdicts.clean.replay, reporter)
+                stage, options, session, cleans.replay, reporter)
             if failed:
                 _done(stage, reporter, result, failed)
 
@@ -223,21 +224,21 @@ _truths = threading.Lock()  # one at a time: naive attention in float64 takes a 
 
 
 class Verdicts:
-    """Checks in the order of their cases.  What is right so far is confirmed by the clean worker
+    """Checks in the order of their cases.  What is right so far is confirmed by a clean worker
     while the submission's own goes on with the next case."""
 
     MOST_WAITING = 4  # each holds the results of its calls
 
     def __init__(self, stage: Stage, options: Options, reporter: Reporter, result: StageResult,
-                 source: bytes):
-        self.stage, self.reporter, self.result = stage, reporter, result
-        self.clean = CleanWorker(stage, options, source)
-        self.pool = concurrent.futures.ThreadPoolExecutor(1)
+                 source: bytes, cleans: clean.CleanWorkers):
+        self.stage, self.options, self.reporter = stage, options, reporter
+        self.result, self.source, self.cleans = result, source, cleans
+        self.pool = concurrent.futures.ThreadPoolExecutor(cleans.count)
         self.waiting: list[concurrent.futures.Future] = []
 
     def add(self, check: Check, replies: list) -> None:
         """replies: (case, reply) of every call that check stands for."""
-        self.waiting.append(self.pool.submit(self.clean.confirm, check, replies))
+        self.waiting.append(self.pool.submit(self._confirmed, check, replies))
         self.flush(self.MOST_WAITING)
 
     def flush(self, at_most: int = 0) -> None:
@@ -246,22 +247,10 @@ class Verdicts:
             _done(self.stage, self.reporter, self.result, self.waiting.pop(0).result())
 
     def close(self) -> None:
-        self.pool.shutdown(wait=False, cancel_futures=True)
-        self.clean.close()
-        self.pool.shutdown()
+        """Forget what waits, and wait for what is under way: a request has its time limit."""
+        self.pool.shutdown(cancel_futures=True)
 
-
-class CleanWorker:
-    """A worker that imports no submission, and carries out what a submission's call did.
-
-    It is started when first asked, and again when it died.
-    """
-
-    def __init__(self, stage: Stage, options: Options, source: bytes):
-        self.stage, self.options, self.source = stage, options, source
-        self.session: Session | None = None
-
-    def confirm(self, check: Check, replies: list) -> Check:
+    def _confirmed(self, check: Check, replies: list) -> Check:
         """Judge a right check's plans by what they do on other numbers."""
         start = time.monotonic()
         for case, reply in replies:
@@ -270,7 +259,7 @@ class CleanWorker:
         check.seconds += time.monotonic() - start
         return check
 
-    def _confirm(self, check: Check, case: Case, reply) -> Check:
+    def _confirm(self, check: Check, case: Case, reply: Reply) -> Check:
         foreign = submission.foreign_texts(self.source, reply.plan.texts)
         if foreign:
             check.outcome = "rejected"
@@ -280,33 +269,17 @@ class CleanWorker:
         other = other_numbers(case, self.options.seed)
         unwatched = reply.refilled if self.stage.needs_triton else None
         try:
-            got = self.replay(other.call, reply.plan)
+            got = self.cleans.replay(other.call, reply.plan)
         except SubmissionError as error:
             return not_repeated(check, error)
         with _truths:
             return judge_repeated(check, other, got, self.options.device, unwatched)
 
-    def replay(self, call, plan) -> dict[str, torch.Tensor]:
-        """Outputs and "d_q" gradients of the plan on the inputs of call.
 
-        Raises:
-            SubmissionError: it could not be carried out.
-        """
-        if self.session is None or self.session.gone:
-            self.close()
-            self.session = _session(self.stage, self.options, self.source, clean=True)
-        return self.session.replay(call, plan)
-
-    def close(self) -> None:
-        if self.session is not None:
-            self.session.close()
-
-
-def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None,
-             clean: bool = False):
+def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None):
     cache = None
-    if options.device == "cuda":  # what a submission could write to, a clean worker does not read
-        cache = kernel_cache.folder_for(source + b" clean" * clean, options.confinement.user)
+    if options.device == "cuda":
+        cache = kernel_cache.folder_for(source, options.confinement.user)
     return Session(source, stage.filename, device=options.device, timeout=options.timeout,
                    interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
                    confinement=options.confinement)

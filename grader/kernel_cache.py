@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 KEPT = 64  # files remembered; one takes a few MiB
+CLEAN_KEPT = 4096  # compiled variants remembered for clean workers; one takes some 100 KiB
 
 
 def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | None:
@@ -19,20 +20,40 @@ def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | Non
     user: (uid, gid) of another account that is to write there; its folders stand where that
     account can reach them, and belong to it one by one, so that it cannot make more.
     """
-    digest = hashlib.sha256(source).hexdigest()
+    return _folder(hashlib.sha256(source).hexdigest(), user)
+
+
+def clean_folder(user: tuple[int, int] | None = None) -> Path | None:
+    """The folder for what clean workers compile, whichever file it came from: no submission can
+    write there, where the kernel confines it."""
+    folder = _folder("clean", user)
+    if folder is not None:
+        _forget(folder, CLEAN_KEPT)
+    return folder
+
+
+def _folder(name: str, user: tuple[int, int] | None) -> Path | None:
     try:
         base = _base() if user is None else _shared_base()
-        folder = base / digest
+        folder = base / name
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
             os.chown(folder, *user)
         os.utime(folder)  # used now: the last to be forgotten
-        folders = sorted(base.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        _forget(base, KEPT)
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return None
-    for old in folders[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
     return folder if os.access(folder, os.W_OK) else None
+
+
+def _forget(base: Path, kept: int) -> None:
+    """Remove the folders in base that were not written to for longest."""
+    try:
+        folders = sorted(base.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:  # another grading removes them too
+        return
+    for old in folders[kept:]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _base() -> Path:

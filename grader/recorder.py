@@ -46,7 +46,7 @@ _current = None  # the Recorder in force; launches on autograd's own threads mus
 class Recorder(TorchDispatchMode):
     """Use as `with recorder:` around a forward, then again, with backward set, around a backward.
 
-    inputs: name -> the 1-D tensor over the whole storage.
+    inputs: name -> the 1-D tensor over what may be touched of a storage.
     """
 
     supports_higher_order_operators = True  # flex_attention is one
@@ -68,6 +68,7 @@ class Recorder(TorchDispatchMode):
         self.function_numbers: dict[int, int] = {}
         self.began_backward = None
         self.stance = None
+        self.inputs = list(inputs.values())
         for name, tensor in inputs.items():
             self._number(tensor.untyped_storage(), {"input": name})
 
@@ -103,8 +104,10 @@ class Recorder(TorchDispatchMode):
         }
 
     def extents(self) -> list[tuple[int, int]]:
-        """First byte and end of every storage of the call."""
-        return [(first, end) for _, first, end in self._places()]
+        """First byte and end of every input, and of every storage of the call."""
+        inputs = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in self.inputs]
+        return inputs + [(first, end) for number, first, end in self._places()
+                         if "input" not in self.storages[number]]
 
     def _places(self):
         for number, reference in list(self.alive.items()):

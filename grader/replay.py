@@ -8,8 +8,10 @@ the grader.
 import ast
 import base64
 import builtins
+import hashlib
 import inspect
 import itertools
+import json
 import sys
 from pathlib import Path
 
@@ -48,8 +50,10 @@ class Replay:
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.last_use = _last_uses(plan)
         self.functions: dict[int, object] = {}
+        self.inputs = {}
         for number, about in enumerate(plan["storages"]):
             if "input" in about:
+                self.inputs[number] = storages[about["input"]]
                 self.storages[number] = storages[about["input"]].untyped_storage()
         self._keep()
 
@@ -69,8 +73,10 @@ class Replay:
         return [self.decode(one) for one in self.plan["outputs"] + self.plan["gradients"]]
 
     def extents(self) -> list[tuple[int, int]]:
-        """First byte and end of every storage there is now."""
-        return [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in self.storages.values()]
+        """First byte and end of every input, and of every storage there is now."""
+        inputs = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in self.inputs.values()]
+        return inputs + [(s.data_ptr(), s.data_ptr() + s.nbytes())
+                         for number, s in self.storages.items() if number not in self.inputs]
 
     def _keep(self) -> None:
         """Make the storages that are older than the call; addresses in them are put right."""
@@ -219,10 +225,14 @@ class Replay:
         kernel[tuple(grid)](**arguments, **options)
 
     def _build(self, number: int) -> None:
-        """Make a function of its text; those it calls come first, or, in a circle, later."""
+        """Make a function of its text, once for all plans that have it."""
         about = self.plan["functions"][number]
         if not about["text"]:
             raise Unrepeatable(f"{about['name']} has no text in the file")
+        key = self._key(number, ())
+        if key in _built:
+            self.functions[number] = _built[key]
+            return
         text, line = about["text"], max(1, int(about["line"]))
         # The interpreter wants the language among the globals, named or not.
         scope = {"__name__": "submission", "__builtins__": _builtins(),
@@ -234,14 +244,25 @@ class Replay:
             else:
                 scope[name] = self._global(value)
         vet(text, scope | {name: None for name, _ in functions}, about["name"])
-        path = self.folder / f"kernel_{number}.py"
+        path = self.folder / f"kernel_{key}.py"
         path.write_text("\n" * (line - 1) + text, "utf-8")
         exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
         plain = scope[about["name"]]
-        self.functions[number] = _decorated(plain, about["kind"], {
+        self.functions[number] = _built[key] = _decorated(plain, about["kind"], {
             name: self.decode(value) for name, value in about["options"].items()})
-        for name, other in functions:
+        for name, other in functions:  # only now, for they may call it back
             scope[name] = self._function(other)
+
+    def _key(self, number: int, above: tuple[int, ...]) -> str:
+        """A name for a function and all it calls, from what makes them."""
+        if number in above:
+            return f"above {above.index(number)}"
+        about = dict(self.plan["functions"][number])
+        about["names"] = [
+            [name, self._key(value["function"], (*above, number))
+             if isinstance(value, dict) and "function" in value else value]
+            for name, value in about["names"]]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 
     def _global(self, value):
         found = self.decode(value)
@@ -371,6 +392,7 @@ def _is_language(found) -> bool:
 CLASSES = {"range", "static_range", "dtype", "pointer_type", "block_type", "constexpr", "tensor",
            "tuple", "tensor_descriptor", "tensor_descriptor_type", "condition"}
 _allowed_attributes: set[str] = set()
+_built: dict[str, object] = {}  # by key
 
 
 def _attributes() -> set[str]:

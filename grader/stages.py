@@ -152,9 +152,10 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
             replace(r, N=130 * more, dtype=half, family="needles"),
             replace(r, N=256 if on_gpu else 100, D=32, dtype=F16, family="real"),
             replace(r, N=193 * more, dtype=F32, family="shift-", layout="guarded"),
-            replace(r, N=150 * more, D=64, dtype=F32, family="needles", layout="transposed"),
+            replace(r, N=576 if on_gpu else 192, D=64, dtype=F32, family="needles",
+                    layout="transposed"),
             replace(r, N=64 * more, dtype=half, refill=True),
-            replace(r, N=80 * more, D=128, dtype=F16, repeats=10 if on_gpu else 2),
+            replace(r, N=320 if on_gpu else 64, D=128, dtype=F16, repeats=10 if on_gpu else 2),
         ]
         dealt = []
         for i, case in enumerate(robust):
@@ -169,23 +170,24 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
         steep = "steep" if number > 3 else "falling"
         for i, (family, n, dtype) in enumerate((("randn", 70, half), (steep, 193, F32),
                                                 ("deep", 129, F16), ("cancel", 200, half),
-                                                ("randn", 190, F16))):
-            case = replace(r, N=n, dtype=dtype, family=family)
+                                                ("randn", 190, F16), ("randn", 200, half))):
+            case = replace(r, N=n, D=128 if i == 5 else 16, dtype=dtype, family=family)
             if windows:
-                case = replace(case, window=(20, 60, 33, 1000, 150)[i])
+                case = replace(case, window=(20, 60, 33, 1000, 150, 150)[i])
             if sinks:
-                case = replace(case, sinks=(2, 3, 5, 0, 4)[i])
+                case = replace(case, sinks=(2, 3, 5, 0, 4, 1)[i])
             if i == 0:  # 18 heads in all, a number no grid of heads divides
                 case = replace(case, B=3, HQ=hq, HKV=hkv, layout="mixed")
-            if i < 4 or windows:  # the last is for windows longer than the default
+            if i < 4 or windows:  # the last two are for windows longer than the default
                 dealt.append(case)
         if not windows:  # two tiles of queries; whole tiles of 128
-            dealt += [replace(r, N=200, D=64, dtype=half, layout="guarded"),
-                      replace(r, N=256, D=64, dtype=half)]
-        if on_gpu:  # long enough for sums in 16 bits to lose something
-            first_window = {"window": 5000} if windows else {}
-            first_window |= {"sinks": 0} if sinks else {}
-            dealt.append(replace(r, N=4096, dtype=half, family="heavy", **first_window))
+            hq, hkv = heads[0]
+            dealt += [replace(r, HQ=hq, HKV=hkv, N=200, D=64, dtype=half, layout="guarded"),
+                      replace(r, HQ=hq, HKV=hkv, N=256, D=64, dtype=half)]
+        # Long enough for sums in 16 bits to lose something.
+        all_keys = {"window": 5000} if windows else {}
+        all_keys |= {"sinks": 0} if sinks else {}
+        dealt.append(replace(r, N=4096 if on_gpu else 1000, dtype=half, family="heavy", **all_keys))
         growth = replace(r, N=8192 if on_gpu else 128, **first, growth=True)
         return standard + dealt + [growth]
 
@@ -214,7 +216,7 @@ def _cases_8(device: str, bf16: bool) -> list[Case]:
         replace(r, N=100 * more, HKV=2, dtype=F16, family="hot"),
         replace(r, N=100, HKV=2, D=32, dtype=F32, family="needles", layout="last"),
         replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, family="real"),
-        replace(r, N=50, HQ=4, D=128, dtype=half, grads=("k", "v"), dout="transposed"),
+        replace(r, N=50, HQ=4, D=128, dtype=half),
         replace(r, N=37, B=3, HQ=6, HKV=3, dtype=half, layout="mixed", dout="transposed"),
         replace(r, N=130, dtype=F32, family="steep"),
         replace(r, N=65, dtype=F16, family="deep"),
@@ -253,22 +255,22 @@ def _cases_9(device: str, bf16: bool) -> list[Case]:
         replace(r, N=130 * more, HQ=1, dtype=half, window=100, sinks=1, family="rising",
                 grads=("q",)),
         replace(r, N=100 * more, HKV=2, dtype=F16, window=17, family="hot", **with_logits),
-        replace(r, N=130 * more, HKV=2, D=32, dtype=F32, window=50, sinks=3, family="needles",
+        replace(r, N=130 * more, HKV=2, D=32, dtype=F32, window=66, sinks=3, family="needles",
                 layout="last"),
         replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, window=40, family="real"),
-        replace(r, N=50, HQ=4, D=128, dtype=half, window=9, sinks=1000, grads=("k", "v"),
-                dout="transposed"),
+        replace(r, N=50, HQ=4, D=128, dtype=half, window=9, sinks=1000),
         replace(r, N=37, B=3, HQ=6, HKV=3, dtype=half, window=20, sinks=2, layout="mixed",
                 dout="transposed", **with_logits),
         replace(r, N=150, HQ=1, dtype=half, window=None, sinks=0),
         replace(r, N=190, HQ=1, dtype=F16, window=150, sinks=5),
+        replace(r, N=200, HQ=1, dtype=half, window=127, sinks=0),
         replace(r, N=193, dtype=F32, window=60, sinks=3, family="steep"),
         replace(r, N=65, dtype=F16, window=33, sinks=5, family="deep"),
         replace(r, N=150, HQ=1, dtype=half, window=1000, sinks=0, family="cancel"),
         replace(r, N=40, dtype=F16, window=9, grads=("k",)),
         replace(r, N=41, dtype=half, window=9, grads=("v",)),
         replace(r, N=40, dtype=half, window=9, sink_logits=True, grads=("sink_logits",)),
-        replace(r, N=64, dtype=half, window=24, refill=True),
+        replace(r, N=128, dtype=half, window=24, sinks=0, layout="gapped", refill=True),
         replace(r, N=65 * more, dtype=half, window=30, repeats=5 if on_gpu else 2,
                 **with_logits),
         replace(r, N=8192 if on_gpu else 128, HQ=1, dtype=half, growth=True),
@@ -278,6 +280,9 @@ def _cases_9(device: str, bf16: bool) -> list[Case]:
 _EQUAL = ((2, 2), (1, 1))
 _GROUPS = ((4, 2), (3, 1), (6, 2), (2, 2))
 _QKV = ("q", "k", "v")
+# One a robust case.  Two past a tile's end, and one before it: there a window's first key is the
+# last of a tile of 64 or 128, or the one before its last row's first key is.
+_WINDOWS = (17, 100, 1, 1000, 66, 17, 64, 40, 50, 63, 17, 127, 130, 24, 9)
 
 STAGES: dict[int, Stage] = {stage.number: stage for stage in (
     Stage(1, "FlashAttention in PyTorch", "FlashAttention2Function", "apply",
@@ -298,11 +303,12 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
           {"numbers": "5.1", "stride": "5.2", "head": "5.2", "batch": "5.2"}),
     Stage(6, "Sliding-Window Attention", "flash_attention_forward", None,
           (*_QKV, "is_causal", "window_size"), 50,
-          _attention_cases(6, _GROUPS, windows=(17, 100, 1, 1000, 64)),
+          _attention_cases(6, _GROUPS, windows=_WINDOWS),
           {"numbers": "6.3", "window": "6.1", "mask": "6.1", "nan": "6.3", "tail": "6.4"}),
     Stage(7, "Attention Sinks", "flash_attention_forward", None,
           (*_QKV, "is_causal", "window_size", "sink_size"), 50,
-          _attention_cases(7, _GROUPS, windows=(17, 40, 1, 1000, 50), sinks=(4, 0, 1, 70, 9, 1000)),
+          _attention_cases(7, _GROUPS, windows=_WINDOWS,
+                           sinks=(4, 0, 1, 70, 1, 1000, 4, 0, 65, 70, 9, 1, 4, 0, 1)),
           {"numbers": "7.2", "window": "7.1", "sinks": "7.1", "mask": "7.1", "tail": "7.3"}),
     Stage(8, "Backward Pass with GQA", "flash_attention_gqa", None,
           (*_QKV, "is_causal", "softmax_scale"), 200, _cases_8,

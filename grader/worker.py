@@ -32,6 +32,7 @@ DTYPES = {
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,
                   torch.int64, torch.uint8, torch.bool)
 }
+MARGIN_BYTES = 65536  # on either side of an input, without a GPU
 LATE_SECONDS = 0.05  # outputs are read again this long after everything else
 _sleep = time.sleep
 _real_device = torch.Tensor.device.__get__  # pretend_gpu.py puts another in its place
@@ -113,7 +114,7 @@ class Worker:
         self.name = ""
         self.prepared: dict = {}
         self.recorder = _sibling("recorder")
-        self.replaying = None  # the Replay under way
+        self.replays = self.replaying = None  # replay.py, and the Replay under way
         self.explain = _sibling("explain")
         self.compiler = None
         if config["compile_for"]:
@@ -232,7 +233,7 @@ class Worker:
 
     def replay(self, request: dict, storages: dict, douts: dict):
         """Carry out a plan that another process made of a call like this, on these inputs."""
-        module = _sibling("replay")
+        self.replays = module = self.replays or _sibling("replay")
         inputs, on_device = self._place(request["inputs"], storages, ())
         _, sent = self._place(request["douts"], douts, ())
         named = on_device | {"d_" + name: storage for name, storage in sent.items()}
@@ -317,14 +318,16 @@ class Worker:
     # ---------------------------------------------------------------- helpers
     def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
         """Storages on the device, and the views into them that the entry point sees."""
-        on_device = {name: storage.to(self.device) for name, storage in storages.items()}
+        place = _apart if self.device == "cpu" else lambda storage: storage.to(self.device)
+        on_device = {name: place(storage) for name, storage in storages.items()}
         return self._views(layouts, on_device, with_grad), on_device
 
     def _views(self, layouts: dict, on_device: dict, with_grad) -> dict:
         views = {}
         for name, layout in layouts.items():
             shape, stride, offset = layout["shape"], layout["stride"], layout["offset"]
-            view = on_device[name].as_strided(shape, stride, offset)
+            storage = on_device[name]
+            view = storage.as_strided(shape, stride, storage.storage_offset() + offset)
             views[name] = view.requires_grad_() if name in with_grad else view
         return views
 
@@ -409,6 +412,13 @@ class Worker:
                 target = _empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
                 fetched.append(_plain_copy(target, tensor))
         return fetched
+
+
+def _apart(storage: torch.Tensor) -> torch.Tensor:
+    """A copy with nothing known near it: what bounds.py finds outside is outside of everything."""
+    margin = MARGIN_BYTES // storage.element_size()
+    whole = torch.zeros(storage.numel() + 2 * margin, dtype=storage.dtype)
+    return _plain_copy(whole[margin:margin + storage.numel()], storage)
 
 
 def _signature(found, function):

@@ -28,6 +28,16 @@ def test_the_files_not_used_for_longest_are_forgotten(home, monkeypatch):
     assert sorted(home.iterdir()) == sorted([folders[0], newest])
 
 
+def test_clean_workers_have_a_folder_of_their_own_that_forgets_old_kernels(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "CLEAN_KEPT", 1)
+    folder = kernel_cache.clean_folder()
+    for age in range(3):
+        (folder / str(age)).mkdir()
+        os.utime(folder / str(age), (age, age))
+    assert kernel_cache.clean_folder() == folder
+    assert [path.name for path in folder.iterdir()] == ["2"]
+
+
 def test_without_a_place_to_write_there_is_no_folder(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -1,15 +1,15 @@
-"""The tutor: what needs no search gets its id by its words, and a fault of its own costs nothing."""
+"""The tutor: what needs no search gets its id by its words, a wrong file its mistake."""
 
 import io
 
 import pytest
-from tests.attacks.catalogue import mutants
 
 from grader import grade
 from grader.report import Reporter
 from grader.results import Check
 from grader.stages import STAGES
 from grader.tutor import identify
+from tests.attacks.catalogue import mutants
 
 
 @pytest.mark.parametrize("words, id", [
@@ -18,7 +18,7 @@ from grader.tutor import identify
      "swapped)", "output-axes-swapped"),
     ("OutOfBounds when it was called: the kernel reads 944 numbers outside of every tensor",
      "out-of-bounds-read"),
-    ("o differs between runs: run 2 of the same call gives 3 other numbers", "differs-between-runs"),
+    ("o differs between runs: run 2 of the same call gives 3 others", "differs-between-runs"),
     ("the kernel needs 300000 of shared memory, and the GPU has 232448", "out-of-shared-memory"),
 ])
 def test_what_was_observed_has_an_id(words, id):

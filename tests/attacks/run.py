@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from grader import grade
+from grader import clean, grade
 from grader.report import Reporter
 from grader.results import StageResult
 from grader.stages import STAGES
@@ -64,6 +64,7 @@ def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outc
         start = time.monotonic()
         with mock.patch.object(tempfile, "tempdir", str(temporary)):
             result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))
+            clean.end_all()  # their folders are in the temporary one
         seconds = time.monotonic() - start
         problem = _left_behind(f"TMPDIR={temporary}", temporary)
         late = seconds > timeout + GRACE_SECONDS and attack.outcomes != ("pass",)
