@@ -71,8 +71,9 @@ class Candidate:
         sizes = self.mistake.sizes()
         if self.padded and self.mistake.tiles in ("", "m"):
             sizes = tuple((m, n) for m, _ in sizes for n in TILE_SIZES)
-        if self.second is not None:
-            sizes = tuple(dict.fromkeys((*sizes, *self.second.sizes(case))))
+        if self.second is not None:  # fewer for two mistakes at once: there are many of them
+            both = self.mistake.tiles + self.second.mistake.tiles
+            sizes = USUAL_TILES if both or self.padded else sizes
         keys, found = set(), []
         rows, columns = (case.M, case.N) if case.stage == 2 else (case.N, case.n_keys)
         for m, n in sizes:
@@ -444,7 +445,8 @@ class Search:
             return self._each_gradient()
         if self.part != "forward" or self.stage == 2:
             return None
-        usual = [c for c in self.candidates() if c.mistake.id in USUAL]
+        usual = [c for c in self.candidates()
+                 if c.mistake.id in USUAL and c.more == c.mistake.each[0]]
         usual.sort(key=lambda c: ORDER.index(c.mistake.slot))
         pool = []
         for i, first in enumerate(usual):
@@ -488,6 +490,8 @@ LET_IN = {
     "hidden-scores-zero", "hidden-scores-finite", "hidden-keys-in-denominator",
     "max-of-hidden-keys", "interior-too-early", "mask-forgotten",
 }
+
+USUAL_TILES = ((64, 64), (64, 32), (64, 128), (128, 64), (128, 128), (32, 32), (16, 16))
 
 # The mistakes that are tried two at a time.
 USUAL = {
