@@ -34,6 +34,8 @@ FAMILIES = {
     "hot": "hot",  # large logits
     "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
     "real": "real model",
+    "signs": "both signs",  # for the diagnosis: tells a wrong maximum from another
+    "levels": "rising rows",
 }
 LAYOUTS = {
     "dense": "",
@@ -278,6 +280,20 @@ def _falling(case, q, k, v):
     return {"q": q, "k": k, "v": v}
 
 
+def _signs(case, q, k, v):
+    """Feature 0 adds -200 ... 60 along the keys."""
+    q[..., 0] = 4.0
+    k[..., 0] = torch.linspace(-50.0, 15.0, case.n_keys) / _scale(case)
+    return {"q": q, "k": k, "v": v}
+
+
+def _levels(case, q, k, v):
+    """Feature 0 adds 0 ... 400 along the queries: each row has its own level."""
+    q[..., 0] = torch.linspace(0.0, 20.0, case.N)
+    k[..., 0] = 20.0 / _scale(case)
+    return {"q": q, "k": k, "v": v}
+
+
 def _heavy(case, q, k, v):
     """The first key weighs 2**19 times as much as any other, whose tiles are lost beside it."""
     q, k = torch.ones_like(q), torch.zeros_like(k)
@@ -337,7 +353,8 @@ def _real_activations() -> dict[str, torch.Tensor]:
 
 
 _MAKERS = {"shift": _shift, "deep": _deep, "rising": _rising, "steep": _steep, "falling": _falling,
-           "heavy": _heavy, "cancel": _cancel, "hot": _hot, "needles": _needles, "real": _real}
+           "heavy": _heavy, "cancel": _cancel, "hot": _hot, "needles": _needles, "real": _real,
+           "signs": _signs, "levels": _levels}
 
 
 def _dout(case: Case, gen: torch.Generator) -> TensorInput:

@@ -6,6 +6,7 @@ answer at once, on any machine.
 
 import argparse
 import ctypes
+import importlib.util
 import os
 import secrets
 import signal
@@ -78,6 +79,14 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     parser.add_argument("--seed", metavar="N", type=int, help="replay the inputs of an earlier run")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--quick", action="store_true", help="standard cases only")
+    parser.add_argument("--case", metavar="NAME", default="",
+                        help="ask this one case only, by the name a failing report gives")
+    parser.add_argument("--show", action="store_true",
+                        help="draw the attention matrix that the first wrong case really uses")
+    parser.add_argument("--plot", metavar="FILE", type=Path,
+                        help="write that drawing there, .png or .svg (needs matplotlib)")
+    parser.add_argument("--watch", action="store_true",
+                        help="grade again whenever a file is saved, up to the first wrong case")
     parser.add_argument("--no-benchmark", action="store_true", help="do not time anything")
     parser.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
     parser.add_argument("--timeout", metavar="S", type=float, default=60.0,
@@ -99,6 +108,12 @@ def _usage_problem(arguments) -> str:
         folder = arguments.json.resolve().parent
         if arguments.json.is_dir() or not folder.is_dir():
             return f"--json: want a file in a directory that exists; got {arguments.json}"
+    if arguments.plot is not None:
+        if arguments.plot.suffix not in (".png", ".svg") or not arguments.plot.parent.is_dir():
+            return ("--plot: want a .png or .svg file in a directory that exists; got "
+                    f"{arguments.plot}")
+        if importlib.util.find_spec("matplotlib") is None:
+            return "--plot: want matplotlib installed (pip install matplotlib); got none"
     if not 0 < arguments.timeout < float("inf"):
         return f"--timeout: want a number of seconds above 0; got {arguments.timeout:g}"
     if arguments.memory is not None and not 0.5 <= arguments.memory < float("inf"):
@@ -130,7 +145,7 @@ def _grade(arguments, asked: list[int], program: str) -> int:
     from grader.results import Run
     from grader.stages import STAGES
 
-    has_gpu = torch.cuda.is_available()
+    has_gpu, first = torch.cuda.is_available(), asked[0]
     if arguments.device == "cuda" and not has_gpu:
         return _refuse("--device cuda: want a CUDA GPU; got none that PyTorch can use")
     device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
@@ -144,7 +159,12 @@ def _grade(arguments, asked: list[int], program: str) -> int:
         arguments.submission, device, seed, arguments.timeout,
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
         quick=arguments.quick, benchmark=not arguments.no_benchmark, command=command,
-        confinement=confined)
+        confinement=confined, case=arguments.case, show=arguments.show, plot=arguments.plot)
+    if arguments.case:
+        asked = [n for n in asked if arguments.case in _case_names(STAGES[n], options)]
+        if not asked:
+            return _refuse(f"--case: want the name of a case of a problem asked for, such as "
+                           f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
               _triton_version(), seed)
     reporter = Reporter(command=command)
@@ -154,6 +174,8 @@ def _grade(arguments, asked: list[int], program: str) -> int:
         save()  # now, so that an interrupted first stage leaves a whole file too
     except OSError as error:
         return _refuse(f"--json: cannot write {arguments.json}: {error.strerror}")
+    if arguments.watch:
+        _watch(asked, options, reporter)
     for number in asked:
         run.stages.append(grade_stage(STAGES[number], options, reporter))
         try:
@@ -164,6 +186,23 @@ def _grade(arguments, asked: list[int], program: str) -> int:
             return FAULT
     reporter.summary(run, _next_command(run, command, arguments))
     return run.exit_code()
+
+
+def _case_names(stage, options) -> list[str]:
+    return [case.name for case in stage.cases(options.device, options.bfloat16)]
+
+
+def _watch(asked: list[int], options, reporter) -> None:
+    """Until Ctrl-C."""
+    from dataclasses import replace
+
+    from grader.grade import grade_stage
+    from grader.stages import STAGES
+    from grader.watching import watch
+
+    options = replace(options, stop_early=True, benchmark=False, patience=2.0)
+    paths = [options.directory / STAGES[n].filename for n in asked]
+    watch(paths, lambda i: grade_stage(STAGES[asked[i]], options, reporter), reporter.say)
 
 
 def _triton_version() -> str | None:

@@ -1,10 +1,10 @@
 """Where an answer is wrong, what that looks like, and which step to read again.
 
-locate() compares one tensor with its truth and names the pattern it sees; describe() turns that
-into at most 12 lines: what, where, what to try.  A finding may carry a hypothesis {"id", "text"},
-the name of the mistake itself; nothing here sets one yet.
+locate() compares one tensor with its truth and names the pattern it sees; describe() turns that,
+and the name of the mistake where naming.py found one, into at most 12 lines of 80 columns.
 """
 
+import textwrap
 from dataclasses import dataclass
 
 import torch
@@ -42,12 +42,11 @@ TRY = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One wrong tensor.  symptom is a key of TRY; hypothesis {"id", "text"} or None."""
+    """One wrong tensor.  symptom is a key of TRY."""
 
     symptom: str
     where: str
     what: tuple[str, ...]
-    hypothesis: dict[str, str] | None = None
 
 
 def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verdict) -> Finding:
@@ -68,7 +67,8 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     where = _where(bad, x, truth)
     what = [f"{tensor_name(name)} differs by {_percent(verdict.fro)} (limit "
             f"{_percent(verdict.fro_limit)}), its worst row by {_percent(verdict.row)} (limit "
-            f"{_percent(verdict.row_limit)}).", _worst(rows, x, truth)]
+            f"{_percent(verdict.row_limit)}): {_times(verdict)} what a right kernel may make.",
+            _worst(rows, x, truth)]
     symptom, seen = _pattern(case, name, bad)
     return Finding(symptom, where, tuple(what + [seen] * bool(seen)))
 
@@ -78,16 +78,49 @@ def tensor_name(name: str) -> str:
     return f"the gradient of {name[2:]}" if name.startswith("d_") else name
 
 
-def describe(finding: Finding, steps: dict[str, str], command: str) -> tuple[str, ...]:
-    """-> what / where / what to try, in at most 12 lines.  command: "python autograder.py"."""
-    lines = [finding.what[0], f"where: {finding.where}.", *finding.what[1:]]
-    if finding.hypothesis:
-        lines.append(f"looks like: {finding.hypothesis['text']}")
-    lines.append("try: " + TRY[finding.symptom])
-    step = steps.get(finding.symptom) or steps.get("numbers")
+LINES, WIDTH = 12, 74  # of a message; the report indents it by five
+
+
+def describe(finding: Finding, steps: dict[str, str], command: str, *, name=None, seen: str = "",
+             again: str = "") -> tuple[str, ...]:
+    """-> verdict, where, the mistake, what to look at, how to see it alone: at most 12 lines.
+
+    command: "python autograder.py".  name: naming.Name or None; seen: what the effective attention
+    matrix shows; again: the command that asks this one case.
+    """
+    symptom = name.symptom if name else finding.symptom
+    first, last = finding.what[0], [f"where: {finding.where}."]
+    middle = list(finding.what[1:])
+    body = []
+    if name is not None:
+        also = name.also
+        words = f"{name.words}; and {also.words}" if also else name.words
+        body.append(f"the mistake: {words}.")
+        body.append(f"it should be: {name.line}" + (f"; {also.line}." if also else "."))
+        if name.only:
+            body.append(f"It shows in cases like this one ({name.only}), not everywhere.")
+        times = "" if name.runner_up_distance > 1e6 else f"{name.runner_up_distance:.2g} or more"
+        body.append(f"how sure: with it your numbers are met to {name.distance:.2g} of a right "
+                    f"kernel's limit; any other mistake known is {times or 'far'} away.")
+    else:
+        body += [seen] * bool(seen)
+        body.append("try: " + TRY[symptom])
+    step = steps.get(symptom) or steps.get("numbers")
     if step:
-        lines.append(f"look at step {step}; for more: {command} --hint {step}")
-    return tuple(lines[:12])
+        body.append(f"look at step {step}; for more: {command} --hint {step}")
+    tail = [f"again: {again}"] * bool(again)
+    # The command stays in one piece, to be copied; what says least goes first if there is no room.
+    for drop in range(len(middle) + 1):
+        kept = middle[drop:] if name else middle[:len(middle) - drop]
+        lines = [row for line in (first, *last, *kept, *body) for row in _wrapped(line)] + tail
+        if len(lines) <= LINES:
+            break
+    return tuple([*lines[:LINES - len(tail)], *tail] if len(lines) > LINES else lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False,
+                         break_on_hyphens=False)
 
 
 def _nan_symptom(case: Case) -> str:
@@ -198,6 +231,11 @@ def _ranges(numbers: list[int]) -> str:
             runs.append(str(start) if start == n else f"{start}-{n}")
             start = None
     return ", ".join(runs[:4]) + (", ..." if len(runs) > 4 else "")
+
+
+def _times(verdict: Verdict) -> str:
+    times = max(verdict.fro / verdict.fro_limit, verdict.row / verdict.row_limit)
+    return f"{times:.2g} times" if times < 10 else f"{times:.0f} times"
 
 
 def _percent(error: float) -> str:

@@ -14,6 +14,33 @@ DEAD_CONTEXT = re.compile(
     r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure"
     r"|device-side assert|illegal address", re.IGNORECASE,
 )
+# What Triton says (compiled or interpreted) -> what it wants, and what to try.
+WANTS = tuple((re.compile(words, re.IGNORECASE), wants) for words, wants in (
+    (r"range must be a power of 2", "tl.arange wants a length that is a power of two: round it up "
+     "(triton.next_power_of_2) and mask the lanes past the end"),
+    (r"equal reduction dimensions|not compatible for matmul|mismatch in its core dimension",
+     "tl.dot wants (M, K) and (K, N): is one of them to be transposed, tl.trans(x)?"),
+    (r"accumulator shape is incompatible", "tl.dot's accumulator has the shape of the product, "
+     "(M, N): start it as tl.zeros([M, N], dtype=tl.float32)"),
+    (r"both operands must be same dtype", "tl.dot wants both operands in one dtype: round one to "
+     "the other's, p.to(v.dtype)"),
+    (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "tl.dot wants every side 16 or "
+     "more: pad the tile with zeros, or take a larger one"),
+    (r"make_shape_compatible|could not be broadcast|cannot broadcast", "two tiles are combined "
+     "whose shapes do not fit: a column is x[:, None], a row x[None, :]"),
+    (r"loop-carried variable|re-?assigned to .* in loop", "a variable keeps one shape and dtype "
+     "through a loop: start it as what the loop makes of it"),
+    (r"must have type .?constexpr|constexpr.* got|not a constexpr", "a shape must be known when "
+     "the kernel is compiled: declare the argument as tl.constexpr"),
+    (r"expected dtype .* but got", "this function takes floating-point numbers: cast with "
+     ".to(tl.float32)"),
+    (r"cannot be accessed from Triton", "a kernel reads tensors that lie on the GPU: make them "
+     "with device=q.device"),
+    (r"mask argument cannot be block type|pointer argument cannot|unsupported ptr type",
+     "pointers, mask and other need one shape: build them from the same offsets"),
+    (r"between then block and else block|mismatched type for", "both branches of an if leave a "
+     "variable in one shape and dtype: use tl.where, or a constexpr condition"),
+))
 OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 
 
@@ -29,6 +56,11 @@ def explain(error: BaseException, path: str, where: str) -> dict:
         line = line if line is not None else _line(outer, path)
     text = " ".join(_text(e) for e in chain)
     outcome, sentence = _sentence(cause, text, Path(path).name, where, _source_line(path, line))
+    wants = next((wants for words, wants in WANTS if words.search(text)), "")
+    if outcome == "crashed" and wants:
+        column = _column(cause, path)
+        place = "" if line is None else f"line {line}" + f", column {column}" * bool(column) + ": "
+        sentence = f"{place}{sentence}. Try: {wants}"
     return {
         "outcome": outcome, "sentence": sentence, "line": line,
         "detail": _traceback(chain, path), "fatal": bool(DEAD_CONTEXT.search(text)),
@@ -117,6 +149,28 @@ def _line(error, path: str) -> int | None:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
+
+
+def _column(error, path: str) -> int | None:
+    """The column, from 1, at which the deepest line of the file went wrong."""
+    if _is_compile_error(error):
+        offset = getattr(error.node, "col_offset", None)
+        return None if offset is None else offset + _indent(error, path) + 1
+    column, trace = None, error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == path and trace.tb_lasti >= 0:
+            position = list(code.co_positions())[trace.tb_lasti // 2]
+            column = None if position[2] is None else position[2] + 1
+        trace = trace.tb_next
+    return column
+
+
+def _indent(error, path: str) -> int:
+    """How far the function is indented in the file: Triton counts from its own `def`."""
+    first = (error.src or "").lstrip().splitlines()[:1]
+    return next((len(row) - len(row.lstrip()) for row in _source(path)
+                 if first and row.strip() == first[0].strip()), 0)
 
 
 def _compile_error_line(error, path: str) -> int | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from grader import benchmark, clean, kernel_cache, submission
+from grader import benchmark, clean, kernel_cache, submission, tutor
 from grader.cases import Case, build, doubled, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
@@ -22,6 +22,7 @@ from grader.report import Reporter
 from grader.results import Check, StageResult
 from grader.sandbox import Reply, Session, SubmissionError
 from grader.stages import Stage
+from grader.tutor import Wish
 
 COMPILE_FOR = 90  # the architecture kernels are compiled for where there is no GPU
 STANDARD_SHARE = 0.7
@@ -45,6 +46,10 @@ class Options:
     command: str = "python autograder.py"
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
+    case: str = ""  # the only one to ask, by its name
+    show: bool = False  # draw the effective attention matrix of the first wrong case
+    plot: Path | None = None  # and write it there
+    patience: float = 8.0  # seconds of our own work to find a mistake's name
 
 
 def confinement(directory: Path, user: str = "auto",
@@ -84,7 +89,7 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
                            "is settled by it. Please run it again; if it comes back, report the "
                            "lines below.")
         result.detail = traceback.format_exc()
-    _settle(result, planned, options.quick)
+    _settle(result, planned, options.quick, options.case)
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
     return result
@@ -105,11 +110,12 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
         result.outcome, result.sentence = "skipped", NO_TRITON
         return
     cases = stage.cases(options.device, options.bfloat16)
-    planned += [case for case in cases if case.group == "standard" or not options.quick]
+    planned += [case for case in cases if (case.group == "standard" or not options.quick)
+                and options.case in ("", case.name)]
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         compiling = None
-        if options.device == "cpu" and stage.needs_triton and not options.quick:
+        if options.device == "cpu" and stage.needs_triton and not (options.quick or options.case):
             # Entered after the pool, so that it ends before the pool waits for its thread.
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
             compiling = pool.submit(_compile_check, stage, options, compiler)
@@ -140,7 +146,7 @@ def _run_cases(stage, options, reporter, result, source, cases, verdicts,
 
     -> the session of the last case, open until stack closes; None if the stage ended early.
     """
-    waiting, deaths, session = list(cases), 0, None
+    waiting, deaths, session, taught = list(cases), 0, None, False
     while waiting:
         session = stack.enter_context(_session(stage, options, source))
         try:
@@ -159,10 +165,11 @@ def _run_cases(stage, options, reporter, result, source, cases, verdicts,
             case = waiting.pop(0)
             done = len(cases) - len(waiting)
             with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
-                check, fatal, replies = _ask(stage, options, session, case)
+                check, fatal, replies = _ask(stage, options, session, case, taught)
+                taught = taught or check.outcome not in ("pass", "skipped")
                 verdicts.add(check, replies)
             result.kernels |= set(check.kernels)
-            alive = not fatal
+            alive = not fatal and not session.gone
             if options.stop_early:
                 verdicts.flush()
                 if check.outcome != "pass":
@@ -178,10 +185,10 @@ def _run_cases(stage, options, reporter, result, source, cases, verdicts,
     return session
 
 
-def _ask(stage: Stage, options: Options, session: Session,
-         case: Case) -> tuple[Check, bool, list]:
+def _ask(stage: Stage, options: Options, session: Session, case: Case,
+         taught: bool) -> tuple[Check, bool, list]:
     """One case to the worker.  -> its check, whether the worker is gone, and (case, reply) of
-    every call."""
+    every call.  taught: an earlier case's mistake was explained; one at a time is enough."""
     start, fatal, replies = time.monotonic(), False, []
     built = build(case, options.seed)
     try:
@@ -200,8 +207,15 @@ def _ask(stage: Stage, options: Options, session: Session,
             large = session.run(build(doubled(case), options.seed).call)
             replies.append((doubled(case), large))
             check = judge_growth(check, built, reply, large)
+        if check.outcome == "wrong" and not fatal and not taught:
+            wish = Wish(options.command, options.seed, options.show, options.plot,
+                        options.directory, options.patience)
+            with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
+                # Without a name the verdict and the place that judge() found still stand.
+                tutor.explain(check, session, built, reply, stage.steps, options.device, wish)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
+        tutor.identify(check)
     check.seconds = time.monotonic() - start
     return check, fatal, replies
 
@@ -320,7 +334,7 @@ def _done(stage: Stage, reporter: Reporter, result: StageResult, check: Check) -
     reporter.check_done(stage, check)
 
 
-def _settle(result: StageResult, planned: list[Case], quick: bool) -> None:
+def _settle(result: StageResult, planned: list[Case], quick: bool, only: str = "") -> None:
     """Outcome and points from the checks.  A group with a failed or unasked case earns nothing.
 
     A fault of ours is no failure, but earns nothing either: what was not judged is not settled,
@@ -342,6 +356,9 @@ def _settle(result: StageResult, planned: list[Case], quick: bool) -> None:
         result.outcome = "pass"
     elif outcomes:
         result.outcome = outcomes[0]
+    if only:
+        result.sentence = "one case only (--case): no points are given for it."
+        return
     if quick and not failed:
         result.sentence = "standard cases only (--quick); the robust ones carry 30 % of the points."
     result.points = _points(result, failed | ({"robust"} if quick else set()))

@@ -137,7 +137,7 @@ def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
 
 
 def _wrong(check: Check, finding: Finding, stage: Stage, command: str) -> Check:
-    check.outcome, check.where, check.diagnosis = "wrong", finding.where, finding.hypothesis
+    check.outcome, check.where = "wrong", finding.where
     check.lines = describe(finding, stage.steps, command)
     return check
 

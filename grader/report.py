@@ -88,7 +88,9 @@ class Reporter:
             return
         self._line(line, check.outcome)
         for line in check.lines[:12]:
-            self._line("     " + line)
+            self._line("     " + line, wrap=not line.startswith("again: "))
+        for line in check.picture:
+            self._line("     " + line, wrap=False)
         self._detail(check.detail)
 
     def stage_ends(self, stage: Stage, result: StageResult) -> None:
@@ -99,6 +101,10 @@ class Reporter:
             self._detail(result.detail)
         self._line(f"P{stage.number}: {self._outcome_words(result)}, "
                    f"{_points(result)} points, {result.seconds:.1f} s")
+
+    def say(self, text: str) -> None:
+        """One line of its own."""
+        self._line(text)
 
     def table(self, lines: list[str]) -> None:
         """Benchmark lines, already laid out."""

@@ -13,9 +13,10 @@ class Check:
     label: str = ""  # the shape in words, as printed in brackets
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
     where: str = ""
-    diagnosis: dict[str, str] | None = None
+    diagnosis: dict | None = None  # "id", "kind" and "text" at least: docs/diagnoses.md
     lines: tuple[str, ...] = ()
     detail: str = ""  # a traceback or the submission's own output
+    picture: tuple[str, ...] = ()  # --show: the effective attention matrix
     seconds: float = 0.0
     kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
 

@@ -1,10 +1,13 @@
 """Diagnosis: the wrong place and the pattern are named, in at most twelve lines."""
 
+from dataclasses import replace
+
 import torch
 
 from grader import diagnosis
 from grader.cases import Case
 from grader.correctness import Answer
+from grader.naming import Name
 from grader.stages import STAGES
 
 CASE = Case(7, "robust", 100, D=8, B=2, HQ=4, HKV=2, is_causal=True, window=20, sinks=4)
@@ -68,13 +71,30 @@ def test_a_wrong_gradient_names_its_formula():
     assert finding.symptom == "d_k" and finding.what[0].startswith("the gradient of k differs")
 
 
+NAME = Name("window-plus-one", "the window is one key too wide: query i sees W + 1 keys",
+            "query i sees keys i - W + 1 ... i", "window", 0.3, "no-scale", 900.0, 2e4)
+AGAIN = "python autograder.py --p7 --seed 1234567890 --case robust/HQ4-HKV2-N100-D8-W20-S4-float16"
+
+
 def test_every_symptom_has_something_to_try_and_stays_within_twelve_lines():
     for symptom in diagnosis.TRY:
-        finding = diagnosis.Finding(symptom, "everywhere", ("what", "worst", "pattern"),
-                                    {"id": "x", "text": "a hypothesis"})
-        lines = diagnosis.describe(finding, STAGES[7].steps, "python autograder.py")
-        assert len(lines) <= 12
-        assert any(line.startswith("try:") for line in lines) and "--hint 7." in lines[-1]
+        finding = diagnosis.Finding(symptom, "everywhere", ("what", "worst", "pattern"))
+        lines = diagnosis.describe(finding, STAGES[7].steps, "python autograder.py", again=AGAIN)
+        assert len(lines) <= 12 and lines[-1] == "again: " + AGAIN
+        assert any(line.startswith("try:") for line in lines)
+        assert any("--hint 7." in line for line in lines)
+
+
+def test_a_name_comes_with_its_line_its_distance_and_the_command():
+    finding = diagnosis.Finding("numbers", "rows " + "100-200, " * 20, ("what " * 30, "x " * 60))
+    also = replace(NAME, id="no-scale", words="the scores are not divided by sqrt(D) " * 3)
+    for name in (NAME, replace(NAME, only="H=1, L=127, D=80"), replace(NAME, also=also)):
+        lines = diagnosis.describe(finding, STAGES[7].steps, "python autograder.py", name=name,
+                                   again=AGAIN)
+        text = " ".join(" ".join(lines).split())
+        assert len(lines) <= 12 and all(len(line) <= 74 for line in lines[:-1])
+        assert "the mistake: the window is one key too wide" in text
+        assert lines[-1] == "again: " + AGAIN
 
 
 def test_numbers_are_written_as_ranges():

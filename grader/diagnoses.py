@@ -1,0 +1,70 @@
+"""python -m grader.diagnoses > docs/diagnoses.md: every diagnosis, its id and what it says."""
+
+from grader.diagnosis import TRY
+from grader.mistakes import TABLE
+from grader.tutor import BY_WORDS
+
+INTRO = """\
+# What the grader can say about a wrong answer
+
+`"diagnosis"` in the JSON of the first failing check of a stage has an `"id"` of this page, a
+`"kind"` and a `"text"`; those of later checks, and crashes, have one where it needs no search.
+Ids are stable. Written by `python -m grader.diagnoses`, and held to it by a test.
+
+* **named**: the submission's numbers are those that this one mistake gives, within rounding, on
+  the failing case and on further small cases asked of the same worker; neither the truth nor any
+  other mistake of the table comes within five times that distance. The JSON adds `line` (the
+  mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in multiples of
+  what a right kernel may be off; `only` where the mistake shows in some cases alone; `also` for a
+  second mistake.
+* **seen**: no mistake of the table fits; the id says what the effective attention matrix shows.
+* **pattern**: neither; the id says where the wrong numbers are.
+* **observed**: the outcome needs no search: a crash, a shape, a race.
+
+A mask's mistake found only in the gradients has `dq-`, `dkdv-` or `backward-` before its id.
+"""
+
+SEEN = {
+    "effect-nan": "rows of weights are NaN",
+    "effect-extra-keys": "queries see keys that they should not",
+    "effect-missing-keys": "queries do not see keys that they should",
+    "effect-row-sums": "the right keys are seen, but the weights do not add up",
+    "effect-weights": "the right keys, the right sums, wrong single weights",
+}
+
+
+def page() -> str:
+    """The whole of docs/diagnoses.md."""
+    rows = [INTRO, "## Named", "", "| id | stages | what | mathematics |", "|---|---|---|---|"]
+    for mistake in TABLE:
+        stages = _ranges(mistake.stages)
+        rows.append(f"| `{mistake.id}` | {stages} | {_cell(mistake.words)} | "
+                    f"{_cell(mistake.line)} |")
+    rows += ["", "`{...}` stands for what was found: which tensor, which part, which number.", "",
+             "## Seen in the effective attention matrix", "", "| id | what |", "|---|---|"]
+    rows += [f"| `{id}` | {text} |" for id, text in SEEN.items()]
+    rows += ["", "## Patterns", "", "| id | what to try |", "|---|---|"]
+    rows += [f"| `pattern-{symptom.replace('_', '-')}` | {_cell(text)} |"
+             for symptom, text in TRY.items()]
+    rows += ["", "## Observed", "", "| id |", "|---|"]
+    rows += [f"| `{id}` |" for id, _ in BY_WORDS]
+    return "\n".join(rows) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _ranges(stages: tuple[int, ...]) -> str:
+    """(1, 3, 4, 5) -> "1, 3-5"."""
+    runs: list[list[int]] = []
+    for n in stages:
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

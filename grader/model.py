@@ -1,0 +1,476 @@
+"""What a submission would answer if it had one mistake, in float64.
+
+A Model starts as the right computation of a case, for some of its heads and rows; a hypothesis
+(hypotheses.py) changes a field or two, and outputs() or gradients() then says what comes out.
+Everything is a function of the case and its tensors: nothing here calls a submission.
+"""
+
+import copy
+
+import torch
+
+from grader.cases import Built
+
+INF = float("inf")
+
+
+class NotHere(Exception):
+    """The mistake cannot be made, or cannot be told from a right answer, on this case."""
+
+
+class Pass:
+    """One walk over the pairs of query and key: the forward's, that of dq, or that of dk and dv.
+
+    keep (R, K) bool: which keys each row really gets.  count (R, K) or None: how often.
+    fill: the score of hidden keys that are walked all the same.
+    """
+
+    def __init__(self, model: "Model"):
+        self.model = model
+        self.scale = model.scale
+        self.fill, self.count, self.damp = None, None, None
+        self.k_at, self.v_at = model.kv_at, model.kv_at
+        self.k_rows = self.v_rows = None  # (K,) which row of k stands for each key
+        self.first_key = 0
+        self.keep = self.rule()
+
+    # Positions, and the tiles they lie in.
+    @property
+    def i(self):
+        return self.model.rows[:, None]
+
+    @property
+    def j(self):
+        return self.model.keys[None, :]
+
+    @property
+    def tile_start(self):
+        """First row of the query tile."""
+        return self.i // self.model.BM * self.model.BM
+
+    @property
+    def diag(self):
+        """First key of the tile that the query tile's first row lies in."""
+        return self.tile_start // self.model.BN * self.model.BN
+
+    @property
+    def end(self):
+        """One past the last key that is walked, whole tiles."""
+        m = self.model
+        if not m.causal:
+            return torch.full_like(self.i, round_up(m.NK, m.BN))
+        last = (self.tile_start + m.BM).clamp(max=m.N)
+        return self.diag + round_up(last - self.diag, m.BN)
+
+    @property
+    def first(self):
+        """First key of the window's walk, at a tile's border."""
+        m = self.model
+        if m.window is None:
+            return torch.zeros_like(self.i)
+        return (self.tile_start - m.window + 1).clamp(min=0) // m.BN * m.BN
+
+    @property
+    def inner(self):
+        """First key that all rows of the tile have in their windows, at a tile's border."""
+        m = self.model
+        if m.window is None:
+            return torch.zeros_like(self.i)
+        inner = round_up((self.tile_start + m.BM - m.window).clamp(min=0), m.BN)
+        return torch.minimum(inner, self.diag)
+
+    @property
+    def sink_end(self):
+        """One past the last key of the walk over the sinks, whole tiles."""
+        m = self.model
+        return round_up(self.first.clamp(max=m.sinks), m.BN)
+
+    @property
+    def walked(self):
+        """(R, K) bool: pairs in tiles that are visited at all."""
+        return ((self.j >= self.first) & (self.j < self.end)) | (self.j < self.sink_end)
+
+    @property
+    def exists(self):
+        """Keys that a mask which lets too much in may let in."""
+        return self.j < self.model.NK + self.model.pad
+
+    def rule(self, window="own", sinks="own", causal="own"):
+        """The mask in words, with another window, number of sinks, or without the causal part."""
+        m = self.model
+        window = m.window if window == "own" else window
+        sinks = m.sinks if sinks == "own" else sinks
+        causal = m.causal if causal == "own" else causal
+        keep = (self.j <= self.i) if causal else torch.ones_like(self.i + self.j, dtype=torch.bool)
+        if window is not None:
+            keep = keep & ((self.i - self.j < window) | (self.j < sinks))
+        return keep & (self.exists if m.causal and not causal else self.j < m.NK)
+
+    def scores(self):
+        """(P, R, K): scaled scores, hidden keys at -inf or at fill."""
+        m = self.model
+        s = m.q @ m.take("k", self.k_at, self.k_rows).mT * self.scale
+        if self.damp is not None:  # the mask multiplied the scores
+            return (s * self.keep).masked_fill(~self.walked, -INF)
+        hidden = ~self.keep
+        if self.fill is not None:
+            s = s.masked_fill(hidden & self.walked, self.fill)
+            hidden = hidden & ~self.walked
+        s = s.masked_fill(hidden, -INF)
+        return s if self.count is None else s + torch.log(self.count)
+
+    def values(self):
+        return self.model.take("v", self.v_at, self.v_rows)
+
+
+class Model:
+    """The right computation of a case, to be changed.
+
+    built: the case, its call and tensors.  pairs (P, 2): (batch entry, query head) to compute;
+    rows (R,): query positions.  BM, BN: rows of a query tile and of a key tile.  padded: the keys
+    that fill the last tile are there as zeros, which a wrong mask lets in.  got: what the
+    submission answered for these heads and rows, for a mistake with a number to be found.
+    inputs: doubles(built), where that was made before.
+    """
+
+    def __init__(self, built: Built, pairs, rows=None, BM: int = 64, BN: int = 64,
+                 padded: bool = False, got: torch.Tensor | None = None,
+                 inputs: dict | None = None):
+        case = built.case
+        self.built, self.case, self.pairs, self.got = built, case, pairs, got
+        self.BM, self.BN = BM, BN
+        self.pad = -case.n_keys % BN if padded else 0
+        self.B, self.HQ, self.HKV, self.N, self.NK, self.D = (
+            case.B, case.HQ, case.HKV, case.N, case.n_keys, case.D)
+        self.group = case.HQ // case.HKV
+        self.causal, self.window, self.sinks = case.is_causal, case.window, case.sinks or 0
+        self.rows = torch.arange(self.N) if rows is None else rows
+        self.keys = torch.arange(self.NK + self.pad)
+        self.inputs = doubles(built) if inputs is None else inputs
+        self.scale = case.D**-0.5 if case.scale is None else case.scale
+        b, h = pairs[:, 0], pairs[:, 1]
+        self.q_at, self.kv_at = (b, h), (b, h // self.group)
+        self.q_rows = self.rows
+        self.q_factor = 1.0
+        logits = built.tensors.get("sink_logits")
+        self.sink = None if logits is None else logits.double()[h]
+        # Forward.
+        self.online: dict = {}
+        self.sum_keep = self.value_keep = None
+        self.value_factor = 1.0
+        self.finish = lambda acc, total, m: acc / total
+        self.lse_of = lambda m, total: m + torch.log(total)
+        self.after = None
+        # Backward.
+        self.saved_lse = lambda m, total, lse: lse
+        self.delta_of = lambda m, o, do: (do * o).sum(-1, keepdim=True)
+        self.delta = {"dq": 1.0, "dk": 1.0}
+        self.delta_at = None
+        self.factor = {"q": self.scale, "k": self.scale, "v": 1.0, "sink_logits": 1.0}
+        self.dv_from, self.dk_from, self.dq_from = "p", "ds", "ds"
+        self.exp_base = {"dq": 1.0, "dkv": 1.0}
+        self.over_group = lambda parts: parts.sum(2)
+        self.dout = None if built.dout is None else built.dout.double()
+        self.order = ("q", "k", "v")
+        self.found: dict[str, float] = {}  # numbers that a mistake had to find out
+        self.sink_of = None
+        self.round_dq = None
+        self.no_lse = self.dp_with = self.no_p = ""  # the walk in which P or dP is made wrongly
+        self.o_of = None  # the output as the backward reads it
+        self.needed = set(case.grads)  # gradients to compute
+        self.sums = None  # what the right forward ends with, where that was computed before
+        self.fit: str = ""  # the gradient that a factor is to be found for
+        self.all_got: dict[str, torch.Tensor] = {}
+        self.fwd = Pass(self)
+        self._dq = self._dkv = None
+
+    @property
+    def dq(self) -> Pass:
+        self._dq = self._dq or Pass(self)
+        return self._dq
+
+    @property
+    def dkv(self) -> Pass:
+        self._dkv = self._dkv or Pass(self)
+        return self._dkv
+
+    @property
+    def q(self):
+        return self._q()[:, self.q_rows] * self.q_factor
+
+    def _q(self):
+        return self.inputs["q"][self.q_at[0], self.q_at[1]]
+
+    def take(self, name: str, at, rows=None):
+        """(P, K, D) of k or v, with the rows of padding at 0."""
+        x = self.inputs[name][at[0], at[1]]
+        if self.pad:
+            x = torch.cat([x, x.new_zeros(x.shape[0], self.pad, x.shape[2])], 1)
+        return x if rows is None else x[:, rows]
+
+    @property
+    def dense(self) -> bool:
+        """Whether k and v were sent contiguous, so that head HKV is the next entry's first."""
+        sent = self.built.call.inputs
+        return all(sent[n].stride == torch.empty(sent[n].shape, device="meta").stride()
+                   for n in ("k", "v"))
+
+    def set_scale(self, scale: float) -> None:
+        """Another factor of the scores everywhere, the gradients' last step included."""
+        self.scale = self.fwd.scale = scale
+        self.factor |= {"q": scale, "k": scale}
+
+    # ---------------------------------------------------------------- forward
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """-> o (P, R, D), lse (P, R)."""
+        acc, total, m = self._walk() if self.online else self._whole()
+        o = self.finish(acc, total, m)
+        lse = self.lse_of(m, total)[..., 0]
+        out = {"o": o, "lse": lse}
+        if self.after is not None:
+            out = self.after(out)
+        return out
+
+    def _whole(self):
+        s, v = self.fwd.scores(), self.fwd.values()
+        m = s.amax(-1, keepdim=True)
+        if self.sink is not None:
+            m = torch.maximum(m, self.sink[:, None, None])
+        p = torch.exp(s - m)
+        total = (p if self.sum_keep is None else p * self.sum_keep).sum(-1, keepdim=True)
+        if self.sink is not None:
+            total = total + torch.exp(self.sink[:, None, None] - m)
+        weights = p if self.value_keep is None else p * self.value_keep
+        return weights @ v * self.value_factor, total, m
+
+    def _walk(self):
+        """Tile by tile, with the range of float32, as the online softmax would."""
+        how, p = self.online, self.fwd
+        s, v = p.scores(), p.values()
+        P, R, K = s.shape
+        walked = p.walked
+        m = s.new_full((P, R, 1), -INF)
+        total, acc = torch.zeros_like(m), s.new_zeros(P, R, v.shape[2])
+        if self.sink is not None:
+            m, total = self.sink[:, None, None].expand_as(m).clone(), torch.ones_like(m)
+        if how.get("max") == "start0":
+            m = torch.zeros_like(m)
+        raw = None
+        if how.get("max") in ("hidden", "exist"):
+            raw = p.model.q @ p.model.take("k", p.k_at).mT * p.scale
+        for tile, lo in enumerate(range(0, K, self.BN)):
+            st, hi = s[..., lo:lo + self.BN], lo + self.BN
+            seen = walked[:, lo:hi].any(1)[None, :, None]
+            if "restart" in how:
+                again = (lo == how["restart"](p))[None]
+                m = torch.where(again, -INF, m)
+                total, acc = torch.where(again, 0.0, total), torch.where(again, 0.0, acc)
+            top = st.amax(-1, keepdim=True)
+            m_new = _new_maximum(how.get("max", "running"), m, top, st, tile, self, raw, lo, walked)
+            pivot = m_new
+            if how.get("pivot", True):
+                pivot = m_new.masked_fill(m_new == -INF, 0.0)
+            against = pivot
+            if how.get("weights") == "old":
+                against = torch.where(m > -INF, m, pivot)
+            w = _exp(st - against)
+            alpha = _exp(m - pivot)
+            alphas = how.get("alpha", lambda a, m, new, tile: (a, a))(alpha, m, pivot, tile)
+            if "round_p" in how:
+                w = how["round_p"](w)
+            new_total = _single(alphas[1] * total + w.sum(-1, keepdim=True))
+            used = w if "drop" not in how else torch.where(w > how["drop"], w, 0.0)
+            if "round_acc" in how:
+                used = used.to(self.case.dtype).double()
+            share = used @ v[..., lo:hi, :]
+            if how.get("late_alpha"):
+                new_acc = _single(alphas[0] * (acc + share))
+                if how["late_alpha"] == "spared":
+                    new_acc = torch.where(m == -INF, share, new_acc)
+            else:
+                new_acc = _single(alphas[0] * acc + share)
+            if how.get("new_alpha") in ("l", "both"):
+                new_total = total + alpha * w.sum(-1, keepdim=True)
+            if how.get("new_alpha") in ("acc", "both"):
+                new_acc = acc + alpha * share
+            if "round_acc" in how:
+                new_acc = new_acc.to(how["round_acc"]).double()
+            if "round_l" in how:
+                new_total = new_total.to(how["round_l"]).double()
+            if how.get("max") == "carry":
+                m_new = m
+            m = torch.where(seen, m_new, m)
+            total, acc = torch.where(seen, new_total, total), torch.where(seen, new_acc, acc)
+        return acc, total, m
+
+    # --------------------------------------------------------------- backward
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """-> d_q (B, HQ, N, D), d_k, d_v (B, HKV, N, D), d_sink_logits (HQ,) of what is asked.
+
+        The forward's output is taken to be right.  Needs all pairs and all rows.
+        """
+        acc, total, m = self._whole() if self.sums is None else self.sums
+        o, lse = acc / total, m + torch.log(total)
+        saved = self.saved_lse(m, total, lse)
+        do = self.dout[self.pairs[:, 0], self.pairs[:, 1]]
+        o = o if self.o_of is None else self.o_of(o)
+        delta = self.delta_of(self, o, do)
+        out = {}
+        shape = (self.B, self.HQ)
+        if "q" in self.needed or self.order != ("q", "k", "v"):
+            p, ds = self._weights(self.dq, self.exp_base["dq"], saved, do, delta * self.delta["dq"])
+            part = {"ds": ds, "p": p}[self.dq_from]
+            k = self.take("k", self.dq.k_at, self.dq.k_rows)
+            dq = part @ k
+            if self.round_dq is not None:  # after every tile
+                dq = torch.zeros_like(dq)
+                for lo in range(0, self.NK, self.BN):
+                    tile = slice(lo, lo + self.BN)
+                    rounded = part[..., tile].to(self.case.dtype).double()
+                    dq = (dq + rounded @ k[:, tile]).to(self.round_dq).double()
+            out["d_q"] = (dq * self.factor["q"]).unflatten(0, shape)
+        if {"k", "v"} & self.needed or self.order != ("q", "k", "v"):
+            late = delta if self.delta_at is None else self.delta_at(delta, self)
+            p, ds = self._weights(self.dkv, self.exp_base["dkv"], saved, do,
+                                  late * self.delta["dk"])
+            weights = {"p": p, "ds": ds, "exp": p * torch.exp(saved)}
+            if self.dk_from == "tiles":  # dS of a square tile, where its transpose belongs
+                flipped = torch.zeros_like(ds)
+                for i in range(0, self.N, self.BN):
+                    for j in range(0, self.NK, self.BN):
+                        block = torch.zeros(len(ds), self.BN, self.BN, dtype=ds.dtype)
+                        own = ds[:, i:i + self.BN, j:j + self.BN]
+                        block[:, :own.shape[1], :own.shape[2]] = own
+                        flipped[:, i:i + self.BN, j:j + self.BN] = block.mT[
+                            :, :own.shape[1], :own.shape[2]]
+                weights["tiles"] = flipped
+            if self.dv_from == "unmasked":
+                weights["unmasked"] = torch.exp(self._unmasked(self.dkv) - saved)
+            dk = weights[self.dk_from.split("*")[0]].mT @ (
+                do if self.dk_from.endswith("*do") else self.q)
+            dv = weights[self.dv_from].mT @ do
+            for name, x in (("d_k", dk * self.factor["k"]), ("d_v", dv * self.factor["v"])):
+                parts = x[:, :self.NK].unflatten(0, (self.B, self.HKV, self.group))
+                out[name] = self.over_group(parts)
+        if "sink_logits" in self.needed:
+            p_sink = torch.exp(self.sink[:, None, None] - saved)
+            each = (p_sink * delta)[..., 0].unflatten(0, shape)  # (B, HQ, N)
+            each = self.sink_of(self, each, delta) if self.sink_of else each.sum((0, 2))
+            out["d_sink_logits"] = -each * self.factor["sink_logits"]
+        if self.fit:
+            right, got = out["d_" + self.fit], self.all_got["d_" + self.fit]
+            good = torch.isfinite(got)
+            size = right[good].square().sum().clamp_min(1e-30)
+            self.found["factor"] = float((got * right)[good].sum() / size)
+            out["d_" + self.fit] = right * self.found["factor"]
+        if self.order != ("q", "k", "v"):
+            moved = {"d_" + n: out["d_" + o] for n, o in zip("qkv", self.order, strict=True)}
+            out |= moved
+        return {name: x for name, x in out.items() if name[2:] in self.needed}
+
+    def _weights(self, walk: Pass, base: float, lse, do, delta):
+        how = "dq" if walk is self._dq else "dkv"
+        p = torch.exp((walk.scores() - (0.0 if self.no_lse == how else lse)) * base)
+        values = walk.values() if self.dp_with != how else self.take("k", walk.k_at, walk.k_rows)
+        dp = do @ values.mT
+        ds = (dp - delta) * (walk.keep if self.no_p == how else p)
+        return p, ds
+
+    def _unmasked(self, walk: Pass):
+        other = copy.copy(walk)
+        other.keep = walk.walked & walk.exists
+        return other.scores()
+
+
+class RowSum:
+    """Stage 2's right computation, to be changed: y_i = sum_j x_ij w_j."""
+
+    def __init__(self, built: Built, BM: int = 64, BN: int = 64, got=None):
+        case = built.case
+        self.built, self.case, self.M, self.N = built, case, case.M, case.N
+        self.BM, self.BN, self.got = BM, BN, got
+        self.found: dict[str, float] = {}
+        self.x, self.w = built.tensors["x"].double(), built.tensors["w"].double()
+        self.j = torch.arange(case.N)
+        self.columns = torch.ones(case.N, dtype=torch.float64)  # how often each is summed
+        self.factor, self.extra, self.never, self.fit = 1.0, 0.0, None, False
+        self.round_product = self.round_acc = None
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """-> y (M,)."""
+        x = self.x.masked_fill(self.columns == 0, 0.0)  # a column that is not read
+        terms = x * self.w
+        if self.round_product is not None:
+            terms = self.round_product(terms)
+        terms = terms * self.columns
+        y = terms.sum(1)
+        if self.round_acc is not None:
+            y = torch.zeros(self.M, dtype=torch.float64)
+            for lo in range(0, self.N, self.BN):
+                y = self.round_acc(y + terms[:, lo:lo + self.BN].sum(1))
+        y = y * self.factor + self.extra
+        if self.fit:
+            self.found["factor"] = float((self.got * y).sum() / y.square().sum())
+            y = y * self.found["factor"]
+        return {"y": y if self.never is None else y.masked_fill(self.never, torch.nan)}
+
+
+def doubles(built: Built) -> dict[str, torch.Tensor]:
+    """q, k and v in float64."""
+    return {n: t.double() for n, t in built.tensors.items() if t.dim() == 4}
+
+
+def all_pairs(case) -> torch.Tensor:
+    """(B * HQ, 2): every (batch entry, query head)."""
+    return torch.cartesian_prod(torch.arange(case.B), torch.arange(case.HQ)).view(-1, 2)
+
+
+def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
+    if kind in ("running", "start0", "carry"):
+        return torch.maximum(m, top)
+    if kind == "tile":
+        return top
+    if kind == "first":
+        return torch.where(m == -INF, top, m)
+    if kind == "none":
+        return torch.zeros_like(m)
+    if kind == "abs":
+        size = torch.where(s > -INF, s.abs(), s).amax(-1, keepdim=True)
+        return torch.maximum(m, size)
+    if kind == "unscaled":
+        return torch.maximum(m, top / model.fwd.scale)
+    if kind == "unscaled2":  # raw scores against scores in base 2
+        return torch.maximum(m, top / (model.fwd.scale * 1.4426950408889634))
+    if kind == "zero":  # a padded or hidden key's 0 joins the maximum
+        hidden = (s == -INF) & walked[:, lo:lo + model.BN]
+        return torch.maximum(m, torch.where(hidden, 0.0, s).amax(-1, keepdim=True))
+    if kind in ("hidden", "exist"):
+        seen = walked[:, lo:lo + model.BN]
+        if kind == "exist":
+            seen = seen & (model.keys[lo:lo + model.BN] < model.NK)
+        some = raw[..., lo:lo + model.BN].masked_fill(~seen, -INF)
+        return torch.maximum(m, some.amax(-1, keepdim=True))
+    if kind == "block":  # one maximum for all rows of the query tile
+        highest = torch.empty_like(top)
+        for start in range(0, model.N, model.BM):
+            rows = slice(start, start + model.BM)
+            most = top[:, rows].amax(1, keepdim=True)
+            if start + model.BM > model.N and model.case.stage > 1:  # rows past the end score 0
+                most = most.clamp(min=0.0)
+            highest[:, rows] = most
+        return torch.maximum(m, highest)
+    raise ValueError(kind)
+
+
+def round_up(x, step: int):
+    """x, rounded up to a multiple of step."""
+    return (x + step - 1) // step * step
+
+
+def _exp(x):
+    """exp with float32's overflow and underflow."""
+    return _single(torch.exp(x))
+
+
+def _single(x):
+    return x.float().double()

@@ -1,0 +1,168 @@
+"""After a wrong answer: asks the live worker a little more, and says what the mistake is.
+
+What comes back is only data: it is compared, never believed, and it decides no verdict.
+"""
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader import effective, show
+from grader.cases import Built
+from grader.correctness import answer
+from grader.diagnosis import Finding, describe, locate
+from grader.naming import Name, Sample, Search
+from grader.results import Check
+from grader.sandbox import Reply, Session, SubmissionError
+
+PROBE_SECONDS = 15.0  # for one further call of the submission
+
+# Ids of what needs no search, by the words of the finding: ours, or the worker's account of what
+# was raised.  The same table stands in docs/diagnoses.md.
+BY_WORDS = (
+    ("differs-between-runs", r"differs between runs"),
+    ("changes-after-return", r"changed after the function had returned"),
+    ("input-overwritten", r"overwrote its input"),
+    ("stale-answer", r"answer is that of an earlier call"),
+    ("out-of-bounds-read", r"the kernel reads \d+ numbers? outside"),
+    ("out-of-bounds-write", r"the kernel writes \d+ numbers? outside"),
+    ("output-axes-swapped", r"want shape .*axes 1 and 2 are swapped"),
+    ("output-dtype", r"want shape (\(.*?\)), \w+; got \1, \w+"),
+    ("output-shape", r"want shape .*; got"),
+    ("gradient-missing", r"want a gradient; got None|no gradient|want an output with a gradient"),
+    ("output-missing", r"returned nothing|want \d+ outputs|got one Tensor"),
+    ("wrong-signature", r"; got \S*\(.*\) \("),
+    ("entry-missing", r"defines no"),
+    ("blank-step", r"still blank"),
+    ("arange-not-a-power-of-two", r"range must be a power of 2"),
+    ("dot-shapes", r"Try: tl\.dot wants \(M, K\)|Try: tl\.dot's accumulator"),
+    ("dot-dtypes", r"Try: tl\.dot wants both operands in one dtype"),
+    ("dot-too-small", r"Try: tl\.dot wants every side"),
+    ("shapes-do-not-broadcast", r"Try: two tiles are combined|Try: pointers, mask and other"),
+    ("loop-type-changes", r"Try: a variable keeps one shape|Try: both branches"),
+    ("not-constexpr", r"Try: a shape must be known"),
+    ("wrong-dtype", r"Try: this function takes floating"),
+    ("not-on-the-gpu", r"Try: a kernel reads tensors that lie on"),
+    ("name-not-defined", r"is not defined"),
+    ("out-of-shared-memory", r"the kernel needs \d+ .*shared memory"),
+    ("out-of-memory", r"out of GPU memory"),
+    ("outside-its-tensors", r"went outside its tensors"),
+    ("input-refused", r"(ValueError|TypeError|AssertionError) when it was called"),
+    ("does-not-compile", r"does not compile"),
+    ("timeout", r"no answer within"),
+)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asked for beside the words."""
+
+    command: str = "python autograder.py"
+    seed: int = 0
+    show: bool = False
+    plot: Path | None = None
+    directory: Path = Path(".")
+    patience: float = 8.0  # seconds of the grader's own work to find a name
+
+
+def explain(check: Check, session: Session, built: Built, reply: Reply, steps: dict[str, str],
+            device: str, wish: Wish) -> None:
+    """Put the name of the mistake, or else what was seen, into a wrong check.
+
+    Asks the session further cases; where one of them ends it, the session is gone afterwards.
+    """
+    case = built.case
+    got = dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
+    exact = answer(built, device)
+    sample = Sample.of(built, got, device, exact)
+    wrong = [name for name in got if sample.wrong[name]]
+    if not wrong:  # right at first: it is another run, or other values, that went wrong
+        identify(check)
+        return
+    with _patience(session):
+        def ask(other: Built) -> dict | None:
+            if session.gone:
+                return None
+            try:
+                found = session.run(other.call)
+            except SubmissionError:
+                return None
+            return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
+
+        search = Search(sample, ask, device, wish.patience)
+        name = search.run()
+        matrix = None
+        if case.stage != 2 and (name is None or wish.show or wish.plot):
+            head = _worst_head(sample, wrong[0])
+            matrix = effective.read(ask, case, head, backward=wrong[0].startswith("d_"))
+    finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
+    seen = effective.describe(matrix) if matrix is not None and name is None else None
+    check.diagnosis = _record(name, finding, seen)
+    again = _again(wish, case)
+    check.lines = describe(finding, steps, wish.command, name=name, seen=seen and seen[1],
+                           again=again)
+    if matrix is not None and wish.show:
+        check.picture = tuple(show.text(matrix, search.tile()))
+    if matrix is not None and wish.plot:
+        try:
+            show.plot(matrix, wish.plot, search.tile())
+            check.picture += (f"The picture is in {wish.plot}.",)
+        except ImportError:
+            check.picture += ("--plot wants matplotlib: pip install matplotlib.",)
+
+
+def identify(check: Check) -> None:
+    """Give a check without wrong numbers the id of what it says, if it has one."""
+    text = " ".join((*check.lines, check.detail[-400:]))
+    for id, words in BY_WORDS:
+        if re.search(words, text, re.DOTALL):
+            check.diagnosis = {"id": id, "kind": "observed", "text": check.lines[0]}
+            return
+
+
+@contextlib.contextmanager
+def _patience(session: Session):
+    """Less of it than for what decides points."""
+    usual, session.timeout = session.timeout, min(session.timeout, PROBE_SECONDS)
+    try:
+        yield
+    finally:
+        session.timeout = usual
+
+
+def _record(name: Name | None, finding: Finding, seen) -> dict:
+    """What the JSON says."""
+    if name is not None:
+        record = {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
+                  "distance": round(name.distance, 3), "runner_up": name.runner_up,
+                  "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
+                  "truth_distance": round(min(name.truth_distance, 1e9), 3)}
+        if name.only:
+            record["only"] = name.only
+        if name.also is not None:
+            record["also"] = {"id": name.also.id, "text": name.also.words, "line": name.also.line}
+        return record
+    if seen is not None:
+        return {"id": seen[0], "kind": "seen", "text": seen[1]}
+    text = finding.what[-1] if len(finding.what) > 1 else finding.what[0]
+    return {"id": "pattern-" + finding.symptom.replace("_", "-"), "kind": "pattern", "text": text}
+
+
+def _again(wish: Wish, case) -> str:
+    """The command that asks this one case, with the same numbers."""
+    where = "" if wish.directory == Path(".") else f" --submission {wish.directory}"
+    return f"{wish.command} --p{case.stage}{where} --seed {wish.seed} --case {case.name}"
+
+
+def _worst_head(sample: Sample, name: str) -> int:
+    """The query head to draw: where the error is largest."""
+    x, truth = sample.got[name], sample.truth(name)
+    error = (x - truth).abs().nan_to_num(nan=1e30, posinf=1e30)
+    case = sample.built.case
+    if error.dim() < 3:
+        return 0
+    head = int(error.flatten(2).amax(2)[0].argmax())
+    return head if error.shape[1] == case.HQ else head * (case.HQ // case.HKV)
+
+

@@ -1,0 +1,174 @@
+"""python -m tests.attacks.named [--stage N] [--kind K] [--only TEXT] [--every N] [--json FILE]
+
+Runs mutants up to the first wrong case and compares the diagnosis with the planted mistake, which
+names.toml lists.  Prints a line a mutant and a table by stage: named rightly, named wrongly, not
+named, the seconds from the wrong answer to its name.
+"""
+
+import argparse
+import json
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import torch
+
+from grader import grade, tutor
+from grader.cases import build
+from grader.judge import from_error, judge
+from grader.sandbox import Session, SubmissionError
+from grader.stages import STAGES
+from tests.attacks.catalogue import HERE, Attack, _mutant, attacks, mutants
+
+KINDS = ("mutants", "pairs", "students", "honest")
+SEED = 0
+attack_cpu: dict[str, float] = {}  # seconds of the grader's own work
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.attacks.named")
+    parser.add_argument("--kind", choices=KINDS, default="mutants")
+    parser.add_argument("--stage", type=int, action="append")
+    parser.add_argument("--only", default="", help="mutants with this text in their name")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    expected = tomllib.loads((HERE / "names.toml").read_text("utf-8"))
+    chosen = [one for one in entries(arguments.kind)
+              if (not arguments.stage or one.stage in arguments.stage)
+              and arguments.only in one.name and one.device in ("any", "cpu")
+              and (arguments.kind == "honest" or one.outcomes != ("pass",))][::arguments.every]
+    rows = []
+    for attack in chosen:
+        got, seconds, said = diagnose(attack)
+        want = names_of(attack, expected, arguments.kind)
+        verdict = compare(got, want)
+        if arguments.kind == "pairs" and verdict == "rightly":
+            verdict = "both" if len(got) == 2 else "one"
+        rows.append({"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
+                     "verdict": verdict, "seconds": round(seconds, 2),
+                     "own_seconds": round(attack_cpu.get(attack.name, 0.0), 2), "said": said})
+        print(f"{attack.name:<44} {verdict:<9} {' + '.join(got) or '-':<34} {seconds:4.1f} "
+              f"{attack_cpu.get(attack.name, 0.0):4.1f}  "
+              f"{'' if verdict == 'rightly' else '/'.join(want)}", flush=True)
+    table(rows)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    return 0
+
+
+def entries(kind: str) -> list[Attack]:
+    """Mutants with one mistake, with two, a new student's, or what must not be diagnosed at all."""
+    if kind == "honest":
+        solved = [Attack("honest", f"problem_{n}", n, "the solved stage",
+                         (HERE.parent.parent / f"problem_{n}.py").read_bytes(), ("pass",))
+                  for n in STAGES]
+        return solved + attacks(("honest",))
+    if kind == "mutants":
+        return [one for stage in STAGES for one in mutants(stage)]
+    rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
+    solved = {n: (HERE.parent.parent / f"problem_{n}.py").read_text("utf-8") for n in STAGES}
+    if kind == "pairs":
+        return [_both(row["stage"], row["of"], solved[row["stage"]]) for row in rows]
+    return [_mutant(row["stage"], row, solved[row["stage"]]) for row in rows]
+
+
+def _both(stage: int, ids: list[str], solved: str) -> Attack:
+    """Two mutants of the catalogue in one file."""
+    path = HERE / "mutants" / f"stage_{stage}.toml"
+    rows = {row["id"]: row for row in tomllib.loads(path.read_text("utf-8"))["mutant"]}
+    source = solved
+    for row in (rows[ids[0]], rows[ids[1]]):
+        for old, new in [[row["old"], row["new"]], *row.get("edits", [])]:
+            if old not in source:
+                raise ValueError(f"stage {stage}, {ids}: no {old!r} left")
+            source = source.replace(old, new)
+    return Attack("pairs", "+".join(ids), stage, " and ".join(rows[i]["breaks"] for i in ids),
+                  source.encode(), ("wrong",))
+
+
+def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
+    """The ids that say what is planted; of a pair, both are wanted."""
+    if kind == "pairs":
+        one = {i: expected.get(f"stage_{attack.stage}", {}).get(i, expected["any"].get(i, []))
+               for i in attack.id.split("+")}
+        return [name for names in one.values()
+                for name in ([names] if isinstance(names, str) else names)]
+    if kind == "students":
+        rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
+        return next(row["names"] for row in rows
+                    if row["id"] == attack.id and row["stage"] == attack.stage)
+    own = expected.get(f"stage_{attack.stage}", {})
+    names = own.get(attack.id, expected["any"].get(attack.id, []))
+    return [names] if isinstance(names, str) else names
+
+
+def compare(got: list[str], want: list[str]) -> str:
+    """rightly: every id given is one that is wanted; wrongly: one is not; none: no name at all."""
+    if not got:
+        return "none"
+    return "rightly" if set(got) <= set(want) else "wrongly"
+
+
+def diagnose(attack: Attack) -> tuple[list[str], float, str]:
+    """-> ids of the names given, seconds the naming took, what was said instead of a name."""
+    stage = STAGES[attack.stage]
+    confined = grade.confinement(Path("."), memory_gib=4.0)
+    with Session(attack.source, stage.filename, device="cpu", timeout=60.0, interpret=True,
+                 confinement=confined) as session:
+        try:
+            session.load(stage.entry, stage.attribute, stage.positional)
+        except SubmissionError as error:
+            return _identified(from_error(stage.cases("cpu", False)[0], error, stage.filename))
+        for case in stage.cases("cpu", False):
+            built = build(case, SEED)
+            try:
+                reply = session.run(built.call)
+            except SubmissionError as error:
+                return _identified(from_error(case, error, stage.filename))
+            check = judge(stage, built, reply, "cpu", "python autograder.py")
+            if check.outcome == "pass":
+                continue
+            start, own = time.monotonic(), time.thread_time()
+            if check.outcome == "wrong":
+                tutor.explain(check, session, built, reply, stage.steps, "cpu", tutor.Wish())
+            seconds = time.monotonic() - start
+            attack_cpu[attack.name] = time.thread_time() - own
+            found = check.diagnosis or {"kind": "none", "id": check.outcome}
+            if found["kind"] in ("named", "observed"):
+                ids = [found["id"]] + ([found["also"]["id"]] if "also" in found else [])
+                return ids, seconds, check.message
+            return [], seconds, f"{found['id']}: {check.message}"
+    return [], 0.0, "passed every case"
+
+
+def _identified(check) -> tuple[list[str], float, str]:
+    tutor.identify(check)
+    return [check.diagnosis["id"]] if check.diagnosis else [], 0.0, check.message
+
+
+def table(rows: list[dict]) -> None:
+    """Shares and times by stage.  What passes every case is wrong nowhere, and not counted."""
+    print(f"\n{'stage':>5} {'mutants':>8} {'rightly':>8} {'wrongly':>8} {'none':>6} "
+          f"{'share':>7} {'median s':>9} {'largest s':>10} {'own median':>11}")
+    counted = [row for row in rows if row["said"] != "passed every case"]
+    for stage in (*sorted({row["stage"] for row in counted}), "all"):
+        some = [row for row in counted if stage in (row["stage"], "all")]
+        count = {v: sum(row["verdict"] == v for row in some)
+                 for v in ("rightly", "wrongly", "none", "both", "one")}
+        count["rightly"] += count["both"]
+        times = sorted(row["seconds"] for row in some if row["seconds"]) or [0.0]
+        own = sorted(row["own_seconds"] for row in some if row["seconds"]) or [0.0]
+        print(f"{stage:>5} {len(some):>8} {count['rightly']:>8} {count['wrongly']:>8} "
+              f"{count['none']:>6} {count['rightly'] / max(len(some), 1):>7.0%} "
+              f"{times[len(times) // 2]:>9.1f} {times[-1]:>10.1f} {own[len(own) // 2]:>11.1f}")
+    one = sum(row["verdict"] == "one" for row in counted)
+    if one:
+        print(f"of {one} only one of two mistakes was named: they are in no column")
+    print(f"{len(rows) - len(counted)} passed every case and are not counted")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
