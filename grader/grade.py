@@ -49,7 +49,7 @@ class Options:
     case: str = ""  # the only one to ask, by its name
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # and write it there
-    patience: float = 8.0  # seconds of our own work to find a mistake's name
+    patience: float = 8.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
 
 
 def confinement(directory: Path, user: str = "auto",
@@ -146,7 +146,7 @@ def _run_cases(stage, options, reporter, result, source, cases, verdicts,
 
     -> the session of the last case, open until stack closes; None if the stage ended early.
     """
-    waiting, deaths, session, taught = list(cases), 0, None, False
+    waiting, deaths, session, taught = list(cases), 0, None, options.patience <= 0
     while waiting:
         session = stack.enter_context(_session(stage, options, source))
         try:

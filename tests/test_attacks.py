@@ -15,7 +15,7 @@ ALL = attacks()
 
 
 # `make attacks` runs all of them, which takes the better part of an hour on two cores.
-SHARE = {"mutants": 12, "dishonest": 6, "destructive": 6, "honest": 3}
+SHARE = {"mutants": 20, "dishonest": 8, "destructive": 8, "honest": 6}
 WITHOUT_GPU = [attack for attack in ALL if attack.device != "cuda"]
 CHOSEN = [attack for kind, every in SHARE.items()
           for attack in [one for one in WITHOUT_GPU if one.kind == kind][::every]]

@@ -66,6 +66,7 @@ def test_every_symptom_points_at_a_step_of_the_problem_file(number):
 
 
 def test_stage_one_may_multiply_matrices_but_not_call_attention():
-    assert STAGES[1].forbidden(("bmm", "_softmax")) == []
-    assert STAGES[1].forbidden(("_scaled_dot_product_flash_attention_for_cpu",))
-    assert STAGES[3].forbidden(("bmm",)) == ["bmm"]
+    assert STAGES[1].forbidden(("aten::bmm", "aten::_softmax")) == []
+    assert STAGES[1].forbidden(("aten::_scaled_dot_product_flash_attention_for_cpu",))
+    assert STAGES[1].forbidden(("mkldnn::_linear_pointwise",))
+    assert STAGES[3].forbidden(("aten::bmm", "aten::mul.Tensor")) == ["bmm"]

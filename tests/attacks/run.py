@@ -58,6 +58,7 @@ def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outc
         report = io.StringIO()
         options = grade.Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=attack.timed,
+            patience=0.0,
             stop_early=stop_early and attack.outcomes != ("pass",),
             quick=attack.quick,
             confinement=grade.confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
