@@ -67,7 +67,7 @@ class Recorder(TorchDispatchMode):
         self.functions: list[dict] = []
         self.function_numbers: dict[int, int] = {}
         self.began_backward = None
-        self.stance = None
+        self.eager = contextlib.ExitStack()
         self.inputs = list(inputs.values())
         for name, tensor in inputs.items():
             self._number(tensor.untyped_storage(), {"input": name})
@@ -75,18 +75,14 @@ class Recorder(TorchDispatchMode):
     def __enter__(self):
         global _current
         _current = self
-        if "torch._dynamo" in sys.modules:  # else compiled code would go past the recorder
-            self.stance = torch.compiler.set_stance("force_eager")
-            self.stance.__enter__()
+        self.eager.enter_context(uncompiled())  # compiled code would go past the recorder
         return super().__enter__()
 
     def __exit__(self, *error):
         global _current
         _current = None
         super().__exit__(*error)
-        if self.stance is not None:
-            self.stance.__exit__(*error)
-            self.stance = None
+        self.eager.close()
 
     def begin_backward(self) -> None:
         self.began_backward = len(self.steps)
@@ -300,6 +296,13 @@ class Recorder(TorchDispatchMode):
             return {"constants": [[name, self.encode(getattr(value, name, None))]
                                   for name in sorted(attributes)]}
         return found
+
+
+def uncompiled():
+    """`with uncompiled():` torch.compile has no effect."""
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.set_stance("force_eager")
+    return contextlib.nullcontext()
 
 
 def _definition(plain) -> tuple[str, int]:

@@ -402,7 +402,8 @@ def _attributes() -> set[str]:
         for owner in (tl.tensor, tl.dtype, tl.pointer_type, tl.block_type, tl.constexpr,
                       tl.core.tensor_descriptor_base):
             _allowed_attributes.update(name for name in dir(owner) if not name.startswith("_"))
-        _allowed_attributes.update({"T", "type", "shape", "dtype", "value", "element_ty", "scalar",
-                                    "append"})
-        _allowed_attributes.difference_update({"handle", "cache_key_part"})
+        _allowed_attributes.update({  # set by no class, but by its __init__
+            "T", "type", "shape", "dtype", "value", "element_ty", "scalar", "numel", "strides",
+            "block_shape", "values", "append"})
+        _allowed_attributes.discard("handle")
     return _allowed_attributes

@@ -227,7 +227,8 @@ class Worker:
                 for name, storage in refill.items():
                     _plain_copy(on_device[name], storage)
             # Not recorded: a file that looks whether it is watched finds that it is not.
-            refilled = self._fetch(self._call(request, inputs))
+            with self.recorder.uncompiled():
+                refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS)
         return {"plan": plan}, answers + grads + refilled + self._fetch(kept) + after
 
