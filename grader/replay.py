@@ -335,6 +335,8 @@ def vet(text: str, scope: dict, name: str) -> None:
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
         raise Unrepeatable(f"{name} is no plain function")
     inner = {id(node.value) for node in ast.walk(definition) if isinstance(node, ast.Attribute)}
+    raised = {id(part) for node in ast.walk(definition) if isinstance(node, ast.Raise)
+              for part in ast.walk(node)}
     own = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
     own |= {node.id for node in ast.walk(definition)
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
@@ -344,8 +346,10 @@ def vet(text: str, scope: dict, name: str) -> None:
             raise Unrepeatable(f"{where} holds {type(node).__name__}, no part of Triton's language")
         if isinstance(node, ast.Attribute) and id(node) not in inner:
             _vet_chain(node, scope, own, where)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
-            if node.id not in scope and node.id not in BUILTINS:
+        in_use = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if in_use and node.id not in own and id(node) not in raised:
+            # A name that stands for nothing is an error of its own, if the line is ever reached.
+            if node.id not in scope and node.id not in BUILTINS and hasattr(builtins, node.id):
                 raise Unrepeatable(f"{where} uses {node.id}, which a kernel cannot")
 
 

@@ -24,6 +24,8 @@ class Honest:
 
     started = 0
     confined = ()
+    gone = False
+    timeout = 60.0
 
     def __init__(self, *args, **kwargs):
         pass
