@@ -702,7 +702,3 @@ def _further(case: Case) -> list[Case]:
         cases += [replace(base, HQ=6, HKV=2, N=40), replace(base, HQ=6, HKV=3, N=40),
                   replace(base, HQ=8, HKV=2, N=40)]
     return cases
-
-
-def _kind_of(case: Case) -> str:
-    return f"{case.label}" + (f", {case.note}" if case.note else "")

@@ -65,7 +65,6 @@ class Session:
         self.prepared: Call | None = None
         self.started = self.gone = False
         self.other_user = confinement.user is not None
-        self.bytes_at_start = 0  # of GPU memory, by the driver; for whoever asks
         self.confined: tuple[str, ...] = ()  # what of it is in force, once started
         self.output = Tail()
         self.family = None

@@ -155,7 +155,7 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
             replace(r, N=576 if on_gpu else 192, D=64, dtype=F32, family="needles",
                     layout="transposed"),
             replace(r, N=64 * more, dtype=half, refill=True),
-            replace(r, N=320 if on_gpu else 64, D=128, dtype=F16, repeats=10 if on_gpu else 2),
+            replace(r, N=320 if on_gpu else 192, D=128, dtype=F16, repeats=10 if on_gpu else 2),
         ]
         dealt = []
         for i, case in enumerate(robust):
