@@ -10,12 +10,12 @@ import math
 
 import torch
 
+from grader.recorder import UNINITIALISED
+from grader.replay import storages_in
 from grader.text import escape
 from grader.worker import DTYPES
 
 MAX_STEPS = 200_000
-UNINITIALISED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
-                 "new_empty_strided"}
 # Moving numbers about is not computing with them.
 MOVES = UNINITIALISED | set("""
     _to_copy clone constant_pad_nd zeros zeros_like ones ones_like full full_like new_zeros
@@ -71,7 +71,7 @@ class Plan:
                 if not {"input", "kept"} & about.keys()}
         first, last = {}, {}
         for at, step in enumerate(self.steps):
-            for number in _storages(step):
+            for number in storages_in(step):
                 first.setdefault(number, at)
                 last[number] = at
         for number, size in _results(self.value):  # what is there beside the result itself counts
@@ -94,7 +94,7 @@ class Plan:
                   if "input" in about}
         reached: set[int] = set()
         for step in self.steps:
-            numbers = set(_storages(step)) - inputs
+            numbers = set(storages_in(step)) - inputs
             if step[0] == "launch" or numbers & reached:
                 reached |= numbers
         return all(number in reached for number, _ in _results(self.value))
@@ -170,18 +170,6 @@ def _numbers(shapes) -> int:
     fits = all(size in (1, together[axis]) for shape in shapes
                for axis, size in enumerate(reversed(shape)))
     return math.prod(together) if fits else alone
-
-
-def _storages(value):
-    if isinstance(value, list):
-        for item in value:
-            yield from _storages(item)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if key in ("tensor", "address"):
-                yield item[0]
-            else:
-                yield from _storages(item)
 
 
 def _size(value) -> int:

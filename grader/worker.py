@@ -233,19 +233,18 @@ class Worker:
         return {"plan": plan}, answers + grads + refilled + self._fetch(kept) + after
 
     def _recorder(self, on_device: dict, sent: dict):
-        named = on_device | {"d_" + name: storage for name, storage in sent.items()}
-        return self.recorder.Recorder(named, self.on_cuda)
+        return self.recorder.Recorder(_named(on_device, sent), self.on_cuda)
 
     def replay(self, request: dict, storages: dict, douts: dict):
         """Carry out a plan that another process made of a call like this, on these inputs."""
         self.replays = module = self.replays or _sibling("replay")
         inputs, on_device = self._place(request["inputs"], storages, ())
         _, sent = self._place(request["douts"], douts, ())
-        named = on_device | {"d_" + name: storage for name, storage in sent.items()}
         try:
             with torch.no_grad():
-                self.replaying = module.Replay(json.loads(request["plan"]), named, self.device,
-                                               os.getcwd(), not self.on_cuda)
+                self.replaying = module.Replay(
+                    json.loads(request["plan"]), _named(on_device, sent), self.device,
+                    os.getcwd(), not self.on_cuda)
                 results = self.replaying.run()
             names = [spec["name"] for spec in request["outputs"]]
             if len(results) != len(names) + len(request["grads"]):
@@ -253,9 +252,7 @@ class Worker:
             for result, spec in zip(results, request["outputs"], strict=False):
                 self._check_one(result, spec)
             for result, name in zip(results[len(names):], request["grads"], strict=True):
-                source = inputs[name]
-                self._check_one(result, {"name": f"d{name}", "shape": source.shape,
-                                         "dtype": dtype_name(source.dtype)})
+                self._check_gradient(result, name, inputs[name])
             return {}, self._fetch(results)
         except module.Unrepeatable as error:
             raise Failure("wrong", str(error)) from None
@@ -404,9 +401,12 @@ class Worker:
         for name, source, gradient in zip(request["grads"], wanted, gradients, strict=True):
             if gradient is None:
                 raise Failure("wrong", f"d{name}: want a gradient; got None from backward")
-            spec = {"name": f"d{name}", "shape": source.shape, "dtype": dtype_name(source.dtype)}
-            self._check_one(gradient, spec)
+            self._check_gradient(gradient, name, source)
         return list(gradients)
+
+    def _check_gradient(self, gradient, name: str, source: torch.Tensor) -> None:
+        self._check_one(gradient, {"name": f"d{name}", "shape": source.shape,
+                                   "dtype": dtype_name(source.dtype)})
 
     def _fetch(self, tensors) -> list[torch.Tensor]:
         """Copies on the CPU, made by our own copy_ and not by a method of theirs."""
@@ -417,6 +417,11 @@ class Worker:
                 target = _empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
                 fetched.append(_plain_copy(target, tensor))
         return fetched
+
+
+def _named(on_device: dict, sent: dict) -> dict:
+    """Every storage of a call by the name a plan has for it."""
+    return on_device | {"d_" + name: storage for name, storage in sent.items()}
 
 
 def _apart(storage: torch.Tensor) -> torch.Tensor:
