@@ -30,10 +30,14 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
         from grader.processes import Nursery
 
         Nursery.of("cpu")  # it imports torch while this process does
+    # Interrupted in the middle of its import, torch aborts the process: the signal can wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         import torch  # noqa: F401
     except ImportError as error:
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         return _grade(arguments, asked, program)
     except KeyboardInterrupt as stop:
