@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="entries with this text in their name")
     parser.add_argument("--every", type=int, default=1, help="only each N-th entry of a kind")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--needs-gpu", action="store_true", help="only what makes sense on a GPU")
     parser.add_argument("--seeds", type=int, default=1, help="runs of every honest entry")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--whole", action="store_true",
@@ -37,7 +38,8 @@ def main() -> int:
                         help="start nothing new after so many seconds; in random order")
     arguments = parser.parse_args()
     chosen = [attack for attack in attacks(arguments.kind or KINDS)
-              if attack.device in ("any", arguments.device) and arguments.only in attack.name
+              if attack.device in (arguments.device, "any")[:1 if arguments.needs_gpu else 2]
+              and arguments.only in attack.name
               and (not arguments.stage or attack.stage in arguments.stage)]
     chosen = [attack for kind in KINDS
               for attack in [one for one in chosen if one.kind == kind][::arguments.every]]
