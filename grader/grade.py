@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from grader import benchmark, clean, kernel_cache, submission, tutor
-from grader.cases import Case, build, doubled, other_numbers
+from grader.cases import FAR_GIB, Case, build, doubled, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
 from grader.report import Reporter
@@ -111,7 +111,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
         return
     cases = stage.cases(options.device, options.bfloat16)
     planned += [case for case in cases if (case.group == "standard" or not options.quick)
-                and options.case in ("", case.name)]
+                and (options.case == case.name or not options.case and _fits(case))]
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         compiling = None
@@ -138,6 +138,11 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
                 stage, options, session, cleans.replay, reporter)
             if failed:
                 _done(stage, reporter, result, failed)
+
+
+def _fits(case: Case) -> bool:
+    return case.layout != "far" or (
+        torch.cuda.get_device_properties(0).total_memory >= FAR_GIB * 2**30)
 
 
 def _run_cases(stage, options, reporter, result, source, cases, verdicts,
@@ -260,6 +265,8 @@ class Verdicts:
         return check
 
     def _confirm(self, check: Check, case: Case, reply: Reply) -> Check:
+        if reply.plan.cut:  # judge() let it through
+            return check
         foreign = submission.foreign_texts(self.source, reply.plan.texts)
         if foreign:
             check.outcome = "rejected"

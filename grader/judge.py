@@ -6,6 +6,7 @@ from grader.cases import Built
 from grader.correctness import Answer, answer
 from grader.diagnosis import Finding, describe, locate, tensor_name
 from grader.plan import Plan
+from grader.recorder import LONGEST
 from grader.results import Check
 from grader.sandbox import Reply, SubmissionError
 from grader.stages import Stage
@@ -13,6 +14,7 @@ from grader.stages import Stage
 # Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
 # over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
 ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
+MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
 GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
 
 
@@ -181,7 +183,7 @@ def _is_stale(earlier: Answer, reply: Reply) -> bool:
 
 def _by_forbidden_means(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
     """The numbers are right: were they made with the means the stage teaches?"""
-    lines = _products(stage, built, plan)
+    lines = _products(stage, built, plan) or _too_long(stage, built, plan)
     if not lines and stage.needs_triton:
         lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
     if lines:
@@ -201,6 +203,16 @@ def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
         allowed = "this stage is about the tiles; compute them from matrix products."
     return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
             f"{'forward' if forward else 'backward'}.", "try: " + allowed]
+
+
+def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    """Loops over small tiles in Python are slow but right in stage 1, and many where scores are."""
+    case = built.case
+    scores = case.B * case.HQ * case.N * case.n_keys
+    if not plan.cut or not stage.needs_triton and scores >= MANY_SCORES:
+        return []
+    return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
+            "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
 
 
 def _no_launch(built: Built, plan: Plan) -> list[str]:

@@ -113,6 +113,15 @@ def test_stage_one_may_multiply_but_not_call_pytorchs_attention():
     assert check.outcome == "rejected"
 
 
+@pytest.mark.parametrize("stage, n, outcome", [(1, 512, "pass"), (1, 100, "rejected"),
+                                               (3, 512, "rejected")])
+def test_a_plan_too_long_to_repeat_is_for_stage_one_and_many_scores(stage, n, outcome):
+    built, reply = answered(Case(stage, "robust", n, HQ=4, HKV=4), cut=0)
+    check = verdict(built, reply)
+    assert check.outcome == outcome
+    assert outcome == "pass" or "more than 100,000 operations" in check.message
+
+
 def test_gradients_need_a_kernel_in_the_backward():
     case = Case(8, "robust", 40, is_causal=True, grads=("q", "k", "v"))
     assert verdict(*answered(case, backward_launches=0)).outcome == "rejected"
