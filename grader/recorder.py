@@ -147,7 +147,7 @@ class Recorder(TorchDispatchMode):
             before = self.encode(list(args)), self.encode(dict(kwargs))
         result = func(*args, **kwargs)
         if func.overloadpacket.__name__ in UNINITIALISED:
-            _fill_with_nan(result)
+            poison(result)
         if not _only_looks(func):
             made = [self._encode_tensor(leaf, {}) for leaf in tree_leaves(result)
                     if isinstance(leaf, torch.Tensor)]
@@ -368,7 +368,8 @@ def _only_looks(func) -> bool:
     return all(found.alias_info is not None for found in tensors)
 
 
-def _fill_with_nan(tensor: torch.Tensor) -> None:
+def poison(tensor: torch.Tensor) -> None:
+    """Make fresh memory show where it is taken for a result."""
     if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         tensor.fill_(float("nan"))
     elif tensor.dtype in (torch.int32, torch.int64):

@@ -246,7 +246,8 @@ class Worker:
             with torch.no_grad():
                 self.replaying = module.Replay(
                     json.loads(request["plan"]), _named(on_device, sent), self.device,
-                    os.getcwd(), not self.on_cuda)
+                    os.getcwd(), not self.on_cuda, self.recorder.UNINITIALISED,
+                    self.recorder.poison)
                 results = self.replaying.run()
             names = [spec["name"] for spec in request["outputs"]]
             if len(results) != len(names) + len(request["grads"]):

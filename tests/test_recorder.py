@@ -25,7 +25,8 @@ def recorded(function, **inputs):
 
 def replayed(plan, tmp_path, **inputs):
     with torch.no_grad():
-        (result,) = replay.Replay(plan.value, inputs, "cpu", str(tmp_path), True).run()
+        (result,) = replay.Replay(plan.value, inputs, "cpu", str(tmp_path), True,
+                                  recorder.UNINITIALISED, recorder.poison).run()
     return result
 
 
@@ -131,6 +132,11 @@ def test_uninitialised_memory_is_nan_in_the_call_and_in_the_replay(tmp_path):
     number, _ = recorded(lambda x: torch.empty(5, dtype=torch.int64), x=A)
     zeros, _ = recorded(lambda x: torch.zeros(5), x=A)
     assert (number == torch.iinfo(torch.int64).max).all() and zeros.eq(0).all()
+
+
+def test_uninitialised_integers_are_no_small_numbers_in_the_replay_either(tmp_path):
+    _, plan = recorded(lambda x: torch.empty(4, dtype=torch.int32), x=A)
+    assert replayed(plan, tmp_path, x=B).min() == torch.iinfo(torch.int32).max
 
 
 def test_an_operation_in_a_custom_operator_is_seen_and_the_operator_is_not(tmp_path):
