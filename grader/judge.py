@@ -2,7 +2,7 @@
 
 import torch
 
-from grader.cases import Built
+from grader.cases import APART, FAR, Built
 from grader.correctness import Answer, answer
 from grader.diagnosis import Finding, describe, locate, tensor_name
 from grader.plan import Plan
@@ -28,7 +28,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding = _first_wrong(check, case, exact, got)
     if finding:
-        return _wrong(check, finding, stage, command)
+        return _wrong(check, finding, stage, command, case)
     problem = _unsteady(stage, reply) or _overwritten(built, reply)
     if problem:
         check.outcome, check.lines = "wrong", problem
@@ -46,7 +46,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
             return check
         if finding:
             check.where = finding.where
-            return _wrong(check, finding, stage, command)
+            return _wrong(check, finding, stage, command, case)
     return _by_forbidden_means(check, stage, built, reply.plan)
 
 
@@ -120,6 +120,7 @@ def from_error(case, error: SubmissionError, filename: str) -> Check:
     lines = [error.sentence]
     if error.line is not None and f"line {error.line}" not in error.sentence:
         lines.append(f"where: {filename}, line {error.line}.")
+    lines += _of_layout(case)
     where = "" if error.line is None else f"{filename}:{error.line}"
     return Check(case.name, case.group, error.outcome, case_text(case), where=where,
                  lines=tuple(lines), detail=error.detail)
@@ -138,10 +139,19 @@ def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
     return found
 
 
-def _wrong(check: Check, finding: Finding, stage: Stage, command: str) -> Check:
+def _wrong(check: Check, finding: Finding, stage: Stage, command: str, case) -> Check:
     check.outcome, check.where = "wrong", finding.where
-    check.lines = describe(finding, stage.steps, command)
+    check.lines = describe(finding, stage.steps, command) + _of_layout(case)
     return check
+
+
+def _of_layout(case) -> tuple[str, ...]:
+    """What a wrong answer or a crash most likely means in a case made for one mistake."""
+    if case.layout != "far":
+        return ()
+    name = " and ".join(name for name in APART if (name == "x") == (case.stage == 2))
+    return (f"Entries of {name} lie {FAR:,} elements apart here, so that offsets pass 2^31.",
+            "try: offsets in 64 bits: tl.program_id(0).to(tl.int64) * stride, and so on.")
 
 
 def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
