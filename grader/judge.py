@@ -120,7 +120,7 @@ def from_error(case, error: SubmissionError, filename: str) -> Check:
     lines = [error.sentence]
     if error.line is not None and f"line {error.line}" not in error.sentence:
         lines.append(f"where: {filename}, line {error.line}.")
-    lines += _of_layout(case)
+    lines += _of_layout(case) if error.outcome == "crashed" else ()
     where = "" if error.line is None else f"{filename}:{error.line}"
     return Check(case.name, case.group, error.outcome, case_text(case), where=where,
                  lines=tuple(lines), detail=error.detail)

@@ -1,6 +1,8 @@
 """The loop: points, outcomes, dead workers, faults of our own.  The worker is a stand-in here."""
 
 import io
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -218,3 +220,20 @@ def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path,
     result = grade_stage(STAGES[3], settings, Reporter(io.StringIO()))
     assert result.outcome == "skipped"
     assert all(way in result.sentence for way in ("WSL", "container", "Codespaces", "Colab"))
+
+
+@pytest.mark.parametrize("free, asked", [(15, False), (17, True)])
+def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, asked, monkeypatch,
+                                                                      tmp_path, capsys):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 2**30, 80 * 2**30))
+    monkeypatch.setattr(grade.clean, "workers", lambda *settings: SimpleNamespace(count=1))
+    seen = []
+    monkeypatch.setattr(grade, "_run_cases",
+                        lambda stage, options, reporter, result, source, cases, *rest:
+                        seen.extend(cases))
+    solved = Path(__file__).parent.parent / "problem_2.py"
+    (tmp_path / "problem_2.py").write_bytes(solved.read_bytes())
+    options = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
+    grade_stage(STAGES[2], options, Reporter())
+    assert any(case.layout == "far" for case in seen) == asked and len(seen) > 10
+    assert ("Not asked: offsets past 2^31" in capsys.readouterr().out) != asked
