@@ -6,6 +6,7 @@ One stage's end never stops the next, and a fault of the grader's own never cost
 import concurrent.futures
 import contextlib
 import importlib.util
+import re
 import threading
 import time
 import traceback
@@ -220,9 +221,25 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case,
                 tutor.explain(check, session, built, reply, stage.steps, options.device, wish)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
+        if options.device == "cuda" and (held := _held_by_others(error)):
+            check.outcome, check.lines = "grader_fault", (held,)
         tutor.identify(check)
     check.seconds = time.monotonic() - start
     return check, fatal, replies
+
+
+def _held_by_others(error: SubmissionError) -> str:
+    """A sentence, if a worker ran out of GPU memory that other processes hold most of."""
+    own = re.search(r"this process has ([\d.]+) ([GM])iB memory in use", error.detail)
+    if "out of GPU memory" not in str(error) or own is None:
+        return ""
+    free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+    own = float(own[1]) / (1 if own[2] == "G" else 1024)
+    others = total - free - own - torch.cuda.memory_reserved() / 2**30
+    if others < total / 2:
+        return ""
+    return (f"out of GPU memory, of which other processes hold {others:.0f} of {total:.0f} GiB: "
+            "run it again when they have ended.")
 
 
 _truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory

@@ -237,3 +237,17 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
     grade_stage(STAGES[2], options, Reporter())
     assert any(case.layout == "far" for case in seen) == asked and len(seen) > 10
     assert ("Not asked: offsets past 2^31" in capsys.readouterr().out) != asked
+
+
+@pytest.mark.parametrize("in_use, blamed", [("3.10 GiB", True), ("512.00 MiB", True),
+                                            ("60.00 GiB", False)])
+def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    error = SubmissionError(
+        "crashed", "out of GPU memory: is something of size N x N kept?",
+        detail="CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+               f"79.6 GiB. Including non-PyTorch memory, this process has {in_use} memory in use.")
+    said = grade._held_by_others(error)
+    assert bool(said) == blamed
+    assert not blamed or "other processes hold 7" in said
+    assert not grade._held_by_others(SubmissionError("crashed", "another crash"))
