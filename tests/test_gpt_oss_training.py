@@ -119,6 +119,9 @@ def test_gradients_are_as_close_to_float64_as_those_of_eager(device):
     result = gradients.measure(options)
     assert len(result["layers"]) == 2 * 5  # o, and the gradients of q, k, v and the sinks
     assert sum("sinks" in entry["where"] for entry in result["parameters"]) == 2
+    whole = [entry["where"] for entry in result["parameters"]]
+    assert "model.layers.0.mlp.router" in whole  # its weight and its bias of few numbers
+    assert "model.layers.0.mlp.router.bias" not in whole
     for entry in result["layers"] + result["parameters"]:
         assert entry["accepted"], entry
 

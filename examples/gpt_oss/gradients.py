@@ -23,6 +23,7 @@ from examples.gpt_oss.text import Text, read_text
 from grader import correctness
 
 RECORDER = "course_recorder"  # eager attention that keeps what went through it
+FEW = 64  # numbers; the error of fewer says little, so a small bias is judged with its weight
 
 
 def measure(options) -> dict:
@@ -141,10 +142,17 @@ def parameters(options) -> list[dict]:
 
 
 def _gradients(model, ids, mask) -> dict[str, torch.Tensor]:
-    """-> logits of what is no padding, and d_NAME of every parameter; vectors as one row."""
+    """-> logits of what is no padding, and d_NAME of every parameter; vectors as one row.
+
+    A bias of few numbers, such as the router's, is the last column of its weight's: its gradient is
+    a sum that nearly cancels, and how near two roundings of it come to the truth is chance.
+    """
     model.zero_grad(set_to_none=True)
     labels = ids.masked_fill(mask == 0, -100)
     out = model(ids, attention_mask=mask, labels=labels, use_cache=False)
     out.loss.backward()
     grads = {f"d_{name}": torch.atleast_2d(p.grad) for name, p in model.named_parameters()}
+    for name in [name for name, x in grads.items() if name.endswith(".bias") and x.numel() < FEW]:
+        weight = grads.pop(name.removesuffix("bias") + "weight")
+        grads[name.removesuffix(".bias")] = torch.cat([weight, grads.pop(name).mT], 1)
     return {"logits": out.logits[mask.bool()].detach()} | grads
