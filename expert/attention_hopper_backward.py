@@ -1,0 +1,352 @@
+"""Attention for Hopper, one level below Triton.  Backward, in one kernel of five products."""
+
+import torch
+import triton
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from expert.attention_hopper import (
+    LOG2E,
+    bar_arrive,
+    bar_sync,
+    describe,
+    new_barriers,
+    ring,
+    tma_load,
+    tma_store,
+)
+
+
+@builtin
+def _reduce_add(desc, coord, src, _semantic=None):
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+    _semantic.builder.create_async_tma_reduce(kind, desc.handle, coord, src.handle)
+
+
+tma_add = getattr(tma, "async_atomic_add", None) or _reduce_add  # public from Triton 3.8 on
+
+# Hardware barriers: empty slots of q (12, 13) and do (14, 15), the meeting of the warpgroups,
+# dq full and empty for each.
+Q_EMPTY = gl.constexpr(12)
+DO_EMPTY = gl.constexpr(14)
+MEETING = gl.constexpr(11)
+DQ_FULL = gl.constexpr(9)
+DQ_EMPTY = gl.constexpr(7)
+ALL = gl.constexpr(288)
+
+
+@gluon.jit
+def _place(pid, N, heads, GROUP: gl.constexpr):
+    """Number of a program -> (first key, key/value head).  The first keys are seen the most."""
+    blocks = gl.cdiv(N, 128)
+    first = pid // (GROUP * blocks) * GROUP
+    side = gl.minimum(GROUP, heads - first)
+    turn = pid % (GROUP * blocks)
+    return turn // side * 128, first + turn % side
+
+
+@gluon.jit
+def _query_tiles(start_n, N, window, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr):
+    """The first query tile that sees these 128 keys, and the one past the last."""
+    end = gl.cdiv(N, 64)
+    if WINDOWED:
+        end = gl.minimum(end, gl.cdiv(start_n + 127 + window, 64))
+    return start_n // 64 if CAUSAL else start_n * 0, end
+
+
+@gluon.jit
+def _produce(
+    descs, bufs, bars, N, HKV, group, heads, window,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr,
+):
+    q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc = descs
+    q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
+    kv_full, q_full, do_full = bars
+    start_n, head = _place(gl.program_id(0), N, heads, GROUP)
+    b = head // HKV
+    mbarrier.expect(kv_full.index(0), 4 * k_desc.block_type.nbytes)
+    for w in gl.static_range(2):
+        tma_load(k_desc, [b, head % HKV, start_n + w * 64, 0], kv_full.index(0), k_bufs.index(w))
+        tma_load(v_desc, [b, head % HKV, start_n + w * 64, 0], kv_full.index(0), v_bufs.index(w))
+    first, end = _query_tiles(start_n, N, window, CAUSAL, WINDOWED)
+    rows = gl.cdiv(N, 64) * 64  # lse and delta of a head
+    t = 0
+    for g in range(group):
+        h = head % HKV * group + g
+        for i in range(first, end):
+            slot, parity = ring(t, 2)
+            if t >= 2:
+                bar_sync(Q_EMPTY + slot, ALL)
+            mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes + 256)
+            tma_load(q_desc, [b, h, i * 64, 0], q_full.index(slot), q_bufs.index(slot))
+            row = (head * group + g) * rows + i * 64
+            tma_load(lse_desc, [row], q_full.index(slot), lse_bufs.index(slot))
+            if t >= 2:
+                bar_sync(DO_EMPTY + slot, ALL)
+            mbarrier.expect(do_full.index(slot), do_desc.block_type.nbytes + 256)
+            tma_load(do_desc, [b, h, i * 64, 0], do_full.index(slot), do_bufs.index(slot))
+            tma_load(delta_desc, [row], do_full.index(slot), delta_bufs.index(slot))
+            t += 1
+
+
+@gluon.jit
+def _add(
+    w: gl.constexpr, dq_desc, bufs, N, group, heads, window,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr,
+):
+    """One warp: send warpgroup w's half of every dq tile to be added up in global memory."""
+    dq_bufs = bufs[7]
+    HALF: gl.constexpr = dq_bufs.shape[2]
+    start_n, head = _place(gl.program_id(0), N, heads, GROUP)
+    first, end = _query_tiles(start_n, N, window, CAUSAL, WINDOWED)
+    for g in range(group):
+        for i in range(first, end):
+            bar_sync(DQ_FULL + w, 160)
+            tma_add(dq_desc, [head * group + g, i * 64, w * HALF], dq_bufs.index(w))
+            tma.store_wait(0)
+            bar_arrive(DQ_EMPTY + w, 160)
+
+
+@gluon.jit
+def _consume(
+    w: gl.constexpr, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale, window,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr, GROUP: gl.constexpr,
+    AHEAD: gl.constexpr, WRITER: gl.constexpr, WITH_DQ: gl.constexpr,
+):
+    q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
+    kv_full, q_full, do_full = bars
+    D: gl.constexpr = q_bufs.shape[2]
+    dtype: gl.constexpr = q_bufs.dtype
+    HALF: gl.constexpr = D // 2
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])  # keys x queries
+    A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])  # keys x D: dk, dv
+    H: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])  # queries x D / 2
+    P: gl.constexpr = gl.DotOperandLayout(0, A, 2)
+    KEY: gl.constexpr = gl.SliceLayout(1, S)
+    QUERY: gl.constexpr = gl.SliceLayout(0, S)
+    start_n, head = _place(gl.program_id(0), N, heads, GROUP)
+    first, end = _query_tiles(start_n, N, window, CAUSAL, WINDOWED)
+    start_n += w * 64
+    tiles = group * (end - first)
+    dk = gl.zeros([64, D], gl.float32, A)
+    dv = gl.zeros([64, D], gl.float32, A)
+    none = gl.zeros([64, 64], gl.float32, S)
+    dq_none = gl.zeros([64, HALF], gl.float32, H)
+    scale_log2e = scale * LOG2E
+    i = first
+    q_head = head * group
+    mbarrier.wait(kv_full.index(0), 0)
+    s = none
+    if AHEAD:
+        mbarrier.wait(q_full.index(0), 0)
+        q_t = q_bufs.index(0).permute((1, 0))
+        s = warpgroup_mma(k_bufs.index(w), q_t, none, use_acc=False)
+    for t in range(tiles):
+        slot, parity = ring(t, 2)
+        z = i >> 24  # 0, but the compiler does not know: no 30 addresses of k and v in registers
+        k = k_bufs.index(w + z)
+        q = q_bufs.index(slot)
+        do = do_bufs.index(slot)
+        v = v_bufs.index(w + z)
+        if AHEAD:
+            mbarrier.wait(do_full.index(slot), parity)
+            dp = warpgroup_mma(v, do.permute((1, 0)), none, use_acc=False, is_async=True)
+        else:
+            mbarrier.wait(q_full.index(slot), parity)
+            s = warpgroup_mma(k, q.permute((1, 0)), none, use_acc=False, is_async=True)
+            mbarrier.wait(do_full.index(slot), parity)
+            dp = warpgroup_mma(v, do.permute((1, 0)), none, use_acc=False, is_async=True)
+            s = warpgroup_mma_wait(1, (s,))
+        lse = lse_bufs.index(slot).load(QUERY)
+        if CAUSAL:
+            cut = i * 64 < start_n + 64
+            if WINDOWED:
+                cut |= i * 64 + 63 >= start_n + window
+            if cut:
+                query = i * 64 + gl.arange(0, 64, QUERY)[None, :]
+                key = start_n + gl.arange(0, 64, KEY)[:, None]
+                keep = query >= key
+                if WINDOWED:
+                    keep &= query < key + window
+                s = gl.where(keep, s, float("-inf"))
+        elif RAGGED:
+            if start_n + 64 > N:
+                key = start_n + gl.arange(0, 64, KEY)[:, None]
+                s = gl.where(key < N, s, float("-inf"))
+        p = gl.exp2(s * scale_log2e - lse[None, :])
+        p16 = gl.convert_layout(p.to(dtype), P)
+        dv = warpgroup_mma(p16, do, dv, is_async=True)
+        delta = delta_bufs.index(slot).load(QUERY)
+        dp = warpgroup_mma_wait(1, (dp,))
+        ds = (p * (dp - delta[None, :])).to(dtype)
+        ds16 = gl.convert_layout(ds, P)
+        dk = warpgroup_mma(ds16, q, dk, is_async=True)
+        if WITH_DQ:
+            pair = slot * 2
+            ds_bufs.index(pair + w).store(ds)
+            fence_async_shared()
+            bar_sync(MEETING, 256)
+            dv, p16 = warpgroup_mma_wait(1, (dv, p16))
+            bar_arrive(DO_EMPTY + slot, ALL)
+            k0 = k_bufs.index(z).slice(w * HALF, HALF, 1)
+            k1 = k_bufs.index(1 + z).slice(w * HALF, HALF, 1)
+            ds0 = ds_bufs.index(pair).permute((1, 0))
+            ds1 = ds_bufs.index(pair + 1).permute((1, 0))
+            dq = warpgroup_mma(ds0, k0, dq_none, use_acc=False, is_async=True)
+            dq = warpgroup_mma(ds1, k1, dq, is_async=True)
+        if AHEAD:
+            next_slot, next_parity = ring(t + 1, 2)
+            mbarrier.wait(q_full.index(next_slot), next_parity, pred=t < tiles - 1)
+            q_t = q_bufs.index(next_slot).permute((1, 0))
+            s2 = warpgroup_mma(k, q_t, none, use_acc=False, is_async=True)
+        if WITH_DQ:
+            dk, dq, ds16 = warpgroup_mma_wait(1 if AHEAD else 0, (dk, dq, ds16))
+            bar_arrive(Q_EMPTY + slot, ALL)
+            if WRITER:
+                if t > 0:
+                    bar_sync(DQ_EMPTY + w, 160)
+                dq_bufs.index(w).store(dq)
+                fence_async_shared()
+                bar_arrive(DQ_FULL + w, 160)
+            else:
+                tma.store_wait(0)
+                dq_bufs.index(w).store(dq)
+                fence_async_shared()
+                tma_add(dq_desc, [q_head, i * 64, w * HALF], dq_bufs.index(w))
+        else:
+            dk, dv, p16, ds16 = warpgroup_mma_wait(1 if AHEAD else 0, (dk, dv, p16, ds16))
+            bar_arrive(DO_EMPTY + slot, ALL)
+            bar_arrive(Q_EMPTY + slot, ALL)
+        if AHEAD:
+            s = warpgroup_mma_wait(0, (s2,))
+        wrap = i + 1 == end  # on to the next query head of the group
+        i = gl.where(wrap, first, i + 1)
+        q_head = gl.where(wrap, q_head + 1, q_head)
+    out = v_bufs.index(w)
+    b = head // HKV
+    h = head % HKV
+    gl.thread_barrier()
+    out.store(dv.to(dtype))
+    fence_async_shared()
+    tma_store(dv_desc, [b, h, start_n, 0], out)
+    tma.store_wait(0)
+    gl.thread_barrier()
+    out.store((dk * scale).to(dtype))
+    fence_async_shared()
+    tma_store(dk_desc, [b, h, start_n, 0], out)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["N", "HKV", "group", "heads", "window"])
+def _bwd_kernel(
+    q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dq_desc, dk_desc, dv_desc,
+    N, HKV, group, heads, scale, window,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr, GROUP: gl.constexpr,
+    AHEAD: gl.constexpr, WRITER: gl.constexpr, WITH_DQ: gl.constexpr,
+):
+    D: gl.constexpr = q_desc.block_type.shape[3]
+    dtype: gl.constexpr = q_desc.dtype
+    TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, D], dtype)
+    q_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
+    do_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
+    lse_bufs = gl.allocate_shared_memory(gl.float32, [2, 64], lse_desc.layout)
+    delta_bufs = gl.allocate_shared_memory(gl.float32, [2, 64], lse_desc.layout)
+    k_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
+    v_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
+    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], dtype)
+    ds_bufs = gl.allocate_shared_memory(dtype, [4, 64, 64], ds_layout)
+    dq_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, D // 2], gl.float32)
+    dq_bufs = gl.allocate_shared_memory(gl.float32, [2, 64, D // 2], dq_layout)
+    bufs = (q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs)
+    bars = (new_barriers(1), new_barriers(2), new_barriers(2))
+    descs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
+    if WRITER:
+        gl.warp_specialize([
+            (_consume, (0, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
+                        window, CAUSAL, WINDOWED, RAGGED, GROUP, AHEAD, WRITER, WITH_DQ)),
+            (_consume, (1, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
+                        window, CAUSAL, WINDOWED, RAGGED, GROUP, AHEAD, WRITER, WITH_DQ)),
+            (_produce, (descs, bufs, bars, N, HKV, group, heads, window, CAUSAL, WINDOWED, GROUP)),
+            (_add, (0, dq_desc, bufs, N, group, heads, window, CAUSAL, WINDOWED, GROUP)),
+            (_add, (1, dq_desc, bufs, N, group, heads, window, CAUSAL, WINDOWED, GROUP)),
+        ], [4, 1, 1, 1], [240, 24, 24, 24])
+    else:
+        gl.warp_specialize([
+            (_consume, (0, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
+                        window, CAUSAL, WINDOWED, RAGGED, GROUP, AHEAD, WRITER, WITH_DQ)),
+            (_consume, (1, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
+                        window, CAUSAL, WINDOWED, RAGGED, GROUP, AHEAD, WRITER, WITH_DQ)),
+            (_produce, (descs, bufs, bars, N, HKV, group, heads, window, CAUSAL, WINDOWED, GROUP)),
+        ], [4, 1], [240, 24])
+
+
+@triton.jit(do_not_specialize=["N", "rows"])
+def _prepare_kernel(
+    o_ptr, do_ptr, lse_ptr, lse2_ptr, delta_ptr, dq_ptr, N, HQ, rows,
+    stride_dob, stride_doh, stride_don, D: tl.constexpr, ROWS: tl.constexpr,
+):
+    """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to 64 rows."""
+    bh = tl.program_id(1).to(tl.int64)
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, D)
+    inside = r[:, None] < N
+    at = (bh * N + r)[:, None] * D + d[None, :]
+    o = tl.load(o_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    at_do = bh // HQ * stride_dob + bh % HQ * stride_doh + r.to(tl.int64) * stride_don
+    do = tl.load(do_ptr + at_do[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    lse = tl.load(lse_ptr + bh * N + r, mask=r < N, other=float("inf"))
+    tl.store(lse2_ptr + bh * rows + r, lse * 1.4426950408889634, mask=r < rows)
+    tl.store(delta_ptr + bh * rows + r, tl.sum(o * do, 1), mask=r < rows)
+    if dq_ptr is not None:
+        tl.store(dq_ptr + at, tl.zeros_like(o), mask=inside)
+
+
+@triton.jit
+def _finish_kernel(sum_ptr, dq_ptr, scale, numel, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    dq = tl.load(sum_ptr + i, mask=i < numel) * scale
+    tl.store(dq_ptr + i, dq.to(dq_ptr.dtype.element_ty), mask=i < numel)
+
+
+def _line(x):
+    return TensorDescriptor(x, [x.numel()], [1], [64], gl.NVMMASharedLayout(0, 32, rank=1))
+
+
+def launch_backward(q, k, v, o, lse, do, causal, scale, window=None, **steps):
+    B, HQ, N, D = q.shape
+    HKV = k.shape[1]
+    rows = -(-N // 64) * 64
+    lse2 = torch.empty(B * HQ * rows, device=q.device, dtype=torch.float32)
+    delta = torch.empty_like(lse2)
+    dq_sum = torch.empty(B * HQ, N, D, device=q.device, dtype=torch.float32)
+    dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
+    dk, dv = (torch.empty(B, HKV, N, D, device=q.device, dtype=q.dtype) for _ in "kv")
+    _prepare_kernel[(rows // 64, B * HQ)](
+        o, do, lse, lse2, delta, dq_sum, N, HQ, rows, *do.stride()[:3], D=D, ROWS=64, num_warps=4,
+    )
+    sums = TensorDescriptor(
+        dq_sum, list(dq_sum.shape), list(dq_sum.stride()), [1, 64, D // 2],
+        gl.NVMMASharedLayout(128, 32, rank=3),
+    )
+    options = dict(CAUSAL=causal, WINDOWED=window is not None, RAGGED=N % 128 != 0, GROUP=4,
+                   AHEAD=D == 128, WRITER=False, WITH_DQ=True, num_warps=4, maxnreg=168)
+    options.update(steps)
+    _bwd_kernel[(B * HKV * -(-N // 128),)](
+        describe(q, 64), describe(k, 64), describe(v, 64), describe(do, 64), _line(lse2),
+        _line(delta), sums, describe(dk, 64), describe(dv, 64), N, HKV, HQ // HKV, B * HKV, scale,
+        window or 0, **options,
+    )
+    _finish_kernel[(-(-q.numel() // 4096),)](dq_sum, dq, scale, q.numel(), BLOCK=4096, num_warps=8)
+    return dq, dk, dv
