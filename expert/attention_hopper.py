@@ -44,10 +44,15 @@ Needs       compute capability 9.0; Triton 3.6 to 3.9
 Read first  problem_5.py, and README.md beside this file for the way from there to here
 """
 
+import functools
 import math
 
 import torch
 import triton
+
+if not (3, 6) <= tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 9):
+    raise ImportError(f"want Triton 3.6 to 3.9; got {triton.__version__}")
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -64,7 +69,8 @@ LN2 = gl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 BLOCK_M = gl.constexpr(128)  # queries a tile, 64 for each warpgroup
 BLOCK_N = gl.constexpr(128)  # keys a tile
 
-# Renamed in Triton 3.8; the old names left with 3.9.
+# What Triton has renamed: the first in 3.7, the others in 3.8.
+meet = getattr(gl, "barrier", None) or gl.thread_barrier  # all warps of this role
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
@@ -141,20 +147,46 @@ def _place(
 
 
 @gluon.jit
+def by_lane(s):
+    """s (64, n) as (64, n / 8, 4, 2), its row numbers, and its column numbers in two parts.
+
+    A thread holds columns lane + column, where lane is one number, 0, 2, 4 or 6, and column is
+    known to the compiler.  Comparing only that with a limit saves a register for every column.
+    """
+    tile = gl.reshape(s, [64, s.shape[1] // 8, 4, 2])
+    L: gl.constexpr = tile.type.layout
+    L0: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L)))
+    L1: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, L)))
+    L2: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L)))
+    L3: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, L)))
+    row = gl.arange(0, 64, L0)[:, None, None, None]
+    lane = gl.arange(0, 4, L2)[None, None, :, None] * 2
+    column = gl.arange(0, s.shape[1] // 8, L1)[None, :, None, None] * 8
+    return tile, row, lane, column + gl.arange(0, 2, L3)[None, None, None, :]
+
+
+@gluon.jit
+def where_kept(keep, tile, s):
+    """s where keep, of the shape of by_lane, and -inf elsewhere."""
+    s_kept = gl.reshape(gl.where(keep, tile, float("-inf")), s.shape)
+    return gl.convert_layout(s_kept, s.type.layout)
+
+
+@gluon.jit
 def _masked(s, ahead, left, window, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr):
     """Scores of a tile, -inf where a query does not see a key.
 
     ahead: how far the first query lies behind the first key.  left: keys from there to the end.
     """
-    queries = gl.arange(0, s.shape[0], gl.SliceLayout(1, s.type.layout))[:, None] + ahead
-    keys = gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))[None, :]
+    tile, row, lane, key = by_lane(s)
     if CAUSAL:
-        keep = keys <= queries
+        query = row + ahead - lane
+        keep = key <= query
         if WINDOWED:
-            keep &= keys > queries - window
+            keep &= key > query - window
     else:
-        keep = keys < left
-    return gl.where(keep, s, float("-inf"))
+        keep = key < row * 0 + left - lane
+    return where_kept(keep, tile, s)
 
 
 @gluon.jit
@@ -244,10 +276,10 @@ def _produce(
 
 # ----------------------------------------------------------------- consumer
 @gluon.jit
-def _denominators(LSE, SINK, m_i, l_i, scale, row, head, N, HQ, A: gl.constexpr):
+def _denominators(LSE, SINK, m_i, l_i, scale, row, head, zero, N, HQ, A: gl.constexpr):
     """Store lse of 64 rows; -> what to multiply their acc with."""
     l_i = gl.convert_layout(gl.sum(l_i, 1), m_i.type.layout)
-    rows = row + gl.arange(0, 64, m_i.type.layout)
+    rows = row + zero + gl.arange(0, 64, m_i.type.layout)
     m_i = m_i * scale
     factor = 1.0 / l_i
     if SINK is not None:  # one more logit, whose value is no row of v
@@ -265,7 +297,7 @@ def _denominators(LSE, SINK, m_i, l_i, scale, row, head, N, HQ, A: gl.constexpr)
 def _write(o_desc, o_buf, o, row, head, HQ):
     """Send 64 rows of o off; nobody waits for them before the next tile does the same."""
     tma.store_wait(0)
-    gl.thread_barrier()
+    meet()
     o_buf.store(o)
     fence_async_shared()
     tma_store(o_desc, [head // HQ, head % HQ, row, 0], o_buf)  # not past row N - 1
@@ -330,7 +362,7 @@ def _consume(
         if new_n == 1:
             bar_arrive(Q_EMPTY, ALL)
         if CAUSAL or RAGGED:
-            s = _masked(s, w * 64, N - last * BLOCK_N, window, CAUSAL, WINDOWED)
+            s = _masked(s, w * 64 + (t >> 30), N - last * BLOCK_N, window, CAUSAL, WINDOWED)
         m_i = _row_max(s, COLUMNS)  # finite: every row sees something of its rightmost tile
         p = gl.exp2(s * scale - (m_i * scale)[:, None])
         l_i = _partial_sums(p)
@@ -381,7 +413,7 @@ def _consume(
         row = new_row + 0
         head = new_head + 0
         n = new_n + 0
-        factor = _denominators(LSE, SINK, m_i, l_i, scale, row, head, N, HQ, A)
+        factor = _denominators(LSE, SINK, m_i, l_i, scale, row, head, t >> 30, N, HQ, A)
         q_parity ^= 1
         mbarrier.wait(q_full.index(w), q_parity)
         t = uniform(gl.max(tile_buf.load(ONE), 0))
@@ -430,42 +462,151 @@ def _fwd_kernel(
 
 
 # ------------------------------------------------------------------- launch
-_counters = {}
+class _Place:
+    """What a kept descriptor needs of a tensor: where it lies.  Does not keep it alive."""
+
+    def __init__(self, x):
+        self.dtype, self.address = x.dtype, x.data_ptr()
+
+    def data_ptr(self):
+        return self.address
 
 
-def _counter(device):
-    """A zero that the kernel leaves at zero, one a device and stream."""
-    stream = torch.cuda.current_stream(device).cuda_stream
-    counter = _counters.get((device, stream))
-    if counter is None:
-        counter = torch.zeros(1, dtype=torch.int32, device=device)
-        _counters[device, stream] = counter
-    return counter
+_descriptors = {}  # making one takes 10 us, and a program's tensors come back to the same places
 
 
 def describe(x, rows):
     """x (B, H, N, D) as the copy engine sees it: a source of (1, 1, rows, D) tiles."""
-    D = x.shape[3]
-    dtype = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
-    layout = gl.NVMMASharedLayout(128, 16, rank=4)
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, D], layout)
+    key = x.data_ptr(), x.shape, x.stride(), x.dtype, rows
+    found = _descriptors.get(key)
+    if found is None:
+        if len(_descriptors) >= 1000:
+            _descriptors.clear()
+        layout = gl.NVMMASharedLayout(128, 16, rank=4)
+        block = [1, 1, rows, x.shape[3]]
+        found = TensorDescriptor(_Place(x), list(x.shape), list(x.stride()), block, layout)
+        _descriptors[key] = found
+    return found
 
 
-def launch_forward(q, k, v, causal, scale, window=None, sink_logits=None, **steps):
+def copyable(x):
+    """x, or a copy where the copy engine cannot step through it: it takes 16-byte steps."""
+    steps = x.stride()
+    if steps[3] == 1 and x.data_ptr() % 16 == 0 and all(n > 0 == n % 8 for n in steps[:3]):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+_counters = {}
+
+
+def _counter(device):
+    """A zero for the kernel, which leaves it at zero: one a stream.  A graph gets its own."""
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    key = device, torch.cuda.current_stream(device).cuda_stream
+    if key not in _counters:
+        _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
+    return _counters[key]
+
+
+@functools.cache
+def _multiprocessors(device):
+    """How many this GPU has.  Refuses all but Hopper: there the compiler would abort the process."""
+    capability = torch.cuda.get_device_capability(device)
+    if capability != (9, 0):
+        raise ValueError(f"want a GPU of compute capability 9.0 (Hopper); got {capability}")
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def check(q, k, v, is_causal, window_size, sink_logits):
+    """Refuse bad input here: inside a kernel it would be a silent wrong read, or worse."""
+    of_q, of_k = q.shape, k.shape
+    shapes = "want q (B, HQ, N, D), k and v (B, HKV, N, D)"
+    if len(of_q) != 4 or len(of_k) != 4 or of_k != v.shape or 0 in of_q or 0 in of_k:
+        raise ValueError(f"{shapes}, not empty; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[0] != of_k[0] or of_q[2:] != of_k[2:]:
+        raise ValueError(f"{shapes}; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[1] % of_k[1] != 0:
+        raise ValueError(f"want HQ a multiple of HKV; got {of_q[1]}, {of_k[1]}")
+    if of_q[3] not in (64, 128):
+        raise ValueError(f"want D 64 or 128; got {of_q[3]}")
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise TypeError(f"want float16 or bfloat16; got {q.dtype}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"want one dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"want one device; got {q.device}, {k.device}, {v.device}")
+    if not q.is_cuda:
+        raise ValueError(f"want CUDA tensors; got {q.device}")
+    _multiprocessors(q.device)
+    if window_size is not None and (window_size < 1 or not is_causal):
+        raise ValueError(
+            f"want window_size >= 1 and the causal mask, or None; got {window_size}, {is_causal=}"
+        )
+    if sink_logits is not None and (
+        sink_logits.shape != of_q[1:2] or sink_logits.device != q.device
+    ):
+        raise ValueError(
+            f"want sink_logits (HQ,) on {q.device}; got {list(sink_logits.shape)}"
+            f" on {sink_logits.device}"
+        )
+
+
+def checked_scale(softmax_scale, D):
+    """The factor of the scores."""
+    scale = 1.0 / math.sqrt(D) if softmax_scale is None else float(softmax_scale)
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"want softmax_scale > 0 and finite; got {softmax_scale}")
+    return scale
+
+
+# Both shapes keep 2 warpgroups; a ring of 2 fills the 227 KiB at D = 128.  What the switches bring
+# on the H200 at D = 128 stands in README.md; only to measure it are they switches.
+STEPS = dict(STAY=True, TURNS=True, UNDER=True, COLUMNS=16)
+
+
+def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **steps):
+    """Launch the kernel.  Checked q (B, HQ, N, D), k, v (B, HKV, N, D) -> o, lse (B, HQ, N)."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
     o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
     lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
+    q, k, v = copyable(q), copyable(k), copyable(v)
     tiles = -(-N // 128) * B * HQ
-    options = dict(
-        SLOTS=2 if D == 128 else 4, CAUSAL=causal, WINDOWED=window is not None,
-        RAGGED=N % 128 != 0, GROUP=8 if causal else 1, TURNS=True, UNDER=True, COLUMNS=16,
-        num_warps=4, maxnreg=168,
-    )
-    stay = steps.pop('stay', True)
-    options.update(steps)
-    _fwd_kernel[(min(tiles, 132) if stay else tiles,)](
-        describe(q, 64), describe(k, 128), describe(v, 128), describe(o, 64), lse, sink_logits,
-        _counter(q.device), N, HQ, HQ // HKV, tiles, scale, window or 0, **options,
-    )
+    options = STEPS | steps if steps else STEPS
+    programs = min(tiles, _multiprocessors(q.device)) if options["STAY"] else tiles
+    with torch.cuda.device(q.device):
+        _fwd_kernel[(programs,)](
+            describe(q, 64), describe(k, 128), describe(v, 128), describe(o, 64), lse, sink_logits,
+            _counter(q.device), N, HQ, HQ // HKV, tiles, scale, window_size or 0,
+            SLOTS=2 if D == 128 else 4, CAUSAL=is_causal, WINDOWED=window_size is not None,
+            RAGGED=N % 128 != 0, GROUP=8 if is_causal else 1, TURNS=options["TURNS"],
+            UNDER=options["UNDER"], COLUMNS=options["COLUMNS"], num_warps=4, maxnreg=168,
+        )
     return o, lse
+
+
+def attention_forward(
+    q, k, v, is_causal=True, window_size=None, sink_logits=None, softmax_scale=None
+):
+    """Attention of grouped query heads, without a gradient.
+
+    Args:
+        q: (B, HQ, N, D), any strides; float16 or bfloat16; D 64 or 128.
+        k, v: (B, HKV, N, D), any strides; HQ a multiple of HKV; dtype and device of q.
+        is_causal: hide keys after the query.
+        window_size: how many keys a query sees, itself included; None for all.
+        sink_logits: (HQ,), one more logit in the softmax of each head; None for none.
+        softmax_scale: factor of the scores, > 0; None for 1 / sqrt(D).
+
+    Returns:
+        o: (B, HQ, N, D), contiguous, dtype of q.
+        lse: (B, HQ, N), float32, natural logarithm, the sink logit included.
+
+    Raises:
+        ValueError, TypeError: the input breaks the contract above, or the GPU is no Hopper.
+    """
+    check(q, k, v, is_causal, window_size, sink_logits)
+    scale = checked_scale(softmax_scale, q.shape[3])
+    return forward(q, k, v, bool(is_causal), scale, window_size, sink_logits)

@@ -1,8 +1,11 @@
 """Attention for Hopper, one level below Triton.  Backward, in one kernel of five products."""
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
+from torch.autograd.function import once_differentiable
 from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -14,17 +17,25 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from expert.attention_hopper import (
     LOG2E,
     bar_arrive,
     bar_sync,
+    by_lane,
+    check,
+    checked_scale,
+    copyable,
     describe,
+    forward,
+    meet,
     new_barriers,
     ring,
     tma_load,
     tma_store,
+    where_kept,
 )
 
 
@@ -175,16 +186,16 @@ def _consume(
             if WINDOWED:
                 cut |= i * 64 + 63 >= start_n + window
             if cut:
-                query = i * 64 + gl.arange(0, 64, QUERY)[None, :]
-                key = start_n + gl.arange(0, 64, KEY)[:, None]
+                tile, row, lane, query = by_lane(s)
+                key = row - lane + start_n - i * 64
                 keep = query >= key
                 if WINDOWED:
                     keep &= query < key + window
-                s = gl.where(keep, s, float("-inf"))
+                s = where_kept(keep, tile, s)
         elif RAGGED:
             if start_n + 64 > N:
-                key = start_n + gl.arange(0, 64, KEY)[:, None]
-                s = gl.where(key < N, s, float("-inf"))
+                tile, row, lane, query = by_lane(s)
+                s = where_kept(row + lane * 0 + query * 0 < N - start_n - z, tile, s)
         p = gl.exp2(s * scale_log2e - lse[None, :])
         p16 = gl.convert_layout(p.to(dtype), P)
         dv = warpgroup_mma(p16, do, dv, is_async=True)
@@ -234,15 +245,18 @@ def _consume(
         wrap = i + 1 == end  # on to the next query head of the group
         i = gl.where(wrap, first, i + 1)
         q_head = gl.where(wrap, q_head + 1, q_head)
-    out = v_bufs.index(w)
+    # Anew, and so that the compiler does not notice: nothing is kept in registers for it.
+    start_n, head = _place(gl.program_id(0) + (i >> 24), N, heads, GROUP)
+    start_n += w * 64
+    out = v_bufs.index(w + (i >> 24))
     b = head // HKV
     h = head % HKV
-    gl.thread_barrier()
+    meet()
     out.store(dv.to(dtype))
     fence_async_shared()
     tma_store(dv_desc, [b, h, start_n, 0], out)
     tma.store_wait(0)
-    gl.thread_barrier()
+    meet()
     out.store((dk * scale).to(dtype))
     fence_async_shared()
     tma_store(dk_desc, [b, h, start_n, 0], out)
@@ -272,7 +286,7 @@ def _bwd_kernel(
     bufs = (q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs)
     bars = (new_barriers(1), new_barriers(2), new_barriers(2))
     descs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
-    if WRITER:
+    if WRITER and WITH_DQ:
         gl.warp_specialize([
             (_consume, (0, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
                         window, CAUSAL, WINDOWED, RAGGED, GROUP, AHEAD, WRITER, WITH_DQ)),
@@ -295,11 +309,11 @@ def _bwd_kernel(
 @triton.jit(do_not_specialize=["N", "rows"])
 def _prepare_kernel(
     o_ptr, do_ptr, lse_ptr, lse2_ptr, delta_ptr, dq_ptr, N, HQ, rows,
-    stride_dob, stride_doh, stride_don, D: tl.constexpr, ROWS: tl.constexpr,
+    stride_dob, stride_doh, stride_don, D: tl.constexpr,
 ):
     """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to 64 rows."""
     bh = tl.program_id(1).to(tl.int64)
-    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    r = tl.program_id(0) * 64 + tl.arange(0, 64)
     d = tl.arange(0, D)
     inside = r[:, None] < N
     at = (bh * N + r)[:, None] * D + d[None, :]
@@ -320,33 +334,136 @@ def _finish_kernel(sum_ptr, dq_ptr, scale, numel, BLOCK: tl.constexpr):
     tl.store(dq_ptr + i, dq.to(dq_ptr.dtype.element_ty), mask=i < numel)
 
 
-def _line(x):
-    return TensorDescriptor(x, [x.numel()], [1], [64], gl.NVMMASharedLayout(0, 32, rank=1))
+@triton.jit(do_not_specialize=["N", "HQ", "group", "rows", "window"])
+def _dq_kernel(
+    q_in, k_in, v_in, do_in, lse2_ptr, delta_ptr, dq_ptr, N, HQ, group, rows, scale, window,
+    D: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+):
+    """Fill 64 rows of dq, in plain Triton: dq of stage 8, for who wants the same bits every time."""
+    blocks = tl.cdiv(N, 64)
+    start_m = (blocks - 1 - tl.program_id(0) % blocks) * 64
+    bh = tl.program_id(0) // blocks
+    b, h = bh // HQ, bh % HQ
+    query = start_m + tl.arange(0, 64)
+    q = q_in.load([b, h, start_m, 0]).reshape(64, D)
+    do = do_in.load([b, h, start_m, 0]).reshape(64, D)
+    lse2 = tl.load(lse2_ptr + bh.to(tl.int64) * rows + query)
+    delta = tl.load(delta_ptr + bh.to(tl.int64) * rows + query)
+    dq = tl.zeros([64, D], tl.float32)
+    start = tl.maximum(start_m - window + 1, 0) // 64 * 64 if WINDOWED else 0
+    end = tl.minimum(start_m + 64, N) if CAUSAL else N
+    for start_n in range(start, end, 64):
+        k = k_in.load([b, h // group, start_n, 0]).reshape(64, D)
+        v = v_in.load([b, h // group, start_n, 0]).reshape(64, D)
+        key = start_n + tl.arange(0, 64)
+        keep = key[None, :] <= query[:, None] if CAUSAL else key[None, :] < N
+        if WINDOWED:
+            keep &= query[:, None] - key[None, :] < window
+        s = tl.where(keep, tl.dot(q, tl.trans(k)) * (scale * 1.4426950408889634), float("-inf"))
+        p = tl.math.exp2(s - lse2[:, None])
+        ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq)
+    at = (bh.to(tl.int64) * N + query)[:, None] * D + tl.arange(0, D)[None, :]
+    tl.store(dq_ptr + at, (dq * scale).to(dq_ptr.dtype.element_ty), mask=query[:, None] < N)
 
 
-def launch_backward(q, k, v, o, lse, do, causal, scale, window=None, **steps):
+# ----------------------------------------------------------- launch and autograd
+STEPS = dict(AHEAD=True, WRITER=True, GROUP=4)
+
+
+def backward(
+    q, k, v, o, lse, do, is_causal, scale, window_size=None, deterministic=False, **steps
+):
+    """-> dq, dk, dv, delta.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N)."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
-    rows = -(-N // 64) * 64
-    lse2 = torch.empty(B * HQ * rows, device=q.device, dtype=torch.float32)
-    delta = torch.empty_like(lse2)
-    dq_sum = torch.empty(B * HQ, N, D, device=q.device, dtype=torch.float32)
-    dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
-    dk, dv = (torch.empty(B, HKV, N, D, device=q.device, dtype=q.dtype) for _ in "kv")
-    _prepare_kernel[(rows // 64, B * HQ)](
-        o, do, lse, lse2, delta, dq_sum, N, HQ, rows, *do.stride()[:3], D=D, ROWS=64, num_warps=4,
+    rows = -(-N // 64) * 64  # lse and delta of a head are padded: a tile of them is one copy
+    q, k, v, do = copyable(q), copyable(k), copyable(v), copyable(do)
+    new = functools.partial(torch.empty, device=q.device)
+    delta = new(B, HQ, rows, dtype=torch.float32)
+    lse2 = torch.empty_like(delta)
+    dq = new(B, HQ, N, D, dtype=q.dtype)
+    dk, dv = new(B, HKV, N, D, dtype=q.dtype), new(B, HKV, N, D, dtype=q.dtype)
+    dq_sum = None if deterministic else new(B * HQ, N, D, dtype=torch.float32)
+    options = STEPS | steps
+    with torch.cuda.device(q.device):
+        _prepare_kernel[(rows // 64, B * HQ)](
+            o, do, lse, lse2, delta, dq_sum, N, HQ, rows, *do.stride()[:3], D=D, num_warps=4,
+        )
+        _bwd_kernel[(B * HKV * -(-N // 128),)](
+            describe(q, 64), describe(k, 64), describe(v, 64), describe(do, 64),
+            _describe_line(lse2), _describe_line(delta), _describe_sums(dq_sum), describe(dk, 64),
+            describe(dv, 64), N, HKV, HQ // HKV, B * HKV, scale, window_size or 0,
+            CAUSAL=is_causal, WINDOWED=window_size is not None, RAGGED=N % 128 != 0,
+            WITH_DQ=not deterministic, num_warps=4, maxnreg=168, **options,
+        )
+        if deterministic:
+            tiles = (TensorDescriptor(x, x.shape, x.stride(), [1, 1, 64, D]) for x in (q, k, v, do))
+            _dq_kernel[(rows // 64 * B * HQ,)](
+                *tiles, lse2, delta, dq, N, HQ, HQ // HKV, rows, scale, window_size or 0,
+                D=D, CAUSAL=is_causal, WINDOWED=window_size is not None, num_warps=4, num_stages=3,
+            )
+        else:
+            _finish_kernel[(-(-q.numel() // 4096),)](
+                dq_sum, dq, scale, q.numel(), BLOCK=4096, num_warps=8
+            )
+    return dq, dk, dv, delta[:, :, :N]
+
+
+def _describe_line(x):
+    """x, contiguous, as a source of 64 numbers in a row."""
+    return GluonDescriptor(x, [x.numel()], [1], [64], gl.NVMMASharedLayout(0, 32, rank=1))
+
+
+def _describe_sums(x):
+    """x (heads, N, D) as a target of halves of 64 rows; None for who writes there nothing."""
+    if x is None:
+        return None
+    block = [1, 64, x.shape[2] // 2]
+    layout = gl.NVMMASharedLayout(128, 32, rank=3)
+    return GluonDescriptor(x, list(x.shape), list(x.stride()), block, layout)
+
+
+class HopperAttentionFunction(torch.autograd.Function):
+    """Connects the kernels to autograd.  First derivatives only."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sink_logits, is_causal, window_size, scale, deterministic):
+        o, lse = forward(q, k, v, is_causal, scale, window_size, sink_logits)
+        ctx.save_for_backward(q, k, v, o, lse, sink_logits)
+        ctx.options = is_causal, scale, window_size, deterministic
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do):
+        q, k, v, o, lse, sink_logits = ctx.saved_tensors
+        dq, dk, dv, delta = backward(q, k, v, o, lse, do, *ctx.options)
+        dsink = None
+        if sink_logits is not None and ctx.needs_input_grad[3]:  # the sink's weight, no row of v
+            p_sink = torch.exp(sink_logits[None, :, None].float() - lse)
+            dsink = -(p_sink * delta).sum((0, 2)).to(sink_logits.dtype)
+        return dq, dk, dv, dsink, None, None, None, None
+
+
+def flash_attention_hopper(
+    q, k, v, is_causal=True, window_size=None, sink_logits=None, softmax_scale=None,
+    deterministic=False,
+):
+    """Attention of grouped query heads, differentiable.
+
+    Args, Raises: those of attention_forward, and
+        deterministic: the same dq bit for bit every time, by a kernel of its own.  Otherwise its
+        last bits vary: shares of dq are added up in the order in which they come.
+
+    Returns:
+        o: (B, HQ, N, D), contiguous, dtype of q.
+    """
+    check(q, k, v, is_causal, window_size, sink_logits)
+    scale = checked_scale(softmax_scale, q.shape[3])
+    tensors = (q, k, v) if sink_logits is None else (q, k, v, sink_logits)
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+        return forward(q, k, v, bool(is_causal), scale, window_size, sink_logits)[0]  # 7 us less
+    return HopperAttentionFunction.apply(
+        q, k, v, sink_logits, bool(is_causal), window_size, scale, bool(deterministic)
     )
-    sums = TensorDescriptor(
-        dq_sum, list(dq_sum.shape), list(dq_sum.stride()), [1, 64, D // 2],
-        gl.NVMMASharedLayout(128, 32, rank=3),
-    )
-    options = dict(CAUSAL=causal, WINDOWED=window is not None, RAGGED=N % 128 != 0, GROUP=4,
-                   AHEAD=D == 128, WRITER=False, WITH_DQ=True, num_warps=4, maxnreg=168)
-    options.update(steps)
-    _bwd_kernel[(B * HKV * -(-N // 128),)](
-        describe(q, 64), describe(k, 64), describe(v, 64), describe(do, 64), _line(lse2),
-        _line(delta), sums, describe(dk, 64), describe(dv, 64), N, HKV, HQ // HKV, B * HKV, scale,
-        window or 0, **options,
-    )
-    _finish_kernel[(-(-q.numel() // 4096),)](dq_sum, dq, scale, q.numel(), BLOCK=4096, num_warps=8)
-    return dq, dk, dv
