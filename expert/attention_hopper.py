@@ -55,6 +55,8 @@ from expert import hopper
 
 BLOCK_M = gl.constexpr(128)  # queries a tile, 64 for each warpgroup
 BLOCK_N = gl.constexpr(128)  # keys a tile
+Q_EMPTY = gl.constexpr(5)  # a hardware barrier; those of the slots end at 13, turns are 14 and 15
+ALL = gl.constexpr(288)  # threads: the consumers and the producer
 
 # What each step brings (H200, full, D = 128, ms, off -> on): programs stay .817 -> .771, P V under
 # the softmax .800 -> .771, turns .778 -> .771, 16 partial maxima of a row (1: none) .775 -> .771.
@@ -64,8 +66,7 @@ STEPS = dict(STAY=True, UNDER=True, TURNS=True, COLUMNS=16)
 # -------------------------------------------------------------------- tiles
 @gluon.jit
 def _place(
-    t, N, tiles, window,
-    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr,
+    t, N, tiles, window, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr
 ):
     """Number of a query tile -> its first row, its head, its rightmost key tile, its key tiles.
 
@@ -100,22 +101,6 @@ def _masked(s, ahead, left, window, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr
     return hopper.where_kept(keep, tile, s)
 
 
-@gluon.jit
-def _row_max(s, COLUMNS: gl.constexpr):
-    """In two steps, COLUMNS maxima a row first: short chains of instructions, not one long one."""
-    if COLUMNS > 1:
-        s_max = gl.max(gl.max(gl.reshape(s, [s.shape[0], s.shape[1] // COLUMNS, COLUMNS]), 1), 1)
-    else:
-        s_max = gl.max(s, 1)
-    return gl.convert_layout(s_max, gl.SliceLayout(1, s.type.layout))
-
-
-@gluon.jit
-def _partial_sums(p):
-    """Row sums of p still spread over 4 columns: every thread adds what it holds of its rows."""
-    return gl.sum(gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 4, 2]), 3), 1)
-
-
 # ----------------------------------------------------------------- producer
 @gluon.jit
 def _fetch_v(v_desc, v_bufs, v_full, i, b, head, row, EMPTY: gl.constexpr, ALL: gl.constexpr):
@@ -141,8 +126,6 @@ def _produce(
     SLOTS: gl.constexpr = k_bufs.shape[0]
     K_EMPTY: gl.constexpr = 14 - 2 * SLOTS
     V_EMPTY: gl.constexpr = 14 - SLOTS
-    Q_EMPTY: gl.constexpr = 5
-    ALL: gl.constexpr = 288  # threads: the consumers and this warp
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     i = 0  # key tiles so far
     v_b = 0  # the v tile that is due: that of the k tile before
@@ -234,8 +217,6 @@ def _consume(
     V_EMPTY: gl.constexpr = 14 - SLOTS
     MINE: gl.constexpr = 14 + w
     OTHER: gl.constexpr = 15 - w
-    Q_EMPTY: gl.constexpr = 5
-    ALL: gl.constexpr = 288
     q = q_bufs.index(w)
     none = gl.zeros([64, BLOCK_N], gl.float32, S)  # not read: use_acc=False
     i = 0  # key tiles so far
@@ -269,9 +250,9 @@ def _consume(
             hopper.bar_arrive(Q_EMPTY, ALL)
         if CAUSAL or RAGGED:
             s = _masked(s, w * 64 + (t >> 30), N - last * BLOCK_N, window, CAUSAL, WINDOWED)
-        m_i = _row_max(s, COLUMNS)  # finite: every row sees something of its rightmost tile
+        m_i = hopper.row_max(s, COLUMNS)  # finite: every row sees something of its rightmost tile
         p = gl.exp2(s * scale - (m_i * scale)[:, None])
-        l_i = _partial_sums(p)
+        l_i = hopper.partial_sums(p)
         slot, parity = hopper.ring(i + 1, SLOTS)
         mbarrier.wait(k_full.index(slot), parity, pred=new_n > 1)  # rule 3
         acc, left = warpgroup_mma_wait(0, (acc, left))
@@ -303,10 +284,10 @@ def _consume(
             if WINDOWED:
                 if (last - j) * BLOCK_N + window < new_row + 64:
                     s = _masked(s, new_row - (last - j) * BLOCK_N, 0, window, CAUSAL, WINDOWED)
-            m_new = gl.maximum(m_i, _row_max(s, COLUMNS))
+            m_new = gl.maximum(m_i, hopper.row_max(s, COLUMNS))
             p = gl.exp2(s * scale - (m_new * scale)[:, None])
             alpha = gl.exp2(m_i * scale - m_new * scale)
-            part = _partial_sums(p)
+            part = hopper.partial_sums(p)
             SUMS: gl.constexpr = gl.SliceLayout(1, part.type.layout)
             l_i = l_i * gl.convert_layout(alpha, SUMS)[:, None] + part
             m_i = m_new
@@ -381,13 +362,11 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
     programs = min(tiles, hopper.multiprocessors(q.device)) if steps["STAY"] else tiles
     constants = (
         2 if D == 128 else 4,  # slots: 2 fill the 227 KiB
-        is_causal, window_size is not None, N % 128 != 0,
-        8 if is_causal else 1,  # heads side by side; 4 to 16 alike, 32 slower by 5 %
+        is_causal, window_size is not None, N % 128 != 0 and not is_causal,
+        8 if is_causal else 1,  # heads side by side; full: 1 to 4 alike, 32 slower by 5 %
         steps["TURNS"], steps["UNDER"], steps["COLUMNS"],
     )
-    sink = None
-    if sink_logits is not None:
-        sink = sink_logits.dtype, sink_logits.data_ptr() % 16 == 0
+    sink = sink_logits is not None and (sink_logits.dtype, sink_logits.data_ptr() % 16)
     with torch.cuda.device(q.device):
         hopper.launch(
             (q.device, D, q.dtype, sink, constants), _fwd_kernel, (programs, 1, 1),
@@ -415,8 +394,7 @@ def attention_forward(
         o: (B, HQ, N, D), contiguous, dtype of q.
         lse: (B, HQ, N), float32, natural logarithm, the sink logit included.
 
-    Raises:
-        ValueError, TypeError: the input breaks the contract above, or the GPU is no Hopper.
+    Raises ValueError or TypeError: the input breaks the contract above, or the GPU is no Hopper.
     """
     hopper.check(q, k, v, is_causal, window_size, sink_logits)
     scale = hopper.checked_scale(softmax_scale, q.shape[3])

@@ -1,4 +1,4 @@
-"""What forward and backward share: names that Triton moved, barriers, masks, the host's part."""
+"""What forward and backward share: names that Triton moved, barriers, tiles, the host's part."""
 
 import functools
 import math
@@ -85,7 +85,7 @@ def ring(i, SLOTS: gl.constexpr):
     return i & (SLOTS - 1), (i >> (SLOTS // 2)) & 1
 
 
-# -------------------------------------------------------------------- masks
+# -------------------------------------------------------------------- tiles
 @gluon.jit
 def by_lane(s):
     """s (64, n) as (64, n / 8, 4, 2), its row numbers, and its column numbers in two parts.
@@ -110,6 +110,22 @@ def where_kept(keep, tile, s):
     """s where keep, of the shape of by_lane, and -inf elsewhere."""
     s_kept = gl.reshape(gl.where(keep, tile, float("-inf")), s.shape)
     return gl.convert_layout(s_kept, s.type.layout)
+
+
+@gluon.jit
+def row_max(s, COLUMNS: gl.constexpr):
+    """In two steps, COLUMNS maxima a row first: short chains of instructions, not one long one."""
+    if COLUMNS > 1:
+        s_max = gl.max(gl.max(gl.reshape(s, [s.shape[0], s.shape[1] // COLUMNS, COLUMNS]), 1), 1)
+    else:
+        s_max = gl.max(s, 1)
+    return gl.convert_layout(s_max, gl.SliceLayout(1, s.type.layout))
+
+
+@gluon.jit
+def partial_sums(p):
+    """Row sums of p still spread over 4 columns: every thread adds what it holds of its rows."""
+    return gl.sum(gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 4, 2]), 3), 1)
 
 
 # --------------------------------------------------------------------- host

@@ -177,7 +177,7 @@ def test_what_the_copy_engine_cannot_step_through_is_copied():
 
 @pytest.mark.interpreter
 def test_the_sums_before_the_backward_are_padded(device):
-    from expert.attention_hopper_backward import _prepare_kernel
+    from expert.attention_hopper_autograd import _prepare_kernel
 
     B, HQ, N, D, rows = 2, 3, 70, 64, 128
     o = torch.randn(B, HQ, N, D, device=device)
@@ -268,7 +268,7 @@ class TestRepeats:
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_forward_dk_and_dv_are_the_same_200_times(self, is_causal):
         from expert.attention_hopper import attention_forward
-        from expert.attention_hopper_backward import backward
+        from expert.attention_hopper_autograd import backward
 
         q, k, v = _inputs(2048, 128, 16, 8, torch.bfloat16, "cuda", 2)  # several tiles a program
         do = torch.randn_like(q)
@@ -282,7 +282,7 @@ class TestRepeats:
 
     def test_deterministic_dq_is_the_same_every_time(self):
         from expert.attention_hopper import attention_forward
-        from expert.attention_hopper_backward import backward
+        from expert.attention_hopper_autograd import backward
 
         q, k, v = _inputs(2048, 128, 8, 2, torch.bfloat16, "cuda", 2)
         do = torch.randn_like(q)
