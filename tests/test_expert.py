@@ -53,7 +53,7 @@ def test_every_kernel_compiles_as_stated(triton):
         key = r["kernel"], r["D"]
         assert not [note for note in r["notes"] if "C7510" <= note <= "C7515"], r
         assert r["stack"] <= STACK.get(key, 0), r
-        assert r["spills_in_loop"] <= (key == ("_bwd_kernel", 128)), r  # one address is read back
+        assert r["spills_in_loop"] <= 2 * (key == ("_bwd_kernel", 128)), r  # addresses, read back
         if key in SHARED:
             assert r["registers"] == 168 and {24, 240} <= set(r["roles"]), r
             assert r["shared"] <= SHARED[key], r
