@@ -298,9 +298,7 @@ def _consume(
             hopper.bar_arrive(V_EMPTY + v_slot, ALL)
             acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, A))[:, None]
             i += 1
-        row = new_row + 0
-        head = new_head + 0
-        n = new_n + 0
+        row, head, n = new_row + 0, new_head + 0, new_n + 0
         factor = _denominators(LSE, SINK, m_i, l_i, scale, row, head, t >> 30, N, HQ, A)
         q_parity ^= 1
         mbarrier.wait(q_full.index(w), q_parity)
@@ -352,8 +350,7 @@ def _fwd_kernel(
 # ------------------------------------------------------------------- launch
 def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **steps):
     """Launch the kernel.  Checked q (B, HQ, N, D), k, v (B, HKV, N, D) -> o, lse (B, HQ, N)."""
-    B, HQ, N, D = q.shape
-    HKV = k.shape[1]
+    (B, HQ, N, D), HKV = q.shape, k.shape[1]
     o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
     lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
     q, k, v = hopper.copyable(q), hopper.copyable(k), hopper.copyable(v)
