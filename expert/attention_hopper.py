@@ -28,8 +28,8 @@ of the next.  Key tiles run from the right end leftwards, so that what the mask 
 P never leaves the registers: the layout of the scores in an accumulator is, register by register,
 what the second product takes as its left factor.
 
-Three rules of ptxas shape the code.  Break one, and the results are right but take twice as long;
-`ptxas -v` says so (C7510 ... C7515), and tests/test_expert.py listens:
+Three rules of ptxas shape the code.  Break one, and the results are right, but every product is
+waited for; `ptxas -v` says so (C7510 ... C7515), and tests/test_expert.py listens:
   1. no product is in flight where a loop begins or ends;
   2. an accumulator is touched by other instructions only after the wait for its product;
   3. that wait has no operands, so ptxas may move it up over the softmax: a wait on an mbarrier,
@@ -223,7 +223,7 @@ def _consume(
     n, row, head = 0, 0, 0  # of the tile before this one; n: its key tiles
     q_parity = 0
     acc = gl.zeros([64, D], gl.float32, A)
-    p = none  # goes round as float32, rounded behind the next scores: as bfloat16, 2 % slower
+    p = none  # goes round as float32: 16-bit values ptxas would unpack and pack every round
     factor = gl.zeros([64], gl.float32, gl.SliceLayout(1, A))
     mbarrier.wait(q_full.index(w), 0)
     t = hopper.uniform(gl.max(tile_buf.load(ONE), 0))

@@ -227,7 +227,7 @@ def _check(N, D, HQ=4, HKV=2, B=2, dtype=torch.bfloat16, layout="dense", dout="d
     options = dict(is_causal=is_causal, window_size=window_size, sink_logits=sink_logits)
     with torch.no_grad():
         o, lse = attention_forward(*inputs, **options)
-    got = flash_attention_hopper(*leaves, **options, deterministic=deterministic)
+    got = flash_attention_hopper(*leaves[:3], **options, deterministic=deterministic)
     grads = torch.autograd.grad(got, leaves, do)
     limit = 4e-3 if dtype == torch.bfloat16 else 6e-4
     assert torch.equal(o, got)
