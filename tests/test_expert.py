@@ -21,8 +21,10 @@ ROOT = Path(__file__).parents[1]
 TRITONS = ["", *filter(None, os.environ.get("EXPERT_TRITON", "").split(os.pathsep))]
 SHARED = {("_fwd_kernel", 128): 196900, ("_fwd_kernel", 64): 164164,
           ("_bwd_kernel", 128): 197984, ("_bwd_kernel", 64): 116064}
-# Bytes, the largest of Triton 3.6 to 3.9: a few addresses, kept from query tile to query tile.
-STACK = {("_fwd_kernel", 128): 24, ("_bwd_kernel", 128): 32}
+# Bytes of stack, and loads and stores of them in a round of the loop over tiles, at the most: a few
+# addresses that stay the same.  The forward needs the loop's only with the ptxas of Triton 3.9.
+SPILLS = {("_fwd_kernel", 128): (24, 0), ("_bwd_kernel", 128): (32, 2)}
+SPILLS_3_9 = SPILLS | {("_fwd_kernel", 128): (64, 4)}
 
 
 def _in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
@@ -37,23 +39,26 @@ def _in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
     return done.stdout
 
 
-def _compiled(*options: str, triton: str) -> list[dict]:
+def _compiled(*options: str, triton: str) -> tuple[str, list[dict]]:
+    """-> version of Triton, a row for each kernel."""
     out = _in_a_process("-m", "tests.expert_resources", "--json", *options, triton=triton)
-    return json.loads(out.splitlines()[-1])["rows"]
+    found = json.loads(out.splitlines()[-1])
+    return found["triton"], found["rows"]
 
 
 # --------------------------------------------------------------- without a GPU
 @pytest.mark.parametrize("triton", TRITONS)
 def test_every_kernel_compiles_as_stated(triton):
-    rows = _compiled(triton=triton)
+    version, rows = _compiled(triton=triton)
+    spills = SPILLS_3_9 if version.startswith("3.9") else SPILLS
     assert {r["kernel"] for r in rows} == {
         "_fwd_kernel", "_bwd_kernel", "_prepare_kernel", "_finish_kernel", "_dq_kernel"
     }
     for r in rows:
         key = r["kernel"], r["D"]
         assert not [note for note in r["notes"] if "C7510" <= note <= "C7515"], r
-        assert r["stack"] <= STACK.get(key, 0), r
-        assert r["spills_in_loop"] <= 2 * (key == ("_bwd_kernel", 128)), r  # addresses, read back
+        stack, in_loop = spills.get(key, (0, 0))
+        assert r["stack"] <= stack and r["spills_in_loop"] <= in_loop, r
         if key in SHARED:
             assert r["registers"] == 168 and {24, 240} <= set(r["roles"]), r
             assert r["shared"] <= SHARED[key], r
@@ -61,7 +66,7 @@ def test_every_kernel_compiles_as_stated(triton):
 
 @pytest.mark.parametrize("triton", TRITONS)
 def test_a_version_that_serialises_is_noticed(triton):
-    [row] = _compiled("--serialised", triton=triton)
+    _, [row] = _compiled("--serialised", triton=triton)
     assert [note for note in row["notes"] if "C7510" <= note <= "C7515"]
 
 
