@@ -186,6 +186,21 @@ def tutorial(work: Workload, tensors: Tensors, options) -> Call:
     return Call(attend, _leaves(tensors, torch.Tensor.half), do)
 
 
+def expert(work: Workload, tensors: Tensors, options) -> Call:
+    """Our own kernel below Triton, expert/.  Not of the stages, and no peer of theirs either."""
+    if tensors.q.is_cuda and torch.cuda.get_device_capability() != (9, 0):
+        raise Unsupported("no Hopper")
+    try:
+        from expert.attention_hopper_autograd import flash_attention_hopper
+    except ImportError as error:
+        raise Unsupported(str(error)) from error
+
+    def attend(q, k, v, sinks=None):
+        return flash_attention_hopper(q, k, v, work.causal, work.window, sinks)
+
+    return Call(attend, _leaves(tensors), tensors.do)
+
+
 # ------------------------------------------------------ what a peer cannot do
 def _cannot_naive(work: Workload, options) -> str:
     too_much = work.group == "sweep" and work.score_bytes() > NAIVE_SWEEP_LIMIT
@@ -216,6 +231,10 @@ def _cannot_tutorial(work: Workload, options) -> str:
     return _cannot_sdpa(work, options)
 
 
+def _cannot_expert(work: Workload, options) -> str:
+    return "sinks" if work.sinks else "" if work.D in (64, 128) else f"D={work.D}"
+
+
 class Peer(NamedTuple):
     """build(work, tensors, options) -> Call.  cannot(work, options) -> why not, or ""; it needs
     no GPU, so it leaves out what only the run can tell: free memory, a kernel that fails."""
@@ -232,7 +251,9 @@ PEERS = {
     "flex": Peer(flex),
     "fa4": Peer(fa4, _cannot_fa4),
     "tutorial": Peer(tutorial, _cannot_tutorial),
+    "expert": Peer(expert, _cannot_expert),
 }
+OWN = ("ours", "expert")  # shown, and no one's competitor
 TRITON_PEERS = ("flex", "tutorial")
 HOPPER_PEERS = ("cudnn", "fa4")
 

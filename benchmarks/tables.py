@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measure import LIMIT
-from benchmarks.peers import HOPPER_PEERS, PEERS, TRITON_PEERS
+from benchmarks.peers import HOPPER_PEERS, OWN, PEERS, TRITON_PEERS
 
 DIRECTIONS = ("forward", "backward")
 
@@ -39,9 +39,9 @@ def ratios(record: dict) -> dict[str, float]:
 
 
 def best_peer(record: dict, names=None) -> str | None:
-    """Name of the fastest peer among names, or among all but naive."""
+    """Name of the fastest peer among names, or among all but naive and what is our own."""
     found = {name: ratio for name, ratio in ratios(record).items()
-             if (name in names if names else name != "naive")}
+             if (name in names if names else name not in ("naive", *OWN))}
     return min(found, key=found.get, default=None)
 
 
@@ -131,8 +131,8 @@ def _ours(title: str, records: list[dict]) -> Table:
         if "ms" not in entry:
             rows.append([record["name"], _time_cell(record, "ours")] + ["-"] * 7)
             continue
-        ms, others = entry["ms"], ranked(record)
-        others.pop("ours", None)
+        ms = entry["ms"]
+        others = {name: x for name, x in ranked(record).items() if name not in OWN}
         spread = f"{digits(min(entry['rounds']))}..{digits(max(entry['rounds']))}"
         best = share(record, min(others.values())) if others else None
         rows.append([record["name"], digits(ms), spread, f"{tflops(record, ms):.0f}",

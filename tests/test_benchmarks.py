@@ -150,6 +150,9 @@ def test_a_peer_that_cannot_do_a_workload_says_why():
     assert PEERS["tutorial"].cannot(tiny(4), given) == "D=16"
     assert PEERS["tutorial"].cannot(replace(tiny(4), D=64, HQ=4), given) == "grouped heads"
     assert PEERS["tutorial"].cannot(replace(tiny(4), D=64), given) == ""
+    assert PEERS["expert"].cannot(tiny(4), OPTIONS) == "D=16"
+    assert PEERS["expert"].cannot(replace(tiny(7), D=64), OPTIONS) == "sinks"
+    assert PEERS["expert"].cannot(replace(window, D=64), OPTIONS) == ""
     long = next(work for work in SWEEP if work.N == 65536)
     assert PEERS["naive"].cannot(long, OPTIONS) == "memory"
 
@@ -176,6 +179,23 @@ def test_fa4_gets_its_own_layout_and_counts_keys_before_the_query(window, direct
     work = replace(SMALL, window=window, sinks=0, direction=direction)
     tensors = peers.make_tensors(work, "cpu", torch.float32)
     assert measure.error(_answer("fa4", work, tensors), _truth(work, tensors)) < 1e-5
+
+
+def test_the_expert_kernel_gets_the_mask_and_is_nobodys_best_peer(monkeypatch):
+    from expert import attention_hopper_autograd
+
+    def attend(q, k, v, is_causal, window_size, sink_logits):
+        out = reference.attention(q, k, v, is_causal=is_causal, window_size=window_size,
+                                  sink_logits=sink_logits)
+        return out["o"].float()
+
+    monkeypatch.setattr(attention_hopper_autograd, "flash_attention_hopper", attend)
+    work = replace(SMALL, sinks=0, D=64)
+    tensors = peers.make_tensors(work, "cpu", torch.float32)
+    assert measure.error(_answer("expert", work, tensors), _truth(work, tensors)) < 1e-6
+    entries = {name: {"ms": ms, "error": 0.0}
+               for name, ms in (("ours", 3.0), ("expert", 1.0), ("fa2", 2.0), ("naive", 1.5))}
+    assert tables.best_peer({"peers": entries}) == "fa2"
 
 
 @pytest.mark.parametrize("more", ["", ", warp_specialize=True"])

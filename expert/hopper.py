@@ -1,0 +1,243 @@
+"""What forward and backward share: names that Triton moved, barriers, tiles, the host's part."""
+
+import functools
+import math
+
+import torch
+import triton
+
+if not (3, 6) <= tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 9):
+    raise ImportError(f"want Triton 3.6 to 3.9; got {triton.__version__}")
+
+from triton._C.libtriton import ir
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.runtime import driver
+
+LOG2E = gl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
+LN2 = gl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
+
+
+# ---------------------------------------------------------- names that moved
+@builtin
+def _tma_add(desc, coord, src, _semantic=None):
+    """Before Triton 3.8 the operation was there, and had no public name."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+    _semantic.builder.create_async_tma_reduce(kind, desc.handle, coord, src.handle)
+
+
+meet = getattr(gl, "barrier", None) or gl.thread_barrier  # 3.7; all warps of one role
+tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # 3.8
+tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global  # 3.8
+tma_add = getattr(tma, "async_atomic_add", None) or _tma_add  # 3.8
+
+
+# ----------------------------------------------------------------- barriers
+@gluon.jit
+def new_barriers(n: gl.constexpr):
+    """n mbarriers of one arrival each."""
+    bars = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(n):
+        mbarrier.init(bars.index(i), count=1)
+    return bars
+
+
+@gluon.jit
+def bar_arrive(number, threads: gl.constexpr):
+    """Arrive at a hardware barrier and go on.  There are 16; Triton uses the first few.
+
+    Every warp arrives for itself; Gluon's mbarrier.arrive first makes the warpgroup meet.
+    """
+    gl.inline_asm_elementwise(
+        "bar.arrive $1, $2; mov.u32 $0, 0;", "=r,r,r,~{memory}", [number, threads], gl.int32,
+        is_pure=False, pack=1,
+    )
+
+
+@gluon.jit
+def bar_sync(number, threads: gl.constexpr):
+    """Wait until that many threads, these included, have arrived."""
+    gl.inline_asm_elementwise(
+        "bar.sync $1, $2; mov.u32 $0, 0;", "=r,r,r,~{memory}", [number, threads], gl.int32,
+        is_pure=False, pack=1,
+    )
+
+
+@gluon.jit
+def uniform(x):
+    """The same number in every lane, said in a way that ptxas understands."""
+    return gl.inline_asm_elementwise(
+        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=r,r", [x], gl.int32,
+        is_pure=False, pack=1,
+    )
+
+
+@gluon.jit
+def ring(i, SLOTS: gl.constexpr):
+    """Slot of the i-th tile that goes through a ring of 2 or 4, and the parity of its barrier.
+
+    A barrier's parity flips every time the ring has gone round.
+    """
+    return i & (SLOTS - 1), (i >> (SLOTS // 2)) & 1
+
+
+# -------------------------------------------------------------------- tiles
+@gluon.jit
+def by_lane(s):
+    """s (64, n) as (64, n / 8, 4, 2), its row numbers, and its column numbers in two parts.
+
+    A thread holds columns lane + column, where lane is one number, 0, 2, 4 or 6, and column is
+    known to the compiler.  Comparing only that with a limit saves a register for every column.
+    """
+    tile = gl.reshape(s, [64, s.shape[1] // 8, 4, 2])
+    L: gl.constexpr = tile.type.layout
+    L0: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, L)))
+    L1: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, L)))
+    L2: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, L)))
+    L3: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, L)))
+    row = gl.arange(0, 64, L0)[:, None, None, None]
+    lane = gl.arange(0, 4, L2)[None, None, :, None] * 2
+    column = gl.arange(0, s.shape[1] // 8, L1)[None, :, None, None] * 8
+    return tile, row, lane, column + gl.arange(0, 2, L3)[None, None, None, :]
+
+
+@gluon.jit
+def where_kept(keep, tile, s):
+    """s where keep, of the shape of by_lane, and -inf elsewhere."""
+    s_kept = gl.reshape(gl.where(keep, tile, float("-inf")), s.shape)
+    return gl.convert_layout(s_kept, s.type.layout)
+
+
+@gluon.jit
+def row_max(s, COLUMNS: gl.constexpr):
+    """In two steps, COLUMNS maxima a row first: short chains of instructions, not one long one."""
+    if COLUMNS > 1:
+        s_max = gl.max(gl.max(gl.reshape(s, [s.shape[0], s.shape[1] // COLUMNS, COLUMNS]), 1), 1)
+    else:
+        s_max = gl.max(s, 1)
+    return gl.convert_layout(s_max, gl.SliceLayout(1, s.type.layout))
+
+
+@gluon.jit
+def partial_sums(p):
+    """Row sums of p still spread over 4 columns: every thread adds what it holds of its rows."""
+    return gl.sum(gl.sum(gl.reshape(p, [p.shape[0], p.shape[1] // 8, 4, 2]), 3), 1)
+
+
+# --------------------------------------------------------------------- host
+class _Place:
+    """What a kept descriptor needs of a tensor: where it lies.  Does not keep it alive."""
+
+    def __init__(self, x: torch.Tensor):
+        self.dtype, self.address = x.dtype, x.data_ptr()
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+_descriptors = {}  # a program's tensors come back to the same places
+
+
+def describe(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """x (B, H, N, D) as the copy engine sees it: a source of (1, 1, rows, D) tiles."""
+    key = x.data_ptr(), x.shape, x.stride(), x.dtype, rows
+    found = _descriptors.get(key)
+    if found is None:
+        if len(_descriptors) >= 1000:
+            _descriptors.clear()
+        layout = gl.NVMMASharedLayout(128, 16, rank=4)
+        block = [1, 1, rows, x.shape[3]]
+        found = TensorDescriptor(_Place(x), list(x.shape), list(x.stride()), block, layout)
+        _descriptors[key] = found
+    return found
+
+
+def copyable(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy where the copy engine cannot step through it: it takes 16-byte steps."""
+    b, h, n, d = x.stride()
+    if d == 1 and x.data_ptr() % 16 == 0 and not (b | h | n) % 8 and min(b, h, n) > 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+_counters = {}
+
+
+def counter(device: torch.device) -> torch.Tensor:
+    """A zero for the kernel, which leaves it at zero: one a stream.  A graph gets its own."""
+    if torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    key = device, driver.active.get_current_stream(device.index)
+    if key not in _counters:
+        _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
+    return _counters[key]
+
+
+_kernels = {}  # compiled; Triton's own search for one takes longer than all the rest of a call
+
+
+def launch(key, function, grid, *args, **options):
+    """function[grid](*args), and from the second time on without asking which kernel that is.
+
+    key tells apart what is compiled differently.  args are all arguments, constexprs included.
+    """
+    kernel = _kernels.get(key)
+    if kernel is None:
+        _kernels[key] = function[grid](*args, **options)
+    else:
+        kernel[grid](*args)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """How many this GPU has.  Refuses all but Hopper, where the compiler would end the process."""
+    capability = torch.cuda.get_device_capability(device)
+    if capability != (9, 0):
+        raise ValueError(f"want a GPU of compute capability 9.0 (Hopper); got {capability}")
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def check(q, k, v, is_causal, window_size, sink_logits) -> None:
+    """Refuse bad input here: inside a kernel it would be a silent wrong read, or worse."""
+    of_q, of_k = q.shape, k.shape
+    shapes = "want q (B, HQ, N, D), k and v (B, HKV, N, D)"
+    if len(of_q) != 4 or len(of_k) != 4 or of_k != v.shape or 0 in of_q or 0 in of_k:
+        raise ValueError(f"{shapes}, not empty; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[0] != of_k[0] or of_q[2:] != of_k[2:]:
+        raise ValueError(f"{shapes}; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[1] % of_k[1] != 0:
+        raise ValueError(f"want HQ a multiple of HKV; got {of_q[1]}, {of_k[1]}")
+    if of_q[3] not in (64, 128):
+        raise ValueError(f"want D 64 or 128; got {of_q[3]}")
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise TypeError(f"want float16 or bfloat16; got {q.dtype}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"want one dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"want one device; got {q.device}, {k.device}, {v.device}")
+    if not q.is_cuda:
+        raise ValueError(f"want CUDA tensors; got {q.device}")
+    multiprocessors(q.device)
+    if window_size is not None and not (is_causal and window_size >= 1):
+        raise ValueError(
+            f"want None, or window_size >= 1 with is_causal; got {window_size}, {is_causal}"
+        )
+    if sink_logits is not None and (
+        sink_logits.shape != of_q[1:2] or sink_logits.device != q.device
+    ):
+        raise ValueError(
+            f"want sink_logits ({of_q[1]},) on {q.device}; got {list(sink_logits.shape)}"
+            f" on {sink_logits.device}"
+        )
+
+
+def checked_scale(softmax_scale: float | None, D: int) -> float:
+    """The factor of the scores."""
+    scale = 1.0 / math.sqrt(D) if softmax_scale is None else float(softmax_scale)
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"want softmax_scale > 0 and finite; got {softmax_scale}")
+    return scale
