@@ -12,7 +12,8 @@ from grader import effective, show
 from grader.cases import Built
 from grader.correctness import answer
 from grader.diagnosis import Finding, describe, locate
-from grader.naming import Name, Sample, Search
+from grader.distance import Sample
+from grader.naming import Name, Search
 from grader.results import Check
 from grader.sandbox import Reply, Session, SubmissionError
 

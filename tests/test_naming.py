@@ -7,7 +7,8 @@ import torch
 
 import reference
 from grader.cases import Case, build
-from grader.naming import Sample, Search
+from grader.distance import Sample
+from grader.naming import Search
 
 F32 = torch.float32
 CASE = Case(6, "standard", 96, D=16, HQ=4, HKV=2, is_causal=True, window=20)

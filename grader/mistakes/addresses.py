@@ -3,7 +3,8 @@
 import torch
 
 from grader.hypotheses import GROUPED, mistake
-from grader.model import Model, NotHere
+from grader.model import Model
+from grader.walks import NotHere
 
 
 # --------------------------------------------------------- heads and batches

@@ -4,7 +4,7 @@ import torch
 
 from grader.hypotheses import BACKWARD, LN2, LOG2E, count_pairs, in_window, mistake
 from grader.mistakes.addresses import restrided
-from grader.model import INF, NotHere, Pass, round_up
+from grader.walks import INF, NotHere, Pass, round_up
 
 
 # ------------------------------------------------------------------ backward
@@ -195,7 +195,7 @@ def _(m):
 
 
 @saved("saved-lse-in-16-bits", "lse is saved in 16 bits", "lse in float32",
-       each=((torch.float16, LOG2E), (torch.float16, 1.0), (torch.bfloat16, LOG2E)))
+       each=((torch.float16, LOG2E), (torch.float16, 1.0), (torch.bfloat16, LOG2E)), rounds=True)
 def _(m, dtype, unit):
     m.saved_lse = lambda top, total, lse: (lse * unit).to(dtype).double() / unit
 
@@ -276,7 +276,7 @@ def _(m):
 
 
 @backward("dq-in-16-bits", "the sum of dq is kept in 16 bits", "dQ adds up in float32", "d_q", "dq",
-          tiles="n", each=((torch.float16,), (torch.bfloat16,)))
+          tiles="n", each=((torch.float16,), (torch.bfloat16,)), rounds=True)
 def _(m, dtype):
     m.round_dq = dtype
 

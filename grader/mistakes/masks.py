@@ -3,7 +3,7 @@
 import torch
 
 from grader.hypotheses import CAUSAL, count_pairs, mistake, only
-from grader.model import INF, NotHere, round_up
+from grader.walks import INF, NotHere, round_up
 
 
 # ------------------------------------------------------------- the causal mask

@@ -5,7 +5,7 @@ import math
 import torch
 
 from grader.hypotheses import LN2, LOG2E, mistake
-from grader.model import INF, NotHere
+from grader.walks import INF, NotHere
 
 
 # ----------------------------------------------------------------------- lse
@@ -79,7 +79,7 @@ def _(m):
 
 
 @lse("lse-in-16-bits", "lse is rounded to 16 bits on its way", "lse in float32",
-     each=((torch.float16,), (torch.bfloat16,)))
+     each=((torch.float16,), (torch.bfloat16,)), rounds=True)
 def _(m, dtype):
     m.lse_of = lambda top, total: (top + torch.log(total)).to(dtype).double()
 
@@ -229,7 +229,7 @@ def _(m, dtype):
 
 
 @row_sum("acc-in-16-bits", "acc is kept in 16 bits", "acc in float32, rounded once at the store",
-         slot="rounding", tiles="n", each=((torch.float16,), (torch.bfloat16,)))
+         slot="rounding", tiles="n", each=((torch.float16,), (torch.bfloat16,)), rounds=True)
 def _(m, dtype):
     m.round_acc = lambda x: x.to(dtype).double()
 

@@ -3,7 +3,7 @@
 import torch
 
 from grader.hypotheses import BACKWARD, CAUSAL, LN2, LOG2E, mistake, only
-from grader.model import INF, NotHere, round_up
+from grader.walks import INF, NotHere, round_up
 
 
 # -------------------------------------------------------------------- scores

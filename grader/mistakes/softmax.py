@@ -5,7 +5,8 @@ import math
 import torch
 
 from grader.hypotheses import LN2, LOG2E, WINDOWED, mistake, only
-from grader.model import INF, Model, NotHere
+from grader.model import Model
+from grader.walks import INF, NotHere
 
 
 # -------------------------------------------------------------------- softmax
@@ -245,20 +246,20 @@ def _(m, below):
 # ------------------------------------------------------------------- rounding
 @mistake("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
          "store", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,)))
+         each=((torch.float16,), (torch.bfloat16,)), rounds=True)
 def _(m, dtype):
     m.online["round_acc"] = dtype
 
 
 @mistake("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", slot="online",
-         tiles="n", each=((torch.float16,), (torch.bfloat16,)))
+         tiles="n", each=((torch.float16,), (torch.bfloat16,)), rounds=True)
 def _(m, dtype):
     m.online["round_l"] = dtype
 
 
 @mistake("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
          "round P to the dtype of v, no further", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,), (256,)))
+         each=((torch.float16,), (torch.bfloat16,), (256,)), rounds=True)
 def _(m, dtype):
     if dtype == 256:
         m.online["round_p"] = lambda w: torch.round(w * 256) / 256
@@ -270,7 +271,7 @@ def _(m, dtype):
 
 @mistake("scores-in-16-bits", "the scores are rounded to 16 bits before the softmax",
          "S in float32", "numbers", slot="scale",
-         each=((torch.float16, True), (torch.float16, False), (torch.bfloat16, False)))
+         each=((torch.float16, True), (torch.float16, False), (torch.bfloat16, False)), rounds=True)
 def _(m, dtype, raw):
     scores, unit = m.fwd.scores, m.scale if raw else 1.0
     m.fwd.scores = lambda: (scores() / unit).to(dtype).double() * unit

@@ -3,7 +3,7 @@
 import torch
 
 from grader.hypotheses import SINKS, WINDOWED, count_pairs, mistake, only
-from grader.model import INF, NotHere, Pass, round_up
+from grader.walks import INF, NotHere, Pass, round_up
 
 
 # ------------------------------------------------------------------- windows
