@@ -1,11 +1,13 @@
 """What could have made a wrong answer: the mistakes of the table, with all they are tried with."""
 
+import contextlib
 from dataclasses import dataclass, replace
 
 from grader.cases import Case
 from grader.hypotheses import TILE_SIZES, Hypothesis
 from grader.mistakes import TABLE
 from grader.model import Model, RowSum
+from grader.walks import NotHere
 
 ORDER = ("inputs", "strides", "stride", "scale", "heads", "sink logits", "mask", "window", "sinks",
          "tail", "fill", "online", "rescale", "finish", "rows", "output")
@@ -76,25 +78,23 @@ class Candidate:
     def mask_alone(self) -> bool:
         return self.mistake.kind == "mask" and self.second is None
 
-    def sizes(self, case: Case) -> list[tuple[int, int]]:
-        """Tile sizes (BM, BN) that may differ on this case."""
+    def sizes(self, case: Case) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Tile sizes (BM, BN) that may differ on this case -> all that come to the same."""
         sizes = self.mistake.sizes()
         if self.padded and self.mistake.tiles in ("", "m"):
             sizes = tuple((m, n) for m, _ in sizes for n in TILE_SIZES)
         if self.second is not None:  # fewer for two mistakes at once: there are many of them
             both = self.mistake.tiles + self.second.mistake.tiles
             sizes = USUAL_TILES if both or self.padded else sizes
-        keys, found = set(), []
+        found = {}
         rows, columns = (case.M, case.N) if case.stage == 2 else (case.N, case.n_keys)
         for m, n in sizes:
             if (n == 16 and columns > 256 or m == 16 and rows > 256) and len(sizes) > 1:
                 continue  # so small a tile on so many keys is slow, and rare
             fills = not (self.padded or self.mistake.padded) or columns % n == 0
             key = m if m < rows else 0, 0 if fills and n >= columns else n
-            if key not in keys:
-                keys.add(key)
-                found.append((m, n))
-        return found
+            found.setdefault(key, []).append((m, n))
+        return {same[0]: same for same in found.values()}
 
     def affects(self) -> set[str]:
         """The gradients that a mistake in the backward changes; those of all others are right."""
@@ -103,16 +103,22 @@ class Candidate:
         return AFFECTED.get(self.mistake.slot, {"d_q", "d_k", "d_v", "d_sink_logits"})
 
     def apply(self, model: Model | RowSum) -> None:
-        """Make the mistake in a Model or RowSum."""
-        if self.mistake.kind == "mask" and not self.walk:
+        """Make the mistake in a Model or RowSum; of two, what can be made of them."""
+        if self.second is not None:
+            made = 0
+            for one in (replace(self, second=None), self.second):
+                with contextlib.suppress(NotHere):
+                    one.apply(model)
+                    made += 1
+            if not made:
+                raise NotHere
+        elif self.mistake.kind == "mask" and not self.walk:
             self.mistake.change(model.fwd, *self.more)
         elif self.mistake.kind == "mask":
             for walk in ("dq", "dkv") if self.walk == "backward" else (self.walk,):
                 self.mistake.change(getattr(model, walk), *self.more)
         else:
             self.mistake.change(model, *self.more)
-        if self.second is not None:
-            self.second.apply(model)
 
     def words(self, found: dict) -> str:
         text = self.mistake.words.format(*self.more, **found)

@@ -20,6 +20,7 @@ from grader.walks import INF, NotHere
 
 MATCH = 1.5  # times the limits that a right kernel has: mistakes may round a little worse
 APART = 5.0  # the truth and the runner-up are so many times further away
+PARTS = ("forward", "lse", "backward")
 F32 = torch.float32
 
 
@@ -36,7 +37,8 @@ class Name:
     runner_up_distance: float
     truth_distance: float
     only: str = ""  # where it shows, if not everywhere
-    also: "Name | None" = None
+    also: "Name | None" = None  # a second mistake
+    either: "Name | None" = None  # another that gives the same numbers with these tiles
 
 
 class Search:
@@ -51,27 +53,140 @@ class Search:
         self.sample, self.ask, self.device = sample, ask, device
         self.deadline = time.thread_time() + seconds
         self.stage = sample.built.case.stage
-        forward = [n for n in sample.got if not n.startswith("d_") and n != "lse"]
-        if any(sample.wrong[n] for n in forward):
-            self.part, self.names = "forward", forward
-        elif sample.wrong.get("lse"):
-            self.part, self.names = "lse", ["lse"]
-        else:
-            self.part = "backward"
-            self.names = [n for n in sample.got if n.startswith("d_")]
-        self.samples = [sample]
+        self.part, self.names = _part_and_names(sample)
+        self.samples: list[Sample] = []
         self.scores: dict[Candidate, list[float]] = {}
         self.truth_scores: list[float] = []
-        self.asked, self.matched, self.harder = 0, False, None
-        self.fits: dict = {}
+        self.matched, self.harder = False, None
+        self.fits: dict[tuple, dict] = {}  # (candidate, id(sample)) -> tile sizes that fit
         self.found: dict[Candidate, dict] = {}
+        self._answers: dict[Case, Sample | None] = {}
 
     def tile(self) -> int:
         """The key tile that fitted last, for a picture; 64 where none did."""
         for sizes in reversed(list(self.fits.values())):
             if len(sizes) == 1:
-                return sizes[0][1]
+                return next(iter(sizes))[1]
         return 64
+
+    # ------------------------------------------------------------------ search
+    def run(self) -> Name | None:
+        """The mistake, or None.  Takes at most about the seconds given."""
+        try:
+            plain = self._answer(probes.general(self.sample.built.case))
+            if plain is not None and any(plain.wrong.values()):
+                part, names = _part_and_names(plain)
+                if PARTS.index(part) < PARTS.index(self.part):  # what is wrong first says more
+                    self.part, self.names = part, names
+            found = self._run(single(self.stage, self.part), plain)
+            if found is None and self.matched and self.harder is not None:
+                self.sample, self.matched = self.harder, False  # two mistakes may show here
+            return found if found or self.matched else self._two(plain)
+        except TimeoutError:
+            return None
+
+    def _run(self, pool: list[Candidate], plain: Sample | None) -> Name | None:
+        """The one of pool that explains everything; plain: the answer to a plain, small case."""
+        self.scores, self.samples, self.truth_scores = {}, [], []
+        positive = plain is not None and self._wrong(plain)
+        case = self.sample.built.case
+        first, second = self.sample, plain if positive else None
+        if positive and (case.N, case.D) > (plain.built.case.N, plain.built.case.D):
+            first, second = second, first  # every mistake is tried on the smaller of them
+        pool = self._take(first, pool)
+        self.matched = bool(self._matching(pool))
+        if not self.matched:
+            return None
+        if positive:
+            pool = self._take(second, pool)
+            if not self._matching(pool):
+                self.harder = second if self._wrong(second) else None
+                return None
+        else:
+            pool = self._twin(pool)
+            matching = self._matching(pool)
+            if not matching:
+                return None
+            if plain is not None:
+                pool = self._take(plain, pool)
+                if not self._matching(pool):
+                    self._forget()
+                    return self._only_here(matching)
+        asked = {probes.general(case)}
+        for _ in range(6):
+            matching = self._matching(pool)
+            further = probes.long(case)  # many tiles: what differs from tile to tile shows
+            if further in asked:
+                if len({c.id for c in matching}) == 1 and positive and (
+                        len(asked) > 3 or not any(c.mistake.symptom in ("overflow", "nan")
+                                                  for c in matching)):
+                    break
+                further = self._telling_apart(matching, asked)
+            if further is None:
+                break
+            asked.add(further)
+            sample = self._answer(further)
+            if sample is None:
+                continue
+            rest = self._take(sample, pool)
+            if not self._matching(rest):
+                if self._wrong(sample) or positive:  # no mistake of the table explains all of it
+                    self.harder = sample if self._wrong(sample) else None
+                    return None
+                self._forget()
+                return self._only_here(matching)
+            pool, positive = rest, positive or self._wrong(sample)
+        return self._decide(pool)
+
+    def _twin(self, pool: list[Candidate]) -> list[Candidate]:
+        """The wrong case once more with other numbers: in float32, or where it is right then, in
+        the dtype that it shows in.  -> who is left."""
+        case = self.sample.built.case
+        own = replace(case, group="probe", repeats=1, refill=False, growth=False)
+        twin = self._answer(replace(own, dtype=F32))
+        if twin is not None and case.dtype != F32 and not self._wrong(twin):
+            twin = self._answer(own)
+        return pool if twin is None else self._take(twin, pool)
+
+    def _only_here(self, matching: list[Candidate]) -> Name | None:
+        """The submission is right on a plain case: does the mistake show wherever dtype and head
+        dimension are those of the wrong case?"""
+        case = self.sample.built.case
+        special = case.family not in ("randn", "real", "hot", "needles")
+        if special and not all(c.mistake.symptom == "overflow" for c in matching):
+            return None
+        if not special:
+            dtype = self.samples[-1].built.case.dtype
+            sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype,
+                                          layout=case.layout))
+            if sample is not None:
+                matching = self._take(sample, matching)
+        return self._decide(matching, only=case.label)
+
+    def _answer(self, case: Case) -> Sample | None:
+        """What the submission answers to a further case; None where it fails."""
+        if self.part != "backward":
+            case = replace(case, grads=())
+        if case not in self._answers:
+            built = probes.build_probe(case, 1)
+            got = self.ask(built)
+            self._answers[case] = None if got is None else Sample.of(built, got, self.device)
+        return self._answers[case]
+
+    def _take(self, sample: Sample, pool: list[Candidate]) -> list[Candidate]:
+        """Judge a further sample.  -> who stays in question."""
+        self.samples.append(sample)
+        self.truth_scores.append(self.score(None, sample, "many"))
+        return self.judge(sample, pool)
+
+    def _forget(self) -> None:
+        """Take back the last sample."""
+        del self.samples[-1], self.truth_scores[-1]
+        for scores in self.scores.values():
+            del scores[len(self.samples):]
+
+    def _wrong(self, sample: Sample) -> bool:
+        return any(sample.wrong.get(name) for name in self.names)
 
     # ----------------------------------------------------------------- scores
     def score(self, candidate: Candidate | None, sample: Sample, size: str) -> float:
@@ -92,14 +207,14 @@ class Search:
             sizes = self.fits[fit]
         if time.thread_time() > self.deadline:
             raise TimeoutError
-        fits = []
+        fits = {}
         for BM, BN in sizes:
             try:
                 score, found = part.from_mistake(candidate, BM, BN)
             except NotHere:  # with these tiles it cannot be told from a right answer
                 score, found = self.score(None, sample, size), {}
             if score <= NEAR:
-                fits.append((BM, BN))
+                fits[BM, BN] = sizes[BM, BN]
             if score < best:
                 best, self.found[candidate] = score, found
             if best <= MATCH / 2 and size == "many":
@@ -120,108 +235,25 @@ class Search:
                 near.append(candidate)
         return near
 
-    def probe(self, case: Case, pool: list[Candidate]) -> tuple[list[Candidate], bool] | None:
-        """Ask one more case.  -> who is left, and whether the submission was wrong there."""
-        self.asked += 1
-        if self.part != "backward":
-            case = replace(case, grads=())
-        built = probes.build_probe(case, self.asked)
-        got = self.ask(built)
-        if got is None:
-            return None
-        sample = Sample.of(built, got, self.device)
-        self.samples.append(sample)
-        self.truth_scores.append(self.score(None, sample, "many"))
-        return self.judge(sample, pool), any(sample.wrong[n] for n in self.names
-                                             if n in sample.got)
-
-    # ------------------------------------------------------------------ search
-    def run(self) -> Name | None:
-        """The mistake, or None.  Takes at most about the seconds given."""
-        try:
-            found = self._run(single(self.stage, self.part))
-            if found is None and self.matched and self.harder is not None:
-                self.sample, self.matched = self.harder, False  # two mistakes may show here
-            return found if found or self.matched else self._run_pairs()
-        except TimeoutError:
-            return None
-
-    def _run(self, pool: list[Candidate]) -> Name | None:
-        self.scores, self.samples = {}, [self.sample]
-        self.truth_scores = [self.score(None, self.sample, "many")]
-        pool = self.judge(self.sample, pool)
-        self.matched = bool(self._matching(pool))
-        if not self.matched:
-            return None
-        case = self.sample.built.case
-        own = replace(case, group="probe", repeats=1, refill=False, growth=False)
-        left = self.probe(replace(own, dtype=F32), pool)
-        if left is not None and case.dtype != F32 and not left[1]:
-            self._forget()  # right in float32: asked again in the dtype that it shows in
-            left = self.probe(own, pool)
-        if left is not None:
-            pool = left[0]
-        if not self._matching(pool):
-            return None
-        twins = len(self.samples)
-        positive, asked = False, []
-        for turn in range(7):
-            matching = self._matching(pool)
-            if turn == 0:
-                further = probes.general(case)
-            else:
-                overflow = any(c.mistake.symptom in ("overflow", "nan") for c in matching)
-                long = probes.long(case)
-                if long not in asked:
-                    further = long  # many tiles: what differs from tile to tile shows
-                elif len({c.id for c in matching}) == 1 and positive and (
-                        turn > 3 or not overflow):
-                    break
-                else:
-                    further = self._telling_apart(matching, asked)
-                if further is None:
-                    break
-            asked.append(further)
-            left = self.probe(further, pool)
-            if left is None:
-                continue
-            rest, was_wrong = left
-            if self._matching(rest):
-                pool, positive = rest, positive or was_wrong
-                continue
-            if was_wrong or positive:  # no mistake of the table explains all of it
-                self.harder = self.samples[-1] if was_wrong else None
-                return None
-            self._forget(len(self.samples) - twins)
-            return self._only_here(matching)
-        return self._decide(pool)
-
-    def _only_here(self, matching: list[Candidate]) -> Name | None:
-        """The submission is right on a plain case: does the mistake show wherever dtype and head
-        dimension are those of the wrong case?"""
-        case = self.sample.built.case
-        special = case.family not in ("randn", "real", "hot", "needles")
-        if special and not all(c.mistake.symptom == "overflow" for c in matching):
-            return None
-        if not special:
-            dtype = self.samples[-1].built.case.dtype
-            left = self.probe(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout),
-                              matching)
-            if left is not None:
-                matching = left[0]
-        return self._decide(matching, only=case.label)
-
-    def _forget(self, count: int = 1) -> None:
-        """Take back the last samples."""
-        del self.samples[-count:], self.truth_scores[-count:]
-        for scores in self.scores.values():
-            del scores[len(self.samples):]
-
     def _matching(self, pool) -> list[Candidate]:
-        """Those that match every sample; with a fitted number, only where nothing else does."""
+        """Those that match every sample; with a fitted number, or with other tile sizes from case
+        to case, only where nothing else does."""
         full = len(self.samples)
         all_of = [c for c in pool if len(self.scores[c]) == full and max(self.scores[c]) <= MATCH]
-        return [c for c in all_of if not c.mistake.fitted] or all_of
+        all_of = [c for c in all_of if not c.mistake.fitted] or all_of
+        return [c for c in all_of if self._same_tiles(c)] or all_of
+
+    def _same_tiles(self, candidate: Candidate) -> bool:
+        """Whether it fits with the same tile sizes wherever head dimension, dtype and group are
+        the same."""
+        common: dict[tuple, set] = {}
+        for sample in self.samples:
+            case, fits = sample.built.case, self.fits.get((candidate, id(sample)))
+            if fits is not None:
+                sizes = {size for covered in fits.values() for size in covered}
+                key = case.D, case.dtype, case.HQ // case.HKV
+                common[key] = common.get(key, sizes) & sizes
+        return all(common.values())
 
     def _decide(self, pool, only: str = "") -> Name | None:
         """The one name that fits everything, or None."""
@@ -237,14 +269,38 @@ class Search:
                     total[candidate.id] = score, candidate
         ranked = sorted(total.values(), key=lambda item: item[0])
         best, winner = ranked[0]
-        second = ranked[1] if len(ranked) > 1 else (NEAR, None)
         truth, floor = max(self.truth_scores), max(best, 0.2)
+        either = None
+        if len(ranked) > 1 and self._same_numbers(winner, ranked[1][1]):
+            either = ranked.pop(1)[1]
+        second = ranked[1] if len(ranked) > 1 else (NEAR, None)
         if truth < APART * floor or second[0] < APART * floor:
             return None
-        if not any(self._tells(winner, sample) for sample in self.samples):
+        if not any(self._tells(sample) for sample in self.samples):
             return None
-        return self._name(winner, best, second[1].id if second[1] else "none within reach",
-                          second[0], truth, only)
+        runner_up = second[1].id if second[1] else "none within reach"
+        name = self._name(winner, best, runner_up, second[0], truth, only)
+        if either is None:
+            return name
+        return replace(name, either=self._name(either, best, runner_up, second[0], truth, only))
+
+    def _same_numbers(self, one: Candidate, other: Candidate) -> bool:
+        """Whether two mistakes come to the same in every case asked, not only nearly."""
+        if one.second or other.second or max(self.scores[other]) > MATCH:
+            return False
+        for sample in self.samples:
+            part = sample.part(self.names, "many")
+            sizes = [self.fits.get((c, id(sample))) for c in (one, other)]
+            if not all(sizes):
+                return False
+            try:
+                a, b = (part.answers(part.changed(c, *next(iter(s))))
+                        for c, s in zip((one, other), sizes, strict=True))
+            except NotHere:
+                return False
+            if not alike(a, b):
+                return False
+        return True
 
     def _name(self, winner, best, runner_up, second, truth, only) -> Name:
         m, found, also = winner.mistake, self.found.get(winner, {}), None
@@ -255,53 +311,50 @@ class Search:
         return Name(winner.id.split(" + ")[0], winner.words(found), m.line, m.symptom, best,
                     runner_up, second, truth, only, also)
 
-    def _tells(self, candidate, sample) -> bool:
+    def _tells(self, sample: Sample) -> bool:
         """Whether a match here says something: all NaN says little, unless some cases are right."""
-        if any(
-                sample.wrong.get(name) and not bool((~torch.isfinite(sample.got[name])).all())
-                for name in self.names):
+        if any(sample.wrong.get(name) and bool(torch.isfinite(sample.got[name]).any())
+               for name in self.names):
             return True
-        wrong = sum(any(s.wrong.get(name) for name in self.names) for s in self.samples)
+        wrong = sum(self._wrong(s) for s in self.samples)
         return wrong >= 3 and len(self.samples) - wrong >= 2
 
-    def _telling_apart(self, pool: list[Candidate], asked) -> Case | None:
+    def _telling_apart(self, pool: list[Candidate], asked: set[Case]) -> Case | None:
         """The small case on which most of the mistakes still in question differ, from each other
         and from the truth."""
         best, most = None, 1
         few = list({c.id: c for c in reversed(pool)}.values())[:8]
+        longest = max(self.samples, key=lambda s: s.built.case.N)
         for case in probes.further(self.sample.built.case):
             if case in asked:
                 continue
-            part = Sample(probes.build_probe(case, self.asked + 1), {}, None).part(
-                self.names, "all")
+            part = Sample(probes.build_probe(case, 1), {}, None).part(self.names, "all")
             right = part.answers(part.changed(NOTHING, 64, 64))
             groups = [right]
             for candidate in few:
-                fitting = [size for (c, _), sizes in self.fits.items() if c is candidate
-                           for size in sizes]
-                for BM, BN in fitting[-1:] or candidate.sizes(case)[:1]:
-                    try:
-                        found = part.answers(part.changed(candidate, BM, BN))
-                    except NotHere:
-                        found = right
-                    if not any(alike(found, other) for other in groups):
-                        groups.append(found)
+                sizes = self.fits.get((candidate, id(longest))) or candidate.sizes(case)
+                try:
+                    found = part.answers(part.changed(candidate, *next(iter(sizes))))
+                except NotHere:
+                    found = right
+                if not any(alike(found, other) for other in groups):
+                    groups.append(found)
             if len(groups) > most:
                 best, most = case, len(groups)
             if most == len(few) + 1:
                 break
         return best
 
-    # ------------------------------------------------------------------- pairs
-    def _run_pairs(self) -> Name | None:
+    # ------------------------------------------------------------- two mistakes
+    def _two(self, plain: Sample | None) -> Name | None:
         """Two mistakes at once: of two kinds in the forward, or in two gradients."""
         if self.part == "backward":
-            return self._each_gradient()
+            return self._each_gradient(plain)
         if self.part != "forward" or self.stage == 2:
             return None
-        return self._run(double(self.stage))
+        return self._run(double(self.stage), plain)
 
-    def _each_gradient(self) -> Name | None:
+    def _each_gradient(self, plain: Sample | None) -> Name | None:
         """A mistake for every gradient that is wrong."""
         wrong = [n for n in self.names if self.sample.wrong[n]]
         if len(wrong) < 2:
@@ -309,10 +362,20 @@ class Search:
         names, everything = {}, self.names
         for name in wrong:
             self.names = [name]
-            found = self._run(single(self.stage, self.part))
+            found = self._run(single(self.stage, self.part), plain)
             if found is None:
                 return None
             names.setdefault(found.id, found)
         self.names = everything
         first, *rest = names.values()
         return replace(first, also=rest[0]) if len(rest) == 1 else None
+
+
+def _part_and_names(sample: Sample) -> tuple[str, list[str]]:
+    """-> which part of an answer is looked at, and its tensors: what is wrong first."""
+    forward = [n for n in sample.got if not n.startswith("d_") and n != "lse"]
+    if any(sample.wrong[n] for n in forward):
+        return "forward", forward
+    if sample.wrong.get("lse"):
+        return "lse", ["lse"]
+    return "backward", [n for n in sample.got if n.startswith("d_")]

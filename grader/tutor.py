@@ -141,6 +141,9 @@ def _record(name: Name | None, finding: Finding, seen) -> dict:
                   "truth_distance": round(min(name.truth_distance, 1e9), 3)}
         if name.only:
             record["only"] = name.only
+        if name.either is not None:
+            record["or"] = {"id": name.either.id, "text": name.either.words,
+                            "line": name.either.line}
         if name.also is not None:
             record["also"] = {"id": name.also.id, "text": name.also.words, "line": name.also.line}
         return record

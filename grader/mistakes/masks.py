@@ -22,10 +22,13 @@ def _(p):
 
 
 @mistake("strictly-causal", "a query does not see its own key: j < i",
-         "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, each=((0,), (1,)))
-def _(p, spared):
+         "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, tiles="mn",
+         each=(("every row",), ("row 0 spared",), ("row 0 unmasked",)))
+def _(p, how):
     only(p, p.model.causal)
-    p.keep = p.keep & ((p.j < p.i) | (p.i < spared))
+    p.keep = p.keep & ((p.j < p.i) | ((p.i == 0) & (how != "every row")))
+    if how == "row 0 unmasked":
+        p.keep = p.keep | ((p.i == 0) & p.walked & (p.j < p.model.NK))
 
 
 @mistake("next-key-visible", "a query sees the key after it: j <= i + 1",
@@ -37,10 +40,12 @@ def _(p):
 
 @mistake("mask-reversed", "the mask is the wrong way round, or transposed: j >= i where it is made",
          "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, tiles="mn",
-         each=(("tile",), ("all",)))
+         each=(("tile",), ("walk",), ("all",)))
 def _(p, where):
     only(p, p.model.causal)
     later = (p.j >= p.i) & p.exists
+    if where == "walk":
+        later, where = later & p.walked, "all"
     p.keep = later if where == "all" else (p.keep & (p.j < p.diag)) | (
         later & (p.j >= p.diag) & p.walked)
 
