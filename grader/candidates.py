@@ -140,7 +140,8 @@ def single(stage: int, part: str) -> list[Candidate]:
         walks = ("",)
         if part == "backward" and mistake.kind == "mask":
             walks = ("dq", "dkv", "backward")
-        pads = (False, True) if stage > 2 and mistake.id in LET_IN else (False,)
+        pads = (False, True) if mistake.id in LET_IN and (
+            stage > 2 or mistake.id == "tail-unmasked") else (False,)
         found += [Candidate(mistake, more, walk, padded) for more in mistake.each
                   for walk in walks for padded in pads]
     return found

@@ -1,5 +1,6 @@
 """How far is an answer from what a mistake would give?  In limits that a right kernel has."""
 
+import copy
 import math
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from grader.walks import INF, NotHere
 
 NEAR = 20.0  # what is further away than so many limits is not measured exactly
 ROWS, MANY_ROWS = 24, 160  # of a head: for a first look, and to be sure
+UNSURE = 0.25  # of the rows, at most: on the edge of what float32 can hold
 FLIPPED = 0.06  # of the rows, at most: their numbers lay on a border when they were rounded
 
 
@@ -126,7 +128,20 @@ class Part:
         if candidate.mask_alone:
             return self._from_mask(candidate, BM, BN), {}
         model = self.changed(candidate, BM, BN)
-        return self.distance(self.answers(model), candidate.rounds), model.found
+        predicted = self.answers(model)
+        unsure = getattr(model, "unsure", None)
+        if unsure is not None and bool(unsure.any()):  # they say nothing, for or against
+            if unsure.double().mean() > UNSURE:
+                return INF, model.found
+            return self._sure(predicted, ~unsure, candidate.rounds), model.found
+        return self.distance(predicted, candidate.rounds), model.found
+
+    def _sure(self, predicted, sure: torch.Tensor, rounds: bool) -> float:
+        """As distance, of the rows that can be told in float32."""
+        part = copy.copy(self)
+        part.got = {n: x[sure][None] for n, x in self.got.items()}
+        part.bad = {n: x[sure][None] for n, x in self.bad.items()}
+        return part.distance({n: p[sure][None] for n, p in predicted.items()}, rounds)
 
     def _from_mask(self, candidate: Candidate, BM: int, BN: int) -> float:
         """Many mistakes and tile sizes come down to the same mask: each is tried once."""
@@ -195,7 +210,7 @@ class Part:
             terms = terms if terms is None else terms[good]
             scale = scale if scale is None else scale[good]
         if single:
-            size = p.abs().clamp_min(1.0) if name == "lse" else torch.maximum(scale, 0.02 * p.abs())
+            size = p.abs().clamp_min(1.0) if name == "lse" else torch.maximum(scale, 0.35 * p.abs())
             errors = (x - p).abs() / size
             return _within(errors, float(errors.square().mean().sqrt()), fro_limit, row_limit,
                            (errors, 1.0) if rounds else None)

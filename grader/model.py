@@ -12,6 +12,8 @@ import torch
 from grader.cases import Built
 from grader.walks import INF, Pass, Tiles
 
+CHOPPED = "bfloat16, chopped"
+
 
 class Model:
     """The right computation of a case, to be changed.
@@ -56,6 +58,7 @@ class Model:
         self.finish = lambda acc, total, m: acc / total
         self.lse_of = lambda m, total: m + torch.log(total)
         self.after = None
+        self.unsure = None  # (P, R) bool: rows on the edge of what float32 can hold
         # Backward.
         self.saved_lse = _right_lse
         self.delta_of = _right_delta
@@ -136,6 +139,9 @@ class Model:
     def outputs(self) -> dict[str, torch.Tensor]:
         """-> o (P, R, D), lse (P, R)."""
         acc, total, m = self._walk() if self.online else self._whole()
+        if self.online:  # the sum of a row's weights is near the smallest float32, or below
+            size = (self._whole_lse() - m)[..., 0]
+            self.unsure = (size > -106) & (size < -80)
         o = self.finish(acc, total, m)
         lse = self.lse_of(m, total)[..., 0]
         out = {"o": o, "lse": lse}
@@ -154,6 +160,14 @@ class Model:
             total = total + torch.exp(self.sink[:, None, None] - m)
         weights = p if self.value_keep is None else p * self.value_keep
         return weights @ v * self.value_factor, total, m
+
+    def _whole_lse(self):
+        if not (self.fwd.plain and self.fwd.keep is self.tiles.keep):
+            return self.fwd.scores().logsumexp(-1, keepdim=True)
+        key = "lse", self.pad, self.fwd.scale
+        if key not in self.known:
+            self.known[key] = self.fwd.scores().logsumexp(-1, keepdim=True)
+        return self.known[key]
 
     def _walk(self):
         """Tile by tile, with the range of float32, as the online softmax would."""
@@ -206,9 +220,9 @@ class Model:
             if how.get("new_alpha") in ("acc", "both"):
                 new_acc = acc + alpha * share
             if "round_acc" in how:
-                new_acc = new_acc.to(how["round_acc"]).double()
+                new_acc = to_16_bits(new_acc, how["round_acc"])
             if "round_l" in how:
-                new_total = new_total.to(how["round_l"]).double()
+                new_total = to_16_bits(new_total, how["round_l"])
             if how.get("max") == "carry":
                 m_new = m
             m = torch.where(seen, m_new, m)
@@ -242,7 +256,7 @@ class Model:
                 for lo in range(0, self.NK, self.BN):
                     tile = slice(lo, lo + self.BN)
                     rounded = part[..., tile].to(self.case.dtype).double()
-                    dq = (dq + rounded @ k[:, tile]).to(self.round_dq).double()
+                    dq = to_16_bits(dq + rounded @ k[:, tile], self.round_dq)
             out["d_q"] = (dq * self.factor["q"]).unflatten(0, shape)
         if {"k", "v"} & self.needed or self.order != ("q", "k", "v"):
             late = delta if self.delta_at is None else self.delta_at(delta, self)
@@ -356,6 +370,14 @@ def all_pairs(case) -> torch.Tensor:
     return torch.cartesian_prod(torch.arange(case.B), torch.arange(case.HQ)).view(-1, 2)
 
 
+def to_16_bits(x: torch.Tensor, dtype: torch.dtype | str) -> torch.Tensor:
+    """x rounded to dtype; CHOPPED: to bfloat16, towards zero, as Triton's interpreter does."""
+    if dtype != CHOPPED:
+        return x.to(dtype).double()
+    bits = x.float().contiguous().view(torch.int32) & -0x10000
+    return bits.view(torch.float32).double()
+
+
 def _right_lse(top, total, lse):
     return lse
 
@@ -389,11 +411,11 @@ def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
             seen = seen & (model.keys[lo:lo + model.BN] < model.NK)
         some = raw[..., lo:lo + model.BN].masked_fill(~seen, -INF)
         return torch.maximum(m, some.amax(-1, keepdim=True))
-    if kind == "block":  # one maximum for all rows of the query tile
+    if kind in ("block", "blocks"):  # one maximum for all rows of the query tile
         highest = torch.empty_like(top)
         for start in range(0, model.N, model.BM):
             rows = slice(start, start + model.BM)
-            most = top[:, rows].amax(1, keepdim=True)
+            most = top[:, rows].amax((1,) if kind == "block" else (0, 1), keepdim=True)
             if start + model.BM > model.N and model.case.stage > 1:  # rows past the end score 0
                 most = most.clamp(min=0.0)
             highest[:, rows] = most

@@ -59,7 +59,7 @@ class Search:
         self.truth_scores: list[float] = []
         self.matched, self.harder = False, None
         self.fits: dict[tuple, dict] = {}  # (candidate, id(sample)) -> tile sizes that fit
-        self.found: dict[Candidate, dict] = {}
+        self.found: dict[Candidate, list[dict]] = {}  # one a sample where the answer is wrong
         self._answers: dict[Case, Sample | None] = {}
 
     def tile(self) -> int:
@@ -80,29 +80,30 @@ class Search:
                     self.part, self.names = part, names
             found = self._run(single(self.stage, self.part), plain)
             if found is None and self.matched and self.harder is not None:
-                self.sample, self.matched = self.harder, False  # two mistakes may show here
+                self.matched = False  # two mistakes may show there
             return found if found or self.matched else self._two(plain)
         except TimeoutError:
             return None
 
     def _run(self, pool: list[Candidate], plain: Sample | None) -> Name | None:
         """The one of pool that explains everything; plain: the answer to a plain, small case."""
-        self.scores, self.samples, self.truth_scores = {}, [], []
+        self.scores, self.found, self.samples, self.truth_scores = {}, {}, [], []
         positive = plain is not None and self._wrong(plain)
-        case = self.sample.built.case
-        first, second = self.sample, plain if positive else None
-        if positive and (case.N, case.D) > (plain.built.case.N, plain.built.case.D):
-            first, second = second, first  # every mistake is tried on the smaller of them
-        pool = self._take(first, pool)
-        self.matched = bool(self._matching(pool))
-        if not self.matched:
-            return None
-        if positive:
-            pool = self._take(second, pool)
+        case, first = self.sample.built.case, [self.sample]
+        first += [plain] if positive else []
+        if self.harder is not None:
+            first = [self.harder] + [s for s in first if s is not self.harder]
+        elif positive and (case.N > plain.built.case.N
+                           or self.score(None, self.sample, "many") < 10 * NEAR):
+            first.reverse()  # all are tried on the smaller one, or where most of them are far off
+        for sample in first:
+            pool = self._take(sample, pool)
             if not self._matching(pool):
-                self.harder = second if self._wrong(second) else None
+                self.matched = len(self.samples) > 1
+                self.harder = sample if self.matched and self._wrong(sample) else None
                 return None
-        else:
+        self.matched = True
+        if not positive:
             pool = self._twin(pool)
             matching = self._matching(pool)
             if not matching:
@@ -207,20 +208,24 @@ class Search:
             sizes = self.fits[fit]
         if time.thread_time() > self.deadline:
             raise TimeoutError
-        fits = {}
+        fits, best_found = {}, {}
         for BM, BN in sizes:
             try:
                 score, found = part.from_mistake(candidate, BM, BN)
             except NotHere:  # with these tiles it cannot be told from a right answer
                 score, found = self.score(None, sample, size), {}
+            if candidate.mistake.fitted:  # by a number so small that nothing shows
+                score = min(score, self.score(None, sample, size))
             if score <= NEAR:
-                fits[BM, BN] = sizes[BM, BN]
+                fits[BM, BN] = score
             if score < best:
-                best, self.found[candidate] = score, found
+                best, best_found = score, found
             if best <= MATCH / 2 and size == "many":
                 break
-        if size != "many":
-            self.fits[fit] = fits
+        if size == "many" and best_found and self._wrong(sample):
+            self.found.setdefault(candidate, []).append(best_found)
+        if size != "many":  # the best one first
+            self.fits[fit] = {s: sizes[s] for s in sorted(fits, key=fits.get)}
         return best
 
     def judge(self, sample: Sample, pool: list[Candidate]) -> list[Candidate]:
@@ -269,6 +274,8 @@ class Search:
                     total[candidate.id] = score, candidate
         ranked = sorted(total.values(), key=lambda item: item[0])
         best, winner = ranked[0]
+        if not self._one_number(winner):
+            return None
         truth, floor = max(self.truth_scores), max(best, 0.2)
         either = None
         if len(ranked) > 1 and self._same_numbers(winner, ranked[1][1]):
@@ -284,18 +291,29 @@ class Search:
             return name
         return replace(name, either=self._name(either, best, runner_up, second[0], truth, only))
 
+    def _one_number(self, candidate: Candidate) -> bool:
+        """Whether a factor that was fitted is the same in every case."""
+        factors = [f["factor"] for f in self.found.get(candidate, ()) if "factor" in f]
+        return not factors or max(factors) - min(factors) <= 0.03 * max(map(abs, factors))
+
     def _same_numbers(self, one: Candidate, other: Candidate) -> bool:
         """Whether two mistakes come to the same in every case asked, not only nearly."""
-        if one.second or other.second or max(self.scores[other]) > MATCH:
+        if (one.second or other.second or one.mistake.fitted or other.mistake.fitted
+                or max(self.scores[other]) > MATCH):
             return False
         for sample in self.samples:
-            part = sample.part(self.names, "many")
-            sizes = [self.fits.get((c, id(sample))) for c in (one, other)]
-            if not all(sizes):
+            part = sample.part(self.names, one.whole or other.whole or "many")
+            fits = [self.fits.get((c, id(sample))) for c in (one, other)]
+            if not all(fits):
                 return False
+            sizes = [next(iter(f)) for f in fits]
+            common = set.intersection(*({s for covered in f.values() for s in covered}
+                                        for f in fits))
+            if common:
+                sizes = [max(common)] * 2
             try:
-                a, b = (part.answers(part.changed(c, *next(iter(s))))
-                        for c, s in zip((one, other), sizes, strict=True))
+                a, b = (part.answers(part.changed(c, *size))
+                        for c, size in zip((one, other), sizes, strict=True))
             except NotHere:
                 return False
             if not alike(a, b):
@@ -303,7 +321,8 @@ class Search:
         return True
 
     def _name(self, winner, best, runner_up, second, truth, only) -> Name:
-        m, found, also = winner.mistake, self.found.get(winner, {}), None
+        m, also = winner.mistake, None
+        found = self.found.get(winner, [{}])[0]
         if winner.second is not None:
             other = winner.second.mistake
             also = Name(winner.second.id, winner.second.words(found), other.line, other.symptom,

@@ -28,7 +28,8 @@ def general(case: Case) -> Case:
     base = Case(case.stage, "probe", 90, D=16, B=2, HQ=heads[0], HKV=heads[1], dtype=F32,
                 is_causal=case.is_causal)
     if case.stage == 1:
-        return replace(base, N=300)
+        NK = None if case.NK is None else 150 if case.NK < case.N else 400
+        return replace(base, N=300, NK=NK)
     if case.window is not None:
         base = replace(base, window=23)
     if case.sinks is not None:
@@ -44,7 +45,8 @@ def long(case: Case) -> Case:
     if case.stage == 2:
         return replace(general(case), N=1025, M=70)
     N = 500 if case.stage == 1 else 257 if case.stage < 8 else 200
-    return replace(_narrow(general(case)), N=N)
+    NK = None if case.NK is None else N // 2 if case.NK < case.N else N + 200
+    return replace(_narrow(general(case)), N=N, NK=NK)
 
 
 def _narrow(case: Case) -> Case:

@@ -196,10 +196,10 @@ def _never(m: Model, rows) -> None:
 
 @mistake("last-rows-not-written", "the rows after the last whole query tile are never written",
          "the grid has cdiv(N, BLOCK_M) programs a head", "tail", slot="output", tiles="m",
-         each=((1,), (2,)))
-def _(m, tiles):
+         each=((1, 1), (2, 1), (1, 0)))
+def _(m, tiles, least):
     size = m.BM * tiles
-    whole = max(m.N // size, 1) * size
+    whole = max(m.N // size, least) * size
     _never(m, (m.rows >= whole)[None].expand(len(m.pairs), -1))
 
 

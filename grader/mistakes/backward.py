@@ -4,6 +4,7 @@ import torch
 
 from grader.hypotheses import BACKWARD, LN2, LOG2E, count_pairs, in_window, mistake
 from grader.mistakes.addresses import restrided
+from grader.model import CHOPPED
 from grader.walks import INF, NotHere, Pass, round_up
 
 
@@ -276,7 +277,7 @@ def _(m):
 
 
 @backward("dq-in-16-bits", "the sum of dq is kept in 16 bits", "dQ adds up in float32", "d_q", "dq",
-          tiles="n", each=((torch.float16,), (torch.bfloat16,)), rounds=True)
+          tiles="n", each=((torch.float16,), (torch.bfloat16,), (CHOPPED,)), rounds=True)
 def _(m, dtype):
     m.round_dq = dtype
 

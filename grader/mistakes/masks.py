@@ -40,14 +40,17 @@ def _(p):
 
 @mistake("mask-reversed", "the mask is the wrong way round, or transposed: j >= i where it is made",
          "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, tiles="mn",
-         each=(("tile",), ("walk",), ("all",)))
+         each=(("tile",), ("walk",), ("NaN",), ("all",)))
 def _(p, where):
     only(p, p.model.causal)
     later = (p.j >= p.i) & p.exists
-    if where == "walk":
-        later, where = later & p.walked, "all"
-    p.keep = later if where == "all" else (p.keep & (p.j < p.diag)) | (
-        later & (p.j >= p.diag) & p.walked)
+    if where == "tile":
+        p.keep = (p.keep & (p.j < p.diag)) | (later & (p.j >= p.diag) & p.walked)
+        return
+    p.keep = later if where == "all" else later & p.walked
+    if where == "NaN":  # -inf - (-inf), where a row's first tile has nothing to see
+        blind = ~(p.keep & (p.j < p.first + p.model.BN)).any(1, keepdim=True)
+        p.count = torch.where(blind, torch.nan, p.keep.double())
 
 
 @mistake("diagonal-unmasked", "keys after the query are seen up to the end of its tile: the tiles "
@@ -205,8 +208,8 @@ def _(m):
     m.fwd.fill = 0.0
 
 
-@mistake("hidden-scores-finite", "hidden keys get a finite score, about {fill:.3g} after scaling, "
-         "and not -inf", "exp(-inf) is 0 whatever the other scores are", "overflow", slot="fill",
+@mistake("hidden-scores-finite", "hidden keys get a finite score, {fill} after scaling, and not "
+         "-inf", "exp(-inf) is 0 whatever the other scores are", "overflow", slot="fill",
          tiles="mn", fitted=True)
 def _(m):
     """x (l + t n) = acc + t sum(hidden v) is linear in t = exp(fill)."""
@@ -229,7 +232,8 @@ def _(m):
     if abs(fill) < 1e-3 or fill != fill:
         raise NotHere
     p.fill = fill
-    m.found["fill"] = fill
+    m.found["fill"] = f"about {fill:.3g}" if fill < float(top.max()) + 55 else (
+        f"{fill:.3g} or more")
 
 
 def _fillable(m) -> None:
@@ -353,7 +357,8 @@ def _(m):
 
 
 @mistake("keys-counted-by-queries", "the walk has as many keys as there are queries",
-         "the keys end at NK, not at NQ", "tail", kind="mask", stages=(1,))
-def _(p):
+         "the keys end at NK, not at NQ", "tail", kind="mask", stages=(1,), tiles="n",
+         each=((False,), (True,)))
+def _(p, whole_tiles):
     only(p, p.model.N < p.model.NK)
-    p.keep = p.keep & (p.j < p.model.N)
+    p.keep = p.keep & (p.j < (round_up(p.model.N, p.model.BN) if whole_tiles else p.model.N))

@@ -5,7 +5,7 @@ import math
 import torch
 
 from grader.hypotheses import LN2, LOG2E, WINDOWED, mistake, only
-from grader.model import Model
+from grader.model import CHOPPED, Model, to_16_bits
 from grader.walks import INF, NotHere
 
 
@@ -118,9 +118,12 @@ def _(m):
 
 
 @mistake("max-over-the-block", "one maximum serves all rows of the tile",
-         "m is one number a row", "overflow", slot="online", tiles="mn", whole="rows")
-def _(m):
-    m.online["max"] = "block"
+         "m is one number a row", "overflow", slot="online", tiles="mn", whole="all",
+         each=(("block",), ("blocks",)))
+def _(m, kind):
+    if kind == "blocks" and m.case.stage > 1:  # of all heads: where one line computes them all
+        raise NotHere
+    m.online["max"] = kind
 
 
 @mistake("max-of-magnitudes", "the maximum is that of |S|", "m = max(S), which may be negative",
@@ -246,27 +249,34 @@ def _(m, below):
 # ------------------------------------------------------------------- rounding
 @mistake("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
          "store", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,)), rounds=True)
+         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
-    m.online["round_acc"] = dtype
+    m.online["round_acc"] = _or_own(m, dtype)
 
 
 @mistake("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", slot="online",
-         tiles="n", each=((torch.float16,), (torch.bfloat16,)), rounds=True)
+         tiles="n", each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
-    m.online["round_l"] = dtype
+    m.online["round_l"] = _or_own(m, dtype)
+
+
+def _or_own(m, dtype):
+    """dtype, or that of the inputs."""
+    if dtype is None and m.case.dtype == torch.float32:
+        raise NotHere
+    return dtype or m.case.dtype
 
 
 @mistake("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
          "round P to the dtype of v, no further", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,), (256,)), rounds=True)
+         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (256,)), rounds=True)
 def _(m, dtype):
     if dtype == 256:
         m.online["round_p"] = lambda w: torch.round(w * 256) / 256
     elif m.case.dtype != torch.float32:
         raise NotHere
     else:
-        m.online["round_p"] = lambda w: w.to(dtype).double()
+        m.online["round_p"] = lambda w: to_16_bits(w, dtype)
 
 
 @mistake("scores-in-16-bits", "the scores are rounded to 16 bits before the softmax",
