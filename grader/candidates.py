@@ -89,7 +89,7 @@ class Candidate:
         found = {}
         rows, columns = (case.M, case.N) if case.stage == 2 else (case.N, case.n_keys)
         for m, n in sizes:
-            if (n == 16 and columns > 256 or m == 16 and rows > 256) and len(sizes) > 1:
+            if (16 * n < columns or 16 * m < rows) and n * m < 64 * 64 and len(sizes) > 1:
                 continue  # so small a tile on so many keys is slow, and rare
             fills = not (self.padded or self.mistake.padded) or columns % n == 0
             key = m if m < rows else 0, 0 if fills and n >= columns else n

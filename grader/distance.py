@@ -278,12 +278,6 @@ def _chosen(sample: Sample, names, size: str):
     everything = all_pairs(case)
     if size == "all":
         return everything, torch.arange(case.N)
-    if size == "many":
-        rows = torch.arange(case.N)
-        if case.N > MANY_ROWS:
-            spread = torch.linspace(0, case.N - 1, MANY_ROWS - 32).long()
-            rows = torch.cat([spread, torch.arange(16), torch.arange(case.N - 16, case.N)]).unique()
-        return everything if len(everything) <= 8 else everything[::len(everything) // 8], rows
     name = next((n for n in names if sample.wrong.get(n)), names[0])
     if name not in sample.got:
         return everything[:1], torch.arange(case.N)[:ROWS]
@@ -291,8 +285,15 @@ def _chosen(sample: Sample, names, size: str):
     error = torch.nan_to_num(error, nan=1e30, posinf=1e30)
     error = error if error.dim() == 3 else error.amax(-1)
     worst = int(error.amax(2).argmax())
-    by_row = error.flatten(0, 1)[worst]
-    rows = torch.cat([by_row.topk(min(8, case.N)).indices,
-                      torch.linspace(0, case.N - 1, min(ROWS, case.N)).long()]).unique()
+    far = error.flatten(0, 1)[worst].topk(min(8, case.N)).indices  # rows
+    if size == "many":
+        rows = torch.arange(case.N)
+        if case.N > MANY_ROWS:
+            spread = torch.linspace(0, case.N - 1, MANY_ROWS - 32).long()
+            ends = torch.arange(16), torch.arange(case.N - 16, case.N)
+            rows = torch.cat([spread, *ends, far]).unique()
+        some = {*range(0, len(everything), max(len(everything) // 8, 1)), worst}
+        return everything[sorted(some)], rows
+    rows = torch.cat([far, torch.linspace(0, case.N - 1, min(ROWS, case.N)).long()]).unique()
     pairs = everything[sorted({worst, 0, len(everything) - 1})]
     return pairs, torch.arange(case.N) if size == "rows" else rows

@@ -176,9 +176,10 @@ class Model:
         P, R, K = s.shape
         walked = p.walked
         m = s.new_full((P, R, 1), -INF)
-        total, acc = torch.zeros_like(m), s.new_zeros(P, R, v.shape[2])
+        lanes = how.get("lanes", 1)
+        total, acc = s.new_zeros(P, R, lanes), s.new_zeros(P, R, v.shape[2])
         if self.sink is not None:
-            m, total = self.sink[:, None, None].expand_as(m).clone(), torch.ones_like(m)
+            m, total = self.sink[:, None, None].expand_as(m).clone(), total + 1.0 / lanes
         if how.get("max") == "start0":
             m = torch.zeros_like(m)
         raw = None
@@ -204,10 +205,14 @@ class Model:
             alphas = how.get("alpha", lambda a, m, new, tile: (a, a))(alpha, m, pivot, tile)
             if "round_p" in how:
                 w = how["round_p"](w)
-            new_total = _single(alphas[1] * total + w.sum(-1, keepdim=True))
+            added = w.sum(-1, keepdim=True)
+            if lanes > 1:
+                added = torch.nn.functional.pad(w, (0, -w.shape[-1] % lanes))
+                added = added.unflatten(-1, (-1, lanes)).sum(-2)
+            new_total = _single(alphas[1] * total + added)
             used = w if "drop" not in how else torch.where(w > how["drop"], w, 0.0)
-            if "round_acc" in how:
-                used = used.to(self.case.dtype).double()
+            if "round_acc" in how or "max" in how and self.case.stage > 1:
+                used = used.to(self.case.dtype).double()  # small weights lose digits in float16
             share = used @ v[..., lo:hi, :]
             if how.get("late_alpha"):
                 new_acc = _single(alphas[0] * (acc + share))
@@ -223,11 +228,9 @@ class Model:
                 new_acc = to_16_bits(new_acc, how["round_acc"])
             if "round_l" in how:
                 new_total = to_16_bits(new_total, how["round_l"])
-            if how.get("max") == "carry":
-                m_new = m
             m = torch.where(seen, m_new, m)
             total, acc = torch.where(seen, new_total, total), torch.where(seen, new_acc, acc)
-        return acc, total, m
+        return acc, total.sum(-1, keepdim=True), m
 
     # --------------------------------------------------------------- backward
     def gradients(self) -> dict[str, torch.Tensor]:
@@ -387,7 +390,7 @@ def _right_delta(model, o, do):
 
 
 def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
-    if kind in ("running", "start0", "carry"):
+    if kind in ("running", "start0"):
         return torch.maximum(m, top)
     if kind == "tile":
         return top

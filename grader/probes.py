@@ -66,7 +66,8 @@ def further(case: Case) -> list[Case]:
              replace(base, N=33, layout="mixed"), replace(slim, N=192), replace(base, N=1),
              replace(slim, N=65, family="shift-"), replace(slim, N=65, family="rising"),
              replace(slim, N=130, family="falling"), replace(base, B=6, N=40),
-             replace(slim, N=65, family="shift+"), replace(slim, N=128, family="shift-"),
+             replace(slim, N=65, family="shift+"), replace(slim, N=150, family="shift-"),
+             replace(slim, N=128, family="shift-"),
              replace(slim, N=130, family="signs"), replace(slim, N=130, family="levels"),
              replace(slim, N=193, family="steep"),
              replace(base, N=40, D=24), replace(slim, N=129)]

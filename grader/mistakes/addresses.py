@@ -49,7 +49,7 @@ def _(m, clipped):
          each=((2, 0), (4, 0), (8, 0), (2, 1), (4, 1), (8, 1)))
 def _(m, size, least):
     size = max(size, m.group) if least else size
-    if size == m.group:
+    if size == m.group or m.HKV == 1 and size >= m.HQ:
         raise NotHere
     _heads(m, lambda h: h // size)
 
@@ -115,7 +115,8 @@ def _heads(m: Model, map_of, which="kv") -> None:
 def _address(m: Model, b, h, which) -> None:
     """Head h of k or v, by its address: one past the last is the next batch entry's first."""
     flat = b * m.HKV + h
-    if int(flat.max()) >= m.B * m.HKV or int(flat.min()) < 0 or not m.dense:
+    beyond = int(h.max()) >= m.HKV or int(h.min()) < 0
+    if int(flat.max()) >= m.B * m.HKV or int(flat.min()) < 0 or beyond and not m.dense:
         raise NotHere
     at = flat // m.HKV, flat % m.HKV
     m.fwd.k_at = at if "k" in which else m.fwd.k_at
@@ -137,7 +138,7 @@ def _(m, which):
 @mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", "head",
          slot="heads", each=(("qkv",), ("k",), ("v",), ("q",), ("kv",)))
 def _(m, which):
-    if m.HQ == 1:
+    if m.HQ == 1 or "q" not in which and m.case.stage in GROUPED:  # there another name's
         raise NotHere
     b, h = m.pairs.unbind(1)
     zero = torch.zeros_like(h)

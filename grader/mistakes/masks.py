@@ -55,10 +55,11 @@ def _(p, where):
 
 @mistake("diagonal-unmasked", "keys after the query are seen up to the end of its tile: the tiles "
          "on the diagonal enter whole", "query i sees keys j <= i, not j // T <= i // T", "mask",
-         kind="mask", stages=CAUSAL, tiles="mn")
-def _(p):
+         kind="mask", stages=CAUSAL, tiles="mn", each=((0,), (16,), (32,)))
+def _(p, block):
     only(p, p.model.causal)
-    p.keep = p.keep | ((p.j >= p.diag) & (p.j < p.end) & p.exists)
+    reach = p.i // block * block + block if block else p.end
+    p.keep = p.keep | ((p.j >= p.diag) & (p.j < reach) & p.walked & p.exists)
 
 
 @mistake("diagonal-skipped", "nothing is seen on the diagonal: the walk stops before it, or the "
@@ -224,6 +225,7 @@ def _(m):
     count, values = hidden.sum(1)[:, None], hidden @ p.values()
     toward = x * count - values
     t = ((acc - x * total) * toward).sum(-1) / toward.square().sum(-1)
+    t = torch.where((x == 0).all(-1) & (values == 0).all(-1), 1e26, t)  # only zeros are left
     log_t = torch.log(t.clamp(max=1e26)) + top[..., 0]  # beyond that nothing else is left
     heavy = torch.where(rows & torch.isfinite(log_t), (t * count[:, 0] / total[..., 0]), -INF)
     at = heavy.flatten().topk(min(9, heavy.numel())).indices
@@ -296,7 +298,7 @@ def _(p, spared):
 
 
 @mistake("last-key-tile-skipped", "the last tile of keys is skipped",
-         "the walk takes cdiv(N, BLOCK_N) tiles", "tail", kind="mask", tiles="n",
+         "the walk takes cdiv(N, BLOCK_N) tiles", "tail", kind="mask", tiles="n", padded=True,
          each=((False,), (True,)))
 def _(p, even):
     m = p.model

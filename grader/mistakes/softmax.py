@@ -104,7 +104,7 @@ def _alpha(m: Model, change, where=None) -> None:
 
 @mistake("max-not-running", "the maximum is that of the tile, not the largest so far",
          "m_new = max(m_old, rowmax(S_tile))", "overflow", slot="online", tiles="mn",
-         each=(("tile", None), ("tile", "none"), ("carry", None)))
+         each=(("tile", None), ("tile", "none")))
 def _(m, kind, alpha):
     m.online["max"] = kind
     if alpha:
@@ -195,6 +195,8 @@ def _(m):
     def finish(acc, total, top):
         x = m.got
         good = torch.isfinite(x)
+        if not bool(good.any()):
+            raise NotHere
         extra = float(((acc - x * total) * x)[good].sum() / x.square()[good].sum())
         m.found["extra"] = extra
         return acc / (total + extra)
@@ -255,9 +257,12 @@ def _(m, dtype):
 
 
 @mistake("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", slot="online",
-         tiles="n", each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
-def _(m, dtype):
+         tiles="n", rounds=True,
+         each=tuple((dtype, lanes) for dtype in (torch.float16, torch.bfloat16, CHOPPED, None)
+                    for lanes in (1, 8)))
+def _(m, dtype, lanes):
     m.online["round_l"] = _or_own(m, dtype)
+    m.online["lanes"] = lanes
 
 
 def _or_own(m, dtype):
