@@ -12,6 +12,7 @@ import torch
 from grader.cases import Built
 from grader.walks import INF, Pass, Tiles
 
+LARGEST = 65519.0  # above it float16 rounds to infinity
 CHOPPED = "bfloat16, chopped"
 
 
@@ -144,7 +145,7 @@ class Model:
             self.unsure = (size > -106) & (size < -80)
         o = self.finish(acc, total, m)
         lse = self.lse_of(m, total)[..., 0]
-        out = {"o": o, "lse": lse}
+        out = {"o": self.held(o), "lse": lse}
         if self.after is not None:
             out = self.after(out)
         return out
@@ -298,7 +299,7 @@ class Model:
         if self.order != ("q", "k", "v"):
             moved = {"d_" + n: out["d_" + o] for n, o in zip("qkv", self.order, strict=True)}
             out |= moved
-        return {name: x for name, x in out.items() if name[2:] in self.needed}
+        return {name: self.held(x) for name, x in out.items() if name[2:] in self.needed}
 
     def _weights(self, walk: Pass, base: float, lse, do, delta):
         how = "dq" if walk is self._dq else "dkv"
@@ -322,7 +323,13 @@ class Model:
         else:
             dp = do @ walk.values().mT
         ds = (dp - delta) * (walk.keep if self.no_p == how else p)
-        return p, ds
+        return self.held(p), self.held(ds)
+
+    def held(self, x: torch.Tensor) -> torch.Tensor:
+        """x as the dtype of the inputs holds it: what is too large for float16 is infinite."""
+        if self.case.dtype != torch.float16 or not float(x.abs().max()) > LARGEST:
+            return x
+        return torch.where(x.abs() > LARGEST, torch.copysign(torch.full_like(x, INF), x), x)
 
     def _unmasked(self, walk: Pass):
         other = copy.copy(walk)
@@ -405,6 +412,8 @@ def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
         return torch.maximum(m, top / model.fwd.scale)
     if kind == "unscaled2":  # raw scores against scores in base 2
         return torch.maximum(m, top / (model.fwd.scale * 1.4426950408889634))
+    if kind == "unscaled2, q doubled":
+        return torch.maximum(m, top / (model.fwd.scale * 0.7213475204444817))
     if kind == "zero":  # a padded or hidden key's 0 joins the maximum
         hidden = (s == -INF) & walked[:, lo:lo + model.BN]
         return torch.maximum(m, torch.where(hidden, 0.0, s).amax(-1, keepdim=True))

@@ -84,6 +84,8 @@ def further(case: Case) -> list[Case]:
     if case.stage in (8, 9):
         cases += [replace(base, HQ=4, HKV=2, N=50), replace(slim, scale=0.5, N=50),
                   replace(slim, N=50, dout="transposed")]
+    if case.stage >= 5 and case.HQ != case.HKV:
+        cases += [replace(slim, HQ=18, HKV=6, N=17)]
     if 5 <= case.stage < 8:
         cases += [replace(base, HQ=4, HKV=2, N=40), replace(base, HQ=6, HKV=3, N=40),
                   replace(base, HQ=8, HKV=2, N=40)]

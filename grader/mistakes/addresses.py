@@ -49,7 +49,7 @@ def _(m, clipped):
          each=((2, 0), (4, 0), (8, 0), (2, 1), (4, 1), (8, 1)))
 def _(m, size, least):
     size = max(size, m.group) if least else size
-    if size == m.group or m.HKV == 1 and size >= m.HQ:
+    if size == m.group or size >= m.HQ and m.HKV == 1:
         raise NotHere
     _heads(m, lambda h: h // size)
 
@@ -226,7 +226,8 @@ def _(m, how, width):
 
 @mistake("some-heads-not-written", "there are too few programs: the last heads are never written",
          "the grid has a program for every tile of all B * H heads", "nan", slot="output",
-         tiles="m", each=(("batch",), ("hkv",), ("tiles",)))
+         tiles="m", each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
+                          ("rounded down, a group each",), ("rounded down, by heads",)))
 def _(m, how):
     b, h = m.pairs.unbind(1)
     bh, total = b * m.HQ + h, m.B * m.HQ
@@ -241,6 +242,13 @@ def _(m, how):
             reached |= (previous < programs) & ((start - first) >= 0)[None]
         del number
         _never(m, ~reached)
+    elif "rounded down" in how:  # the kernel counts cdiv(N, BM) tiles a head, the launch N // BM
+        heads = m.group if "group" in how else 1
+        programs = max(m.N // m.BM, 1) * total // heads
+        if "by heads" in how:
+            _never(m, (bh >= programs // tiles)[:, None].expand(-1, len(m.rows)))
+        else:
+            _never(m, (bh // heads)[:, None] * tiles + (m.rows // m.BM)[None] >= programs)
     else:
         count = m.HQ if how == "batch" else m.B * m.HKV
         _never(m, (bh >= count)[:, None].expand(-1, len(m.rows)))

@@ -134,7 +134,7 @@ def _(m):
 
 @mistake("max-not-scaled", "the maximum of the raw scores is subtracted from the scaled ones",
          "both in the same units: scale them first", "overflow", slot="online", tiles="n",
-         each=(("unscaled",), ("unscaled2",)))
+         each=(("unscaled",), ("unscaled2",), ("unscaled2, q doubled",)))
 def _(m, kind):
     m.online["max"] = kind
 
