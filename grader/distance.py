@@ -15,7 +15,7 @@ from grader.walks import INF, NotHere
 NEAR = 20.0  # what is further away than so many limits is not measured exactly
 ROWS, MANY_ROWS = 24, 160  # of a head: for a first look, and to be sure
 UNSURE = 0.25  # of the rows, at most: on the edge of what float32 can hold
-FLIPPED = 0.06  # of the rows, at most: their numbers lay on a border when they were rounded
+FLIPPED = 0.2  # of the rows, at most: their numbers lay on a border when they were rounded
 
 
 @dataclass

@@ -61,16 +61,17 @@ def further(case: Case) -> list[Case]:
         return [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
                 replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33)]
     slim = _narrow(base)
-    cases = [replace(base, D=40, N=70), replace(slim, N=150), replace(slim, N=64),
+    wide = base if case.stage < 8 else replace(slim, B=2)  # gradients take longer
+    cases = [replace(wide, D=40, N=70), replace(slim, N=150), replace(slim, N=64),
              replace(slim, N=256),
-             replace(base, N=33, layout="mixed"), replace(slim, N=192), replace(base, N=1),
+             replace(wide, N=33, layout="mixed"), replace(slim, N=192), replace(wide, N=1),
              replace(slim, N=65, family="shift-"), replace(slim, N=65, family="rising"),
-             replace(slim, N=130, family="falling"), replace(base, B=6, N=40),
+             replace(slim, N=130, family="falling"), replace(wide, B=6, N=40),
              replace(slim, N=65, family="shift+"), replace(slim, N=150, family="shift-"),
              replace(slim, N=128, family="shift-"),
              replace(slim, N=130, family="signs"), replace(slim, N=130, family="levels"),
              replace(slim, N=193, family="steep"),
-             replace(base, N=40, D=24), replace(slim, N=129)]
+             replace(wide, N=40, D=24), replace(slim, N=129)]
     if case.stage == 1:
         cases += [replace(slim, N=500), replace(slim, N=256)]
         if not case.is_causal:

@@ -320,11 +320,11 @@ def _(m):
 
 
 @backward("dq-of-the-last-tile", "dq is overwritten by every key tile", "dQ adds up over all key "
-          "tiles", "d_q", "dq", tiles="n")
-def _(m):
+          "tiles", "d_q", "dq", tiles="mn", each=(("of the row",), ("of the query tile",)))
+def _(m, which):
     p = m.dq
-    last = torch.where(p.keep, p.j, 0).amax(1, keepdim=True)
-    p.keep = p.keep & (p.j >= last // m.BN * m.BN)
+    last = torch.where(p.keep, p.j, 0).amax(1, keepdim=True) // m.BN * m.BN
+    p.keep = p.keep & (p.j >= (last if which == "of the row" else p.end - m.BN))
 
 
 @backward("dkdv-of-the-last-tile", "dk and dv are overwritten by every query tile",
