@@ -89,7 +89,8 @@ class Candidate:
         found = {}
         rows, columns = (case.M, case.N) if case.stage == 2 else (case.N, case.n_keys)
         for m, n in sizes:
-            if (16 * n < columns or 16 * m < rows) and n * m < 64 * 64 and len(sizes) > 1:
+            small = (16 * n < columns or 16 * m < rows) and n * m < 64 * 64
+            if small and len(sizes) > 1 and case.stage != 2:
                 continue  # so small a tile on so many keys is slow, and rare
             fills = not (self.padded or self.mistake.padded) or columns % n == 0
             key = m if m < rows else 0, 0 if fills and n >= columns else n

@@ -213,7 +213,7 @@ class Part:
             size = p.abs().clamp_min(1.0) if name == "lse" else torch.maximum(scale, 0.35 * p.abs())
             errors = (x - p).abs() / size
             return _within(errors, float(errors.square().mean().sqrt()), fro_limit, row_limit,
-                           (errors, 1.0) if rounds else None)
+                           (errors, 1.0, self._slack(row_limit)) if rounds else None)
         size2 = float(p.square().sum())
         if size2 == 0:  # zeros are zeros
             return 0.0 if float(x.square().sum()) == 0 else INF
@@ -232,7 +232,11 @@ class Part:
             size = torch.maximum(size, 0.25 * terms)
         lengths = torch.linalg.vector_norm(off, dim=-1)
         return _within(lengths / size, fro, fro_limit, row_limit,
-                       (lengths, total) if rounds else None)
+                       (lengths, total, self._slack(row_limit)) if rounds else None)
+
+    def _slack(self, row_limit: float) -> float:
+        """How far a flipped rounding may move a row: no further than the answer is off."""
+        return max(2.0**-6, self.from_truth() * row_limit)
 
     def _truth_norm(self, name: str) -> float:
         key = "norm", name
@@ -244,16 +248,16 @@ class Part:
 def _within(errors, fro: float, fro_limit: float, row_limit: float, rounding=None) -> float:
     """The larger of the two errors, each over its limit.
 
-    rounding: (lengths, total) of a mistake that rounds on the way.  Our sums are not the
+    rounding: (lengths, total, slack) of a mistake that rounds on the way.  Our sums are not the
     submission's to the last bit, so a number on a border may be rounded the other way: a few rows
-    may be off, but only by as much as rounding to 16 bits can move them.
+    may be off, by slack at most.
     """
     if rounding is not None:
-        lengths, total = rounding
+        lengths, total, slack = rounding
         errors, lengths = errors.flatten(), lengths.flatten()
         order = errors.argsort()
         kept = order[:len(order) - int(FLIPPED * len(order))]
-        if len(kept) < len(order) and float(errors.max()) < 2.0**-6:
+        if len(kept) < len(order) and float(errors.max()) < slack:
             errors = errors[kept]
             left = lengths[kept].norm() if total != 1.0 else errors.square().mean().sqrt()
             fro = float(left) / total

@@ -212,7 +212,7 @@ class Model:
                 added = added.unflatten(-1, (-1, lanes)).sum(-2)
             new_total = _single(alphas[1] * total + added)
             used = w if "drop" not in how else torch.where(w > how["drop"], w, 0.0)
-            if "round_acc" in how or "max" in how and self.case.stage > 1:
+            if ("round_acc" in how or "max" in how) and self.case.stage > 1:
                 used = used.to(self.case.dtype).double()  # small weights lose digits in float16
             share = used @ v[..., lo:hi, :]
             if how.get("late_alpha"):
