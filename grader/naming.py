@@ -1,9 +1,10 @@
 """Which mistake of the table made this answer?  A name, or none: never a guess.
 
-The wrong answer is held against what every mistake would have given on the same case.  Those that
-match go on to further small cases, asked of the same live worker and chosen so that the mistakes
-still in question come out differently.  A name is given only if one mistake matches everything
-within rounding, and neither the truth nor any other mistake comes near.
+The live worker is asked a plain, small case first.  What it answers, and the wrong answer, are
+held against what every mistake (candidates.py) would have given there (distance.py).  Those that
+match go on to further small cases (probes.py), chosen so that the mistakes in question come out
+differently.  A name is given only if one mistake matches everything within rounding, and neither
+the truth nor any other mistake comes near; two that come to the same numbers are named together.
 """
 
 import time
