@@ -46,12 +46,12 @@ def _(m, clipped):
 
 @mistake("group-hard-coded", "the group is a fixed number of heads",
          "a group has HQ // HKV query heads", "head", slot="heads", stages=GROUPED,
-         each=((2, 0), (4, 0), (8, 0), (2, 1), (4, 1), (8, 1)))
-def _(m, size, least):
-    size = max(size, m.group) if least else size
+         each=tuple((size, how) for how in ("", "at least", "clipped") for size in (2, 4, 8)))
+def _(m, size, how):
+    size = max(size, m.group) if how == "at least" else size
     if size == m.group or size >= m.HQ and m.HKV == 1:
         raise NotHere
-    _heads(m, lambda h: h // size)
+    _heads(m, lambda h: (h // size).clamp(max=m.HKV - 1 if how == "clipped" else 1 << 30))
 
 
 @mistake("head-in-its-group", "query head h reads h % group, its place within the group",
