@@ -140,7 +140,10 @@ def _measure_submission(stage: Stage, session: Session, replay, seed: int,
         grown = driver.bytes - before
         peak = inputs + (grown if grown > peak + ROUGH_MIB * MIB else peak)
         ms, spread = measure(lambda n: session.time(call, n))
-        turn, kept = session.kept(call)
+        try:
+            turn, kept = session.kept(call)
+        except SubmissionError as error:
+            return Row(name, note=f"n/a ({error.outcome})"), _not_made(case, error)
         of_turn = _of_turn(built, call, turn)
         again = replay(of_turn.call, session.run(built.call).plan) if stage.needs_triton else {}
     except SubmissionError as error:
@@ -188,6 +191,15 @@ def _judge_kept(built: Built, turn: int, kept: dict) -> Check | None:
     return Check(f"timing/{built.case.name}", "robust", "rejected", f"({built.case.label})", lines=(
         f"While it was timed it answered wrongly: {', '.join(wrong)} of call {turn} does not "
         "belong to that call's inputs.",
+        "try: do the whole work in every call, however many have gone before."))
+
+
+def _not_made(case: Case, error: SubmissionError) -> Check | None:
+    """An answer of a timed call that cannot be had, though the worker said the call was made."""
+    if error.outcome in ("grader_fault", "skipped", "timeout"):
+        return None
+    return Check(f"timing/{case.name}", "robust", "rejected", f"({case.label})", lines=(
+        f"A call that was timed left no answer: {error}.",
         "try: do the whole work in every call, however many have gone before."))
 
 

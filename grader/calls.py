@@ -10,12 +10,17 @@ from grader.worker import dtype_name
 
 @dataclass(frozen=True)
 class TensorInput:
-    """One tensor as it is sent: its whole storage, padding included, and the view into it."""
+    """One tensor as it is sent: its whole storage, padding included, and the view into it.
+
+    apart: 0, or how many elements lie from one entry of the first axis to the next where the call
+    is made.  What is sent is dense then: gaps of gigabytes are left to the worker.
+    """
 
     storage: torch.Tensor  # 1-D, contiguous, CPU
     shape: tuple[int, ...]
     stride: tuple[int, ...]  # in elements
     offset: int = 0
+    apart: int = 0
 
     @classmethod
     def dense(cls, tensor: torch.Tensor) -> "TensorInput":
@@ -24,7 +29,10 @@ class TensorInput:
         return cls(tensor.reshape(-1).clone(), tuple(tensor.shape), tuple(tensor.stride()))
 
     def view(self) -> torch.Tensor:
-        return self.storage.as_strided(self.shape, self.stride, self.offset)
+        stride = self.stride
+        if self.apart:
+            stride = (self.storage.numel() // self.shape[0], *stride[1:])
+        return self.storage.as_strided(self.shape, stride, self.offset)
 
 
 @dataclass(frozen=True)
@@ -117,4 +125,5 @@ def _layout(tensor: TensorInput) -> dict:
     return {
         "dtype": dtype_name(tensor.storage.dtype), "numel": tensor.storage.numel(),
         "shape": list(tensor.shape), "stride": list(tensor.stride), "offset": tensor.offset,
+        "apart": tensor.apart,
     }

@@ -18,6 +18,9 @@ from grader.sandbox import Call, OutputSpec, TensorInput
 from grader.worker import dtype_name
 
 REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16 (6, 256, 32)
+FAR = 2**30  # elements between entries: the third is past what 32 bits can count
+FAR_GIB = 16  # free on a GPU for that: the gaps take 4 GiB in each of up to three workers
+SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
 GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
 
 # What a report calls them; short, so that a case fits on a line.
@@ -43,10 +46,12 @@ LAYOUTS = {
     "transposed": "transposed",
     "last": "stride 2",
     "gapped": "gaps",  # room between rows, heads and batch entries
+    "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
     "mixed": "mixed strides",  # no two inputs alike: kills the strides of another tensor
 }
 MIXED = {"q": "transposed", "k": "last", "v": "gapped", "x": "guarded", "w": "last",
          "sink_logits": "last"}
+APART = ("x", "k")  # the inputs that are far; k, for one of them is enough
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,8 @@ class Case:
     sink_logits: bool = False
     family: str = "randn"
     layout: str = "dense"
-    dout: str = "dense"  # also "expanded" (stride 0, as from o.sum().backward()) and "transposed"
+    # Also "expanded" (stride 0, as from o.sum().backward()), "transposed", "small" (x SMALL).
+    dout: str = "dense"
     grads: tuple[str, ...] = ()
     repeats: int = 1
     refill: bool = False
@@ -177,6 +183,8 @@ def other_numbers(case: Case, seed: int) -> Built:
 def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
     if case.layout == "mixed":
         return MIXED[name]
+    if case.layout == "far":
+        return "far" if name in APART else "dense"
     return case.layout if tensor.dim() > 1 else "dense"
 
 
@@ -295,9 +303,10 @@ def _levels(case, q, k, v):
 
 
 def _heavy(case, q, k, v):
-    """The first key weighs 2**19 times as much as any other, whose tiles are lost beside it."""
+    """The first key weighs 2**19 times as much as any other, whose tiles are lost beside it; in
+    bfloat16, which loses more, and whose limits are wider, 2**16 times."""
     q, k = torch.ones_like(q), torch.zeros_like(k)
-    k[..., 0, 0] = 19 * math.log(2) / _scale(case)
+    k[..., 0, 0] = (16 if case.dtype == torch.bfloat16 else 19) * math.log(2) / _scale(case)
     v = 2 + v / 10
     v[..., 0, :] -= 1
     return {"q": q, "k": k, "v": v}
@@ -361,13 +370,19 @@ def _dout(case: Case, gen: torch.Generator) -> TensorInput:
     shape = (case.B, case.HQ, case.N, case.D)
     if case.dout == "expanded":
         return TensorInput(torch.ones(1, dtype=case.dtype), shape, (0, 0, 0, 0))
-    return lay_out(_randn(gen, *shape).to(case.dtype), case.dout)
+    dout = _randn(gen, *shape)
+    if case.dout == "small":
+        return lay_out((dout * SMALL).to(case.dtype), "dense")
+    return lay_out(dout.to(case.dtype), case.dout)
 
 
 def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
     """Put t where the layout says, NaN in every element of the storage that t does not cover."""
     if layout == "dense":
         return TensorInput.dense(t)
+    if layout == "far":
+        dense = TensorInput.dense(t)
+        return replace(dense, stride=(FAR, *dense.stride[1:]), apart=FAR)
     order, gaps, step, guard = list(range(t.dim())), [0] * t.dim(), 1, GUARD
     if layout == "transposed":
         order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory

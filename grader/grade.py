@@ -6,6 +6,7 @@ One stage's end never stops the next, and a fault of the grader's own never cost
 import concurrent.futures
 import contextlib
 import importlib.util
+import re
 import threading
 import time
 import traceback
@@ -15,7 +16,7 @@ from pathlib import Path
 import torch
 
 from grader import benchmark, clean, kernel_cache, submission, tutor
-from grader.cases import Case, build, doubled, other_numbers
+from grader.cases import FAR_GIB, Case, build, doubled, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
 from grader.report import Reporter
@@ -112,6 +113,11 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
     cases = stage.cases(options.device, options.bfloat16)
     planned += [case for case in cases if (case.group == "standard" or not options.quick)
                 and options.case in ("", case.name)]
+    far = [case for case in planned if case.layout == "far"]
+    if far and not options.case and (free := torch.cuda.mem_get_info()[0] / 2**30) < FAR_GIB:
+        planned.remove(*far)
+        reporter.table([f"Not asked: offsets past 2^31. That takes {FAR_GIB} GiB of free GPU "
+                        f"memory; {free:.0f} are."])
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         compiling = None
@@ -215,9 +221,25 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case,
                 tutor.explain(check, session, built, reply, stage.steps, options.device, wish)
     except SubmissionError as error:
         check, fatal = from_error(case, error, stage.filename), error.fatal
+        if options.device == "cuda" and (held := _held_by_others(error)):
+            check.outcome, check.lines = "grader_fault", (held,)
         tutor.identify(check)
     check.seconds = time.monotonic() - start
     return check, fatal, replies
+
+
+def _held_by_others(error: SubmissionError) -> str:
+    """A sentence, if a worker ran out of GPU memory that other processes hold most of."""
+    own = re.search(r"this process has ([\d.]+) ([GM])iB memory in use", error.detail)
+    if "out of GPU memory" not in str(error) or own is None:
+        return ""
+    free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+    own = float(own[1]) / (1 if own[2] == "G" else 1024)
+    others = total - free - own - torch.cuda.memory_reserved() / 2**30
+    if others < total / 2:
+        return ""
+    return (f"out of GPU memory, of which other processes hold {others:.0f} of {total:.0f} GiB: "
+            "run it again when they have ended.")
 
 
 _truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory
@@ -260,6 +282,8 @@ class Verdicts:
         return check
 
     def _confirm(self, check: Check, case: Case, reply: Reply) -> Check:
+        if reply.plan.cut:  # judge() let it through
+            return check
         foreign = submission.foreign_texts(self.source, reply.plan.texts)
         if foreign:
             check.outcome = "rejected"

@@ -2,10 +2,11 @@
 
 import torch
 
-from grader.cases import Built
+from grader.cases import APART, FAR, Built
 from grader.correctness import Answer, answer
 from grader.diagnosis import Finding, describe, locate, tensor_name
 from grader.plan import Plan
+from grader.recorder import LONGEST
 from grader.results import Check
 from grader.sandbox import Reply, SubmissionError
 from grader.stages import Stage
@@ -13,6 +14,7 @@ from grader.stages import Stage
 # Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
 # over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
 ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
+MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
 GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
 
 
@@ -26,7 +28,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding = _first_wrong(check, case, exact, got)
     if finding:
-        return _wrong(check, finding, stage, command)
+        return _wrong(check, finding, stage, command, case)
     problem = _unsteady(stage, reply) or _overwritten(built, reply)
     if problem:
         check.outcome, check.lines = "wrong", problem
@@ -44,7 +46,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
             return check
         if finding:
             check.where = finding.where
-            return _wrong(check, finding, stage, command)
+            return _wrong(check, finding, stage, command, case)
     return _by_forbidden_means(check, stage, built, reply.plan)
 
 
@@ -118,6 +120,7 @@ def from_error(case, error: SubmissionError, filename: str) -> Check:
     lines = [error.sentence]
     if error.line is not None and f"line {error.line}" not in error.sentence:
         lines.append(f"where: {filename}, line {error.line}.")
+    lines += _of_layout(case) if error.outcome == "crashed" else ()
     where = "" if error.line is None else f"{filename}:{error.line}"
     return Check(case.name, case.group, error.outcome, case_text(case), where=where,
                  lines=tuple(lines), detail=error.detail)
@@ -136,10 +139,19 @@ def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
     return found
 
 
-def _wrong(check: Check, finding: Finding, stage: Stage, command: str) -> Check:
+def _wrong(check: Check, finding: Finding, stage: Stage, command: str, case) -> Check:
     check.outcome, check.where = "wrong", finding.where
-    check.lines = describe(finding, stage.steps, command)
+    check.lines = describe(finding, stage.steps, command) + _of_layout(case)
     return check
+
+
+def _of_layout(case) -> tuple[str, ...]:
+    """What a wrong answer or a crash most likely means in a case made for one mistake."""
+    if case.layout != "far":
+        return ()
+    name = " and ".join(name for name in APART if (name == "x") == (case.stage == 2))
+    return (f"Entries of {name} lie {FAR:,} elements apart here, so that offsets pass 2^31.",
+            "try: offsets in 64 bits: tl.program_id(0).to(tl.int64) * stride, and so on.")
 
 
 def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
@@ -181,7 +193,7 @@ def _is_stale(earlier: Answer, reply: Reply) -> bool:
 
 def _by_forbidden_means(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
     """The numbers are right: were they made with the means the stage teaches?"""
-    lines = _products(stage, built, plan)
+    lines = _products(stage, built, plan) or _too_long(stage, built, plan)
     if not lines and stage.needs_triton:
         lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
     if lines:
@@ -201,6 +213,16 @@ def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
         allowed = "this stage is about the tiles; compute them from matrix products."
     return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
             f"{'forward' if forward else 'backward'}.", "try: " + allowed]
+
+
+def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    """Loops over small tiles in Python are slow but right in stage 1, and many where scores are."""
+    case = built.case
+    scores = case.B * case.HQ * case.N * case.n_keys
+    if not plan.cut or not stage.needs_triton and scores >= MANY_SCORES:
+        return []
+    return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
+            "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
 
 
 def _no_launch(built: Built, plan: Plan) -> list[str]:

@@ -13,6 +13,9 @@ computes something else.  Loaded by worker.py by path; imports nothing of the gr
                ["launch", function, grid, {argument: value}, options]
     function   {"name", "line", "text", "kind", "options", "names": what its globals stand for}
 
+A call of more than LONGEST steps is not written down, only what it was made of: "cut" is then the
+most bytes it held at once, the steps are one of each operation, and nothing can be replayed.
+
 Values are JSON's, but for a dict of one key that says what its value means: see encode().
 """
 
@@ -36,6 +39,7 @@ UNINITIALISED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
 }
 KEPT = 65536  # bytes of a tensor older than the call whose numbers go into the plan
+LONGEST = 100_000  # steps; Python loops over heads and small tiles take more
 ADDRESSES = 1 << 32  # a smaller number is none
 SYMBOLS = (torch.dtype, torch.memory_format, torch.layout)
 JIT_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
@@ -67,6 +71,8 @@ class Recorder(TorchDispatchMode):
         self.functions: list[dict] = []
         self.function_numbers: dict[int, int] = {}
         self.began_backward = None
+        self.cut: dict[str, None] | None = None  # the operations' names, where there are too many
+        self.launched = self.live = self.peak = 0  # launches; bytes of storages made, and the most
         self.eager = contextlib.ExitStack()
         self.inputs = list(inputs.values())
         for name, tensor in inputs.items():
@@ -88,10 +94,16 @@ class Recorder(TorchDispatchMode):
         self.began_backward = len(self.steps)
 
     def launches(self) -> int:
-        return sum(step[0] == "launch" for step in self.steps)
+        return self.launched
 
     def plan(self, outputs, gradients, again) -> dict:
         """What was recorded.  again: the recorders of later calls.  To be asked at the end."""
+        if self.cut is not None:
+            results = sum(x.untyped_storage().nbytes() for x in (*outputs, *gradients))
+            steps = [["op", name, [], {}, []] for name in self.cut]
+            return {"again": [later.launches() for later in again], "storages": [],
+                    "functions": [], "steps": steps, "backward": len(steps), "outputs": [],
+                    "gradients": [], "cut": max(0, self.peak - results)}
         return {
             "again": [later.launches() for later in again],
             "storages": self.storages, "functions": self.functions, "steps": self.steps,
@@ -113,6 +125,8 @@ class Recorder(TorchDispatchMode):
 
     def _freed(self, key: int, number: int) -> None:
         self.storages[number]["freed"] = len(self.steps)
+        if self.storages[number].keys() == {"bytes", "freed"}:
+            self.live -= self.storages[number]["bytes"]
         self.alive.pop(number, None)
         if self.storage_numbers.get(key) == number:
             del self.storage_numbers[key]
@@ -126,17 +140,28 @@ class Recorder(TorchDispatchMode):
         if space != "aten" and isinstance(func, torch._ops.OpOverload):
             return self._own_operator(func, args, kwargs)
         if space != "aten":  # of higher order
-            self.steps.append(["op", str(func), [], {}, []])
+            self._add(["op", str(func), [], {}, []])
             return func(*args, **kwargs)
-        before = self.encode(list(args)), self.encode(dict(kwargs))
+        before = (), {}
+        if self.cut is None:
+            before = self.encode(list(args)), self.encode(dict(kwargs))
         result = func(*args, **kwargs)
         if func.overloadpacket.__name__ in UNINITIALISED:
-            _fill_with_nan(result)
+            poison(result)
         if not _only_looks(func):
             made = [self._encode_tensor(leaf, {}) for leaf in tree_leaves(result)
                     if isinstance(leaf, torch.Tensor)]
-            self.steps.append(["op", func.name(), *before, made])
+            self._add(["op", func.name(), *before, made])
         return result
+
+    def _add(self, step: list) -> None:
+        if self.cut is None and len(self.steps) == LONGEST:
+            self.cut = dict.fromkeys(step[1] for step in self.steps if step[0] == "op")
+            self.steps.clear()
+        if self.cut is None:
+            self.steps.append(step)
+        elif step[0] == "op":
+            self.cut[step[1]] = None
 
     def _own_operator(self, func, args, kwargs):
         """An operator of the file's own: what happens inside it is recorded, not its name."""
@@ -209,6 +234,9 @@ class Recorder(TorchDispatchMode):
             self.alive[number] = weakref.ref(storage)
             weakref.finalize(storage, self._freed, storage._cdata, number)
             self.storages.append({"bytes": storage.nbytes(), **(about or {})})
+            if about == {}:
+                self.live += storage.nbytes()
+                self.peak = max(self.peak, self.live)
             if about is None:
                 self.storages[number] |= self._numbers_in(storage)
         return number
@@ -245,7 +273,8 @@ class Recorder(TorchDispatchMode):
     def launch(self, kernel, arguments: dict, grid, options: dict) -> None:
         """kernel: a jitted function; arguments: as its parameters are named."""
         if not self.paused:
-            self.steps.append([
+            self.launched += 1
+            self._add([
                 "launch", self._function(kernel), [int(size) for size in grid],
                 {name: self.encode(value) for name, value in arguments.items()},
                 {name: value if value is None or isinstance(value, int | str) else
@@ -339,7 +368,8 @@ def _only_looks(func) -> bool:
     return all(found.alias_info is not None for found in tensors)
 
 
-def _fill_with_nan(tensor: torch.Tensor) -> None:
+def poison(tensor: torch.Tensor) -> None:
+    """Make fresh memory show where it is taken for a result."""
     if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         tensor.fill_(float("nan"))
     elif tensor.dtype in (torch.int32, torch.int64):

@@ -40,12 +40,14 @@ class Replay:
     """One plan, on inputs of the caller's.
 
     plan: of recorder.py.  storages: name -> 1-D tensor on the device, for the plan's inputs.
-    folder: where the kernels' text is written, for Triton reads it from a file.
+    folder: where the kernels' text is written, for Triton reads it from a file.  poison: of
+    recorder.py, for the memory that its uninitialised names.
     """
 
     def __init__(self, plan: dict, storages: dict[str, torch.Tensor], device: str, folder: str,
-                 interpreted: bool):
+                 interpreted: bool, uninitialised: set[str], poison):
         self.plan, self.device = plan, device
+        self.uninitialised, self.poison = uninitialised, poison
         self.folder, self.interpreted = Path(folder), interpreted
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.last_use = _last_uses(plan)
@@ -192,10 +194,8 @@ class Replay:
         if found is None or not name.startswith("aten::"):
             raise Unrepeatable(f"PyTorch has no operation {name} of its own")
         result = found(*self.decode(args), **self.decode(kwargs))
-        if packet.startswith(("empty", "new_empty")):
-            for tensor in tree_leaves(result):
-                if tensor.is_floating_point():
-                    tensor.fill_(float("nan"))
+        if packet in self.uninitialised:
+            self.poison(result)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         for tensor, said in itertools.zip_longest(made, results):
             self._made(name, tensor, said)

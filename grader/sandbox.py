@@ -44,7 +44,7 @@ __all__ = ["Call", "CompiledKernel", "OutputSpec", "Reply", "Session",
 START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
 DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if that is why
 STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
-MAX_HEADER = 16 << 20  # a plan of very many steps; far below what memory holds
+MAX_HEADER = 64 << 20  # a plan of very many steps; far below what memory holds
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
 
 

@@ -119,6 +119,7 @@ def _cases_2(device: str, bf16: bool) -> list[Case]:
         replace(r, M=23, N=257 * more, dtype=F16, family="needles"),
         replace(r, M=3, N=20000, dtype=half, family="cancel"),
         replace(r, M=18, N=170, dtype=F16, layout="mixed"),
+        *[replace(r, M=3, N=300, dtype=half, layout="far")] * on_gpu,
         replace(r, M=20, N=150, dtype=half, refill=True),
         replace(r, M=40 * more, N=140, dtype=F32, repeats=10 if on_gpu else 2),
     ]
@@ -141,7 +142,7 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
         r = replace(base, group="robust")
         robust = [
             replace(r, N=65, B=2, dtype=half, layout="guarded"),
-            replace(r, N=1, dtype=F32),
+            replace(r, N=1, D=8, dtype=F32),
             replace(r, N=63 + 64 * (more - 1), D=64, dtype=half, layout="guarded"),
             replace(r, N=127, D=80, dtype=F16, layout="transposed"),
             replace(r, N=193 * more + 1, dtype=F32, layout="guarded"),
@@ -189,7 +190,8 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
         all_keys |= {"sinks": 0} if sinks else {}
         dealt.append(replace(r, N=4096 if on_gpu else 1000, dtype=half, family="heavy", **all_keys))
         growth = replace(r, N=8192 if on_gpu else 128, **first, growth=True)
-        return standard + dealt + [growth]
+        far = [replace(r, N=64, B=3, dtype=half, layout="far", **first)] * on_gpu
+        return standard + dealt + far + [growth]
 
     return cases
 
@@ -204,8 +206,9 @@ def _cases_8(device: str, bf16: bool) -> list[Case]:
     more = 4 if on_gpu else 1
     r = replace(base, group="robust", HQ=2, HKV=1)
     return standard + [
-        replace(r, N=1, dtype=F32),
+        replace(r, N=1, D=8, dtype=F32),
         replace(r, N=65, HQ=3, HKV=3, B=2, dtype=half, layout="guarded"),
+        *[replace(r, N=64, B=3, dtype=half, layout="far")] * on_gpu,
         replace(r, N=63 * more, D=64, dtype=half, dout="expanded"),
         replace(r, N=70, HQ=4, HKV=2, D=64, dtype=F16),
         replace(r, N=127 * more, HKV=2, D=40, dtype=F32, dout="transposed"),
@@ -214,7 +217,7 @@ def _cases_8(device: str, bf16: bool) -> list[Case]:
         replace(r, N=65, HKV=2, dtype=F16, family="shift-"),
         replace(r, N=130 * more, HQ=1, dtype=half, family="rising", grads=("q",)),
         replace(r, N=100 * more, HKV=2, dtype=F16, family="hot"),
-        replace(r, N=100, HKV=2, D=32, dtype=F32, family="needles", layout="last"),
+        replace(r, N=100, HKV=2, D=32, dtype=F32, family="needles", layout="last", dout="small"),
         replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, family="real"),
         replace(r, N=50, HQ=4, D=128, dtype=half),
         replace(r, N=37, B=3, HQ=6, HKV=3, dtype=half, layout="mixed", dout="transposed"),
@@ -240,7 +243,8 @@ def _cases_9(device: str, bf16: bool) -> list[Case]:
     r = replace(base, group="robust", HQ=2, HKV=1)
     with_logits = {"sink_logits": True, "grads": ("q", "k", "v", "sink_logits")}
     return standard + [
-        replace(r, N=1, dtype=F32, window=1, sinks=0),
+        replace(r, N=1, D=8, dtype=F32, window=1, sinks=0),
+        *[replace(r, N=64, B=3, dtype=half, layout="far")] * on_gpu,
         replace(r, N=65, HQ=3, HKV=3, B=2, dtype=half, window=17, sinks=1, layout="guarded"),
         replace(r, N=63 * more, D=64, dtype=half, window=20, sinks=0, dout="expanded",
                 **with_logits),
@@ -256,7 +260,7 @@ def _cases_9(device: str, bf16: bool) -> list[Case]:
                 grads=("q",)),
         replace(r, N=100 * more, HKV=2, dtype=F16, window=17, family="hot", **with_logits),
         replace(r, N=130 * more, HKV=2, D=32, dtype=F32, window=66, sinks=3, family="needles",
-                layout="last"),
+                layout="last", dout="small"),
         replace(r, N=256 if on_gpu else 90, HQ=3, D=32, dtype=F16, window=40, family="real"),
         replace(r, N=50, HQ=4, D=128, dtype=half, window=9, sinks=1000),
         replace(r, N=37, B=3, HQ=6, HKV=3, dtype=half, window=20, sinks=2, layout="mixed",

@@ -220,12 +220,14 @@ class Worker:
                 gradients = self._gradients(request, inputs, kept, upstream)
         grads = self._fetch(gradients)
         plan = json.dumps(first.plan(kept, gradients, again))
-        after = self._fetch(on_device.values())
+        after = self._fetch(_gathered(storage, request["inputs"][name])
+                            for name, storage in on_device.items())
         refilled = []
         if refill is not None:
             with torch.no_grad():
                 for name, storage in refill.items():
-                    _plain_copy(on_device[name], storage)
+                    target = _gathered(on_device[name], request["inputs"][name])
+                    _plain_copy(target, storage.view(target.shape))
             # Not recorded: a file that looks whether it is watched finds that it is not.
             with self.recorder.uncompiled():
                 refilled = self._fetch(self._call(request, inputs))
@@ -244,7 +246,8 @@ class Worker:
             with torch.no_grad():
                 self.replaying = module.Replay(
                     json.loads(request["plan"]), _named(on_device, sent), self.device,
-                    os.getcwd(), not self.on_cuda)
+                    os.getcwd(), not self.on_cuda, self.recorder.UNINITIALISED,
+                    self.recorder.poison)
                 results = self.replaying.run()
             names = [spec["name"] for spec in request["outputs"]]
             if len(results) != len(names) + len(request["grads"]):
@@ -293,6 +296,8 @@ class Worker:
 
     def kept(self, request: dict):
         """The answer that was kept: outputs, then gradients."""
+        if self.prepared["kept"] is None:
+            raise Failure("wrong", "it was not made")
         return {}, self._fetch(self.prepared["kept"])
 
     def memory(self, request: dict):
@@ -321,7 +326,9 @@ class Worker:
     def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
         """Storages on the device, and the views into them that the entry point sees."""
         place = _apart if self.device == "cpu" else lambda storage: storage.to(self.device)
-        on_device = {name: place(storage) for name, storage in storages.items()}
+        on_device = {name: _spread(place(storage), layouts[name]["apart"],
+                                   layouts[name]["shape"][0])
+                     for name, storage in storages.items()}
         return self._views(layouts, on_device, with_grad), on_device
 
     def _views(self, layouts: dict, on_device: dict, with_grad) -> dict:
@@ -422,6 +429,24 @@ class Worker:
 def _named(on_device: dict, sent: dict) -> dict:
     """Every storage of a call by the name a plan has for it."""
     return on_device | {"d_" + name: storage for name, storage in sent.items()}
+
+
+def _spread(storage: torch.Tensor, apart: int, entries: int) -> torch.Tensor:
+    """The storage with its entries so many elements from one another; itself if apart is 0."""
+    if not apart:
+        return storage
+    width = storage.numel() // entries
+    whole = torch.empty((entries - 1) * apart + width, dtype=storage.dtype, device=storage.device)
+    _plain_copy(whole.as_strided((entries, width), (apart, 1)), storage.view(entries, width))
+    return whole
+
+
+def _gathered(whole: torch.Tensor, layout: dict) -> torch.Tensor:
+    """The part of what _spread made that was sent."""
+    if not layout["apart"]:
+        return whole
+    entries = layout["shape"][0]
+    return whole.as_strided((entries, layout["numel"] // entries), (layout["apart"], 1))
 
 
 def _apart(storage: torch.Tensor) -> torch.Tensor:

@@ -51,7 +51,7 @@ def error_of(session, entry, call=None, attribute=None) -> SubmissionError:
 
 
 def plan(launches=1, backward_launches=1, operations=(), backward_operations=(), scratch=0,
-         kept=0, again=()) -> Plan:
+         kept=0, again=(), **more) -> Plan:
     """A plan of so many launches and operations that write the one output, with some memory."""
     result = {"tensor": [0, 0, [4], [1], "float32"]}
     memory = {"tensor": [1, 0, [scratch], [1], "uint8"]}
@@ -65,4 +65,5 @@ def plan(launches=1, backward_launches=1, operations=(), backward_operations=(),
         "storages": [{"bytes": 16}, {"bytes": scratch}, {"bytes": kept, "kept": None}],
         "functions": [{"name": "kernel", "line": 3, "text": "def kernel(): pass", "kind": "jit"}],
         "steps": forward + steps(backward_launches, backward_operations),
-        "backward": len(forward), "outputs": [result], "gradients": [], "again": list(again)}))
+        "backward": len(forward), "outputs": [result], "gradients": [], "again": list(again),
+        **more}))

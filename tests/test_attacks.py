@@ -1,5 +1,6 @@
 """A share of the catalogue that needs no GPU ends as it must, and the catalogue is whole."""
 
+import json
 import os
 import tempfile
 import tomllib
@@ -61,3 +62,32 @@ def test_an_entry_without_an_outcome_is_an_error():
             file.write('"""Tries something."""\n# stage: 3\n')
         with pytest.raises(ValueError, match="want a docstring, stage and outcome"):
             from_file(HERE / path)
+
+
+def test_a_catalogue_that_was_cut_short_goes_on_and_its_margins_are_read(tmp_path, capsys,
+                                                                         monkeypatch):
+    from tests.attacks import __main__ as catalogue
+    from tests.attacks import margin
+
+    file = tmp_path / "results.jsonl"
+    words = ["tests.attacks", "--kind", "honest", "--kind", "mutants", "--stage", "1", "--only",
+             "problem_1", "--jobs", "1", "--results", str(file)]
+    monkeypatch.setattr("sys.argv", [*words, "--limit", "0"])
+    assert catalogue.main() == 0 and not file.exists()
+    assert "0 of 1 runs on cpu" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", words)
+    assert catalogue.main() == 0
+    assert "1 of 1 runs on cpu" in capsys.readouterr().out
+    row = json.loads(file.read_text())
+    assert row["got"] == "pass" and row["errors"] and max(row["errors"].values()) < 1
+    assert catalogue.main() == 0
+    assert "0 of 0 runs on cpu" in capsys.readouterr().out
+    case = next(iter(row["errors"]))
+    wrong = row | {"kind": "mutants", "name": "m", "want": ["wrong"], "errors": {case: 2.5}}
+    with open(file, "a", encoding="utf-8") as more:
+        print(json.dumps(wrong), file=more)
+    monkeypatch.setattr("sys.argv", ["margin", str(file)])
+    margin.main()
+    told = capsys.readouterr().out
+    assert "cpu: 2 runs" in told and "2.50" in told
+    assert "stage 1: the subtlest mutant, m, is 2.50 times over a limit" in told

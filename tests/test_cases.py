@@ -1,5 +1,7 @@
 """Cases: the same seed gives the same bytes, and each family and layout is what it says."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -23,6 +25,19 @@ def test_views_are_right_and_nan_lies_everywhere_around_them(layout):
     assert torch.equal(sent.view(), t)
     assert int((~torch.isnan(sent.storage)).sum()) == t.numel()
     assert torch.isnan(sent.storage[0]) and torch.isnan(sent.storage[-1])
+
+
+def test_a_far_key_is_beyond_32_bits_and_the_other_inputs_are_not():
+    built = cases.build(Case(3, "robust", 20, B=3, layout="far"), 0)
+    q, k = built.call.inputs["q"], built.call.inputs["k"]
+    assert 2 * k.stride[0] == 2**31 and k.storage.numel() == built.tensors["k"].numel()
+    assert torch.equal(k.view(), built.tensors["k"]) and q.stride == built.tensors["q"].stride()
+
+
+def test_a_small_upstream_gradient_is_below_what_float16_holds():
+    case = Case(8, "robust", 20, dtype=torch.float32, grads=("q",))
+    small = cases.build(replace(case, dout="small"), 0).dout.abs()
+    assert 0 < small.mean() < 2.0**-24
 
 
 def test_a_transposed_view_has_heads_inside_positions():

@@ -159,19 +159,19 @@ def _fits(limit):
 
 
 def test_the_sweep_stops_at_the_first_length_that_does_not_fit():
-    points = list(steps.sweep(_fits(100), [32, 64, 128, 256], longest=0))
+    points = list(steps.sweep(_fits(100), None, [32, 64, 128, 256], longest=0))
     assert [N for N, _ in points] == [32, 64, 128]
     assert points[-1][1] == {"out_of_memory": True}
-    broken = list(steps.sweep(lambda N: {"failed": "why"}, [32, 64], longest=2**20))
+    broken = list(steps.sweep(lambda N: {"failed": "why"}, None, [32, 64], longest=2**20))
     assert broken == [(32, {"failed": "why"})]
 
 
 def test_the_search_closes_in_on_the_longest_row_that_fits():
-    points = list(steps.sweep(_fits(100_000), [4096, 8192], longest=2**20))
+    points = list(steps.sweep(_fits(8192), _fits(100_000), [4096, 8192], longest=2**20))
     searched = [(N, "ms" in result) for N, result in points if result.get("search")]
     assert searched == [(16384, True), (32768, True), (65536, True), (131072, False),
                         (98304, True), (114688, False), (106496, False)]
-    points = list(steps.sweep(_fits(2**30), [4096], longest=16384))
+    points = list(steps.sweep(_fits(2**30), _fits(2**30), [4096], longest=16384))
     assert [N for N, _ in points] == [4096, 8192, 16384]
 
 

@@ -1,6 +1,8 @@
 """The loop: points, outcomes, dead workers, faults of our own.  The worker is a stand-in here."""
 
 import io
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -218,3 +220,34 @@ def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path,
     result = grade_stage(STAGES[3], settings, Reporter(io.StringIO()))
     assert result.outcome == "skipped"
     assert all(way in result.sentence for way in ("WSL", "container", "Codespaces", "Colab"))
+
+
+@pytest.mark.parametrize("free, asked", [(15, False), (17, True)])
+def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, asked, monkeypatch,
+                                                                      tmp_path, capsys):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 2**30, 80 * 2**30))
+    monkeypatch.setattr(grade.clean, "workers", lambda *settings: SimpleNamespace(count=1))
+    seen = []
+    monkeypatch.setattr(grade, "_run_cases",
+                        lambda stage, options, reporter, result, source, cases, *rest:
+                        seen.extend(cases))
+    solved = Path(__file__).parent.parent / "problem_2.py"
+    (tmp_path / "problem_2.py").write_bytes(solved.read_bytes())
+    options = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
+    grade_stage(STAGES[2], options, Reporter())
+    assert any(case.layout == "far" for case in seen) == asked and len(seen) > 10
+    assert ("Not asked: offsets past 2^31" in capsys.readouterr().out) != asked
+
+
+@pytest.mark.parametrize("in_use, blamed", [("3.10 GiB", True), ("512.00 MiB", True),
+                                            ("60.00 GiB", False)])
+def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    error = SubmissionError(
+        "crashed", "out of GPU memory: is something of size N x N kept?",
+        detail="CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+               f"79.6 GiB. Including non-PyTorch memory, this process has {in_use} memory in use.")
+    said = grade._held_by_others(error)
+    assert bool(said) == blamed
+    assert not blamed or "other processes hold 7" in said
+    assert not grade._held_by_others(SubmissionError("crashed", "another crash"))

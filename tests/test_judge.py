@@ -66,6 +66,16 @@ def test_outputs_that_differ_between_runs_are_wrong():
     assert check.outcome == "wrong" and "differs between runs" in check.lines[0]
 
 
+@pytest.mark.parametrize("stage, name", [(2, "x"), (4, "k")])
+def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
+    case = Case(stage, "robust", 20, M=3, B=3, layout="far")
+    crash = judge.from_error(case, SubmissionError("crashed", "illegal address"), "problem.py")
+    assert f"Entries of {name} lie 1,073,741,824 elements apart" in crash.message
+    assert "tl.int64" in crash.message
+    near = judge.from_error(replace(case, layout="dense"), SubmissionError("crashed", "x"), "p.py")
+    assert "tl.int64" not in near.message
+
+
 def test_an_output_that_changes_after_the_return_is_wrong():
     built, reply = answered(PLAIN)
     reply.late["o"][0, 0, 0, 0] += 1
@@ -111,6 +121,15 @@ def test_stage_one_may_multiply_but_not_call_pytorchs_attention():
     whole = ("aten::_scaled_dot_product_flash_attention_for_cpu",)
     check = verdict(*answered(case, operations=whole))
     assert check.outcome == "rejected"
+
+
+@pytest.mark.parametrize("stage, n, outcome", [(1, 512, "pass"), (1, 100, "rejected"),
+                                               (3, 512, "rejected")])
+def test_a_plan_too_long_to_repeat_is_for_stage_one_and_many_scores(stage, n, outcome):
+    built, reply = answered(Case(stage, "robust", n, HQ=4, HKV=4), cut=0)
+    check = verdict(built, reply)
+    assert check.outcome == outcome
+    assert outcome == "pass" or "more than 100,000 operations" in check.message
 
 
 def test_gradients_need_a_kernel_in_the_backward():

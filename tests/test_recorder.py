@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import threading
 
 import numpy as np
@@ -16,8 +17,6 @@ torch.set_num_threads(1)  # tests run side by side; a second thread would only w
 
 def recorded(function, **inputs):
     """function(inputs) under a recorder -> its result, and the plan as it would be sent."""
-    import json
-
     book = recorder.Recorder(inputs, on_cuda=False)
     with book:
         result = function(**inputs)
@@ -26,7 +25,8 @@ def recorded(function, **inputs):
 
 def replayed(plan, tmp_path, **inputs):
     with torch.no_grad():
-        (result,) = replay.Replay(plan.value, inputs, "cpu", str(tmp_path), True).run()
+        (result,) = replay.Replay(plan.value, inputs, "cpu", str(tmp_path), True,
+                                  recorder.UNINITIALISED, recorder.poison).run()
     return result
 
 
@@ -132,6 +132,11 @@ def test_uninitialised_memory_is_nan_in_the_call_and_in_the_replay(tmp_path):
     number, _ = recorded(lambda x: torch.empty(5, dtype=torch.int64), x=A)
     zeros, _ = recorded(lambda x: torch.zeros(5), x=A)
     assert (number == torch.iinfo(torch.int64).max).all() and zeros.eq(0).all()
+
+
+def test_uninitialised_integers_are_no_small_numbers_in_the_replay_either(tmp_path):
+    _, plan = recorded(lambda x: torch.empty(4, dtype=torch.int32), x=A)
+    assert replayed(plan, tmp_path, x=B).min() == torch.iinfo(torch.int32).max
 
 
 def test_an_operation_in_a_custom_operator_is_seen_and_the_operator_is_not(tmp_path):
@@ -256,3 +261,33 @@ def test_the_text_of_a_kernel_comes_without_decorators_and_indentation():
     text, line = recorder._definition(Holder.kernel)
     assert text.startswith("def kernel(x):\n    return x")
     assert recorder.inspect.getsourcelines(Holder.kernel)[1] + 1 == line
+
+
+def test_a_call_of_too_many_steps_is_known_by_its_operations_and_memory(monkeypatch):
+    monkeypatch.setattr(recorder, "LONGEST", 20)
+
+    def work(x):
+        total = torch.zeros(1000)
+        for i in range(30):
+            total += (x * i).exp()
+        return total.clone()
+
+    _, plan = recorded(work, x=A)
+    assert plan.cut and plan.launches == 0 and plan.results_written
+    assert set(plan.operations) == {"aten::zeros", "aten::mul.Tensor", "aten::exp",
+                                    "aten::add_.Tensor", "aten::clone"}
+    assert plan.peak_bytes == 2 * 4000  # the sum and a product, or a product and its exponential
+    assert len(json.dumps(plan.value)) < 2000
+
+
+def test_memory_freed_by_a_long_call_leaves_its_count(monkeypatch):
+    monkeypatch.setattr(recorder, "LONGEST", 3)
+
+    def work(x):
+        for _ in range(8):
+            square = x[:, None] * x[None, :]
+            del square
+        return x + 1
+
+    _, plan = recorded(work, x=A)
+    assert plan.cut and plan.peak_bytes == 4_000_000 - 4000

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from grader.benchmark import _not_made
+from grader.cases import Case
 from grader.sandbox import STEP, OutputSpec, Session, SubmissionError, TensorInput
 from tests.sessions import (
     SUBMISSIONS,
@@ -56,6 +58,18 @@ def test_every_dtype_and_a_strided_view_in_nan_storage_survive_the_trip(answers,
     reply = run(answers, "right", double_call(inputs={"x": sent}, outputs=spec))
     assert torch.equal(reply.outputs[0]["y"], (X * 2).to(dtype))
     assert reply.inputs_after["x"].isnan().sum() == 64 - 12
+
+
+def test_entries_far_from_one_another_are_sent_dense_and_come_back_dense(answers):
+    sent = TensorInput(X.reshape(-1).clone(), (3, 4), (1000, 1), apart=1000)
+    again = TensorInput(1 - X.reshape(-1), (3, 4), (1000, 1), apart=1000)
+    assert torch.equal(sent.view(), X)
+    reply = run(answers, "right", double_call(inputs={"x": sent}, refill={"x": again}))
+    assert torch.equal(reply.outputs[0]["y"], X * 2)
+    assert torch.equal(reply.refilled["y"], (1 - X) * 2)
+    assert torch.equal(reply.inputs_after["x"], X.reshape(-1))
+    (x,) = [about for about in reply.plan.value["storages"] if about.get("input") == "x"]
+    assert x["bytes"] >= 4 * 2004  # the gaps were there
 
 
 def test_keyword_arguments_and_plain_values_reach_the_entry_point(answers):
@@ -218,6 +232,21 @@ def test_every_timed_call_has_inputs_of_its_own_and_one_answer_is_kept(answers):
     turn, got = answers.kept(call)
     x = call.inputs["x"].storage[STEP * turn:][:12].reshape(3, 4)
     assert 0 <= turn < 5 and torch.equal(got["y"], 2 * x)
+
+
+def test_a_timed_call_that_was_not_made_left_no_answer():
+    with open_session("fewer_calls.py") as session:
+        session.load("double", None, ("x",))
+        call = reaching(4)
+        session.prepare(call)
+        session.kept_turn = 0
+        while session.kept_turn == 0:  # by lot; the first call was made
+            session.time(call, 4)
+        with pytest.raises(SubmissionError, match="it was not made") as caught:
+            session.kept(call)
+    check = _not_made(Case(3, "standard", 64), caught.value)
+    assert check.outcome == "rejected" and "left no answer: it was not made." in check.message
+    assert _not_made(Case(3, "standard", 64), SubmissionError("timeout", "late")) is None
 
 
 def test_gradients_of_a_timed_call_are_kept_too(answers):

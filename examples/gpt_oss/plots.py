@@ -72,7 +72,8 @@ def steps(points: list[dict], settings: dict, path: Path) -> None:
             mine = sorted((p["N"], p[key]) for p in points if p["attn"] == name and p.get(key))
             if not mine:
                 continue
-            axis.plot(*zip(*mine, strict=True), marker="o", markersize=4, color=f"C{i}", label=name)
+            axis.plot(*zip(*mine, strict=True), STYLES[i % len(STYLES)], marker="o", markersize=4,
+                      color=f"C{i}", label=name, linewidth=4.0 if i == 0 else 1.2)
             failed = [p["N"] for p in points if p["attn"] == name and p.get("out_of_memory")]
             if failed:
                 axis.plot(min(failed), mine[-1][1], marker="x", markersize=9, color=f"C{i}",

@@ -19,17 +19,19 @@ from examples.gpt_oss.train import optimizer_of, train_step
 
 GIB = 2**30
 WARMUPS = 2  # steps before the clock runs: compiling, the optimizer's state
+PROBE = {"repeats": 1, "warmups": 1}  # the search wants to know what fits; a step may take a minute
 REFINEMENTS = 3  # halvings of the gap between the longest row that fits and the shortest that fails
 
 
-def one_length(model, optimizer, text: Text, N: int, repeats: int) -> dict:
+def one_length(model, optimizer, text: Text, N: int, repeats: int,
+               warmups: int = WARMUPS) -> dict:
     """-> ms (median), spread_ms (largest less smallest), peak_gib of one step on one row of N.
 
     peak_gib is all that PyTorch holds at once, weights and optimizer included; None on a CPU.
     """
     device = model.device.type
     ids = text.batch(0, 1, N, seed=0, device=device)
-    for _ in range(WARMUPS):
+    for _ in range(warmups):
         train_step(model, optimizer, ids, 1e-6)
     if device == "cuda":
         torch.cuda.synchronize()
@@ -45,11 +47,12 @@ def one_length(model, optimizer, text: Text, N: int, repeats: int) -> dict:
     return {"ms": statistics.median(times), "spread_ms": max(times) - min(times), "peak_gib": peak}
 
 
-def try_length(model, optimizer, text: Text, N: int, repeats: int) -> dict:
+def try_length(model, optimizer, text: Text, N: int, repeats: int,
+               warmups: int = WARMUPS) -> dict:
     """As one_length, or out_of_memory, or failed with the exception's text."""
     torch._dynamo.reset()  # compile for this length alone, as in a run that has one length
     try:
-        result = one_length(model, optimizer, text, N, repeats)
+        result = one_length(model, optimizer, text, N, repeats, warmups)
     except torch.OutOfMemoryError:
         result = {"out_of_memory": True}
     except Exception as failure:
@@ -61,10 +64,11 @@ def try_length(model, optimizer, text: Text, N: int, repeats: int) -> dict:
     return result
 
 
-def sweep(measure, lengths: list[int], longest: int):
+def sweep(measure, probe, lengths: list[int], longest: int):
     """Yield (N, result) for every length up to the first that fails, then look for the border.
 
-    measure: N -> result.  longest: where to stop doubling; at most the last of lengths: no search.
+    measure, probe: N -> result, of a length and in the search.  longest: where to stop doubling;
+    at most the last of lengths: no search.
     The points of the search carry search=True.
     """
     fits, fails = 0, None
@@ -78,7 +82,7 @@ def sweep(measure, lengths: list[int], longest: int):
     if longest <= lengths[-1] or (fails is not None and not result.get("out_of_memory")):
         return
     while fails is None and 2 * fits <= longest:
-        result = measure(2 * fits)
+        result = probe(2 * fits)
         yield 2 * fits, result | {"search": True}
         if "ms" in result:
             fits *= 2
@@ -91,7 +95,7 @@ def sweep(measure, lengths: list[int], longest: int):
         middle = (fits + fails) // 2 // step * step
         if not fits < middle < fails:
             return
-        result = measure(middle)
+        result = probe(middle)
         yield middle, result | {"search": True}
         fits, fails = (middle, fails) if "ms" in result else (fits, middle)
 
@@ -113,7 +117,10 @@ def main(argv: list[str] | None = None) -> int:
     def measure(N: int) -> dict:
         return try_length(model, optimizer, text, N, options.repeats)
 
-    for N, result in sweep(measure, options.lengths, options.longest):
+    def probe(N: int) -> dict:
+        return try_length(model, optimizer, text, N, **PROBE)
+
+    for N, result in sweep(measure, probe, options.lengths, options.longest):
         print(json.dumps({"attn": options.attn, "N": N} | result), flush=True)
     return 0
 

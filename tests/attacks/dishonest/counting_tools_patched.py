@@ -1,4 +1,4 @@
-"""Patches the product function that counts numbers, and works with elementwise PyTorch."""
+"""Patches the function with which numbers are counted, here at least, and works elementwise."""
 # stage: 3
 # outcome: rejected
 import math
