@@ -76,7 +76,9 @@ class Search:
         """The mistake, or None.  Takes at most about the seconds given."""
         try:
             plain = self._answer(probes.general(self.sample.built.case))
-            if plain is not None and any(plain.wrong.values()):
+            if plain is None:  # what fails there may well be the same mistake
+                return None
+            if any(plain.wrong.values()):
                 part, names = _part_and_names(plain)
                 if PARTS.index(part) < PARTS.index(self.part):  # what is wrong first says more
                     self.part, self.names = part, names
@@ -87,11 +89,11 @@ class Search:
         except TimeoutError:
             return None
 
-    def _run(self, pool: list[Candidate], plain: Sample | None) -> Name | None:
+    def _run(self, pool: list[Candidate], plain: Sample) -> Name | None:
         """The one of pool that explains everything; plain: the answer to a plain, small case."""
         self.scores, self.found, self.samples, self.truth_scores = {}, {}, [], []
         self.least_truth = INF
-        positive = plain is not None and self._wrong(plain)
+        positive = self._wrong(plain)
         case, first = self.sample.built.case, [self.sample]
         first += [plain] if positive else []
         if self.harder is not None:
@@ -111,10 +113,9 @@ class Search:
             matching = self._matching(pool)
             if not matching:
                 return None
-            if plain is not None:
-                pool = self._take(plain, pool)
-                if not self._matching(pool):
-                    return self._only_here(matching)
+            pool = self._take(plain, pool)
+            if not self._matching(pool):
+                return self._only_here(matching)
         asked = {probes.general(case)}
         for _ in range(6):
             matching = self._matching(pool)
@@ -138,7 +139,7 @@ class Search:
                     return None
                 return self._only_here(matching)
             pool, positive = rest, positive or self._wrong(sample)
-        return self._decide(pool)
+        return self._decide(pool) if positive else self._only_here(pool, keep=True)
 
     def _twin(self, pool: list[Candidate]) -> list[Candidate]:
         """The wrong case once more with other numbers: in float32, or where it is right then, in
@@ -150,22 +151,24 @@ class Search:
             twin = self._answer(own)
         return pool if twin is None else self._take(twin, pool)
 
-    def _only_here(self, matching: list[Candidate]) -> Name | None:
-        """The submission is right on a plain case: does the mistake show wherever dtype and head
-        dimension are those of the wrong case?"""
+    def _only_here(self, pool: list[Candidate], keep: bool = False) -> Name | None:
+        """The submission is right on plain cases: does the mistake show wherever dtype and head
+        dimension are those of the wrong case?  keep: the mistake is known not to show elsewhere."""
         case = self.sample.built.case
-        own = sum(1 for s in self.samples if s.built.case.D == case.D and self._wrong(s))
-        self._forget(len(self.samples) - own)
-        special = case.family not in ("randn", "real", "hot", "needles")
-        if special and not all(c.mistake.symptom == "overflow" for c in matching):
+        if not keep:
+            own = sum(1 for s in self.samples if s.built.case.D == case.D and self._wrong(s))
+            self._forget(len(self.samples) - own)
+        matching = self._matching(pool)
+        if keep and all(c.rounds for c in matching):
+            return self._decide(pool, only=case.label)
+        if case.family not in ("randn", "real", "hot", "needles"):
+            special = all(c.mistake.symptom == "overflow" for c in matching)
+            return self._decide(pool, only=case.label) if special else None
+        dtype = [s for s in self.samples if self._wrong(s)][-1].built.case.dtype
+        sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout))
+        if sample is None or not self._wrong(sample):
             return None
-        if not special:
-            dtype = self.samples[-1].built.case.dtype
-            sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype,
-                                          layout=case.layout))
-            if sample is not None:
-                matching = self._take(sample, matching)
-        return self._decide(matching, only=case.label)
+        return self._decide(self._take(sample, pool), only=case.label)
 
     def _answer(self, case: Case) -> Sample | None:
         """What the submission answers to a further case; None where it fails."""
@@ -380,7 +383,7 @@ class Search:
         return best
 
     # ------------------------------------------------------------- two mistakes
-    def _two(self, plain: Sample | None) -> Name | None:
+    def _two(self, plain: Sample) -> Name | None:
         """Two mistakes at once: of two kinds in the forward, or in two gradients."""
         if self.part == "backward":
             return self._each_gradient(plain)
@@ -388,7 +391,7 @@ class Search:
             return None
         return self._run(double(self.stage), plain)
 
-    def _each_gradient(self, plain: Sample | None) -> Name | None:
+    def _each_gradient(self, plain: Sample) -> Name | None:
         """A mistake for every gradient that is wrong."""
         wrong = [n for n in self.names if self.sample.wrong[n]]
         if len(wrong) < 2:

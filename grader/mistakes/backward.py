@@ -484,17 +484,18 @@ def _(m):
 
 
 @backward("dq-heads-interleaved", "dq reads key/value head h % HKV", "query head h reads "
-          "h // (HQ // HKV), in the backward too", "d_q", "dq")
-def _(m):
+          "h // (HQ // HKV), in the backward too", "d_q", "dq", each=(("kv",), ("k",), ("v",)))
+def _(m, which):
     if m.group == 1 or m.HKV == 1:
         raise NotHere
     b, h = m.pairs.unbind(1)
-    m.dq.k_at = m.dq.v_at = (b, h % m.HKV)
+    m.dq.k_at = (b, h % m.HKV) if "k" in which else m.dq.k_at
+    m.dq.v_at = (b, h % m.HKV) if "v" in which else m.dq.v_at
 
 
 @backward("dkdv-batch-miscounted", "the batch entry of dk and dv is found with the wrong number of "
           "heads", "b = bh // HKV where bh counts key/value heads", "d_k", "group",
-          each=(("hq",), ("zero",)))
+          each=(("hq",), ("zero",), ("all of the first",)))
 def _(m, how):
     if m.B == 1:
         raise NotHere
@@ -504,6 +505,9 @@ def _(m, how):
         raise NotHere
     if how == "zero":
         m.dkv.k_at = m.dkv.v_at = (other.repeat_interleave(m.group), m.pairs[:, 1] // m.group)
+        return
+    if how == "all of the first":
+        m.over_group = lambda parts: parts.sum(2)[:1].expand(m.B, -1, -1, -1)
         return
     # Everything that the walk of (b, kv) reads is that of the other entry.
     flat = (b * m.HKV + kv) % m.HQ % m.HKV
