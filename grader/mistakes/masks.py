@@ -49,6 +49,7 @@ def _(p, where):
         return
     p.keep = later if where == "all" else later & p.walked
     if where == "NaN":  # -inf - (-inf), where a row's first tile has nothing to see
+        only(p, p.model.case.stage == 1)
         blind = ~(p.keep & (p.j < p.first + p.model.BN)).any(1, keepdim=True)
         p.count = torch.where(blind, torch.nan, p.keep.double())
 
