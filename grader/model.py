@@ -76,6 +76,7 @@ class Model:
         self.sink_of = None
         self.round_dq = None
         self.no_lse = self.dp_with = self.no_p = ""  # the walk in which P or dP is made wrongly
+        self.no_p_keep = None
         self.o_of = None  # the output as the backward reads it
         self.needed = set(case.grads)  # gradients to compute
         self.sums = None  # what the right forward ends with, where that was computed before
@@ -322,7 +323,8 @@ class Model:
             dp = self.known[key]
         else:
             dp = do @ walk.values().mT
-        ds = (dp - delta) * (walk.keep if self.no_p == how else p)
+        ds = (dp - delta) * (p if self.no_p != how else
+                             walk.keep if self.no_p_keep is None else self.no_p_keep)
         return self.held(p), self.held(ds)
 
     def held(self, x: torch.Tensor) -> torch.Tensor:

@@ -130,7 +130,7 @@ class Search:
                 break
             asked.add(further)
             sample = self._answer(further)
-            if sample is None:
+            if sample is None or sample in self.samples:
                 continue
             rest = self._take(sample, pool)
             if not self._matching(rest):

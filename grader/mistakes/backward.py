@@ -244,9 +244,14 @@ def _(m, words, walk):
 
 
 @backward("ds-without-p", "dS lacks its factor P in {0}", "dS = P * (dP - delta)", "d_q", "P",
-          each=(("dq", "dq"), ("dk and dv", "dkv")))
-def _(m, words, walk):
+          tiles="mn", each=tuple((words, walk, hidden) for words, walk in
+                                 (("dq", "dq"), ("dk and dv", "dkv")) for hidden in (False, True)))
+def _(m, words, walk, hidden):
+    """hidden: it was P that hid keys, too."""
     m.no_p = walk
+    if hidden:
+        there = getattr(m, walk)
+        m.no_p_keep = there.walked & (there.j < m.NK)
 
 
 @backward("dv-not-normalised", "dv is made of exp(S), not of P", "dV = P^T dO", "d_v", "dv")
