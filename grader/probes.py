@@ -30,8 +30,8 @@ def general(case: Case) -> Case:
     if case.stage == 1:
         NK = None if case.NK is None else 150 if case.NK < case.N else 400
         return replace(base, N=300, NK=NK)
-    if case.window is not None:
-        base = replace(base, window=23)
+    if case.window is not None:  # one that hides nothing stays one that hides nothing
+        base = replace(base, window=23 if case.window < case.N else 300)
     if case.sinks is not None:
         base = replace(base, sinks=5 if case.sinks else 0)
     if case.stage >= 8:

@@ -27,6 +27,13 @@ def test_groups_are_of_three_so_that_a_head_in_its_group_is_no_head_of_another()
     assert case.HQ // case.HKV != case.HKV and case.HKV > 1 and case.B > 1
 
 
+def test_a_window_that_hides_nothing_stays_so():
+    for case in STAGES[9].cases("cpu", False):
+        if case.window is not None:
+            for other in (probes.general(case), probes.long(case)):
+                assert (other.window < other.N) == (case.window < case.N)
+
+
 def test_gaps_hold_numbers_that_can_be_recognised():
     case = replace(probes.general(next(iter(STAGES[4].cases("cpu", False)))), layout="mixed")
     built, again = probes.build_probe(case, 1), probes.build_probe(case, 1)
