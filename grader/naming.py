@@ -152,8 +152,8 @@ class Search:
         return pool if twin is None else self._take(twin, pool)
 
     def _only_here(self, pool: list[Candidate], keep: bool = False) -> Name | None:
-        """The submission is right on plain cases: does the mistake show wherever dtype and head
-        dimension are those of the wrong case?  keep: the mistake is known not to show elsewhere."""
+        """The submission is right on plain cases: does the mistake show wherever dtype, window and
+        head dimension are those of the wrong case?  keep: in what was asked it need not show."""
         case = self.sample.built.case
         if not keep:
             own = sum(1 for s in self.samples if s.built.case.D == case.D and self._wrong(s))
@@ -165,7 +165,8 @@ class Search:
             special = all(c.mistake.symptom == "overflow" for c in matching)
             return self._decide(pool, only=case.label) if special else None
         dtype = [s for s in self.samples if self._wrong(s)][-1].built.case.dtype
-        sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout))
+        sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout,
+                                      window=case.window, sinks=case.sinks))
         if sample is None or not self._wrong(sample):
             return None
         return self._decide(self._take(sample, pool), only=case.label)

@@ -78,7 +78,8 @@ def further(case: Case) -> list[Case]:
             cases += [replace(base, N=70, NK=257), replace(base, N=257, NK=63)]
     if case.window is not None:
         cases += [replace(slim, window=w, N=n) for w, n in
-                  ((1, 70), (64, 150), (150, 190), (33, 130), (100, 257), (2, 70), (63, 150))]
+                  ((1, 70), (64, 150), (150, 190), (33, 130), (100, 257), (2, 70), (63, 150),
+                   (66, 150))]
     if case.window is not None and case.sinks is not None:
         cases += [replace(slim, window=w, sinks=s, N=n) for w, s, n in
                   ((17, 1, 150), (17, 0, 150), (9, 70, 150), (40, 33, 150), (20, 16, 150))]
