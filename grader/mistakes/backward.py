@@ -410,8 +410,9 @@ def _(m):
 @query_walk("dkdv-walk-too-short", "the walk over queries ends too early: {0}",
             "the tile's last key is seen until its own window ends", stages=(9,),
             each=(("with the window of the first key",), ("a query short",),
-                  ("the right edge is left out",), ("tiles that are only partly sinks end with "
-                                                    "their window",)))
+                  ("the right edge is left out",), ("the right edge is left out, of sinks too",),
+                  ("tiles of sinks end with their window",),
+                  ("tiles that are only partly sinks end with their window",)))
 def _(m, how):
     p = m.dkv
     if m.window is None:
@@ -422,14 +423,15 @@ def _(m, how):
         end = round_up(start + m.window, m.BM)
     elif how == "a query short":
         end = round_up(start + m.BN - 1 + m.window - 1, m.BM)
-    elif how == "the right edge is left out":
+    elif how.startswith("the right edge is left out"):
         end = torch.maximum((start + m.window) // m.BM * m.BM, start + m.BN)
+    elif how == "tiles of sinks end with their window":
+        end = torch.where(start < m.sinks, round_up(start + m.BN - 1 + m.window, m.BM), 1 << 30)
     else:
         end = torch.where((start < m.sinks) & (last_key >= m.sinks),
                           round_up(start + m.BN - 1 + m.window, m.BM), 1 << 30)
-        p.keep = p.keep & (p.i < end)
-        return
-    end = torch.where(start < m.sinks, 1 << 30, end)
+    if "sinks" not in how:
+        end = torch.where(start < m.sinks, 1 << 30, end)
     p.keep = p.keep & (p.i < end)
 
 
