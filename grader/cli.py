@@ -198,15 +198,28 @@ def _case_names(stage, options) -> list[str]:
 
 def _watch(asked: list[int], options, reporter) -> None:
     """Until Ctrl-C."""
+    import contextlib
     from dataclasses import replace
 
-    from grader.grade import grade_stage
+    from grader.grade import grade_stage, spare_worker
     from grader.stages import STAGES
-    from grader.watching import watch
+    from grader.watching import Spare, watch
 
     options = replace(options, stop_early=True, benchmark=False, patience=2.0)
-    paths = [options.directory / STAGES[n].filename for n in asked]
-    watch(paths, lambda i: grade_stage(STAGES[asked[i]], options, reporter), reporter.say)
+    stages = [STAGES[n] for n in asked]
+    with contextlib.ExitStack() as stack:
+        spares = [stack.enter_context(Spare(lambda stage=stage: spare_worker(stage, options)))
+                  for stage in stages]
+
+        def grade(i: int) -> None:
+            # On a GPU a worker's cache of kernels goes with its file, so none can wait for one.
+            spare = spares[i].take if options.device == "cpu" else None
+            grade_stage(stages[i], replace(options, spare=spare), reporter)
+
+        def ready(i: int) -> None:
+            if options.device == "cpu":
+                spares[i].start()
+        watch([options.directory / stage.filename for stage in stages], grade, reporter.say, ready)
 
 
 def _triton_version() -> str | None:

@@ -16,7 +16,7 @@ Ids are stable. Written by `python -m grader.diagnoses`, and held to it by a tes
   other mistake of the table comes within five times that distance. The JSON adds `line` (the
   mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in multiples of
   what a right kernel may be off; `only` where the mistake shows in some cases alone; `also` for a
-  second mistake.
+  second mistake; `or` for another one that gives the same numbers in every case asked.
 * **seen**: no mistake of the table fits; the id says what the effective attention matrix shows.
 * **pattern**: neither; the id says where the wrong numbers are.
 * **observed**: the outcome needs no search: a crash, a shape, a race.

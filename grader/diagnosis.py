@@ -95,6 +95,8 @@ def describe(finding: Finding, steps: dict[str, str], command: str, *, name=None
     if name is not None:
         also = name.also
         words = f"{name.words}; and {also.words}" if also else name.words
+        if name.either is not None:
+            words += f"; or else {name.either.words} (both give these numbers)"
         body.append(f"the mistake: {words}.")
         body.append(f"it should be: {name.line}" + (f"; {also.line}." if also else "."))
         if name.only:

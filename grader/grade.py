@@ -10,6 +10,7 @@ import re
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class Options:
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # and write it there
     patience: float = 8.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
+    spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
 
 
 def confinement(directory: Path, user: str = "auto",
@@ -121,16 +123,22 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         compiling = None
-        if options.device == "cpu" and stage.needs_triton and not (options.quick or options.case):
-            # Entered after the pool, so that it ends before the pool waits for its thread.
+        to_compile = (options.device == "cpu" and stage.needs_triton
+                      and not (options.quick or options.case))
+
+        def compile_it():  # entered after the pool, so that it ends before the pool waits for it
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
-            compiling = pool.submit(_compile_check, stage, options, compiler)
+            return pool.submit(_compile_check, stage, options, compiler)
+        if to_compile and options.spare is None:
+            compiling = compile_it()
         cleans = clean.workers(options.device, options.timeout, options.confinement)
         verdicts = Verdicts(stage, options, reporter, result, file.source, cleans)
         stack.callback(verdicts.close)
         session = _run_cases(stage, options, reporter, result, file.source, planned, verdicts,
                              stack)
         verdicts.flush()
+        if to_compile and compiling is None and all(c.outcome == "pass" for c in result.checks):
+            compiling = compile_it()  # --watch: nothing beside the first wrong case
         if compiling is not None and result.sentence == "":
             with reporter.working(stage, "compiling the kernels"):
                 check = compiling.result()
@@ -300,7 +308,16 @@ class Verdicts:
             return judge_repeated(check, other, got, self.options.device, unwatched)
 
 
+def spare_worker(stage: Stage, options: Options) -> Session:
+    """A worker for a file that is not there yet, for Options.spare."""
+    return _session(stage, replace(options, spare=None), b"")
+
+
 def _session(stage: Stage, options: Options, source: bytes, compile_for: int | None = None):
+    if options.spare is not None and compile_for is None:
+        session = options.spare(source)
+        if session is not None:
+            return session
     cache = None
     if options.device == "cuda":
         cache = kernel_cache.folder_for(source, options.confinement.user)

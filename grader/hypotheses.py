@@ -14,16 +14,17 @@ from dataclasses import dataclass
 
 import torch
 
-from grader.model import NotHere, Pass
+from grader.walks import NotHere, Pass
 
 LN2, LOG2E = math.log(2), math.log2(math.e)
 TILE_SIZES = (64, 128, 32, 16)
+ROWS, COLUMNS = (16, 64, 128, 32, 8, 4, 1), (64, 128, 32, 16, 256, 512, 1024)  # of stage 2
 ATTENTION, LATER = tuple(n for n in range(1, 10) if n != 2), tuple(range(3, 10))
 CAUSAL, GROUPED = (1, 4, 5, 6, 7, 8, 9), (5, 6, 7, 8, 9)
 WINDOWED, SINKS, BACKWARD = (6, 7, 9), (7, 9), (8, 9)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hypothesis:
     """One mistake.  kind: "forward", "mask" (also tried in the gradients' own walks), "lse", "row
     sum" or "backward".  slot: two mistakes of one slot are not tried together.  tiles: which tile
@@ -42,9 +43,14 @@ class Hypothesis:
     whole: str = ""  # "rows" where rows depend on one another, "all" where heads do, too
     padded: bool = False  # a tile larger than the sequence still matters
     fitted: bool = False  # a number is found from the answer: named where nothing else fits
+    rounds: bool = False  # to 16 bits on the way, which no two sums do alike to the last bit
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(BM, BN) to try: a submission may use any, and others for another case."""
+        if self.kind == "row sum":
+            return {"": ((64, 64),), "n": tuple((64, n) for n in COLUMNS),
+                    "m": tuple((m, 64) for m in ROWS),
+                    "mn": tuple(itertools.product(ROWS, COLUMNS))}[self.tiles]
         return {"": ((64, 64),), "n": tuple((64, n) for n in TILE_SIZES),
                 "m": tuple((m, 64) for m in TILE_SIZES),
                 "mn": tuple(itertools.product((*TILE_SIZES, 256), TILE_SIZES))}[self.tiles]
@@ -54,11 +60,11 @@ TABLE: list[Hypothesis] = []
 
 
 def mistake(id, words, line, symptom="numbers", *, kind="forward", slot="", stages=ATTENTION,
-            tiles="", each=((),), whole="", padded=False, fitted=False):
+            tiles="", each=((),), whole="", padded=False, fitted=False, rounds=False):
     """Put the decorated change into TABLE."""
     def add(change):
         TABLE.append(Hypothesis(id, words, line, symptom, kind, slot or symptom, stages, change,
-                                tiles, tuple(each), whole, padded, fitted))
+                                tiles, tuple(each), whole, padded, fitted, rounds))
         return change
     return add
 

@@ -54,7 +54,10 @@ def main() -> None:
             return
         text = b""
         while len(text) < LENGTH.unpack(head)[0]:
-            text += requests.recv(LENGTH.unpack(head)[0] - len(text))
+            part = requests.recv(LENGTH.unpack(head)[0] - len(text))
+            if not part:  # the grader was killed in the middle of a request
+                return
+            text += part
         if os.fork() == 0:
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

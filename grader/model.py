@@ -10,117 +10,10 @@ import copy
 import torch
 
 from grader.cases import Built
+from grader.walks import INF, Pass, Tiles
 
-INF = float("inf")
-
-
-class NotHere(Exception):
-    """The mistake cannot be made, or cannot be told from a right answer, on this case."""
-
-
-class Pass:
-    """One walk over the pairs of query and key: the forward's, that of dq, or that of dk and dv.
-
-    keep (R, K) bool: which keys each row really gets.  count (R, K) or None: how often.
-    fill: the score of hidden keys that are walked all the same.
-    """
-
-    def __init__(self, model: "Model"):
-        self.model = model
-        self.scale = model.scale
-        self.fill, self.count, self.damp = None, None, None
-        self.k_at, self.v_at = model.kv_at, model.kv_at
-        self.k_rows = self.v_rows = None  # (K,) which row of k stands for each key
-        self.first_key = 0
-        self.keep = self.rule()
-
-    # Positions, and the tiles they lie in.
-    @property
-    def i(self):
-        return self.model.rows[:, None]
-
-    @property
-    def j(self):
-        return self.model.keys[None, :]
-
-    @property
-    def tile_start(self):
-        """First row of the query tile."""
-        return self.i // self.model.BM * self.model.BM
-
-    @property
-    def diag(self):
-        """First key of the tile that the query tile's first row lies in."""
-        return self.tile_start // self.model.BN * self.model.BN
-
-    @property
-    def end(self):
-        """One past the last key that is walked, whole tiles."""
-        m = self.model
-        if not m.causal:
-            return torch.full_like(self.i, round_up(m.NK, m.BN))
-        last = (self.tile_start + m.BM).clamp(max=m.N)
-        return self.diag + round_up(last - self.diag, m.BN)
-
-    @property
-    def first(self):
-        """First key of the window's walk, at a tile's border."""
-        m = self.model
-        if m.window is None:
-            return torch.zeros_like(self.i)
-        return (self.tile_start - m.window + 1).clamp(min=0) // m.BN * m.BN
-
-    @property
-    def inner(self):
-        """First key that all rows of the tile have in their windows, at a tile's border."""
-        m = self.model
-        if m.window is None:
-            return torch.zeros_like(self.i)
-        inner = round_up((self.tile_start + m.BM - m.window).clamp(min=0), m.BN)
-        return torch.minimum(inner, self.diag)
-
-    @property
-    def sink_end(self):
-        """One past the last key of the walk over the sinks, whole tiles."""
-        m = self.model
-        return round_up(self.first.clamp(max=m.sinks), m.BN)
-
-    @property
-    def walked(self):
-        """(R, K) bool: pairs in tiles that are visited at all."""
-        return ((self.j >= self.first) & (self.j < self.end)) | (self.j < self.sink_end)
-
-    @property
-    def exists(self):
-        """Keys that a mask which lets too much in may let in."""
-        return self.j < self.model.NK + self.model.pad
-
-    def rule(self, window="own", sinks="own", causal="own"):
-        """The mask in words, with another window, number of sinks, or without the causal part."""
-        m = self.model
-        window = m.window if window == "own" else window
-        sinks = m.sinks if sinks == "own" else sinks
-        causal = m.causal if causal == "own" else causal
-        keep = (self.j <= self.i) if causal else torch.ones_like(self.i + self.j, dtype=torch.bool)
-        if window is not None:
-            keep = keep & ((self.i - self.j < window) | (self.j < sinks))
-        return keep & (self.exists if m.causal and not causal else self.j < m.NK)
-
-    def scores(self):
-        """(P, R, K): scaled scores, hidden keys at -inf or at fill."""
-        m = self.model
-        s = m.q @ m.take("k", self.k_at, self.k_rows).mT * self.scale
-        if self.damp is not None:  # the mask multiplied the scores
-            return (s * self.keep).masked_fill(~self.walked, -INF)
-        hidden = ~self.keep
-        if self.fill is not None:
-            s = s.masked_fill(hidden & self.walked, self.fill)
-            hidden = hidden & ~self.walked
-        s = s.masked_fill(hidden, -INF)
-        return s if self.count is None else s + torch.log(self.count)
-
-    def values(self):
-        return self.model.take("v", self.v_at, self.v_rows)
+LARGEST = 65519.0  # above it float16 rounds to infinity
+CHOPPED = "bfloat16, chopped"
 
 
 class Model:
@@ -131,27 +24,32 @@ class Model:
     that fill the last tile are there as zeros, which a wrong mask lets in.  got: what the
     submission answered for these heads and rows, for a mistake with a number to be found.
     inputs: doubles(built), where that was made before.
+
+    again() gives a fresh copy, which shares what was computed for the first; so do models with
+    other tile sizes that are given its known.
     """
 
     def __init__(self, built: Built, pairs, rows=None, BM: int = 64, BN: int = 64,
                  padded: bool = False, got: torch.Tensor | None = None,
-                 inputs: dict | None = None):
+                 inputs: dict | None = None, known: dict | None = None):
         case = built.case
         self.built, self.case, self.pairs, self.got = built, case, pairs, got
         self.BM, self.BN = BM, BN
-        self.pad = -case.n_keys % BN if padded else 0
         self.B, self.HQ, self.HKV, self.N, self.NK, self.D = (
             case.B, case.HQ, case.HKV, case.N, case.n_keys, case.D)
         self.group = case.HQ // case.HKV
         self.causal, self.window, self.sinks = case.is_causal, case.window, case.sinks or 0
         self.rows = torch.arange(self.N) if rows is None else rows
-        self.keys = torch.arange(self.NK + self.pad)
+        self.tiles = Tiles(case, self.rows, BM, BN, -case.n_keys % BN if padded else 0)
+        self.pad, self.keys = self.tiles.pad, self.tiles.keys
+        self.known = {} if known is None else known  # shared: what is right, by name
         self.inputs = doubles(built) if inputs is None else inputs
         self.scale = case.D**-0.5 if case.scale is None else case.scale
         b, h = pairs[:, 0], pairs[:, 1]
         self.q_at, self.kv_at = (b, h), (b, h // self.group)
         self.q_rows = self.rows
         self.q_factor = 1.0
+        self._own = self.inputs, self.q_at, self.q_rows
         logits = built.tensors.get("sink_logits")
         self.sink = None if logits is None else logits.double()[h]
         # Forward.
@@ -161,21 +59,24 @@ class Model:
         self.finish = lambda acc, total, m: acc / total
         self.lse_of = lambda m, total: m + torch.log(total)
         self.after = None
+        self.unsure = None  # (P, R) bool: rows on the edge of what float32 can hold
         # Backward.
-        self.saved_lse = lambda m, total, lse: lse
-        self.delta_of = lambda m, o, do: (do * o).sum(-1, keepdim=True)
+        self.saved_lse = _right_lse
+        self.delta_of = _right_delta
         self.delta = {"dq": 1.0, "dk": 1.0}
         self.delta_at = None
         self.factor = {"q": self.scale, "k": self.scale, "v": 1.0, "sink_logits": 1.0}
         self.dv_from, self.dk_from, self.dq_from = "p", "ds", "ds"
         self.exp_base = {"dq": 1.0, "dkv": 1.0}
         self.over_group = lambda parts: parts.sum(2)
-        self.dout = None if built.dout is None else built.dout.double()
+        self._own_scale = self.scale
+        self._own_dout = self.dout = None if built.dout is None else built.dout.double()
         self.order = ("q", "k", "v")
         self.found: dict[str, float] = {}  # numbers that a mistake had to find out
         self.sink_of = None
         self.round_dq = None
         self.no_lse = self.dp_with = self.no_p = ""  # the walk in which P or dP is made wrongly
+        self.no_p_keep = None
         self.o_of = None  # the output as the backward reads it
         self.needed = set(case.grads)  # gradients to compute
         self.sums = None  # what the right forward ends with, where that was computed before
@@ -183,6 +84,22 @@ class Model:
         self.all_got: dict[str, torch.Tensor] = {}
         self.fwd = Pass(self)
         self._dq = self._dkv = None
+
+    def again(self) -> "Model":
+        """The right computation once more, to be changed in another way."""
+        new = copy.copy(self)
+        new.online, new.found, new.needed = {}, {}, set(self.needed)
+        new.delta, new.factor = dict(self.delta), dict(self.factor)
+        new.exp_base = dict(self.exp_base)
+        new.fwd, new._dq, new._dkv = Pass(new), None, None
+        return new
+
+    @property
+    def plain(self) -> bool:
+        """Whether the inputs are read as they should be, but for k's and v's heads."""
+        inputs, q_at, q_rows = self._own
+        return (self.inputs is inputs and self.q_at is q_at and self.q_rows is q_rows
+                and isinstance(self.q_factor, float) and self.q_factor == 1.0)
 
     @property
     def dq(self) -> Pass:
@@ -224,9 +141,12 @@ class Model:
     def outputs(self) -> dict[str, torch.Tensor]:
         """-> o (P, R, D), lse (P, R)."""
         acc, total, m = self._walk() if self.online else self._whole()
+        if self.online:  # the sum of a row's weights is near the smallest float32, or below
+            size = (self._whole_lse() - m)[..., 0]
+            self.unsure = (size > -106) & (size < -80)
         o = self.finish(acc, total, m)
         lse = self.lse_of(m, total)[..., 0]
-        out = {"o": o, "lse": lse}
+        out = {"o": self.held(o), "lse": lse}
         if self.after is not None:
             out = self.after(out)
         return out
@@ -243,6 +163,14 @@ class Model:
         weights = p if self.value_keep is None else p * self.value_keep
         return weights @ v * self.value_factor, total, m
 
+    def _whole_lse(self):
+        if not (self.fwd.plain and self.fwd.keep is self.tiles.keep):
+            return self.fwd.scores().logsumexp(-1, keepdim=True)
+        key = "lse", self.pad, self.fwd.scale
+        if key not in self.known:
+            self.known[key] = self.fwd.scores().logsumexp(-1, keepdim=True)
+        return self.known[key]
+
     def _walk(self):
         """Tile by tile, with the range of float32, as the online softmax would."""
         how, p = self.online, self.fwd
@@ -250,9 +178,10 @@ class Model:
         P, R, K = s.shape
         walked = p.walked
         m = s.new_full((P, R, 1), -INF)
-        total, acc = torch.zeros_like(m), s.new_zeros(P, R, v.shape[2])
+        lanes = how.get("lanes", 1)
+        total, acc = s.new_zeros(P, R, lanes), s.new_zeros(P, R, v.shape[2])
         if self.sink is not None:
-            m, total = self.sink[:, None, None].expand_as(m).clone(), torch.ones_like(m)
+            m, total = self.sink[:, None, None].expand_as(m).clone(), total + 1.0 / lanes
         if how.get("max") == "start0":
             m = torch.zeros_like(m)
         raw = None
@@ -278,10 +207,14 @@ class Model:
             alphas = how.get("alpha", lambda a, m, new, tile: (a, a))(alpha, m, pivot, tile)
             if "round_p" in how:
                 w = how["round_p"](w)
-            new_total = _single(alphas[1] * total + w.sum(-1, keepdim=True))
+            added = w.sum(-1, keepdim=True)
+            if lanes > 1:
+                added = torch.nn.functional.pad(w, (0, -w.shape[-1] % lanes))
+                added = added.unflatten(-1, (-1, lanes)).sum(-2)
+            new_total = _single(alphas[1] * total + added)
             used = w if "drop" not in how else torch.where(w > how["drop"], w, 0.0)
-            if "round_acc" in how:
-                used = used.to(self.case.dtype).double()
+            if ("round_acc" in how or "max" in how) and self.case.stage > 1:
+                used = used.to(self.case.dtype).double()  # small weights lose digits in float16
             share = used @ v[..., lo:hi, :]
             if how.get("late_alpha"):
                 new_acc = _single(alphas[0] * (acc + share))
@@ -294,14 +227,12 @@ class Model:
             if how.get("new_alpha") in ("acc", "both"):
                 new_acc = acc + alpha * share
             if "round_acc" in how:
-                new_acc = new_acc.to(how["round_acc"]).double()
+                new_acc = to_16_bits(new_acc, how["round_acc"])
             if "round_l" in how:
-                new_total = new_total.to(how["round_l"]).double()
-            if how.get("max") == "carry":
-                m_new = m
+                new_total = to_16_bits(new_total, how["round_l"])
             m = torch.where(seen, m_new, m)
             total, acc = torch.where(seen, new_total, total), torch.where(seen, new_acc, acc)
-        return acc, total, m
+        return acc, total.sum(-1, keepdim=True), m
 
     # --------------------------------------------------------------- backward
     def gradients(self) -> dict[str, torch.Tensor]:
@@ -310,7 +241,10 @@ class Model:
         The forward's output is taken to be right.  Needs all pairs and all rows.
         """
         acc, total, m = self._whole() if self.sums is None else self.sums
-        o, lse = acc / total, m + torch.log(total)
+        if "ends" not in self.known:
+            o, lse = acc / total, m + torch.log(total)
+            self.known["ends"] = o, lse
+        o, lse = self.known["ends"]
         saved = self.saved_lse(m, total, lse)
         do = self.dout[self.pairs[:, 0], self.pairs[:, 1]]
         o = o if self.o_of is None else self.o_of(o)
@@ -327,7 +261,7 @@ class Model:
                 for lo in range(0, self.NK, self.BN):
                     tile = slice(lo, lo + self.BN)
                     rounded = part[..., tile].to(self.case.dtype).double()
-                    dq = (dq + rounded @ k[:, tile]).to(self.round_dq).double()
+                    dq = to_16_bits(dq + rounded @ k[:, tile], self.round_dq)
             out["d_q"] = (dq * self.factor["q"]).unflatten(0, shape)
         if {"k", "v"} & self.needed or self.order != ("q", "k", "v"):
             late = delta if self.delta_at is None else self.delta_at(delta, self)
@@ -366,15 +300,38 @@ class Model:
         if self.order != ("q", "k", "v"):
             moved = {"d_" + n: out["d_" + o] for n, o in zip("qkv", self.order, strict=True)}
             out |= moved
-        return {name: x for name, x in out.items() if name[2:] in self.needed}
+        return {name: self.held(x) for name, x in out.items() if name[2:] in self.needed}
 
     def _weights(self, walk: Pass, base: float, lse, do, delta):
         how = "dq" if walk is self._dq else "dkv"
-        p = torch.exp((walk.scores() - (0.0 if self.no_lse == how else lse)) * base)
-        values = walk.values() if self.dp_with != how else self.take("k", walk.k_at, walk.k_rows)
-        dp = do @ values.mT
-        ds = (dp - delta) * (walk.keep if self.no_p == how else p)
-        return p, ds
+        plain = walk.plain and self.dout is self._own_dout
+        if (plain and "scores" not in vars(walk) and base == 1.0 and self.no_lse != how
+                and walk.scale == self._own_scale and lse is self.known["ends"][1]):
+            key = "weights", self.pad  # of all keys, seen or not
+            if key not in self.known:
+                self.known[key] = torch.exp(walk.products() * walk.scale - lse)
+            p = torch.where(walk.keep, self.known[key], 0.0)
+            p = p if walk.count is None else p * walk.count
+        else:
+            p = torch.exp((walk.scores() - (0.0 if self.no_lse == how else lse)) * base)
+        if self.dp_with == how:
+            dp = do @ self.take("k", walk.k_at, walk.k_rows).mT
+        elif plain:
+            key = "dp", self.pad
+            if key not in self.known:
+                self.known[key] = do @ walk.values().mT
+            dp = self.known[key]
+        else:
+            dp = do @ walk.values().mT
+        ds = (dp - delta) * (p if self.no_p != how else
+                             walk.keep if self.no_p_keep is None else self.no_p_keep)
+        return self.held(p), self.held(ds)
+
+    def held(self, x: torch.Tensor) -> torch.Tensor:
+        """x as the dtype of the inputs holds it: what is too large for float16 is infinite."""
+        if self.case.dtype != torch.float16 or not float(x.abs().max()) > LARGEST:
+            return x
+        return torch.where(x.abs() > LARGEST, torch.copysign(torch.full_like(x, INF), x), x)
 
     def _unmasked(self, walk: Pass):
         other = copy.copy(walk)
@@ -425,8 +382,24 @@ def all_pairs(case) -> torch.Tensor:
     return torch.cartesian_prod(torch.arange(case.B), torch.arange(case.HQ)).view(-1, 2)
 
 
+def to_16_bits(x: torch.Tensor, dtype: torch.dtype | str) -> torch.Tensor:
+    """x rounded to dtype; CHOPPED: to bfloat16, towards zero, as Triton's interpreter does."""
+    if dtype != CHOPPED:
+        return x.to(dtype).double()
+    bits = x.float().contiguous().view(torch.int32) & -0x10000
+    return bits.view(torch.float32).double()
+
+
+def _right_lse(top, total, lse):
+    return lse
+
+
+def _right_delta(model, o, do):
+    return (do * o).sum(-1, keepdim=True)
+
+
 def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
-    if kind in ("running", "start0", "carry"):
+    if kind in ("running", "start0"):
         return torch.maximum(m, top)
     if kind == "tile":
         return top
@@ -441,6 +414,8 @@ def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
         return torch.maximum(m, top / model.fwd.scale)
     if kind == "unscaled2":  # raw scores against scores in base 2
         return torch.maximum(m, top / (model.fwd.scale * 1.4426950408889634))
+    if kind == "unscaled2, q doubled":
+        return torch.maximum(m, top / (model.fwd.scale * 0.7213475204444817))
     if kind == "zero":  # a padded or hidden key's 0 joins the maximum
         hidden = (s == -INF) & walked[:, lo:lo + model.BN]
         return torch.maximum(m, torch.where(hidden, 0.0, s).amax(-1, keepdim=True))
@@ -450,21 +425,16 @@ def _new_maximum(kind, m, top, s, tile, model, raw, lo, walked):
             seen = seen & (model.keys[lo:lo + model.BN] < model.NK)
         some = raw[..., lo:lo + model.BN].masked_fill(~seen, -INF)
         return torch.maximum(m, some.amax(-1, keepdim=True))
-    if kind == "block":  # one maximum for all rows of the query tile
+    if kind in ("block", "blocks"):  # one maximum for all rows of the query tile
         highest = torch.empty_like(top)
         for start in range(0, model.N, model.BM):
             rows = slice(start, start + model.BM)
-            most = top[:, rows].amax(1, keepdim=True)
+            most = top[:, rows].amax((1,) if kind == "block" else (0, 1), keepdim=True)
             if start + model.BM > model.N and model.case.stage > 1:  # rows past the end score 0
                 most = most.clamp(min=0.0)
             highest[:, rows] = most
         return torch.maximum(m, highest)
     raise ValueError(kind)
-
-
-def round_up(x, step: int):
-    """x, rounded up to a multiple of step."""
-    return (x + step - 1) // step * step
 
 
 def _exp(x):

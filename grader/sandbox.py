@@ -73,7 +73,7 @@ class Session:
         try:
             for part in ("work", "cache"):
                 (self.folder / part).mkdir()
-            path = self.folder / "work" / name
+            self.path = path = self.folder / "work" / name
             path.write_bytes(source)
             if confinement.user is not None:
                 for item in (self.folder, *self.folder.rglob("*")):
@@ -94,6 +94,10 @@ class Session:
 
     def __exit__(self, *error) -> None:
         self.close()
+
+    def give(self, source: bytes) -> None:
+        """Another file in the place of the first, before load()."""
+        self.path.write_bytes(source)
 
     # --------------------------------------------------------------- requests
     def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:

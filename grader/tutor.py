@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader import effective, show
-from grader.cases import Built
+from grader.cases import Built, Case
 from grader.correctness import answer
 from grader.diagnosis import Finding, describe, locate
-from grader.naming import Name, Sample, Search
+from grader.distance import Sample
+from grader.judge import from_error
+from grader.naming import Name, Search
 from grader.results import Check
 from grader.sandbox import Reply, Session, SubmissionError
 
@@ -31,6 +33,7 @@ BY_WORDS = (
     ("output-dtype", r"want shape (\(.*?\)), \w+; got \1, \w+"),
     ("output-shape", r"want shape .*; got"),
     ("gradient-missing", r"want a gradient; got None|no gradient|want an output with a gradient"),
+    ("gradient-shape", r"invalid gradient at index \d+ - got"),
     ("output-missing", r"returned nothing|want \d+ outputs|got one Tensor"),
     ("wrong-signature", r"; got \S*\(.*\) \("),
     ("entry-missing", r"defines no"),
@@ -80,13 +83,15 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, steps: d
     if not wrong:  # right at first: it is another run, or other values, that went wrong
         identify(check)
         return
+    failures: list[tuple[Case, SubmissionError]] = []
     with _patience(session):
         def ask(other: Built) -> dict | None:
             if session.gone:
                 return None
             try:
                 found = session.run(other.call)
-            except SubmissionError:
+            except SubmissionError as error:
+                failures.append((other.case, error))
                 return None
             return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
@@ -99,6 +104,12 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, steps: d
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
     seen = effective.describe(matrix) if matrix is not None and name is None else None
     check.diagnosis = _record(name, finding, seen)
+    if name is None and failures:  # what was observed on a further case says more than a pattern
+        failed = from_error(*failures[0], f"problem_{case.stage}.py")
+        identify(failed)
+        if failed.diagnosis:
+            check.diagnosis = failed.diagnosis
+            seen = failed.diagnosis["id"], f"{failures[0][0].label}: {failed.diagnosis['text']}"
     again = _again(wish, case)
     check.lines = describe(finding, steps, wish.command, name=name, seen=seen and seen[1],
                            again=again)
@@ -140,6 +151,9 @@ def _record(name: Name | None, finding: Finding, seen) -> dict:
                   "truth_distance": round(min(name.truth_distance, 1e9), 3)}
         if name.only:
             record["only"] = name.only
+        if name.either is not None:
+            record["or"] = {"id": name.either.id, "text": name.either.words,
+                            "line": name.either.line}
         if name.also is not None:
             record["also"] = {"id": name.also.id, "text": name.also.words, "line": name.also.line}
         return record

@@ -4,14 +4,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from grader.sandbox import Session, SubmissionError
+
 INTERVAL = 0.2  # seconds between two looks at the file
 
 
 def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], None],
-          turns: int | None = None) -> None:
+          ready: Callable[[int], None] = lambda i: None, turns: int | None = None) -> None:
     """Call grade(i) at once and after every change of paths[i]; Ctrl-C ends it.
 
-    turns: end after so many gradings, for a test.
+    ready(i) follows when that is said: what the next time can do without.  turns: end after so
+    many gradings, for a test.
     """
     seen: dict[int, tuple | None] = {}
     done = 0
@@ -26,7 +29,44 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
             grade(i)
             done += 1
             say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
+            ready(i)
         time.sleep(INTERVAL)
+
+
+class Spare:
+    """The next worker, started before it is needed: importing PyTorch takes longer than a case."""
+
+    def __init__(self, make: Callable[[], Session]):
+        self.make, self.session = make, None
+
+    def start(self) -> None:
+        """Have one wait, if none does."""
+        if self.session is None:
+            self.session = self.make()
+            try:
+                self.session.start()
+            except SubmissionError:
+                self.close()
+
+    def take(self, source: bytes) -> Session | None:
+        """The one that waits, with this file; None where none does, or it has died."""
+        if self.session is not None and self.session.family.has_ended():
+            self.close()
+        session, self.session = self.session, None
+        if session is not None:
+            session.give(source)
+        return session
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        self.session = None
+
+    def __enter__(self) -> "Spare":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
 
 
 def _state(path: Path) -> tuple | None:

@@ -97,6 +97,15 @@ def test_a_name_comes_with_its_line_its_distance_and_the_command():
         assert lines[-1] == "again: " + AGAIN
 
 
+def test_what_cannot_be_told_apart_is_said_in_one_breath():
+    finding = diagnosis.Finding("numbers", "everywhere", ("what",))
+    other = replace(NAME, id="another", words="the window is rounded")
+    name = replace(NAME, either=other)
+    lines = diagnosis.describe(finding, {}, "python autograder.py", name=name)
+    text = " ".join(" ".join(lines).split())
+    assert "W + 1 keys; or else the window is rounded (both give these numbers)." in text
+
+
 def test_numbers_are_written_as_ranges():
     assert diagnosis._ranges([0, 1, 2, 5]) == "0-2, 5"
     assert diagnosis._ranges([0, 2, 4, 6, 8]).endswith("...")

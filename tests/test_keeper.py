@@ -1,11 +1,15 @@
 """What the keeper ends: processes that hide from their parent, and those over a limit."""
 
 import os
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from grader import keeper
 from grader.processes import Confinement
 from grader.sandbox import Session, SubmissionError
 from tests.sessions import double_call
@@ -126,3 +130,18 @@ def double(x):
     start = time.monotonic()
     assert ending(source, timeout=1.0).outcome == "timeout"
     assert time.monotonic() - start < 15
+
+
+def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
+    ours, theirs = socket.socketpair()
+    nursery = subprocess.Popen([sys.executable, "-I", "-B", keeper.__file__, str(theirs.fileno())],
+                               pass_fds=[theirs.fileno()])
+    theirs.close()
+    try:
+        with open(os.devnull) as nothing:
+            socket.send_fds(ours, [keeper.LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
+        ours.close()
+        assert nursery.wait(20) == 0
+    finally:
+        nursery.kill()
+        nursery.wait()

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 import reference
+from grader import naming
+from grader.candidates import Candidate, single
 from grader.cases import Case, build
-from grader.naming import Sample, Search
+from grader.distance import Sample
+from grader.hypotheses import Hypothesis
+from grader.naming import Search
 
 F32 = torch.float32
 CASE = Case(6, "standard", 96, D=16, HQ=4, HKV=2, is_causal=True, window=20)
@@ -96,3 +100,49 @@ def test_a_gradient_without_its_scale_is_named():
     built = build(case, 0)
     name = Search(Sample.of(built, ask(built), "cpu"), ask, "cpu", seconds=20).run()
     assert name is not None and name.id == "dk-unscaled" and name.symptom == "d_k"
+
+
+def rounded(dtype):
+    """Stage 3 with its accumulator rounded after every tile of 64 keys.  -> ask(built)."""
+    def ask(built):
+        case, t = built.case, {n: x.float() for n, x in built.tensors.items()}
+        s, o = t["q"] @ t["k"].mT * case.D**-0.5, 0.0
+        m = s.amax(-1, keepdim=True)
+        for lo in range(0, case.N, 64):
+            top, part = s[..., :lo + 64].amax(-1, keepdim=True), slice(lo, lo + 64)
+            before = s[..., :lo].amax(-1, keepdim=True) if lo else top
+            o = o * torch.exp(before - top) + torch.exp(s[..., part] - top) @ t["v"][:, :, part]
+            o = o.to(dtype).float()
+        return {"o": (o / torch.exp(s - m).sum(-1, keepdim=True)).to(case.dtype)}
+    return ask
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_accumulator_in_16_bits_is_named_though_single_roundings_differ(dtype):
+    case, ask = Case(3, "standard", 150, D=16, HQ=2, HKV=2, dtype=F32), rounded(dtype)
+    built = build(case, 0)
+    name = Search(Sample.of(built, ask(built), "cpu"), ask, "cpu", seconds=20).run()
+    assert name is not None and name.id == "acc-in-16-bits" and name.truth_distance > 100
+
+
+def test_two_mistakes_that_give_the_same_numbers_are_named_together(monkeypatch):
+    whole = {c.mistake.id: c for c in single(6, "forward") if c.mistake.id == "window-plus-one"}
+    same = whole["window-plus-one"].mistake
+
+    def twice(stage, part):
+        other = Hypothesis("another", "the same", "a line", "window", "mask", "", (6,), same.change)
+        return [*single(stage, part), Candidate(other)]
+    monkeypatch.setattr(naming, "single", twice)
+    name = name_of("window")
+    assert {name.id, name.either.id} == {"window-plus-one", "another"}
+    assert name_of("scale").either is None
+
+
+def test_a_factor_that_changes_from_case_to_case_is_no_name():
+    def ask(built):
+        case, t = built.case, {n: x.double() for n, x in built.tensors.items()}
+        o = torch.softmax(t["q"] @ t["k"].mT * case.D**-0.5, -1) @ t["v"]
+        return {"o": (o * (1.1 + 0.001 * case.N)).to(case.dtype)}
+
+    built = build(Case(3, "standard", 100, D=16, HQ=2, HKV=2, dtype=F32), 0)
+    assert Search(Sample.of(built, ask(built), "cpu"), ask, "cpu", seconds=20).run() is None

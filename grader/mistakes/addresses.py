@@ -3,7 +3,8 @@
 import torch
 
 from grader.hypotheses import GROUPED, mistake
-from grader.model import Model, NotHere
+from grader.model import Model
+from grader.walks import NotHere
 
 
 # --------------------------------------------------------- heads and batches
@@ -45,12 +46,12 @@ def _(m, clipped):
 
 @mistake("group-hard-coded", "the group is a fixed number of heads",
          "a group has HQ // HKV query heads", "head", slot="heads", stages=GROUPED,
-         each=((2, 0), (4, 0), (8, 0), (2, 1), (4, 1), (8, 1)))
-def _(m, size, least):
-    size = max(size, m.group) if least else size
-    if size == m.group:
+         each=tuple((size, how) for how in ("", "at least", "clipped") for size in (2, 4, 8)))
+def _(m, size, how):
+    size = max(size, m.group) if how == "at least" else size
+    if size == m.group or size >= m.HQ and m.HKV == 1:
         raise NotHere
-    _heads(m, lambda h: h // size)
+    _heads(m, lambda h: (h // size).clamp(max=m.HKV - 1 if how == "clipped" else 1 << 30))
 
 
 @mistake("head-in-its-group", "query head h reads h % group, its place within the group",
@@ -114,7 +115,8 @@ def _heads(m: Model, map_of, which="kv") -> None:
 def _address(m: Model, b, h, which) -> None:
     """Head h of k or v, by its address: one past the last is the next batch entry's first."""
     flat = b * m.HKV + h
-    if int(flat.max()) >= m.B * m.HKV or int(flat.min()) < 0 or not m.dense:
+    beyond = int(h.max()) >= m.HKV or int(h.min()) < 0
+    if int(flat.max()) >= m.B * m.HKV or int(flat.min()) < 0 or beyond and not m.dense:
         raise NotHere
     at = flat // m.HKV, flat % m.HKV
     m.fwd.k_at = at if "k" in which else m.fwd.k_at
@@ -136,7 +138,7 @@ def _(m, which):
 @mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", "head",
          slot="heads", each=(("qkv",), ("k",), ("v",), ("q",), ("kv",)))
 def _(m, which):
-    if m.HQ == 1:
+    if m.HQ == 1 or "q" not in which and m.case.stage in GROUPED:  # there another name's
         raise NotHere
     b, h = m.pairs.unbind(1)
     zero = torch.zeros_like(h)
@@ -195,10 +197,10 @@ def _never(m: Model, rows) -> None:
 
 @mistake("last-rows-not-written", "the rows after the last whole query tile are never written",
          "the grid has cdiv(N, BLOCK_M) programs a head", "tail", slot="output", tiles="m",
-         each=((1,), (2,)))
-def _(m, tiles):
+         each=((1, 1), (2, 1), (1, 0)))
+def _(m, tiles, least):
     size = m.BM * tiles
-    whole = max(m.N // size, 1) * size
+    whole = max(m.N // size, least) * size
     _never(m, (m.rows >= whole)[None].expand(len(m.pairs), -1))
 
 
@@ -224,7 +226,8 @@ def _(m, how, width):
 
 @mistake("some-heads-not-written", "there are too few programs: the last heads are never written",
          "the grid has a program for every tile of all B * H heads", "nan", slot="output",
-         tiles="m", each=(("batch",), ("hkv",), ("tiles",)))
+         tiles="m", each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
+                          ("rounded down, a group each",), ("rounded down, by heads",)))
 def _(m, how):
     b, h = m.pairs.unbind(1)
     bh, total = b * m.HQ + h, m.B * m.HQ
@@ -239,6 +242,13 @@ def _(m, how):
             reached |= (previous < programs) & ((start - first) >= 0)[None]
         del number
         _never(m, ~reached)
+    elif "rounded down" in how:  # the kernel counts cdiv(N, BM) tiles a head, the launch N // BM
+        heads = m.group if "group" in how else 1
+        programs = max(m.N // m.BM, 1) * total // heads
+        if "by heads" in how:
+            _never(m, (bh >= programs // tiles)[:, None].expand(-1, len(m.rows)))
+        else:
+            _never(m, (bh // heads)[:, None] * tiles + (m.rows // m.BM)[None] >= programs)
     else:
         count = m.HQ if how == "batch" else m.B * m.HKV
         _never(m, (bh >= count)[:, None].expand(-1, len(m.rows)))

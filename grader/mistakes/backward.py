@@ -4,7 +4,8 @@ import torch
 
 from grader.hypotheses import BACKWARD, LN2, LOG2E, count_pairs, in_window, mistake
 from grader.mistakes.addresses import restrided
-from grader.model import INF, NotHere, Pass, round_up
+from grader.model import CHOPPED
+from grader.walks import INF, NotHere, Pass, round_up
 
 
 # ------------------------------------------------------------------ backward
@@ -195,8 +196,13 @@ def _(m):
 
 
 @saved("saved-lse-in-16-bits", "lse is saved in 16 bits", "lse in float32",
-       each=((torch.float16, LOG2E), (torch.float16, 1.0), (torch.bfloat16, LOG2E)))
+       rounds=True,
+       each=tuple((dtype, unit) for dtype in (torch.float16, torch.bfloat16, None)
+                  for unit in (LOG2E, 1.0)))
 def _(m, dtype, unit):
+    if dtype is None and m.case.dtype == torch.float32:
+        raise NotHere
+    dtype = dtype or m.case.dtype
     m.saved_lse = lambda top, total, lse: (lse * unit).to(dtype).double() / unit
 
 
@@ -238,9 +244,14 @@ def _(m, words, walk):
 
 
 @backward("ds-without-p", "dS lacks its factor P in {0}", "dS = P * (dP - delta)", "d_q", "P",
-          each=(("dq", "dq"), ("dk and dv", "dkv")))
-def _(m, words, walk):
+          tiles="mn", each=tuple((words, walk, hidden) for words, walk in
+                                 (("dq", "dq"), ("dk and dv", "dkv")) for hidden in (False, True)))
+def _(m, words, walk, hidden):
+    """hidden: it was P that hid keys, too."""
     m.no_p = walk
+    if hidden:
+        there = getattr(m, walk)
+        m.no_p_keep = there.walked & (there.j < m.NK)
 
 
 @backward("dv-not-normalised", "dv is made of exp(S), not of P", "dV = P^T dO", "d_v", "dv")
@@ -276,7 +287,7 @@ def _(m):
 
 
 @backward("dq-in-16-bits", "the sum of dq is kept in 16 bits", "dQ adds up in float32", "d_q", "dq",
-          tiles="n", each=((torch.float16,), (torch.bfloat16,)))
+          tiles="n", each=((torch.float16,), (torch.bfloat16,), (CHOPPED,)), rounds=True)
 def _(m, dtype):
     m.round_dq = dtype
 
@@ -314,11 +325,11 @@ def _(m):
 
 
 @backward("dq-of-the-last-tile", "dq is overwritten by every key tile", "dQ adds up over all key "
-          "tiles", "d_q", "dq", tiles="n")
-def _(m):
+          "tiles", "d_q", "dq", tiles="mn", each=(("of the row",), ("of the query tile",)))
+def _(m, which):
     p = m.dq
-    last = torch.where(p.keep, p.j, 0).amax(1, keepdim=True)
-    p.keep = p.keep & (p.j >= last // m.BN * m.BN)
+    last = torch.where(p.keep, p.j, 0).amax(1, keepdim=True) // m.BN * m.BN
+    p.keep = p.keep & (p.j >= (last if which == "of the row" else p.end - m.BN))
 
 
 @backward("dkdv-of-the-last-tile", "dk and dv are overwritten by every query tile",
@@ -399,8 +410,9 @@ def _(m):
 @query_walk("dkdv-walk-too-short", "the walk over queries ends too early: {0}",
             "the tile's last key is seen until its own window ends", stages=(9,),
             each=(("with the window of the first key",), ("a query short",),
-                  ("the right edge is left out",), ("tiles that are only partly sinks end with "
-                                                    "their window",)))
+                  ("the right edge is left out",), ("the right edge is left out, of sinks too",),
+                  ("tiles of sinks end with their window",),
+                  ("tiles that are only partly sinks end with their window",)))
 def _(m, how):
     p = m.dkv
     if m.window is None:
@@ -411,14 +423,15 @@ def _(m, how):
         end = round_up(start + m.window, m.BM)
     elif how == "a query short":
         end = round_up(start + m.BN - 1 + m.window - 1, m.BM)
-    elif how == "the right edge is left out":
+    elif how.startswith("the right edge is left out"):
         end = torch.maximum((start + m.window) // m.BM * m.BM, start + m.BN)
+    elif how == "tiles of sinks end with their window":
+        end = torch.where(start < m.sinks, round_up(start + m.BN - 1 + m.window, m.BM), 1 << 30)
     else:
         end = torch.where((start < m.sinks) & (last_key >= m.sinks),
                           round_up(start + m.BN - 1 + m.window, m.BM), 1 << 30)
-        p.keep = p.keep & (p.i < end)
-        return
-    end = torch.where(start < m.sinks, 1 << 30, end)
+    if "sinks" not in how:
+        end = torch.where(start < m.sinks, 1 << 30, end)
     p.keep = p.keep & (p.i < end)
 
 
@@ -478,17 +491,18 @@ def _(m):
 
 
 @backward("dq-heads-interleaved", "dq reads key/value head h % HKV", "query head h reads "
-          "h // (HQ // HKV), in the backward too", "d_q", "dq")
-def _(m):
+          "h // (HQ // HKV), in the backward too", "d_q", "dq", each=(("kv",), ("k",), ("v",)))
+def _(m, which):
     if m.group == 1 or m.HKV == 1:
         raise NotHere
     b, h = m.pairs.unbind(1)
-    m.dq.k_at = m.dq.v_at = (b, h % m.HKV)
+    m.dq.k_at = (b, h % m.HKV) if "k" in which else m.dq.k_at
+    m.dq.v_at = (b, h % m.HKV) if "v" in which else m.dq.v_at
 
 
 @backward("dkdv-batch-miscounted", "the batch entry of dk and dv is found with the wrong number of "
           "heads", "b = bh // HKV where bh counts key/value heads", "d_k", "group",
-          each=(("hq",), ("zero",)))
+          each=(("hq",), ("zero",), ("all of the first",)))
 def _(m, how):
     if m.B == 1:
         raise NotHere
@@ -498,6 +512,9 @@ def _(m, how):
         raise NotHere
     if how == "zero":
         m.dkv.k_at = m.dkv.v_at = (other.repeat_interleave(m.group), m.pairs[:, 1] // m.group)
+        return
+    if how == "all of the first":
+        m.over_group = lambda parts: parts.sum(2)[:1].expand(m.B, -1, -1, -1)
         return
     # Everything that the walk of (b, kv) reads is that of the other entry.
     flat = (b * m.HKV + kv) % m.HQ % m.HKV

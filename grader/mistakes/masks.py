@@ -3,7 +3,7 @@
 import torch
 
 from grader.hypotheses import CAUSAL, count_pairs, mistake, only
-from grader.model import INF, NotHere, round_up
+from grader.walks import INF, NotHere, round_up
 
 
 # ------------------------------------------------------------- the causal mask
@@ -22,10 +22,13 @@ def _(p):
 
 
 @mistake("strictly-causal", "a query does not see its own key: j < i",
-         "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, each=((0,), (1,)))
-def _(p, spared):
+         "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, tiles="mn",
+         each=(("every row",), ("row 0 spared",), ("row 0 unmasked",)))
+def _(p, how):
     only(p, p.model.causal)
-    p.keep = p.keep & ((p.j < p.i) | (p.i < spared))
+    p.keep = p.keep & ((p.j < p.i) | ((p.i == 0) & (how != "every row")))
+    if how == "row 0 unmasked":
+        p.keep = p.keep | ((p.i == 0) & p.walked & (p.j < p.model.NK))
 
 
 @mistake("next-key-visible", "a query sees the key after it: j <= i + 1",
@@ -37,20 +40,27 @@ def _(p):
 
 @mistake("mask-reversed", "the mask is the wrong way round, or transposed: j >= i where it is made",
          "query i sees keys j <= i", "mask", kind="mask", stages=CAUSAL, tiles="mn",
-         each=(("tile",), ("all",)))
+         each=(("tile",), ("walk",), ("NaN",), ("all",)))
 def _(p, where):
     only(p, p.model.causal)
     later = (p.j >= p.i) & p.exists
-    p.keep = later if where == "all" else (p.keep & (p.j < p.diag)) | (
-        later & (p.j >= p.diag) & p.walked)
+    if where == "tile":
+        p.keep = (p.keep & (p.j < p.diag)) | (later & (p.j >= p.diag) & p.walked)
+        return
+    p.keep = later if where == "all" else later & p.walked
+    if where == "NaN":  # -inf - (-inf), where a row's first tile has nothing to see
+        only(p, p.model.case.stage == 1)
+        blind = ~(p.keep & (p.j < p.first + p.model.BN)).any(1, keepdim=True)
+        p.count = torch.where(blind, torch.nan, p.keep.double())
 
 
 @mistake("diagonal-unmasked", "keys after the query are seen up to the end of its tile: the tiles "
          "on the diagonal enter whole", "query i sees keys j <= i, not j // T <= i // T", "mask",
-         kind="mask", stages=CAUSAL, tiles="mn")
-def _(p):
+         kind="mask", stages=CAUSAL, tiles="mn", each=((0,), (16,), (32,)))
+def _(p, block):
     only(p, p.model.causal)
-    p.keep = p.keep | ((p.j >= p.diag) & (p.j < p.end) & p.exists)
+    reach = p.i // block * block + block if block else p.end
+    p.keep = p.keep | ((p.j >= p.diag) & (p.j < reach) & p.walked & p.exists)
 
 
 @mistake("diagonal-skipped", "nothing is seen on the diagonal: the walk stops before it, or the "
@@ -108,11 +118,16 @@ def _(p, which):
          each=((False,), (True,)))
 def _(p, up):
     only(p, p.model.causal and p.model.BN > p.model.BM)
-    border = round_up(p.tile_start, p.model.BN)
-    unmasked = (p.j < border) & p.exists
+    m = p.model
+    border = round_up(p.tile_start, m.BN)
     start = border if up else p.tile_start
-    masked = p.rule() & (p.j >= start) & (p.j < p.tile_start + max(p.model.BM, p.model.BN))
-    count_pairs(p, unmasked.double() + masked)
+    inner = torch.zeros_like(start)  # where the walk without a mask begins
+    if m.window is not None:
+        inner = torch.minimum(round_up((p.tile_start + m.BM - m.window).clamp(min=0), m.BN), start)
+    unmasked = (p.j >= inner) & (p.j < inner + round_up(start - inner, m.BN)) & p.exists
+    masked = p.rule() & (p.j >= start) & (p.j < p.tile_start + max(m.BM, m.BN))
+    edge = p.rule() & p.walked & (p.j < round_up(inner, m.BN))
+    count_pairs(p, unmasked.double() + masked + edge)
 
 
 @mistake("walk-ends-by-the-wrong-block", "the walk ends BLOCK_N keys after the tile's first row, "
@@ -200,8 +215,8 @@ def _(m):
     m.fwd.fill = 0.0
 
 
-@mistake("hidden-scores-finite", "hidden keys get a finite score, about {fill:.3g} after scaling, "
-         "and not -inf", "exp(-inf) is 0 whatever the other scores are", "overflow", slot="fill",
+@mistake("hidden-scores-finite", "hidden keys get a finite score, {fill} after scaling, and not "
+         "-inf", "exp(-inf) is 0 whatever the other scores are", "overflow", slot="fill",
          tiles="mn", fitted=True)
 def _(m):
     """x (l + t n) = acc + t sum(hidden v) is linear in t = exp(fill)."""
@@ -216,15 +231,20 @@ def _(m):
     count, values = hidden.sum(1)[:, None], hidden @ p.values()
     toward = x * count - values
     t = ((acc - x * total) * toward).sum(-1) / toward.square().sum(-1)
+    t = torch.where((x == 0).all(-1) & (values == 0).all(-1), 1e26, t)  # only zeros are left
     log_t = torch.log(t.clamp(max=1e26)) + top[..., 0]  # beyond that nothing else is left
     heavy = torch.where(rows & torch.isfinite(log_t), (t * count[:, 0] / total[..., 0]), -INF)
     at = heavy.flatten().topk(min(9, heavy.numel())).indices
+    most = float(heavy.flatten()[at].median())
     fill = float(log_t.flatten()[at[heavy.flatten()[at] > 0]].median()) if bool(
         (heavy > 0).any()) else 0.0
     if abs(fill) < 1e-3 or fill != fill:
         raise NotHere
+    m.found["fill"] = f"about {fill:.3g}"
+    if most > (1e4 if m.case.dtype == torch.float32 else 50):  # nothing else can be seen
+        m.found["fill"] = f"{fill:.3g} or more"
+        fill = float(top.max()) + 60
     p.fill = fill
-    m.found["fill"] = fill
 
 
 def _fillable(m) -> None:
@@ -287,7 +307,7 @@ def _(p, spared):
 
 
 @mistake("last-key-tile-skipped", "the last tile of keys is skipped",
-         "the walk takes cdiv(N, BLOCK_N) tiles", "tail", kind="mask", tiles="n",
+         "the walk takes cdiv(N, BLOCK_N) tiles", "tail", kind="mask", tiles="n", padded=True,
          each=((False,), (True,)))
 def _(p, even):
     m = p.model
@@ -348,7 +368,8 @@ def _(m):
 
 
 @mistake("keys-counted-by-queries", "the walk has as many keys as there are queries",
-         "the keys end at NK, not at NQ", "tail", kind="mask", stages=(1,))
-def _(p):
+         "the keys end at NK, not at NQ", "tail", kind="mask", stages=(1,), tiles="n",
+         each=((False,), (True,)))
+def _(p, whole_tiles):
     only(p, p.model.N < p.model.NK)
-    p.keep = p.keep & (p.j < p.model.N)
+    p.keep = p.keep & (p.j < (round_up(p.model.N, p.model.BN) if whole_tiles else p.model.N))

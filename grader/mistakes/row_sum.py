@@ -5,7 +5,8 @@ import math
 import torch
 
 from grader.hypotheses import LN2, LOG2E, mistake
-from grader.model import INF, NotHere
+from grader.model import CHOPPED, to_16_bits
+from grader.walks import INF, NotHere
 
 
 # ----------------------------------------------------------------------- lse
@@ -79,7 +80,7 @@ def _(m):
 
 
 @lse("lse-in-16-bits", "lse is rounded to 16 bits on its way", "lse in float32",
-     each=((torch.float16,), (torch.bfloat16,)))
+     each=((torch.float16,), (torch.bfloat16,)), rounds=True)
 def _(m, dtype):
     m.lse_of = lambda top, total: (top + torch.log(total)).to(dtype).double()
 
@@ -109,9 +110,10 @@ def _(m):
     m.factor = 1.0 / m.N
 
 
-@row_sum("divided-by-tiles", "the sum is divided by the number of tiles", slot="finish", tiles="n")
-def _(m):
-    m.factor = m.BN / m.N if m.N > m.BN else 1.0
+@row_sum("divided-by-tiles", "the sum is divided by the number of tiles", slot="finish", tiles="n",
+         each=((True,), (False,)))
+def _(m, whole):
+    m.factor = 1.0 / -(-m.N // m.BN) if whole else min(m.BN / m.N, 1.0)
 
 
 @row_sum("divided-by-weights", "the sum is divided by the sum of the weights", slot="finish")
@@ -188,7 +190,7 @@ def _(m):
 
 
 @row_sum("masked-lanes-not-zero", "lanes past N read 1, not 0", "masked lanes leave the sum alone: "
-         "other=0", "tail", slot="finish", tiles="n")
+         "other=0", "tail", slot="finish", tiles="n", padded=True)
 def _(m):
     m.extra = float(-m.N % m.BN)
 
@@ -225,13 +227,18 @@ def _(m, dtype):
     dtype = dtype or m.case.dtype
     if dtype == torch.float32:
         raise NotHere
+    m.x, m.w = m.x.to(dtype).double(), m.w.to(dtype).double()
     m.round_product = lambda x: x.to(dtype).double()
 
 
 @row_sum("acc-in-16-bits", "acc is kept in 16 bits", "acc in float32, rounded once at the store",
-         slot="rounding", tiles="n", each=((torch.float16,), (torch.bfloat16,)))
+         slot="rounding", tiles="n",
+         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
-    m.round_acc = lambda x: x.to(dtype).double()
+    dtype = dtype or m.case.dtype
+    if dtype == torch.float32:
+        raise NotHere
+    m.round_acc = lambda x: to_16_bits(x, dtype)
 
 
 @row_sum("wrong-strides", "{0} is read with other strides than its own: {1}",

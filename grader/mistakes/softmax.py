@@ -5,7 +5,8 @@ import math
 import torch
 
 from grader.hypotheses import LN2, LOG2E, WINDOWED, mistake, only
-from grader.model import INF, Model, NotHere
+from grader.model import CHOPPED, Model, to_16_bits
+from grader.walks import INF, NotHere
 
 
 # -------------------------------------------------------------------- softmax
@@ -103,7 +104,7 @@ def _alpha(m: Model, change, where=None) -> None:
 
 @mistake("max-not-running", "the maximum is that of the tile, not the largest so far",
          "m_new = max(m_old, rowmax(S_tile))", "overflow", slot="online", tiles="mn",
-         each=(("tile", None), ("tile", "none"), ("carry", None)))
+         each=(("tile", None), ("tile", "none")))
 def _(m, kind, alpha):
     m.online["max"] = kind
     if alpha:
@@ -117,9 +118,12 @@ def _(m):
 
 
 @mistake("max-over-the-block", "one maximum serves all rows of the tile",
-         "m is one number a row", "overflow", slot="online", tiles="mn", whole="rows")
-def _(m):
-    m.online["max"] = "block"
+         "m is one number a row", "overflow", slot="online", tiles="mn", whole="all",
+         each=(("block",), ("blocks",)))
+def _(m, kind):
+    if kind == "blocks" and m.case.stage > 1:  # of all heads: where one line computes them all
+        raise NotHere
+    m.online["max"] = kind
 
 
 @mistake("max-of-magnitudes", "the maximum is that of |S|", "m = max(S), which may be negative",
@@ -130,7 +134,7 @@ def _(m):
 
 @mistake("max-not-scaled", "the maximum of the raw scores is subtracted from the scaled ones",
          "both in the same units: scale them first", "overflow", slot="online", tiles="n",
-         each=(("unscaled",), ("unscaled2",)))
+         each=(("unscaled",), ("unscaled2",), ("unscaled2, q doubled",)))
 def _(m, kind):
     m.online["max"] = kind
 
@@ -191,6 +195,8 @@ def _(m):
     def finish(acc, total, top):
         x = m.got
         good = torch.isfinite(x)
+        if not bool(good.any()):
+            raise NotHere
         extra = float(((acc - x * total) * x)[good].sum() / x.square()[good].sum())
         m.found["extra"] = extra
         return acc / (total + extra)
@@ -245,32 +251,42 @@ def _(m, below):
 # ------------------------------------------------------------------- rounding
 @mistake("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
          "store", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,)))
+         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
-    m.online["round_acc"] = dtype
+    m.online["round_acc"] = _or_own(m, dtype)
 
 
 @mistake("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", slot="online",
-         tiles="n", each=((torch.float16,), (torch.bfloat16,)))
-def _(m, dtype):
-    m.online["round_l"] = dtype
+         tiles="n", rounds=True,
+         each=tuple((dtype, lanes) for dtype in (torch.float16, torch.bfloat16, CHOPPED, None)
+                    for lanes in (1, 8)))
+def _(m, dtype, lanes):
+    m.online["round_l"] = _or_own(m, dtype)
+    m.online["lanes"] = lanes
+
+
+def _or_own(m, dtype):
+    """dtype, or that of the inputs."""
+    if dtype is None and m.case.dtype == torch.float32:
+        raise NotHere
+    return dtype or m.case.dtype
 
 
 @mistake("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
          "round P to the dtype of v, no further", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,), (256,)))
+         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (256,)), rounds=True)
 def _(m, dtype):
     if dtype == 256:
         m.online["round_p"] = lambda w: torch.round(w * 256) / 256
     elif m.case.dtype != torch.float32:
         raise NotHere
     else:
-        m.online["round_p"] = lambda w: w.to(dtype).double()
+        m.online["round_p"] = lambda w: to_16_bits(w, dtype)
 
 
 @mistake("scores-in-16-bits", "the scores are rounded to 16 bits before the softmax",
          "S in float32", "numbers", slot="scale",
-         each=((torch.float16, True), (torch.float16, False), (torch.bfloat16, False)))
+         each=((torch.float16, True), (torch.float16, False), (torch.bfloat16, False)), rounds=True)
 def _(m, dtype, raw):
     scores, unit = m.fwd.scores, m.scale if raw else 1.0
     m.fwd.scores = lambda: (scores() / unit).to(dtype).double() * unit

@@ -3,7 +3,7 @@
 import torch
 
 from grader.hypotheses import SINKS, WINDOWED, count_pairs, mistake, only
-from grader.model import INF, NotHere, Pass, round_up
+from grader.walks import INF, NotHere, Pass, round_up
 
 
 # ------------------------------------------------------------------- windows
@@ -155,14 +155,15 @@ def _(p):
 
 @mistake("interior-too-early", "tiles that the window leaves halfway are walked without a mask",
          "inner = cdiv(max(start_m + BLOCK_M - W, 0), BLOCK_N) * BLOCK_N", "window", kind="mask",
-         stages=WINDOWED, tiles="mn", each=(("one",), ("down",), ("first row",)))
+         stages=WINDOWED, tiles="mn", each=(("one",), ("down",), ("first row",), ("before it",)))
 def _(p, how):
     _windowed(p)
     m = p.model
     last = p.tile_start + m.BM - m.window
     inner = {"one": round_up((last - 1).clamp(min=0), m.BN),
              "down": last.clamp(min=0) // m.BN * m.BN,
-             "first row": round_up((p.tile_start - m.window + 1).clamp(min=0), m.BN)}[how]
+             "first row": round_up((p.tile_start - m.window + 1).clamp(min=0), m.BN),
+             "before it": round_up((p.tile_start - m.window).clamp(min=0), m.BN)}[how]
     inner = torch.minimum(torch.maximum(inner, p.first), p.diag)
     p.keep = p.keep | ((p.j >= inner) & (p.j < p.diag))
 

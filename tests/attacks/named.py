@@ -1,8 +1,13 @@
-"""python -m tests.attacks.named [--stage N] [--kind K] [--only TEXT] [--every N] [--json FILE]
+"""python -m tests.attacks.named [--stage N] [--kind K] [--only TEXT] [--every N] [--results FILE]
 
 Runs mutants up to the first wrong case and compares the diagnosis with the planted mistake, which
 names.toml lists.  Prints a line a mutant and a table by stage: named rightly, named wrongly, not
 named, the seconds from the wrong answer to its name.
+
+--results FILE appends a line of JSON a mutant; those that it holds already are not run again, so a
+run that was interrupted goes on where it was, and several processes share the work with --shard
+1/2 and 2/2, each with a file of its own.  --again none runs again what was not named, --again
+wrongly what was named wrongly; the newer line counts.  --table FILE ... only prints the table.
 """
 
 import argparse
@@ -22,8 +27,9 @@ from grader.stages import STAGES
 from tests.attacks.catalogue import HERE, Attack, _mutant, attacks, mutants
 
 KINDS = ("mutants", "pairs", "students", "honest")
+VERDICTS = ("rightly", "wrongly", "none", "both", "one")
 SEED = 0
-attack_cpu: dict[str, float] = {}  # seconds of the grader's own work
+PASSED = "passed every case"
 
 
 def main() -> int:
@@ -32,31 +38,54 @@ def main() -> int:
     parser.add_argument("--stage", type=int, action="append")
     parser.add_argument("--only", default="", help="mutants with this text in their name")
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--shard", default="1/1", help="I/N: every Nth of them, from the Ith on")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines to go on with")
+    parser.add_argument("--again", action="append", default=[], choices=VERDICTS)
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files")
     arguments = parser.parse_args()
+    if arguments.table:
+        table([row for path in arguments.table for row in read(path)])
+        return 0
     torch.set_num_threads(1)
     expected = tomllib.loads((HERE / "names.toml").read_text("utf-8"))
+    known = {row["mutant"]: row for row in read(arguments.results)} if arguments.results else {}
+    number, count = (int(part) for part in arguments.shard.split("/"))
     chosen = [one for one in entries(arguments.kind)
               if (not arguments.stage or one.stage in arguments.stage)
               and arguments.only in one.name and one.device in ("any", "cpu")
-              and (arguments.kind == "honest" or one.outcomes != ("pass",))][::arguments.every]
+              and (arguments.kind == "honest" or one.outcomes != ("pass",))]
     rows = []
-    for attack in chosen:
-        got, seconds, said = diagnose(attack)
-        want = names_of(attack, expected, arguments.kind)
-        verdict = compare(got, want)
-        if arguments.kind == "pairs" and verdict == "rightly":
-            verdict = "both" if len(got) == 2 else "one"
-        rows.append({"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
-                     "verdict": verdict, "seconds": round(seconds, 2),
-                     "own_seconds": round(attack_cpu.get(attack.name, 0.0), 2), "said": said})
-        print(f"{attack.name:<44} {verdict:<9} {' + '.join(got) or '-':<34} {seconds:4.1f} "
-              f"{attack_cpu.get(attack.name, 0.0):4.1f}  "
-              f"{'' if verdict == 'rightly' else '/'.join(want)}", flush=True)
+    for attack in chosen[::arguments.every][number - 1::count]:
+        row = known.get(attack.name)
+        if row is None or row["verdict"] in arguments.again:
+            row = result(attack, names_of(attack, expected, arguments.kind), arguments.kind)
+            print(f"{attack.name:<44} {row['verdict']:<9} {' + '.join(row['got']) or '-':<34} "
+                  f"{row['seconds']:4.1f} {row['own_seconds']:4.1f}  "
+                  f"{'' if row['verdict'] == 'rightly' else '/'.join(row['want'])}", flush=True)
+            if arguments.results:
+                with arguments.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+        rows.append(row)
     table(rows)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     return 0
+
+
+def result(attack: Attack, want: list[str], kind: str) -> dict:
+    """Diagnose one mutant.  -> what a line of results says."""
+    got, seconds, own, said = diagnose(attack)
+    verdict = compare(got, want)
+    if kind == "pairs" and verdict == "rightly":
+        verdict = "both" if len(got) == 2 else "one"
+    return {"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
+            "verdict": verdict, "seconds": round(seconds, 2), "own_seconds": round(own, 2),
+            "said": said}
+
+
+def read(path: Path) -> list[dict]:
+    """The lines of a file of results, the newest of each mutant; none where there is no file."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines]
+    return list({row["mutant"]: row for row in rows}.values())
 
 
 def entries(kind: str) -> list[Attack]:
@@ -106,14 +135,18 @@ def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
 
 
 def compare(got: list[str], want: list[str]) -> str:
-    """rightly: every id given is one that is wanted; wrongly: one is not; none: no name at all."""
+    """rightly: every id given is one that is wanted; wrongly: one is not; none: no name at all.
+
+    a/b is one name, "a or else b", for two mistakes that give the same numbers.
+    """
     if not got:
         return "none"
-    return "rightly" if set(got) <= set(want) else "wrongly"
+    return "rightly" if all(set(one.split("/")) & set(want) for one in got) else "wrongly"
 
 
-def diagnose(attack: Attack) -> tuple[list[str], float, str]:
-    """-> ids of the names given, seconds the naming took, what was said instead of a name."""
+def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
+    """-> ids of the names given, seconds the naming took, those of the grader's own thread, and
+    what was said instead of a name."""
     stage = STAGES[attack.stage]
     confined = grade.confinement(Path("."), memory_gib=4.0)
     with Session(attack.source, stage.filename, device="cpu", timeout=60.0, interpret=True,
@@ -134,26 +167,26 @@ def diagnose(attack: Attack) -> tuple[list[str], float, str]:
             start, own = time.monotonic(), time.thread_time()
             if check.outcome == "wrong":
                 tutor.explain(check, session, built, reply, stage.steps, "cpu", tutor.Wish())
-            seconds = time.monotonic() - start
-            attack_cpu[attack.name] = time.thread_time() - own
+            seconds, own = time.monotonic() - start, time.thread_time() - own
             found = check.diagnosis or {"kind": "none", "id": check.outcome}
             if found["kind"] in ("named", "observed"):
-                ids = [found["id"]] + ([found["also"]["id"]] if "also" in found else [])
-                return ids, seconds, check.message
-            return [], seconds, f"{found['id']}: {check.message}"
-    return [], 0.0, "passed every case"
+                ids = [found["id"] + ("/" + found["or"]["id"] if "or" in found else "")]
+                ids += [found["also"]["id"]] if "also" in found else []
+                return ids, seconds, own, check.message
+            return [], seconds, own, f"{found['id']}: {check.message}"
+    return [], 0.0, 0.0, PASSED
 
 
-def _identified(check) -> tuple[list[str], float, str]:
+def _identified(check) -> tuple[list[str], float, float, str]:
     tutor.identify(check)
-    return [check.diagnosis["id"]] if check.diagnosis else [], 0.0, check.message
+    return [check.diagnosis["id"]] if check.diagnosis else [], 0.0, 0.0, check.message
 
 
 def table(rows: list[dict]) -> None:
     """Shares and times by stage.  What passes every case is wrong nowhere, and not counted."""
     print(f"\n{'stage':>5} {'mutants':>8} {'rightly':>8} {'wrongly':>8} {'none':>6} "
           f"{'share':>7} {'median s':>9} {'largest s':>10} {'own median':>11}")
-    counted = [row for row in rows if row["said"] != "passed every case"]
+    counted = [row for row in rows if row["said"] != PASSED]
     for stage in (*sorted({row["stage"] for row in counted}), "all"):
         some = [row for row in counted if stage in (row["stage"], "all")]
         count = {v: sum(row["verdict"] == v for row in some)

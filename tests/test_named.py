@@ -1,0 +1,58 @@
+"""The measurement of the naming: what counts as right, and that an interrupted run goes on."""
+
+import json
+
+from grader.diagnoses import page
+from tests.attacks import named
+from tests.attacks.catalogue import Attack
+
+ROW = {"mutant": "stage_3/no_scale", "stage": 3, "want": ["no-scale"], "got": [],
+       "verdict": "none", "seconds": 1.0, "own_seconds": 0.5, "said": "pattern"}
+
+
+def test_one_id_too_many_is_wrong_and_no_id_is_none():
+    assert named.compare([], ["a"]) == "none"
+    assert named.compare(["a"], ["a", "b"]) == "rightly"
+    assert named.compare(["a", "c"], ["a", "b"]) == "wrongly"
+    assert named.compare(["c/a"], ["a"]) == "rightly"  # c or else a
+    assert named.compare(["c/d"], ["a"]) == "wrongly"
+
+
+def test_the_newest_line_of_a_mutant_counts(tmp_path):
+    path = tmp_path / "results.jsonl"
+    assert named.read(path) == []
+    path.write_text("".join(json.dumps(row) + "\n" for row in (
+        ROW, {**ROW, "mutant": "stage_3/other"}, {**ROW, "verdict": "rightly"})))
+    assert {row["mutant"]: row["verdict"] for row in named.read(path)} == {
+        "stage_3/no_scale": "rightly", "stage_3/other": "none"}
+
+
+def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    chosen = [Attack("mutants", f"m{i}", 3, "", b"", ("wrong",)) for i in range(5)]
+    monkeypatch.setattr(named, "entries", lambda kind: chosen)
+    asked = []
+
+    def result(attack, want, kind):
+        asked.append(attack.id)
+        return {**ROW, "mutant": attack.name, "verdict": "none" if attack.id == "m3" else "rightly"}
+    monkeypatch.setattr(named, "result", result)
+
+    def run(*words):
+        asked.clear()
+        monkeypatch.setattr("sys.argv", ["named", *words, "--results", str(tmp_path / "r")])
+        assert named.main() == 0
+        return asked[:]
+    assert run("--shard", "2/2") == ["m1", "m3"]
+    assert run() == ["m0", "m2", "m4"]
+    assert run("--again", "none") == ["m3"]
+    assert "5        4        0      1     80%" in capsys.readouterr().out
+
+
+def test_every_id_that_is_wanted_stands_in_the_table():
+    expected = named.tomllib.loads((named.HERE / "names.toml").read_text("utf-8"))
+    text = page()
+    for table in expected.values():
+        for names in table.values():
+            for name in [names] if isinstance(names, str) else names:
+                bare = name.removeprefix("dq-").removeprefix("dkdv-").removeprefix("backward-")
+                assert f"`{name}`" in text or f"`{bare}`" in text, name
