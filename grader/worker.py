@@ -436,7 +436,8 @@ def _spread(storage: torch.Tensor, apart: int, entries: int) -> torch.Tensor:
     if not apart:
         return storage
     width = storage.numel() // entries
-    whole = torch.empty((entries - 1) * apart + width, dtype=storage.dtype, device=storage.device)
+    whole = _empty((entries - 1) * apart + width, dtype=storage.dtype,
+                   device=_real_device(storage))
     _plain_copy(whole.as_strided((entries, width), (apart, 1)), storage.view(entries, width))
     return whole
 

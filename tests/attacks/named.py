@@ -24,7 +24,7 @@ from grader.cases import build
 from grader.judge import from_error, judge
 from grader.sandbox import Session, SubmissionError
 from grader.stages import STAGES
-from tests.attacks.catalogue import HERE, Attack, _mutant, attacks, mutants
+from tests.attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
 
 KINDS = ("mutants", "pairs", "students", "honest")
 VERDICTS = ("rightly", "wrongly", "none", "both", "one")
@@ -90,15 +90,10 @@ def read(path: Path) -> list[dict]:
 
 def entries(kind: str) -> list[Attack]:
     """Mutants with one mistake, with two, a new student's, or what must not be diagnosed at all."""
-    if kind == "honest":
-        solved = [Attack("honest", f"problem_{n}", n, "the solved stage",
-                         (HERE.parent.parent / f"problem_{n}.py").read_bytes(), ("pass",))
-                  for n in STAGES]
-        return solved + attacks(("honest",))
-    if kind == "mutants":
-        return [one for stage in STAGES for one in mutants(stage)]
+    if kind in ("honest", "mutants"):
+        return attacks((kind,))
     rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
-    solved = {n: (HERE.parent.parent / f"problem_{n}.py").read_text("utf-8") for n in STAGES}
+    solved = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in STAGES}
     if kind == "pairs":
         return [_both(row["stage"], row["of"], solved[row["stage"]]) for row in rows]
     return [_mutant(row["stage"], row, solved[row["stage"]]) for row in rows]
