@@ -2,7 +2,8 @@
 
 The nursery is started once, by processes.py, as `python -I -B keeper.py FD
 MODULES`.  It imports what every worker needs, which takes seconds, and then forks a keeper for each
-request that comes in on FD.
+request that comes in on FD.  A folder is announced there before it is made: should the grader be
+killed before it asks for the keeper that would remove it, the nursery does.
 
 A keeper forks the worker, confines it, and is the ancestor to which every process falls whose own
 parent died: no child of the worker can leave the family.  It ends them all, and removes their
@@ -40,7 +41,8 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 def main() -> None:
     """The nursery.  A request is a length, then JSON, with three descriptors: the worker's
-    channel, the keeper's control socket, and where the worker prints."""
+    channel, the keeper's control socket, and where the worker prints.  Without descriptors it is
+    the path of a folder that a request will name."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         try:
@@ -48,25 +50,39 @@ def main() -> None:
         except ImportError:  # stage 1 needs no Triton, and what is missing shows in the worker
             pass
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
-    while True:
-        head, fds, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
-        if len(head) < LENGTH.size:
-            return
-        text = b""
-        while len(text) < LENGTH.unpack(head)[0]:
-            part = requests.recv(LENGTH.unpack(head)[0] - len(text))
-            if not part:  # the grader was killed in the middle of a request
-                return
-            text += part
+    announced = set()
+    while (request := receive(requests)) is not None:
+        words, fds = request
+        if not fds:
+            announced.add(words)
+            continue
         if os.fork() == 0:
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
-                keep(json.loads(text), *fds)
+                keep(words, *fds)
             finally:
                 os._exit(0)
+        announced.discard(words["folder"])
         for fd in fds:
             os.close(fd)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for folder in announced:
+        remove(folder)
+
+
+def receive(requests: socket.socket) -> tuple[dict | str, list[int]] | None:
+    """The next request and its descriptors; None when the grader is gone, perhaps in the middle."""
+    head, fds, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
+    if len(head) < LENGTH.size:
+        return None
+    text = b""
+    while len(text) < LENGTH.unpack(head)[0]:
+        part = requests.recv(LENGTH.unpack(head)[0] - len(text))
+        if not part:
+            return None
+        text += part
+    return json.loads(text), fds
 
 
 def keep(config: dict, channel: int, control_fd: int, output: int) -> None:

@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,8 +96,19 @@ class Nursery:
         cls._running.clear()
 
     def ask(self, config: dict, fds: list[int]) -> None:
-        text = json.dumps(config).encode()
-        with self._lock:
+        """For a keeper and its worker."""
+        self._send(config, fds)
+
+    def new_folder(self) -> Path:
+        """A folder for one worker, which does not outlive this process however it ends."""
+        folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
+        self._send(str(folder), [])
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def _send(self, words: dict | str, fds: list[int]) -> None:
+        text = json.dumps(words).encode()
+        with self._lock, suppress(OSError):  # it died; that shows when nothing answers
             socket.send_fds(self.requests, [LENGTH.pack(len(text))], fds)
             self.requests.sendall(text)
 
@@ -124,13 +137,9 @@ class Family:
         output, printed = os.pipe()
         self.stdout = open(output, "rb", buffering=0)
         os.set_blocking(output, False)
-        try:
-            nursery.ask(config, [channel, theirs.fileno(), printed])
-        except OSError:  # it died; that shows when nothing answers
-            pass
-        finally:
-            theirs.close()
-            os.close(printed)
+        nursery.ask(config, [channel, theirs.fileno(), printed])
+        theirs.close()
+        os.close(printed)
 
     def has_ended(self) -> bool:
         """Whether the worker is dead, or its keeper is."""

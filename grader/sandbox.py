@@ -17,7 +17,6 @@ import select
 import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,7 +33,7 @@ from grader.calls import (
     pack,
 )
 from grader.plan import Plan
-from grader.processes import Confinement, Family, package_folders
+from grader.processes import Confinement, Family, Nursery, package_folders
 from grader.text import MAX_TEXT, Tail, escape
 from grader.worker import LENGTH, raw_bytes
 
@@ -68,7 +67,7 @@ class Session:
         self.confined: tuple[str, ...] = ()  # what of it is in force, once started
         self.output = Tail()
         self.family = None
-        self.folder = Path(tempfile.mkdtemp(prefix="grader-")).resolve()
+        self.folder = Nursery.of(device).new_folder()
         self.socket, theirs = socket.socketpair()
         try:
             for part in ("work", "cache"):

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOLVED = (ROOT / "problem_2.py").read_text("utf-8")
 LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+SOON = 10  # seconds; a machine that runs other tests beside this one is slow
 OLD = '{"stages": []}\n'  # what an earlier run may have written
 
 # Marks how far it came, and leaves a child that nothing but its ancestry gives away.
@@ -132,8 +133,8 @@ def test_a_signal_at_any_moment_ends_all_of_it_and_leaves_a_whole_json(
     output = "\n".join(process.communicate(timeout=10))
     assert process.returncode in (1, 130, 143, -number, -signal.SIGINT), output
     assert "Traceback" not in output or isinstance(moment, float)
-    assert until(lambda: not family(grading), 5), family(grading)
-    assert until(lambda: list(grading.tmp.iterdir()) == [], 2)
+    assert until(lambda: not family(grading), SOON), family(grading)
+    assert until(lambda: list(grading.tmp.iterdir()) == [], SOON)
     stages = json.loads(grading.json.read_text())["stages"]
     assert [stage["stage"] for stage in stages][:1] == [1] * (moment == "the next stage")
     assert [path.name for path in grading.json.parent.iterdir()] == [grading.json.name]
@@ -146,8 +147,8 @@ def test_a_killed_grader_leaves_no_process_and_no_folder(grading, moment):
     wait_for(grading, moment)
     process.kill()
     process.wait()
-    assert until(lambda: not family(grading), 5), family(grading)
-    assert until(lambda: list(grading.tmp.iterdir()) == [], 2)
+    assert until(lambda: not family(grading), SOON), family(grading)
+    assert until(lambda: list(grading.tmp.iterdir()) == [], SOON)
     json.loads(grading.json.read_text())
 
 

@@ -1,10 +1,12 @@
 """What the keeper ends: processes that hide from their parent, and those over a limit."""
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -132,16 +134,34 @@ def double(x):
     assert time.monotonic() - start < 15
 
 
-def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
+@contextmanager
+def nursery_of_its_own():
+    """The process, and the grader's end of its requests."""
     ours, theirs = socket.socketpair()
     nursery = subprocess.Popen([sys.executable, "-I", "-B", keeper.__file__, str(theirs.fileno())],
                                pass_fds=[theirs.fileno()])
     theirs.close()
     try:
-        with open(os.devnull) as nothing:
-            socket.send_fds(ours, [keeper.LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
-        ours.close()
-        assert nursery.wait(20) == 0
+        yield nursery, ours
     finally:
+        ours.close()
         nursery.kill()
         nursery.wait()
+
+
+def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
+    with nursery_of_its_own() as (nursery, ours), open(os.devnull) as nothing:
+        socket.send_fds(ours, [keeper.LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
+        ours.close()
+        assert nursery.wait(20) == 0
+
+
+def test_a_folder_goes_with_a_grader_that_was_killed_before_it_asked_for_a_keeper(tmp_path):
+    folder = tmp_path / "grader-x"
+    (folder / "work").mkdir(parents=True)
+    words = json.dumps(str(folder)).encode()
+    with nursery_of_its_own() as (nursery, ours):
+        ours.sendall(keeper.LENGTH.pack(len(words)) + words)
+        ours.close()
+        assert nursery.wait(20) == 0
+    assert list(tmp_path.iterdir()) == []
