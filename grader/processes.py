@@ -21,8 +21,8 @@ GIB = 1 << 30
 END_SECONDS = 8.0  # the keeper takes 5 at most, and then removes the folder
 HERE = Path(__file__).parent
 # Loaded by the worker from here, whatever else of the grader is hidden from it.
-WORKER_FILES = ("worker.py", "recorder.py", "replay.py", "bounds.py", "explain.py",
-                "compile_only.py", "pretend_gpu.py")
+WORKER_FILES = ("worker.py", "recorder.py", "replay.py", "interpreter.py",
+                "explain.py", "compile_only.py", "pretend_gpu.py")
 AUTOMATIC_USER = "nobody"
 LENGTH = struct.Struct("!I")
 PASSED_ON = (

@@ -128,7 +128,9 @@ class Worker:
             self.synchronize = lambda: None
             _sibling("pretend_gpu").install(config["compile_for"] or 90)
         if not self.on_cuda and self.compiler is None:
-            _sibling("bounds").install(self._extents)
+            interpreter = _sibling("interpreter")
+            interpreter.hold_to(self._extents)
+            interpreter.spare_repetition()
         self.recorder.install(lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:
@@ -451,7 +453,7 @@ def _gathered(whole: torch.Tensor, layout: dict) -> torch.Tensor:
 
 
 def _apart(storage: torch.Tensor) -> torch.Tensor:
-    """A copy with nothing known near it: what bounds.py finds outside is outside of everything."""
+    """A copy with nothing known near it: what interpreter.py finds outside is outside of all."""
     margin = MARGIN_BYTES // storage.element_size()
     whole = torch.zeros(storage.numel() + 2 * margin, dtype=storage.dtype)
     return _plain_copy(whole[margin:margin + storage.numel()], storage)

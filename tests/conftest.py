@@ -8,6 +8,9 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    from grader.interpreter import spare_repetition
+
+    spare_repetition()  # as in the grader's workers: half the time
 
 
 def _version(name: str) -> tuple[int, ...]:

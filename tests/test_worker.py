@@ -32,7 +32,7 @@ def test_importing_the_worker_starts_nothing_and_needs_no_triton():
     assert done.stdout == "False False\n"
 
 
-@pytest.mark.parametrize("module", ["worker", "recorder", "replay", "bounds", "explain",
+@pytest.mark.parametrize("module", ["worker", "recorder", "replay", "interpreter", "explain",
                                     "compile_only", "pretend_gpu"])
 def test_what_runs_beside_a_submission_imports_nothing_of_the_judge(module):
     path = worker.Path(worker.__file__).with_name(f"{module}.py")
