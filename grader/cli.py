@@ -26,10 +26,10 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     problem = _usage_problem(arguments)
     if problem:
         return _refuse(problem)
-    if arguments.device == "cpu" or not Path("/dev/nvidiactl").exists():
-        from grader.processes import Nursery
+    from grader.processes import Nursery
 
-        Nursery.of("cpu")  # it imports torch while this process does
+    on_cpu = arguments.device == "cpu" or not Path("/dev/nvidiactl").exists()
+    Nursery.of("cpu" if on_cpu else "cuda")  # it imports torch while this process does
     # Interrupted in the middle of its import, torch aborts the process: the signal can wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
