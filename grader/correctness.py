@@ -55,6 +55,13 @@ class Verdict:
         # Positive, so that a NaN anywhere ends in False.
         return self.nan == 0 and self.fro <= self.fro_limit and self.row <= self.row_limit
 
+    @property
+    def times(self) -> float:
+        """The larger error as a multiple of its limit; inf if a number is not finite."""
+        if self.nan:
+            return float("inf")
+        return max(self.fro / self.fro_limit, self.row / self.row_limit)
+
     def as_dict(self) -> dict[str, float]:
         return {"fro": self.fro, "fro_limit": self.fro_limit,
                 "row": self.row, "row_limit": self.row_limit}

@@ -236,8 +236,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def _times(verdict: Verdict) -> str:
-    times = max(verdict.fro / verdict.fro_limit, verdict.row / verdict.row_limit)
-    return f"{times:.2g} times" if times < 10 else f"{times:.0f} times"
+    return f"{verdict.times:.2g} times" if verdict.times < 10 else f"{verdict.times:.0f} times"
 
 
 def _percent(error: float) -> str:

@@ -64,6 +64,16 @@ def test_an_entry_without_an_outcome_is_an_error():
             from_file(HERE / path)
 
 
+@pytest.mark.parametrize("text", ["3/2", "0/2", "2", "1/x"])
+def test_a_share_that_is_none_is_refused(text, capsys, monkeypatch):
+    from tests.attacks import __main__ as catalogue
+
+    monkeypatch.setattr("sys.argv", ["tests.attacks", "--share", text])
+    with pytest.raises(SystemExit):
+        catalogue.main()
+    assert f"want I/N with 1 <= I <= N, e.g. 2/4; got {text}" in capsys.readouterr().err
+
+
 def test_a_catalogue_that_was_cut_short_goes_on_and_its_margins_are_read(tmp_path, capsys,
                                                                          monkeypatch):
     from tests.attacks import __main__ as catalogue
@@ -75,7 +85,10 @@ def test_a_catalogue_that_was_cut_short_goes_on_and_its_margins_are_read(tmp_pat
     monkeypatch.setattr("sys.argv", [*words, "--limit", "0"])
     assert catalogue.main() == 0 and not file.exists()
     assert "0 of 1 runs on cpu" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr("sys.argv", [*words, "--share", "2/2"])
+    assert catalogue.main() == 0
+    assert "0 of 0 runs on cpu" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*words, "--share", "1/2"])
     assert catalogue.main() == 0
     assert "1 of 1 runs on cpu" in capsys.readouterr().out
     row = json.loads(file.read_text())

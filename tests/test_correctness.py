@@ -49,7 +49,7 @@ def _share(number, built, answer, switches) -> float:
         verdict = answer.judge(name, x)
         if verdict.nan:
             return float("inf")
-        share = max(verdict.fro / verdict.fro_limit, verdict.row / verdict.row_limit)
+        share = verdict.times
         assert verdict.accepted == (share <= 1)
         worst = max(worst, share)
     return worst

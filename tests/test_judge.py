@@ -172,11 +172,13 @@ def test_a_call_that_launches_nothing_when_repeated_kept_its_answer():
 
 
 # ------------------------------------------------- carried out again, on other numbers
-def repeated(wrong=()):
+def repeated(off_by=0.0):
+    """off_by: the error of what came out, as a multiple of the limit of all numbers together."""
     built, reply = answered(PLAIN)
     other = cases.other_numbers(PLAIN, 0)
-    got = {"o": correctness.answer(other, "cpu").tiled["o"]}
-    got |= {name: got[name] * 1.04 for name in wrong}
+    exact = correctness.answer(other, "cpu")
+    limit = exact.judge("o", exact.tiled["o"]).fro_limit
+    got = {"o": exact.tiled["o"] if not off_by else exact.truth["o"] * (1 + off_by * limit)}
     return judge.judge_repeated(verdict(built, reply), other, got, "cpu")
 
 
@@ -185,8 +187,15 @@ def test_a_plan_that_is_right_on_other_numbers_changes_nothing():
 
 
 def test_a_plan_that_is_wrong_on_other_numbers_was_not_how_it_was_made():
-    check = repeated(wrong=("o",))
+    check = repeated(off_by=20.0)
     assert check.outcome == "rejected" and "not by the kernels" in check.lines[0]
+
+
+def test_a_plan_barely_right_on_its_own_numbers_and_not_on_others_is_wrong():
+    check = repeated(off_by=2.0)
+    assert check.outcome == "wrong" and "Barely right" in check.lines[0]
+    assert "2 times what a right kernel may make" in check.lines[0]
+    assert repeated(off_by=0.9).outcome == "pass"
 
 
 @pytest.mark.parametrize("said, outcome", [("wrong", "rejected"), ("crashed", "crashed"),

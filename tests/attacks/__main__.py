@@ -36,6 +36,8 @@ def main() -> int:
                         help="add a line of JSON a run there; runs that are there are not repeated")
     parser.add_argument("--limit", type=float, default=float("inf"),
                         help="start nothing new after so many seconds; in random order")
+    parser.add_argument("--share", type=share, default=(0, 1), metavar="I/N",
+                        help="only the I-th of N shares of the runs, for several GPUs or machines")
     arguments = parser.parse_args()
     chosen = [attack for attack in attacks(arguments.kind or KINDS)
               if attack.device in (arguments.device, "any")[:1 if arguments.needs_gpu else 2]
@@ -44,12 +46,14 @@ def main() -> int:
     chosen = [attack for kind in KINDS
               for attack in [one for one in chosen if one.kind == kind][::arguments.every]]
     done = read(arguments.results, arguments.device)
+    which, shares = arguments.share
     jobs = [(attack, arguments.device, seed, arguments.whole)
             for attack in chosen
             for seed in range(arguments.seeds if attack.kind == "honest" else 1)
             if (attack.kind, attack.name, seed) not in done]
     if arguments.limit < float("inf"):
         random.Random(0).shuffle(jobs)
+    jobs = jobs[which::shares]
     bad, ran, counts, start = 0, 0, {}, time.monotonic()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
@@ -74,6 +78,14 @@ def main() -> int:
     print(f"{ran} of {len(jobs)} runs on {arguments.device}, {time.monotonic() - start:.0f} s"
           + (f"; {len(done)} before" if done else ""))
     return 1 if bad else 0
+
+
+def share(text: str) -> tuple[int, int]:
+    """ "2/4" -> (1, 4): from which run on, and how many further each."""
+    which, slash, shares = text.partition("/")
+    if not (slash and which.isdecimal() and shares.isdecimal() and 1 <= int(which) <= int(shares)):
+        raise argparse.ArgumentTypeError(f"want I/N with 1 <= I <= N, e.g. 2/4; got {text}")
+    return int(which) - 1, int(shares)
 
 
 def read(file: Path | None, device: str) -> dict[tuple, dict]:
