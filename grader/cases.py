@@ -34,6 +34,7 @@ FAMILIES = {
     "falling": "falling",  # the same from last key to first: a factor that should shrink explodes
     "heavy": "one heavy key",  # all others together matter, each alone is lost in 16 bits
     "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
+    "creeping": "creeping max",  # kills a rescale that is left out while the maximum rises little
     "hot": "hot",  # large logits
     "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
     "real": "real model",
@@ -318,6 +319,16 @@ def _cancel(case, q, k, v):
     return {"q": q / 4, "k": k, "v": v}
 
 
+def _creeping(case, q, k, v):
+    """Each key weighs a little more than the one before, 128 of 8192 0.4 %; values near +20, then
+    -20, so that sums pass what float16 holds and come back."""
+    q, k = torch.zeros_like(q), torch.zeros_like(k)
+    q[..., 0] = 1.0
+    k[..., 0] = torch.linspace(0.0, 0.25, case.n_keys) / _scale(case)
+    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 20.0, -20.0)[:, None]
+    return {"q": q, "k": k, "v": v}
+
+
 def _hot(case, q, k, v):
     return {"q": 4 * q, "k": k, "v": v}
 
@@ -362,8 +373,8 @@ def _real_activations() -> dict[str, torch.Tensor]:
 
 
 _MAKERS = {"shift": _shift, "deep": _deep, "rising": _rising, "steep": _steep, "falling": _falling,
-           "heavy": _heavy, "cancel": _cancel, "hot": _hot, "needles": _needles, "real": _real,
-           "signs": _signs, "levels": _levels}
+           "heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "hot": _hot,
+           "needles": _needles, "real": _real, "signs": _signs, "levels": _levels}
 
 
 def _dout(case: Case, gen: torch.Generator) -> TensorInput:

@@ -2,16 +2,20 @@
 
 A student runs the same stage many times, and compiling for its many cases takes seconds.  The
 folder's name is the hash of the file: a submission only ever finds what the very same bytes
-compiled before, never what another file left.
+compiled before, never what another file left.  What a grading uses stays until its process ends,
+however many others run beside it: it holds a lock on the folder.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 KEPT = 64  # files remembered; one takes a few MiB
 CLEAN_KEPT = 4096  # compiled variants remembered for clean workers; one takes some 100 KiB
+_held: dict[Path, int] = {}  # the open folders that this process holds a lock on
 
 
 def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | None:
@@ -26,13 +30,10 @@ def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | Non
 def clean_folder(user: tuple[int, int] | None = None) -> Path | None:
     """The folder for what clean workers compile, whichever file it came from: no submission can
     write there, where the kernel confines it."""
-    folder = _folder("clean", user)
-    if folder is not None:
-        _forget(folder, CLEAN_KEPT)
-    return folder
+    return _folder("clean", user, CLEAN_KEPT)
 
 
-def _folder(name: str, user: tuple[int, int] | None) -> Path | None:
+def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = None) -> Path | None:
     try:
         base = _base() if user is None else _shared_base()
         folder = base / name
@@ -40,20 +41,46 @@ def _folder(name: str, user: tuple[int, int] | None) -> Path | None:
         if user is not None:
             os.chown(folder, *user)
         os.utime(folder)  # used now: the last to be forgotten
+        if _hold(folder) and kept_in_it is not None:
+            _forget(folder, kept_in_it)
         _forget(base, KEPT)
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return None
     return folder if os.access(folder, os.W_OK) else None
 
 
+def _hold(folder: Path) -> bool:
+    """Have it stay while this process lives.  -> whether nobody held it before.
+
+    Never waits: the file that is graded might hold it for good.
+    """
+    if folder in _held:
+        return False
+    _held[folder] = opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alone = True
+    except OSError:
+        alone = False
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return alone
+
+
 def _forget(base: Path, kept: int) -> None:
-    """Remove the folders in base that were not written to for longest."""
+    """Remove the folders in base that were not written to for longest and that nobody holds."""
     try:
         folders = sorted(base.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:  # another grading removes them too
         return
     for old in folders[kept:]:
-        shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):
+            opened = os.open(old, os.O_RDONLY)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(old, ignore_errors=True)
+            finally:
+                os.close(opened)
 
 
 def _base() -> Path:

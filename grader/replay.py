@@ -32,8 +32,15 @@ OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion",
 PLAIN_HELPERS = {"cdiv", "next_power_of_2"}  # of the package triton itself
 
 
+GUARD = 512  # bytes of 255 around what a kernel gets: NaN to read, and a store there shows
+
+
 class Unrepeatable(Exception):
     """Why a plan cannot be carried out, in words for the student."""
+
+
+class Overrun(Exception):
+    """A kernel stored where no tensor is."""
 
 
 class Replay:
@@ -51,6 +58,8 @@ class Replay:
         self.folder, self.interpreted = Path(folder), interpreted
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.last_use = _last_uses(plan)
+        self.guarded = set(storages_in([step for step in plan["steps"] if step[0] != "op"]))
+        self.guards: list[tuple[torch.Tensor, str]] = []  # with its guards, and what it is called
         self.functions: dict[int, object] = {}
         self.inputs = {}
         for number, about in enumerate(plan["storages"]):
@@ -60,7 +69,11 @@ class Replay:
         self._keep()
 
     def run(self) -> list[torch.Tensor]:
-        """Take every step.  -> the outputs and the gradients."""
+        """Take every step.  -> the outputs and the gradients.
+
+        Raises:
+            Unrepeatable, Overrun: as they say.
+        """
         if self.plan["functions"] and not self.interpreted:
             import triton
 
@@ -72,6 +85,7 @@ class Replay:
                 self._launch(*step[1:])
             for number in self.last_use.get(at, ()):
                 self.storages.pop(number, None)
+        self.look_at_guards()
         return [self.decode(one) for one in self.plan["outputs"] + self.plan["gradients"]]
 
     def extents(self) -> list[tuple[int, int]]:
@@ -197,11 +211,15 @@ class Replay:
         if packet in self.uninitialised:
             self.poison(result)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        moved: dict[int, torch.UntypedStorage] = {}
         for tensor, said in itertools.zip_longest(made, results):
-            self._made(name, tensor, said)
+            self._made(name, tensor, said, moved)
 
-    def _made(self, name: str, tensor, said) -> None:
-        """Know a result by the number the plan gives it, once it is what the plan says."""
+    def _made(self, name: str, tensor, said, moved: dict[int, torch.UntypedStorage]) -> None:
+        """Know a result by the number the plan gives it, once it is what the plan says.
+
+        moved: address of a storage of this operation's -> the guarded one in its place.
+        """
         if tensor is None or not isinstance(said, dict) or "tensor" not in said:
             raise Unrepeatable(f"{name} gave another number of tensors")
         number, offset, shape, stride, dtype = said["tensor"]
@@ -212,9 +230,33 @@ class Replay:
                 and storage.nbytes() == size)
         if not same:
             raise Unrepeatable(f"{name} gave a tensor of another shape")
+        if number in self.guarded and number not in self.storages and size:
+            moved[storage.data_ptr()] = self._guard(storage, f"{dtype} tensor of shape {shape}")
+        storage = moved.get(storage.data_ptr(), storage)
         known = self.storages.setdefault(number, storage)
         if known.data_ptr() != storage.data_ptr():
             raise Unrepeatable(f"{name} gave memory that another tensor has")
+
+    def _guard(self, storage: torch.UntypedStorage, words: str) -> torch.UntypedStorage:
+        """A copy of it with guards on either side."""
+        plain = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        whole = plain.new_full((storage.nbytes() + 2 * GUARD,), 255)
+        whole[GUARD:-GUARD] = plain.set_(storage, 0, (storage.nbytes(),), (1,))
+        self.guards.append((whole, words))
+        return torch._C._construct_storage_from_data_pointer(
+            whole.data_ptr() + GUARD, whole.device, storage.nbytes())
+
+    def look_at_guards(self) -> None:
+        """Raise Overrun if a kernel stored beside a tensor."""
+        if not self.guards:
+            return
+        sides = [(whole[:GUARD], whole[-GUARD:]) for whole, _ in self.guards]
+        counts = torch.stack([(side != 255).sum() for both in sides for side in both]).tolist()
+        for (_, words), before, after in zip(self.guards, counts[::2], counts[1::2], strict=True):
+            if before or after:
+                where = "past the end" if after else "before the start"
+                raise Overrun(f"a kernel wrote {where} of a {words}: a lane outside of the tensor "
+                              "needs a mask")
 
     def _launch(self, number: int, grid, arguments, options) -> None:
         kernel = self._function(number)

@@ -261,6 +261,8 @@ class Worker:
             return {}, self._fetch(results)
         except module.Unrepeatable as error:
             raise Failure("wrong", str(error)) from None
+        except module.Overrun as error:
+            raise Failure("crashed", str(error)) from None
         finally:
             self.replaying = None
 

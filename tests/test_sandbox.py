@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.benchmark import _not_made
+from grader.benchmark import _not_made, _NotMade, _Timed
 from grader.cases import Case
 from grader.sandbox import STEP, OutputSpec, Session, SubmissionError, TensorInput
 from tests.sessions import (
@@ -247,6 +247,27 @@ def test_a_timed_call_that_was_not_made_left_no_answer():
     check = _not_made(Case(3, "standard", 64), caught.value)
     assert check.outcome == "rejected" and "left no answer: it was not made." in check.message
     assert _not_made(Case(3, "standard", 64), SubmissionError("timeout", "late")) is None
+
+
+def test_long_requests_are_asked_for_an_answer_not_the_last_short_one_alone():
+    with open_session("fewer_calls.py") as session:
+        session.load("double", None, ("x",))
+        timed = _Timed(session, reaching(40))
+        with pytest.raises(_NotMade, match="it was not made"):
+            for _ in range(9):  # measure() ends with a short request, which was carried out whole
+                timed(40)
+                session.time(timed.call, 1)
+
+
+def test_of_the_answers_of_long_requests_one_is_kept(answers):
+    call = reaching(12)
+    answers.load("right", None, ("x",))
+    timed = _Timed(answers, call)
+    assert timed(2) > 0 and timed.kept is None
+    assert timed(12) > 0
+    turn, got = timed.kept
+    x = call.inputs["x"].storage[STEP * turn:][:12].reshape(3, 4)
+    assert torch.equal(got["y"], 2 * x)
 
 
 def test_gradients_of_a_timed_call_are_kept_too(answers):
