@@ -32,6 +32,7 @@ OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion",
 PLAIN_HELPERS = {"cdiv", "next_power_of_2"}  # of the package triton itself
 
 
+ABSOLUTE = ("as_strided", "set_")  # operations whose offset is that in the storage
 GUARD = 512  # bytes of 255 around what a kernel gets: NaN to read, and a store there shows
 
 
@@ -58,8 +59,9 @@ class Replay:
         self.folder, self.interpreted = Path(folder), interpreted
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.last_use = _last_uses(plan)
-        self.guarded = set(storages_in([step for step in plan["steps"] if step[0] != "op"]))
-        self.guards: list[tuple[torch.Tensor, str]] = []  # with its guards, and what it is called
+        self.guarded = _to_be_guarded(plan)
+        self.shift: dict[int, int] = {}  # bytes before the tensors of a storage: GUARD where it is
+        self.guards: list[tuple[torch.Tensor, str]] = []  # guarded bytes, and what they are called
         self.functions: dict[int, object] = {}
         self.inputs = {}
         for number, about in enumerate(plan["storages"]):
@@ -91,8 +93,10 @@ class Replay:
     def extents(self) -> list[tuple[int, int]]:
         """First byte and end of every input, and of every storage there is now."""
         inputs = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in self.inputs.values()]
-        return inputs + [(s.data_ptr(), s.data_ptr() + s.nbytes())
-                         for number, s in self.storages.items() if number not in self.inputs]
+        made = [(s.data_ptr() + self.shift.get(number, 0),
+                 s.data_ptr() + s.nbytes() - self.shift.get(number, 0))
+                for number, s in self.storages.items() if number not in self.inputs]
+        return inputs + made
 
     def _keep(self) -> None:
         """Make the storages that are older than the call; addresses in them are put right."""
@@ -131,12 +135,13 @@ class Replay:
         if storage is None:
             raise Unrepeatable("it used memory that no step before had made")
         empty = torch.empty(0, dtype=getattr(torch, dtype), device=storage.device)
+        offset += self.shift.get(number, 0) // empty.element_size()
         return empty.set_(storage, offset, shape, stride)
 
     def _at(self, number: int, byte: int) -> int:
         if number not in self.storages:
             raise Unrepeatable("it used the address of a tensor that is gone")
-        return self.storages[number].data_ptr() + byte
+        return self.storages[number].data_ptr() + self.shift.get(number, 0) + byte
 
     def _tuple(self, what):
         return tuple(self.decode(item) for item in what)
@@ -211,40 +216,42 @@ class Replay:
         if packet in self.uninitialised:
             self.poison(result)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        moved: dict[int, torch.UntypedStorage] = {}
+        moved: set[int] = set()
         for tensor, said in itertools.zip_longest(made, results):
             self._made(name, tensor, said, moved)
 
-    def _made(self, name: str, tensor, said, moved: dict[int, torch.UntypedStorage]) -> None:
+    def _made(self, name: str, tensor, said, moved: set[int]) -> None:
         """Know a result by the number the plan gives it, once it is what the plan says.
 
-        moved: address of a storage of this operation's -> the guarded one in its place.
+        moved: addresses of this operation's results that a guarded copy stands for.
         """
         if tensor is None or not isinstance(said, dict) or "tensor" not in said:
             raise Unrepeatable(f"{name} gave another number of tensors")
         number, offset, shape, stride, dtype = said["tensor"]
         storage = tensor.untyped_storage()
+        if number in self.guarded and number not in self.storages and storage.nbytes():
+            moved.add(storage.data_ptr())
+            self._guard(number, storage, f"{dtype} tensor of shape {shape}")
+        shift = 0 if storage.data_ptr() in moved else self.shift.get(number, 0)
         size = self.plan["storages"][number]["bytes"]
         same = (list(tensor.shape) == shape and tensor.dtype is getattr(torch, dtype)
-                and list(tensor.stride()) == stride and tensor.storage_offset() == offset
-                and storage.nbytes() == size)
+                and list(tensor.stride()) == stride
+                and tensor.storage_offset() * tensor.element_size() ==
+                offset * tensor.element_size() + shift
+                and storage.nbytes() == size + 2 * shift)
         if not same:
             raise Unrepeatable(f"{name} gave a tensor of another shape")
-        if number in self.guarded and number not in self.storages and size:
-            moved[storage.data_ptr()] = self._guard(storage, f"{dtype} tensor of shape {shape}")
-        storage = moved.get(storage.data_ptr(), storage)
         known = self.storages.setdefault(number, storage)
-        if known.data_ptr() != storage.data_ptr():
+        if known.data_ptr() != storage.data_ptr() and storage.data_ptr() not in moved:
             raise Unrepeatable(f"{name} gave memory that another tensor has")
 
-    def _guard(self, storage: torch.UntypedStorage, words: str) -> torch.UntypedStorage:
-        """A copy of it with guards on either side."""
+    def _guard(self, number: int, storage: torch.UntypedStorage, words: str) -> None:
+        """Let a copy of it with guards on either side stand for this storage."""
         plain = torch.empty(0, dtype=torch.uint8, device=storage.device)
         whole = plain.new_full((storage.nbytes() + 2 * GUARD,), 255)
         whole[GUARD:-GUARD] = plain.set_(storage, 0, (storage.nbytes(),), (1,))
+        self.storages[number], self.shift[number] = whole.untyped_storage(), GUARD
         self.guards.append((whole, words))
-        return torch._C._construct_storage_from_data_pointer(
-            whole.data_ptr() + GUARD, whole.device, storage.nbytes())
 
     def look_at_guards(self) -> None:
         """Raise Overrun if a kernel stored beside a tensor."""
@@ -334,6 +341,14 @@ def _decorated(plain, kind: str, options: dict):
 
 def _builtins() -> dict:
     return {name: getattr(builtins, name) for name in BUILTINS}
+
+
+def _to_be_guarded(plan: dict) -> set[int]:
+    """The storages that kernels get.  None where operations count from a storage's first byte."""
+    if any(step[0] == "op" and step[1].removeprefix("aten::").startswith(ABSOLUTE)
+           for step in plan["steps"]):
+        return set()
+    return set(storages_in([step for step in plan["steps"] if step[0] != "op"]))
 
 
 def _last_uses(plan: dict) -> dict[int, list[int]]:
