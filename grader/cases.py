@@ -186,7 +186,7 @@ def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
         return MIXED[name]
     if case.layout == "far":
         return "far" if name in APART else "dense"
-    return case.layout if tensor.dim() > 1 else "dense"
+    return case.layout if tensor.dim() > 1 or case.layout == "guarded" else "dense"
 
 
 def doubled(case: Case) -> Case:

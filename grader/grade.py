@@ -228,26 +228,38 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case,
                 # Without a name the verdict and the place that judge() found still stand.
                 tutor.explain(check, session, built, reply, stage.steps, options.device, wish)
     except SubmissionError as error:
-        check, fatal = from_error(case, error, stage.filename), error.fatal
-        if options.device == "cuda" and (held := _held_by_others(error)):
-            check.outcome, check.lines = "grader_fault", (held,)
+        check = _absolved(from_error(case, error, stage.filename), error, options.device)
+        fatal = error.fatal
         tutor.identify(check)
     check.seconds = time.monotonic() - start
     return check, fatal, replies
 
 
+def _absolved(check: Check, error: SubmissionError, device: str) -> Check:
+    """check, or a fault of nobody here if other processes hold the GPU's memory."""
+    if device == "cuda" and (held := _held_by_others(error)):
+        check.outcome, check.lines = "grader_fault", (held,)
+    return check
+
+
 def _held_by_others(error: SubmissionError) -> str:
     """A sentence, if a worker ran out of GPU memory that other processes hold most of."""
-    own = re.search(r"this process has ([\d.]+) ([GM])iB memory in use", error.detail)
+    own = _gib(r"this process has ([\d.]+) ([GMK])iB memory in use", error.detail)
     if "out of GPU memory" not in str(error) or own is None:
         return ""
     free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
-    own = float(own[1]) / (1 if own[2] == "G" else 1024)
+    then = _gib(r"of which ([\d.]+) ([GMK])iB is free", error.detail)
+    free = free if then is None else then  # others may have ended since
     others = total - free - own - torch.cuda.memory_reserved() / 2**30
     if others < total / 2:
         return ""
     return (f"out of GPU memory, of which other processes hold {others:.0f} of {total:.0f} GiB: "
             "run it again when they have ended.")
+
+
+def _gib(pattern: str, text: str) -> float | None:
+    found = re.search(pattern, text)
+    return None if found is None else float(found[1]) / {"G": 1, "M": 2**10, "K": 2**20}[found[2]]
 
 
 _truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory
@@ -303,7 +315,7 @@ class Verdicts:
         try:
             got = self.cleans.replay(other.call, reply.plan)
         except SubmissionError as error:
-            return not_repeated(check, error)
+            return _absolved(not_repeated(check, error), error, self.options.device)
         with _truths:
             return judge_repeated(check, other, got, self.options.device, unwatched)
 

@@ -239,15 +239,35 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
     assert ("Not asked: offsets past 2^31" in capsys.readouterr().out) != asked
 
 
-@pytest.mark.parametrize("in_use, blamed", [("3.10 GiB", True), ("512.00 MiB", True),
-                                            ("60.00 GiB", False)])
-def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
-    error = SubmissionError(
+def out_of_memory(in_use: str) -> SubmissionError:
+    return SubmissionError(
         "crashed", "out of GPU memory: is something of size N x N kept?",
         detail="CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
-               f"79.6 GiB. Including non-PyTorch memory, this process has {in_use} memory in use.")
-    said = grade._held_by_others(error)
+               "79.60 GiB of which 812.00 MiB is free. Including non-PyTorch memory, this process "
+               f"has {in_use} memory in use.")
+
+
+@pytest.mark.parametrize("free_now", [1, 70])
+@pytest.mark.parametrize("in_use, blamed", [("3.10 GiB", True), ("512.00 MiB", True),
+                                            ("60.00 GiB", False)])
+def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, free_now,
+                                                              monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_now * 2**30, 80 * 2**30))
+    said = grade._held_by_others(out_of_memory(in_use))
     assert bool(said) == blamed
     assert not blamed or "other processes hold 7" in said
     assert not grade._held_by_others(SubmissionError("crashed", "another crash"))
+
+
+def test_nor_is_it_where_the_call_is_carried_out_again(graded, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    monkeypatch.setattr(grade, "_absolved", lambda check, error, device, absolved=grade._absolved:
+                        absolved(check, error, "cuda"))
+
+    def replay(self, call, plan):
+        raise out_of_memory("3.10 GiB")
+
+    monkeypatch.setattr(Clean, "replay", replay)
+    result = graded(Honest)
+    assert result.outcome == "grader_fault" and result.points == 0
+    assert "other processes hold 7" in result.checks[0].message

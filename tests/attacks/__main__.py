@@ -15,6 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+
+from grader.cases import FAR_GIB
 from tests.attacks.catalogue import KINDS, attacks
 from tests.attacks.run import run_job
 
@@ -28,7 +31,8 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--needs-gpu", action="store_true", help="only what makes sense on a GPU")
     parser.add_argument("--seeds", type=int, default=1, help="runs of every honest entry")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int,
+                        help="at a time; default: one a core, and what the GPU has memory for")
     parser.add_argument("--whole", action="store_true",
                         help="destructive entries through the command line, beside another stage")
     parser.add_argument("--failures", action="store_true", help="print only what went wrong")
@@ -54,11 +58,12 @@ def main() -> int:
     if arguments.limit < float("inf"):
         random.Random(0).shuffle(jobs)
     jobs = jobs[which::shares]
+    width = arguments.jobs or _at_a_time(arguments.device)
     bad, ran, counts, start = 0, 0, {}, time.monotonic()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with concurrent.futures.ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(width, mp_context=context) as pool:
         print(f"{'attack':<52} {'must get':<16} {'got':<12} {'s':>5}")
-        for attack, seed, outcome in _finished(pool, jobs, arguments.jobs, start + arguments.limit):
+        for attack, seed, outcome in _finished(pool, jobs, width, start + arguments.limit):
             ran += 1
             passed, total = counts.get(attack.kind, (0, 0))
             counts[attack.kind] = passed + (not outcome.problem), total + 1
@@ -109,6 +114,13 @@ def row(attack, seed: int, outcome, device: str) -> dict:
             "device": device, "want": list(attack.outcomes), "got": outcome.got,
             "seconds": round(outcome.seconds, 2), "problem": outcome.problem,
             "said": outcome.said, "errors": errors}
+
+
+def _at_a_time(device: str) -> int:
+    cores = os.cpu_count() or 1
+    if device == "cpu":
+        return cores
+    return max(1, min(cores, int(torch.cuda.mem_get_info()[0] / 2**30 / FAR_GIB)))
 
 
 def _finished(pool, jobs: list, width: int, deadline: float):

@@ -129,7 +129,7 @@ def _outcome(attack, got, points, report, seconds, problem="", result=None) -> O
         problem = problem or f"the report does not say {attack.says!r}"
     elif attack.kind == "dishonest" and got == "rejected" and points:
         problem = problem or f"it earned {points:g} points"
-    return Outcome(attack, got, seconds, problem, said[0] if said else "", result)
+    return Outcome(attack, got, seconds, problem, " ".join(said[:4]), result)
 
 
 def _left_behind(mark: str, temporary: Path) -> str:
