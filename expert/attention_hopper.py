@@ -351,9 +351,8 @@ def _fwd_kernel(
 def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **steps):
     """Launch the kernel.  Checked q (B, HQ, N, D), k, v (B, HKV, N, D) -> o, lse (B, HQ, N)."""
     (B, HQ, N, D), HKV = q.shape, k.shape[1]
-    o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
-    lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
-    q, k, v = hopper.copyable(q), hopper.copyable(k), hopper.copyable(v)
+    o = q.new_empty(B, HQ, N, D)
+    lse = q.new_empty((B, HQ, N), dtype=torch.float32)
     tiles = -(-N // 128) * B * HQ
     steps = STEPS | steps if steps else STEPS
     programs = min(tiles, hopper.multiprocessors(q.device)) if steps["STAY"] else tiles
@@ -364,7 +363,7 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
         steps["TURNS"], steps["UNDER"], steps["COLUMNS"],
     )
     sink = sink_logits is not None and (sink_logits.dtype, sink_logits.data_ptr() % 16)
-    with torch.cuda.device(q.device):
+    with hopper.on(q.device):
         hopper.launch(
             (q.device, D, q.dtype, sink, constants), _fwd_kernel, (programs, 1, 1),
             *(hopper.describe(x, rows) for x, rows in ((q, 64), (k, 128), (v, 128), (o, 64))),

@@ -89,7 +89,7 @@ from expert.attention_hopper import attention_forward
 
 q, k = (torch.empty(1, heads, 300, 128, dtype=torch.bfloat16) for heads in (4, 2))
 o, lse = torch.empty_like(q), torch.empty(1, 4, 300)  # the same for both calls
-torch.empty = lambda *shape, **options: o if len(shape) == 4 else lse
+torch.Tensor.new_empty = lambda self, *shape, **options: o if len(shape) == 4 else lse
 attention_forward(q, k, k, window_size=100)
 attention_forward(q, k, k, window_size=100)
 first, second = (args[:5] + args[9:] for args in passed)  # between: Triton's own hooks
@@ -178,6 +178,18 @@ def test_what_the_copy_engine_cannot_step_through_is_copied():
     for view in (odd, x.mT.contiguous().mT, x[:1, :1, :1, :1].expand(x.shape)):
         copied = copyable(view)
         assert copied.is_contiguous() and copied.data_ptr() % 16 == 0 and torch.equal(copied, view)
+
+
+def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long_as_its_own():
+    from expert.hopper import describe
+
+    x = torch.randn(2, 3, 10, 64).half()
+    assert describe(x, 64) is describe(x, 64) and describe(x, 64) is not describe(x, 128)
+    assert describe(x.transpose(1, 2), 64).strides == [1920, 64, 640, 1]
+    odd = torch.empty(x.numel() + 1).half()[1:].view(x.shape).copy_(x)
+    found = describe(odd, 64)
+    assert torch.equal(found.base, x) and found.base.data_ptr() % 16 == 0
+    assert describe(odd.fill_(1.0), 64).base.eq(1).all()
 
 
 @pytest.mark.interpreter
