@@ -273,7 +273,7 @@ def _cases_9(device: str, bf16: bool) -> list[Case]:
         replace(r, N=200, HQ=1, D=64, dtype=half, window=127, sinks=0),
         replace(r, N=140, HQ=1, dtype=half, window=66, sinks=0),
         replace(r, N=260, HQ=1, dtype=half, window=17, sinks=70),
-        replace(r, N=160, HQ=1, D=64, dtype=half, window=159, sinks=0),
+        replace(r, N=160, HQ=1, D=64, dtype=half, window=159, sinks=0, family="needles"),
         replace(r, N=193, dtype=F32, window=60, sinks=3, family="steep"),
         replace(r, N=65, dtype=F16, window=33, sinks=5, family="deep"),
         replace(r, N=150, HQ=1, dtype=half, window=1000, sinks=0, family="cancel"),
