@@ -59,8 +59,8 @@ Q_EMPTY = gl.constexpr(5)  # a hardware barrier; those of the slots end at 13, t
 ALL = gl.constexpr(288)  # threads: the consumers and the producer
 
 # What each step brings (H200, D = 128, ms, off -> on, full; causal): programs stay .817 -> .778;
-# .448 -> .416.  P V under the softmax .788 -> .778; .424 -> .416.  Turns .788 -> .778; .414 -> .416.
-# 16 partial maxima of a row (1: none) .779 -> .778; .409 -> .416.
+# .448 -> .416.  P V under the softmax .788 -> .778; .424 -> .416.  Turns .788 -> .778; .414 ->
+# .416.  16 partial maxima of a row (1: none) .779 -> .778; .409 -> .416.
 STEPS = dict(STAY=True, UNDER=True, TURNS=True, COLUMNS=16)
 
 
