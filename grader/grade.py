@@ -6,7 +6,6 @@ One stage's end never stops the next, and a fault of the grader's own never cost
 import concurrent.futures
 import contextlib
 import importlib.util
-import re
 import threading
 import time
 import traceback
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from grader import benchmark, clean, kernel_cache, submission, tutor
+from grader import benchmark, clean, device_memory, kernel_cache, submission, tutor
 from grader.cases import FAR_GIB, Case, build, doubled, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.processes import Confinement, find_user
@@ -237,29 +236,9 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case,
 
 def _absolved(check: Check, error: SubmissionError, device: str) -> Check:
     """check, or a fault of nobody here if other processes hold the GPU's memory."""
-    if device == "cuda" and (held := _held_by_others(error)):
+    if device == "cuda" and (held := device_memory.held_by_others(error)):
         check.outcome, check.lines = "grader_fault", (held,)
     return check
-
-
-def _held_by_others(error: SubmissionError) -> str:
-    """A sentence, if a worker ran out of GPU memory that other processes hold most of."""
-    own = _gib(r"this process has ([\d.]+) ([GMK])iB memory in use", error.detail)
-    if "out of GPU memory" not in str(error) or own is None:
-        return ""
-    free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
-    then = _gib(r"of which ([\d.]+) ([GMK])iB is free", error.detail)
-    free = free if then is None else then  # others may have ended since
-    others = total - free - own - torch.cuda.memory_reserved() / 2**30
-    if others < total / 2:
-        return ""
-    return (f"out of GPU memory, of which other processes hold {others:.0f} of {total:.0f} GiB: "
-            "run it again when they have ended.")
-
-
-def _gib(pattern: str, text: str) -> float | None:
-    found = re.search(pattern, text)
-    return None if found is None else float(found[1]) / {"G": 1, "M": 2**10, "K": 2**20}[found[2]]
 
 
 _truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory

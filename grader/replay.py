@@ -216,37 +216,38 @@ class Replay:
         if packet in self.uninitialised:
             self.poison(result)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        moved: set[int] = set()
+        new = self.guarded.difference(self.storages)
         for tensor, said in itertools.zip_longest(made, results):
-            self._made(name, tensor, said, moved)
+            self._made(name, tensor, said)
+        for said in results:  # after all of them, for two may share a storage
+            number, _, shape, _, dtype = said["tensor"]
+            if number in new:
+                new.discard(number)
+                self._guard(number, f"{dtype} tensor of shape {shape}")
 
-    def _made(self, name: str, tensor, said, moved: set[int]) -> None:
-        """Know a result by the number the plan gives it, once it is what the plan says.
-
-        moved: addresses of this operation's results that a guarded copy stands for.
-        """
+    def _made(self, name: str, tensor, said) -> None:
+        """Know a result by the number the plan gives it, once it is what the plan says."""
         if tensor is None or not isinstance(said, dict) or "tensor" not in said:
             raise Unrepeatable(f"{name} gave another number of tensors")
         number, offset, shape, stride, dtype = said["tensor"]
         storage = tensor.untyped_storage()
-        if number in self.guarded and number not in self.storages and storage.nbytes():
-            moved.add(storage.data_ptr())
-            self._guard(number, storage, f"{dtype} tensor of shape {shape}")
-        shift = 0 if storage.data_ptr() in moved else self.shift.get(number, 0)
+        shift = self.shift.get(number, 0)
         size = self.plan["storages"][number]["bytes"]
         same = (list(tensor.shape) == shape and tensor.dtype is getattr(torch, dtype)
                 and list(tensor.stride()) == stride
-                and tensor.storage_offset() * tensor.element_size() ==
-                offset * tensor.element_size() + shift
+                and tensor.storage_offset() == offset + shift // tensor.element_size()
                 and storage.nbytes() == size + 2 * shift)
         if not same:
             raise Unrepeatable(f"{name} gave a tensor of another shape")
         known = self.storages.setdefault(number, storage)
-        if known.data_ptr() != storage.data_ptr() and storage.data_ptr() not in moved:
+        if known.data_ptr() != storage.data_ptr():
             raise Unrepeatable(f"{name} gave memory that another tensor has")
 
-    def _guard(self, number: int, storage: torch.UntypedStorage, words: str) -> None:
-        """Let a copy of it with guards on either side stand for this storage."""
+    def _guard(self, number: int, words: str) -> None:
+        """Let a copy with guards on either side stand for this storage, unless it is empty."""
+        storage = self.storages[number]
+        if not storage.nbytes():
+            return
         plain = torch.empty(0, dtype=torch.uint8, device=storage.device)
         whole = plain.new_full((storage.nbytes() + 2 * GUARD,), 255)
         whole[GUARD:-GUARD] = plain.set_(storage, 0, (storage.nbytes(),), (1,))

@@ -183,8 +183,7 @@ def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, 
     for name, x in got.items():
         want = inputs[name[2:]] if name.startswith("d_") else inputs["q"]
         assert x.shape == want.shape and x.dtype == want.dtype, (name, x.shape, x.dtype)
-        verdict = answer.judge(name, x)
-        worst[name] = verdict.times
+        worst[name] = answer.judge(name, x).times
     return worst
 
 

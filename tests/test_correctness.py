@@ -47,11 +47,8 @@ def _share(number, built, answer, switches) -> float:
         if name not in answer.truth or (name == "lse" and number != 1):
             continue
         verdict = answer.judge(name, x)
-        if verdict.nan:
-            return float("inf")
-        share = verdict.times
-        assert verdict.accepted == (share <= 1)
-        worst = max(worst, share)
+        assert verdict.accepted == (verdict.times <= 1)
+        worst = max(worst, verdict.times)
     return worst
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grader import correctness, grade
+from grader import correctness, device_memory, grade
 from grader.grade import Options, grade_stage
 from grader.report import Reporter
 from grader.sandbox import Reply, SubmissionError
@@ -253,10 +253,10 @@ def out_of_memory(in_use: str) -> SubmissionError:
 def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, free_now,
                                                               monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_now * 2**30, 80 * 2**30))
-    said = grade._held_by_others(out_of_memory(in_use))
+    said = device_memory.held_by_others(out_of_memory(in_use))
     assert bool(said) == blamed
     assert not blamed or "other processes hold 7" in said
-    assert not grade._held_by_others(SubmissionError("crashed", "another crash"))
+    assert not device_memory.held_by_others(SubmissionError("crashed", "another crash"))
 
 
 def test_nor_is_it_where_the_call_is_carried_out_again(graded, monkeypatch):
