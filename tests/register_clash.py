@@ -4,14 +4,14 @@ Where a product's left factor is held in registers and never changes (q of q k^T
 product of the same shape has a left factor that does (p of p v), ptxas can give both the same
 registers: q is lost after the first tile, without a warning.  The machine code shows it.
 
-python -m tests.register_clash                   every kernel for Hopper (some minutes)
+python -m tests.register_clash                   every kernel of fast/attention.py for Hopper
 """
 
 import re
 import sys
 from dataclasses import dataclass
 
-from tests.kernel_resources import compiled, cuobjdump, map_pretending, whole_table
+from tests.kernel_resources import compiled, cuobjdump, map_pretending
 
 ARCH = 90  # the only one whose products (HGMMA) take their left factor from registers or not
 
@@ -143,6 +143,8 @@ def check(calls: list, only: str | None = None) -> list[Checked]:
 
 
 def main() -> int:
+    from tests.fast_resources import whole_table
+
     checked = sum(map_pretending(ARCH, check, whole_table(ARCH)), [])
     bad = [kernel for kernel in checked if kernel.clashes]
     for kernel in bad:

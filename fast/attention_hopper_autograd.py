@@ -10,9 +10,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from expert import hopper
-from expert.attention_hopper import forward
-from expert.attention_hopper_backward import _bwd_kernel
+from fast import hopper
+from fast.attention_hopper import forward
+from fast.attention_hopper_backward import _bwd_kernel
 
 
 # ------------------------------------------------------------------ kernels

@@ -32,7 +32,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from expert import hopper
+from fast import hopper
 
 # Numbers of hardware barriers, the first of two each: for slots, for warpgroups.
 DQ_EMPTY, DQ_FULL, Q_EMPTY, DO_EMPTY = (gl.constexpr(n) for n in (7, 9, 12, 14))

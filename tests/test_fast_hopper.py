@@ -1,6 +1,6 @@
-"""The expert kernels: what they compile to, what they refuse, and, on a Hopper GPU, what they say.
+"""The Gluon kernels: what they compile to, what they refuse, and, on a Hopper GPU, what they say.
 
-EXPERT_TRITON=folder:folder names further Triton installations to compile with, each made by
+FAST_TRITON=folder:folder names further Triton installations to compile with, each made by
 `pip install --no-deps --target folder triton==...`.
 """
 
@@ -18,7 +18,7 @@ import reference
 from tests.kernel_checks import place
 
 ROOT = Path(__file__).parents[1]
-TRITONS = ["", *filter(None, os.environ.get("EXPERT_TRITON", "").split(os.pathsep))]
+TRITONS = ["", *filter(None, os.environ.get("FAST_TRITON", "").split(os.pathsep))]
 SHARED = {("_fwd_kernel", 128): 196900, ("_fwd_kernel", 64): 164164,
           ("_bwd_kernel", 128): 197984, ("_bwd_kernel", 64): 116064}
 # Bytes of stack, and loads and stores of them in a round of the loop over tiles, at the most: a few
@@ -41,7 +41,7 @@ def _in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
 
 def _compiled(*options: str, triton: str) -> tuple[str, list[dict]]:
     """-> version of Triton, a row for each kernel."""
-    out = _in_a_process("-m", "tests.expert_resources", "--json", *options, triton=triton)
+    out = _in_a_process("-m", "tests.fast_resources", "--gluon", "--json", *options, triton=triton)
     found = json.loads(out.splitlines()[-1])
     return found["triton"], found["rows"]
 
@@ -76,16 +76,16 @@ from triton.compiler.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 launch = JITFunction.run
-from tests import expert_resources
+from tests import fast_resources
 
-expert_resources.pretend()
+fast_resources.pretend()
 JITFunction.run = launch  # this time up to the driver, which is left out
 CompiledKernel._init_handles = lambda kernel: setattr(kernel, "function", 0)
 passed = []
 CompiledKernel.run = property(lambda kernel: lambda *args: passed.append(args))
 
-from expert import hopper
-from expert.attention_hopper import attention_forward
+from fast import hopper
+from fast.attention_hopper import attention_forward
 
 q, k = (torch.empty(1, heads, 300, 128, dtype=torch.bfloat16) for heads in (4, 2))
 o, lse = torch.empty_like(q), torch.empty(1, 4, 300)  # the same for both calls
@@ -121,8 +121,8 @@ def _inputs(N=64, D=64, HQ=2, HKV=2, dtype=torch.float16, device="cpu", B=1):
     (_inputs()[:2] + _inputs(dtype=torch.bfloat16)[2:], {}, TypeError, "want one dtype; got"),
 ])
 def test_what_no_kernel_can_do_is_refused(inputs, options, error, words):
-    from expert.attention_hopper import attention_forward
-    from expert.attention_hopper_autograd import flash_attention_hopper
+    from fast.attention_hopper import attention_forward
+    from fast.attention_hopper_autograd import flash_attention_hopper
 
     for attend in (attention_forward, flash_attention_hopper):
         with pytest.raises(error, match=words):
@@ -136,8 +136,8 @@ def test_what_no_kernel_can_do_is_refused(inputs, options, error, words):
     (dict(softmax_scale=0.0), "want softmax_scale > 0 and finite; got 0.0"),
 ])
 def test_options_that_make_no_sense_are_refused(options, words, monkeypatch):
-    from expert import hopper
-    from expert.attention_hopper import attention_forward
+    from fast import hopper
+    from fast.attention_hopper import attention_forward
 
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(hopper, "multiprocessors", lambda device: 132)
@@ -147,7 +147,7 @@ def test_options_that_make_no_sense_are_refused(options, words, monkeypatch):
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
 def test_another_gpu_is_refused_before_anything_is_compiled(capability, monkeypatch):
-    from expert.attention_hopper_autograd import flash_attention_hopper
+    from fast.attention_hopper_autograd import flash_attention_hopper
 
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -161,7 +161,7 @@ def test_another_triton_is_refused_by_the_import(version):
 import triton
 triton.__version__ = "{version}"
 try:
-    import expert.attention_hopper
+    import fast.attention_hopper
 except ImportError as error:
     print(error)
 """
@@ -169,7 +169,7 @@ except ImportError as error:
 
 
 def test_what_the_copy_engine_cannot_step_through_is_copied():
-    from expert.hopper import copyable
+    from fast.hopper import copyable
 
     x = torch.randn(2, 3, 10, 64).half()
     assert copyable(x) is x
@@ -181,7 +181,7 @@ def test_what_the_copy_engine_cannot_step_through_is_copied():
 
 
 def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long_as_its_own():
-    from expert.hopper import describe
+    from fast.hopper import describe
 
     x = torch.randn(2, 3, 10, 64).half()
     assert describe(x, 64) is describe(x, 64) and describe(x, 64) is not describe(x, 128)
@@ -194,7 +194,7 @@ def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long
 
 @pytest.mark.interpreter
 def test_the_sums_before_the_backward_are_padded(device):
-    from expert.attention_hopper_autograd import _prepare_kernel
+    from fast.attention_hopper_autograd import _prepare_kernel
 
     B, HQ, N, D, rows = 2, 3, 70, 64, 128
     o = torch.randn(B, HQ, N, D, device=device)
@@ -230,8 +230,8 @@ def _error(got, want) -> float:
 
 def _check(N, D, HQ=4, HKV=2, B=2, dtype=torch.bfloat16, layout="dense", dout="dense",
            is_causal=True, window_size=None, sinks=False, deterministic=False):
-    from expert.attention_hopper import attention_forward
-    from expert.attention_hopper_autograd import flash_attention_hopper
+    from fast.attention_hopper import attention_forward
+    from fast.attention_hopper_autograd import flash_attention_hopper
 
     inputs = [place(x, layout) for x in _inputs(N, D, HQ, HKV, dtype, "cuda", B)]
     do = place(torch.randn(B, HQ, N, D, device="cuda").to(dtype), dout)
@@ -284,8 +284,8 @@ class TestRepeats:
 
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_forward_dk_and_dv_are_the_same_200_times(self, is_causal):
-        from expert.attention_hopper import attention_forward
-        from expert.attention_hopper_autograd import backward
+        from fast.attention_hopper import attention_forward
+        from fast.attention_hopper_autograd import backward
 
         q, k, v = _inputs(2048, 128, 16, 8, torch.bfloat16, "cuda", 2)  # several tiles a program
         do = torch.randn_like(q)
@@ -298,8 +298,8 @@ class TestRepeats:
             assert torch.equal(dk, again[1]) and torch.equal(dv, again[2])
 
     def test_deterministic_dq_is_the_same_every_time(self):
-        from expert.attention_hopper import attention_forward
-        from expert.attention_hopper_autograd import backward
+        from fast.attention_hopper import attention_forward
+        from fast.attention_hopper_autograd import backward
 
         q, k, v = _inputs(2048, 128, 8, 2, torch.bfloat16, "cuda", 2)
         do = torch.randn_like(q)
@@ -309,7 +309,7 @@ class TestRepeats:
             assert torch.equal(dq, backward(q, k, v, o, lse, do, True, 0.1, None, True)[0])
 
     def test_streams_and_graphs_do_not_share_a_counter(self):
-        from expert.attention_hopper import attention_forward
+        from fast.attention_hopper import attention_forward
 
         q, k, v = _inputs(2048, 128, 16, 16, torch.bfloat16, "cuda", 2)
         o, lse = attention_forward(q, k, v)
@@ -331,7 +331,7 @@ class TestRepeats:
     def test_nothing_hangs(self):
         code = """
 import torch
-from expert.attention_hopper_autograd import flash_attention_hopper
+from fast.attention_hopper_autograd import flash_attention_hopper
 for N in (1, 100, 4096):
     for causal in (True, False):
         q, k, v = (torch.randn(1, 16, N, 128, device="cuda", dtype=torch.bfloat16,

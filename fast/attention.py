@@ -1,0 +1,826 @@
+"""Attention at full speed in plain Triton: what stages 3 to 9 compute, in one file.
+
+A stage's file has one plain kernel and one tile shape.  Here the same mathematics has a form for
+each kind of work, because on a GPU the same products can take 1.1 or 2 times as long, by how they
+are laid out.  README.md beside this file climbs from one to the other, trick by trick, with what
+each is worth.  Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
+
+    o = flash_attention(q, k, v, is_causal=True, window_size=128, sink_size=4, sink_logits=x)
+
+Masks.  MASK is the least that will do: "full", "causal", "window", or "sinks" (a window and sink
+tokens).  A tile of queries walks the keys in four parts, most of them empty for most masks:
+
+    0  sinks       0 ... sink_end - 1      tiles of sink tokens before the window         masked
+    1  left edge   first ... inner - 1     the window leaves its queries one by one       masked
+    2  interior    inner ... diag - 1      every query sees every key                     no mask
+    3  diagonal    diag ... end - 1        keys come after queries; or the ragged tail    masked
+
+dkdv walks the queries that see a tile of keys.  W = 3, S = 1:
+
+    queries ->  0 1 2 3 4 5
+    key 0       x x x o o o     o: a sink, seen by all that follow
+    key 1       . x x x . .
+    key 2       . . x x x .     inner ... outer - 1     every key is visible      no mask
+    key 3       . . . x x x     start_n ... inner - 1, outer ... last - 1         masked
+
+Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
+            lse2, delta: (B, HQ, N), float32; lse2 is the log-sum-exp in base 2
+            sink_logits: (HQ,), one more logit in the softmax of a head, without a value
+Dtypes      float16, bfloat16, float32; statistics and sums in float32.  Float32 tiles are
+            multiplied in TF32 where the GPU has it, as Triton does by default.
+Names       as in the stages; BLOCK_M counts positions: a query tile has HEADS * BLOCK_M rows
+"""
+
+import math
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch.autograd.function import once_differentiable
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+LOG2E = 1.4426950408889634  # exp(x) == exp2(x * LOG2E)
+LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
+
+GROUP = tl.constexpr(16)  # heads whose programs run side by side; 8 to 32 alike on an H200
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as Python
+
+
+# -------------------------------------------------------------------- tiles
+@triton.jit
+def _head(x, b, h, stride_b, stride_h, stride_row, stride_col):
+    """Head h of batch entry b, for _load_rows.  x is a pointer or a tensor descriptor."""
+    if not isinstance(x, tl.tensor_descriptor):
+        x += b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h  # can pass 2**31
+    return x, b, h, stride_h, stride_row, stride_col
+
+
+@triton.jit
+def _load_rows(
+    head, start, N,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, RAGGED: tl.constexpr,
+    HEADS: tl.constexpr = 1,
+):
+    """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0.
+
+    RAGGED: some of the rows may lie past N - 1.  HEADS: so many heads, one below the other.
+    A tensor descriptor lets the copy engine find addresses and borders: full attention at
+    D = 128 went from 1.136 to 1.05.  At D = 16 pointers are faster, .106 against .118.
+    """
+    x, b, h, stride_h, stride_row, stride_col = head
+    if isinstance(x, tl.tensor_descriptor):
+        tile = x.load([b, h, start, 0]).reshape(ROWS, BLOCK_D)
+    else:
+        i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
+        rows = start + i % ROWS
+        ptrs = x + rows.to(tl.int64)[:, None] * stride_row + cols.to(tl.int64)[None, :] * stride_col
+        if HEADS > 1:
+            ptrs += (i // ROWS).to(tl.int64)[:, None] * stride_h
+        if RAGGED and BLOCK_D != D:
+            tile = tl.load(ptrs, mask=(rows[:, None] < N) & (cols[None, :] < D), other=0.0)
+        elif RAGGED:
+            tile = tl.load(ptrs, mask=rows[:, None] < N, other=0.0)
+        elif BLOCK_D != D:
+            tile = tl.load(ptrs, mask=cols[None, :] < D, other=0.0)
+        else:
+            tile = tl.load(ptrs)
+    return tile
+
+
+@triton.jit
+def _store_rows(
+    ptr, tile, bh, start, N,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr = 1,
+):
+    """Store a tile in a tensor of ours: contiguous, row i of head bh is row bh * N + i."""
+    i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
+    rows = start + i % ROWS
+    ptrs = ptr + ((bh + i // ROWS).to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
+    mask = rows[:, None] < N
+    if BLOCK_D != D:
+        mask &= cols[None, :] < D
+    tl.store(ptrs, tile.to(ptr.dtype.element_ty), mask=mask)
+
+
+# ----------------------------------------------------------- masks and walks
+@triton.jit
+def _keep(query, key, limits, MASK: tl.constexpr):
+    """Which keys each query sees; query and key are positions that broadcast against each other."""
+    N, window_size, sink_size = limits
+    if MASK == "full":
+        keep = key < N
+    elif MASK == "causal":
+        keep = key <= query
+    elif MASK == "window":
+        keep = (key <= query) & (key > query - window_size)
+    else:
+        age = query - key
+        keep = (age >= 0) & ((age < window_size) | (key < sink_size))
+    return keep
+
+
+@triton.jit
+def _walk(
+    start_m, limits,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASK: tl.constexpr, SHORT: tl.constexpr,
+):
+    """Borders of the four parts of the walk over keys, drawn at the top -> starts, ends.
+
+    SHORT: a window of a few tiles is all edge; one masked walk, in the place of the left edge.
+    """
+    N, window_size, sink_size = limits
+    sink_end, first, inner = 0, 0, 0
+    if MASK == "full":
+        diag = N // BLOCK_N * BLOCK_N
+        end = N
+    else:
+        diag = start_m // BLOCK_N * BLOCK_N
+        end = tl.minimum(start_m + BLOCK_M, N)
+    if SHORT:
+        first = tl.maximum(start_m - window_size + 1, 0)
+        if MASK == "sinks":  # whole tiles, so that none of them holds a sink of part 0
+            first = first // BLOCK_N * BLOCK_N
+            sink_end = tl.minimum(sink_size, first)
+        inner, diag = end, end
+    elif MASK == "window" or MASK == "sinks":
+        first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
+        inner = tl.cdiv(tl.maximum(start_m + BLOCK_M - window_size, 0), BLOCK_N) * BLOCK_N
+        inner = tl.minimum(inner, diag)
+        if MASK == "sinks":
+            sink_end = tl.minimum(sink_size, first)
+    return (0, first, inner, diag), (sink_end, inner, diag, end)
+
+
+@triton.jit
+def _longest_first(num_tiles, HEADS: tl.constexpr = 1):
+    """This program's turn: (how many tiles from the longest walk, number of the head).
+
+    Programs start in the order of their numbers.  Long walks come first, so that none is left
+    over at the end (causal D = 16: .083 -> .063), and GROUP heads at a time, so that their k and
+    v stay in the L2 cache.
+    """
+    SIDE_BY_SIDE: tl.constexpr = GROUP // HEADS
+    num_heads = tl.num_programs(0) // num_tiles
+    first_head = tl.program_id(0) // (SIDE_BY_SIDE * num_tiles) * SIDE_BY_SIDE
+    heads = tl.minimum(SIDE_BY_SIDE, num_heads - first_head)
+    turn = tl.program_id(0) % (SIDE_BY_SIDE * num_tiles)
+    return turn // heads, first_head + turn % heads
+
+
+# ------------------------------------------------------------------ forward
+@triton.jit
+def _scores(q, k, query, key, limits, MASK: tl.constexpr, EDGE: tl.constexpr):
+    """Scores of a query tile and a key tile; EDGE tiles are masked."""
+    s = tl.dot(q, tl.trans(k))
+    if EDGE:
+        s = tl.where(_keep(query[:, None], key[None, :], limits, MASK), s, float("-inf"))
+    return s
+
+
+@triton.jit
+def _softmax(s, l_i, m_i, scale_log2e, BLIND: tl.constexpr):
+    """Weights of a tile against the new maximum, what the old sums are worth, the new l_i.
+
+    BLIND: a row may have seen no key yet; its maximum is -inf, and -inf - (-inf) is NaN.
+    l_i (rows, 8) keeps the row sums spread over 8 columns: every thread adds what it holds, and
+    asks the others once, at the end.  GPT-OSS window: .1075 -> .1024.
+    """
+    m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new) if BLIND else m_new
+    p = tl.math.exp2(s * scale_log2e - pivot[:, None])  # one fused multiply-add an element
+    alpha = tl.math.exp2(m_i - pivot)
+    partial_sums = tl.sum(tl.reshape(p, [p.shape[0], p.shape[1] // 8, 8]), axis=1)
+    return p, alpha, l_i * alpha[:, None] + partial_sums, m_new
+
+
+@triton.jit
+def _attend_tile(
+    sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, limits,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr, TWO_TILES: tl.constexpr,
+):
+    """One key tile: sums (acc, l_i, m_i) of q -> sums; with TWO_TILES those of q2, too.
+
+    Two query tiles share every k and v, and while the matrix units add p v of one, the softmax
+    of the other runs.  LATE_V: v goes into the shared memory, or the registers, that k has left.
+    """
+    acc, l_i, m_i = sums
+    key = start_n + tl.arange(0, BLOCK_N)
+    k = _load_rows(k_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+    if not LATE_V:
+        v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+    s = _scores(q, k, query, key, limits, MASK, EDGE)
+    BLIND: tl.constexpr = EDGE and (MASK == "window" or MASK == "sinks")
+    if TWO_TILES:
+        acc2, l_i2, m_i2 = sums2
+        s2 = _scores(q2, k, query, key, limits, MASK, EDGE)
+    p, alpha, l_i, m_i = _softmax(s, l_i, m_i, scale_log2e, BLIND)
+    if LATE_V:
+        v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+    acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+    if TWO_TILES:
+        p2, alpha2, l_i2, m_i2 = _softmax(s2, l_i2, m_i2, scale_log2e, BLIND)
+        acc2 = tl.dot(p2.to(v.dtype), v, acc2 * alpha2[:, None])
+        sums2 = acc2, l_i2, m_i2
+    return (acc, l_i, m_i), sums2
+
+
+@triton.jit
+def _finish(
+    sums, o_ptr, lse2_ptr, bh, start_m, N,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
+):
+    """Normalise the sums of a query tile and store its rows of o and lse2."""
+    acc, l_i, m_i = sums
+    l_i = tl.sum(l_i, axis=1)
+    lse2 = m_i + tl.math.log2(l_i)
+    _store_rows(o_ptr, acc / l_i[:, None], bh, start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
+    i = tl.arange(0, HEADS * BLOCK_M)
+    query = start_m + i % BLOCK_M
+    tl.store(lse2_ptr + (bh + i // BLOCK_M).to(tl.int64) * N + query, lse2, mask=query < N)
+
+
+@triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
+def _fwd_kernel(
+    q_in, k_in, v_in, sink_logits_ptr, o_ptr, lse2_ptr, HQ, HKV, N,
+    stride_qb, stride_qh, stride_qn, stride_qd,
+    stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd,
+    scale_log2e, window_size, sink_size,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADS: tl.constexpr, MASK: tl.constexpr, SHORT: tl.constexpr, RAGGED: tl.constexpr,
+    HAS_SINK_LOGITS: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, LATE_V: tl.constexpr,
+    TWO_TILES: tl.constexpr,
+):
+    """Fill BLOCK_M rows of o and lse2, or twice as many, for HEADS heads of a group.
+
+    Grid: (cdiv(N, rows) * B * HQ / HEADS,).  RAGGED: N is no multiple of rows and of BLOCK_N.
+    """
+    num_tiles = tl.cdiv(N, 2 * BLOCK_M if TWO_TILES else BLOCK_M)
+    if MASK == "full":  # all walks are alike: the tiles of a head side by side
+        tile = tl.program_id(0) % num_tiles
+        bh = tl.program_id(0) // num_tiles
+    else:
+        turn, bh = _longest_first(num_tiles, HEADS)
+        tile = num_tiles - 1 - turn  # the last queries see the most keys
+    start_m = tile * (2 * BLOCK_M if TWO_TILES else BLOCK_M)
+    bh *= HEADS
+    b = bh // HQ
+    h = bh % HQ
+    kv_head = h // (HQ // HKV)
+    q_head = _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd)
+    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
+
+    scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
+    limits = N, window_size, sink_size
+    i = tl.arange(0, HEADS * BLOCK_M)
+    query = start_m + i % BLOCK_M  # of q; only full attention has q2, and asks of keys alone
+    q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED, HEADS)
+    q2 = q
+    if TWO_TILES:
+        q2 = _load_rows(q_head, start_m + BLOCK_M, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    if Q_IN_REGISTERS:
+        # An exact doubling: what comes from arithmetic, not from a load, stays in registers, and
+        # shared memory has to feed the matrix units one factor less.  Causal D = 64: .659 -> .611
+        q, q2, scale_log2e = q + q, q2 + q2, scale_log2e * 0.5
+    acc = tl.zeros([HEADS * BLOCK_M, BLOCK_D], dtype=tl.float32)
+    l_i = tl.zeros([HEADS * BLOCK_M, 8], dtype=tl.float32)
+    m_i = tl.full([HEADS * BLOCK_M], float("-inf"), dtype=tl.float32)
+    if HAS_SINK_LOGITS:  # the softmax begins with one key seen, whose value is 0
+        m_i = tl.load(sink_logits_ptr + h + i // BLOCK_M).to(tl.float32) / LN2
+        l_i += 1.0 / 8.0  # of 8 columns
+    sums, sums2 = (acc, l_i, m_i), (acc, l_i, m_i)
+
+    starts, ends = _walk(start_m, limits, BLOCK_M, BLOCK_N, MASK, SHORT)
+    # A flag of the compiler instead of a loop that may be empty: full D = 64, 1.209 -> 1.091
+    PARTS: tl.constexpr = 4 if MASK != "full" or RAGGED else 3
+    for part in tl.static_range(PARTS):
+        for start_n in range(starts[part], ends[part], BLOCK_N):
+            sums, sums2 = _attend_tile(
+                sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, limits,
+                BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT, LATE_V, TWO_TILES,
+            )
+    _finish(sums, o_ptr, lse2_ptr, bh, start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
+    if TWO_TILES:
+        _finish(sums2, o_ptr, lse2_ptr, bh, start_m + BLOCK_M, N, BLOCK_M, BLOCK_D, D, HEADS)
+
+
+# ----------------------------------------------------------------- backward
+@triton.jit
+def _dq_tile(
+    dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr,
+):
+    """Add one key tile's share to dq, without the factor scale."""
+    key = start_n + tl.arange(0, BLOCK_N)
+    k = _load_rows(k_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+    v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+    s = tl.dot(q, tl.trans(k))
+    p = tl.math.exp2(s * scale_log2e - lse2[:, None])
+    if EDGE:
+        p = tl.where(_keep(query[:, None], key[None, :], limits, MASK), p, 0.0)
+    dp = tl.dot(do, tl.trans(v))
+    ds = p * (dp - delta[:, None])
+    return tl.dot(ds.to(k.dtype), k, dq)
+
+
+@triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
+def _dq_kernel(
+    q_in, k_in, v_in, o_ptr, do_in, sink_logits_ptr, lse2_ptr, delta_ptr, dq_ptr, dsink_ptr,
+    HQ, HKV, N,
+    stride_qb, stride_qh, stride_qn, stride_qd,
+    stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd,
+    stride_dob, stride_doh, stride_don, stride_dod,
+    scale, window_size, sink_size,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASK: tl.constexpr, SHORT: tl.constexpr, RAGGED: tl.constexpr, WANT_DSINK: tl.constexpr,
+    Q_IN_REGISTERS: tl.constexpr,
+):
+    """Fill BLOCK_M rows of dq, of delta, and a share of dsink.  Grid: (cdiv(N, BLOCK_M) * B * HQ,).
+
+    delta and dsink have no launch of their own: causal D = 64 is .014 faster, and the GPT-OSS
+    window's backward, where the host is the limit, went from .56 to between .35 and .52.
+    """
+    tl.static_assert(BLOCK_M % BLOCK_N == 0)
+    num_tiles = tl.cdiv(N, BLOCK_M)
+    turn, bh = _longest_first(num_tiles)
+    start_m = (num_tiles - 1 - turn) * BLOCK_M  # the last queries see the most keys
+    b = bh // HQ
+    h = bh % HQ
+    kv_head = h // (HQ // HKV)
+    q_head = _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd)
+    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
+    do_head = _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod)
+    o_head = _head(o_ptr, bh, bh, 0, N * D, D, 1)  # contiguous: heads N * D elements apart
+
+    query = start_m + tl.arange(0, BLOCK_M)
+    q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    do = _load_rows(do_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    row = bh.to(tl.int64) * N + query
+    lse2 = tl.load(lse2_ptr + row, mask=query < N, other=float("inf"))
+    o = _load_rows(o_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
+    tl.store(delta_ptr + row, delta, mask=query < N)
+    if WANT_DSINK:  # the sink's weight, for a value of 0; a head's shares are added up later
+        sink = tl.load(sink_logits_ptr + h).to(tl.float32)
+        p_sink = tl.math.exp2(sink / LN2 - lse2)
+        tl.store(dsink_ptr + bh * num_tiles + start_m // BLOCK_M, -tl.sum(p_sink * delta))
+    scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
+    scale_log2e = scale / LN2
+    if Q_IN_REGISTERS:  # as in the forward; do and delta doubled, too, double dS
+        q, do, delta = q + q, do + do, delta + delta
+        scale_log2e, scale = scale_log2e * 0.5, scale * 0.5
+    dq = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+
+    limits = N, window_size, sink_size
+    starts, ends = _walk(start_m, limits, BLOCK_M, BLOCK_N, MASK, SHORT)
+    PARTS: tl.constexpr = 4 if MASK != "full" or RAGGED else 3
+    for part in tl.static_range(PARTS):
+        for start_n in range(starts[part], ends[part], BLOCK_N):
+            dq = _dq_tile(
+                dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
+                BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT,
+            )
+    _store_rows(dq_ptr, dq * scale, bh, start_m, N, BLOCK_M, BLOCK_D, D)
+
+
+@triton.jit
+def _load_statistic(ptr, query, N, outside, RAGGED: tl.constexpr):
+    """lse2 or delta of these queries, (BLOCK_M,); outside for queries that do not exist."""
+    return tl.load(ptr + query, mask=query < N, other=outside) if RAGGED else tl.load(ptr + query)
+
+
+@triton.jit
+def _dkdv_tile(
+    dk, dv, k, v, q_head, do_head, lse2_ptr, delta_ptr, start_m, key, scale_log2e, limits,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
+    EDGE: tl.constexpr, RAGGED: tl.constexpr, PRODUCTS_FIRST: tl.constexpr,
+):
+    """Add one query tile's share to dk (without the factor scale) and dv.
+
+    The order decides how many registers it takes: lse2 and delta are read as late as can be
+    (D = 128 in groups of 4: 120 bytes of stack -> 0).  PRODUCTS_FIRST: dP^T before P^T, faster
+    where registers are left (D = 128: .888 against .967).  Else dP^T starts from -delta, and the
+    product does the subtraction: 32 registers less (D = 64: 1.113 -> 1.030).
+    """
+    N = limits[0]
+    query = start_m + tl.arange(0, BLOCK_M)
+    q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    do = _load_rows(do_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
+    if not PRODUCTS_FIRST:
+        lse2 = _load_statistic(lse2_ptr, query, N, float("inf"), RAGGED)
+    s_t = tl.dot(k, tl.trans(q))
+    if PRODUCTS_FIRST:
+        lse2 = _load_statistic(lse2_ptr, query, N, float("inf"), RAGGED)
+        dp_t = tl.dot(v, tl.trans(do))
+    p_t = tl.math.exp2(s_t * scale_log2e - lse2[None, :])
+    if EDGE:
+        p_t = tl.where(_keep(query[None, :], key[:, None], limits, MASK), p_t, 0.0)
+    dv = tl.dot(p_t.to(do.dtype), do, dv)
+    delta = _load_statistic(delta_ptr, query, N, 0.0, RAGGED)
+    if PRODUCTS_FIRST:
+        ds_t = p_t * (dp_t - delta[None, :])
+    else:
+        dp_t = tl.dot(v, tl.trans(do), tl.zeros_like(s_t) - delta[None, :])
+        ds_t = p_t * dp_t
+    dk = tl.dot(ds_t.to(q.dtype), q, dk)
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=[
+    "N", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"
+])
+def _dkdv_kernel(
+    q_in, k_in, v_in, do_in, lse2_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N,
+    stride_qb, stride_qh, stride_qn, stride_qd,
+    stride_kb, stride_kh, stride_kn, stride_kd,
+    stride_vb, stride_vh, stride_vn, stride_vd,
+    stride_dob, stride_doh, stride_don, stride_dod,
+    scale, window_size, sink_size, first_tile, num_tiles, rows_out,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASK: tl.constexpr, RAGGED: tl.constexpr, GROUPED: tl.constexpr, SPLIT: tl.constexpr,
+    PRODUCTS_FIRST: tl.constexpr,
+):
+    """Fill BLOCK_N rows of dk and dv with the sums over the walk, or over one part of it.
+
+    Tiles first_tile ... first_tile + num_tiles - 1 of every head; dk and dv hold rows_out rows a
+    head, and with SPLIT as many such sums as there are parts.  Grid: (num_tiles * B * HKV, parts).
+    GROUPED: more than one query head reads this key/value head.
+    """
+    tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
+    turn, bh = _longest_first(num_tiles)  # bh: b * HKV + kv_head
+    start_n = (first_tile + turn) * BLOCK_N  # the first keys are seen by the most queries
+    b = bh // HKV
+    kv_head = bh % HKV
+    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
+
+    key = start_n + tl.arange(0, BLOCK_N)
+    k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
+    scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
+    scale_log2e = scale / LN2
+    dk = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
+    dv = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
+
+    # Queries inner ... outer - 1 see all of these keys, and none from last on sees any.
+    WINDOW: tl.constexpr = MASK == "window" or MASK == "sinks"
+    TAIL: tl.constexpr = RAGGED or WINDOW  # tiles from outer on; a loop over none takes registers
+    inner, diag_tiles = 0, 0
+    if MASK != "full":
+        inner = start_n + BLOCK_N
+        diag_tiles = tl.cdiv(tl.minimum(BLOCK_N, N - start_n), BLOCK_M)
+    last, outer = N, N
+    inner_tiles = tl.cdiv(tl.maximum(N - inner, 0), BLOCK_M)
+    edge_tiles = diag_tiles
+    if WINDOW:
+        last = N if start_n < sink_size else tl.minimum(inner - 1 + window_size, N)
+        outer = N if inner <= sink_size else tl.minimum(start_n + window_size, N)
+    if TAIL:
+        outer = tl.maximum(outer // BLOCK_M * BLOCK_M, inner)
+        inner_tiles = (outer - inner) // BLOCK_M
+        edge_tiles += tl.cdiv(tl.maximum(last - outer, 0), BLOCK_M)
+
+    # One flat loop for all heads of the group, whose shares add up in dk and dv; the tiles that
+    # the mask cuts come last.  Heads in a loop of their own: GPT-OSS full 2.2 -> 2.8.
+    h = kv_head
+    group = HQ // HKV if GROUPED else 1
+    part, parts = 0, 1
+    if SPLIT:
+        part, parts = tl.program_id(1), tl.num_programs(1)
+    for EDGE in tl.static_range(2):
+        tiles = edge_tiles if EDGE else inner_tiles
+        steps = group * tiles
+        for t in range(part * steps // parts, (part + 1) * steps // parts):
+            i = t
+            if GROUPED:
+                h = kv_head * group + t // tiles
+                i = t % tiles
+            start_m = start_n if EDGE else inner
+            if EDGE and TAIL:
+                start_m = tl.where(i < diag_tiles, start_n, outer - diag_tiles * BLOCK_M)
+            row = (b * HQ + h).to(tl.int64) * N
+            dk, dv = _dkdv_tile(
+                dk, dv, k, v,
+                _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd),
+                _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod),
+                lse2_ptr + row, delta_ptr + row, start_m + i * BLOCK_M, key, scale_log2e,
+                (N, window_size, sink_size),
+                BLOCK_M, BLOCK_D, D, MASK, EDGE == 1, EDGE == 1 and RAGGED, PRODUCTS_FIRST,
+            )
+    sum_bh = part * (tl.num_programs(0) // num_tiles) + bh
+    _store_rows(dk_ptr, dk * scale, sum_bh, start_n, rows_out, BLOCK_N, BLOCK_D, D)
+    _store_rows(dv_ptr, dv, sum_bh, start_n, rows_out, BLOCK_N, BLOCK_D, D)
+
+
+# ------------------------------------------------- what is launched for which work
+def _major(x: torch.Tensor) -> int:
+    """First number of the GPU's compute capability; 9 (Hopper) where kernels run on the CPU."""
+    return torch.cuda.get_device_capability(x.device)[0] if x.device.type == "cuda" else 9
+
+
+def _can_describe(major: int, *tensors: torch.Tensor) -> bool:
+    """Whether the GPU's copy engine can fetch tiles of these (B, H, N, D), and it pays.
+
+    It takes 16-byte steps.  Timed on an H200 only, so only Hopper gets it.
+    """
+    x = tensors[0]
+    if major != 9 or x.shape[3] <= 32 or x.element_size() != 2 or torch.compiler.is_compiling():
+        return False
+    return all(
+        x.data_ptr() % 16 == 0 and x.stride(3) == 1 and all(s % 8 == 0 < s for s in x.stride()[:3])
+        for x in tensors
+    )
+
+
+def _describe(x: torch.Tensor, rows: int, BLOCK_D: int) -> TensorDescriptor:
+    """x (B, H, N, D) as the copy engine sees it: a source of (1, 1, rows, BLOCK_D) tiles."""
+    return TensorDescriptor(x, x.shape, x.stride(), [1, 1, rows, BLOCK_D])
+
+
+def _power_of_two(D: int) -> int:
+    """BLOCK_D: at least D, and what tl.arange and tl.dot want."""
+    return max(16, 1 << (D - 1).bit_length())
+
+
+def _forward_options(
+    major: int, D: int, size: int, N: int, mask: str, narrow: bool, short: bool, descriptors: bool
+) -> dict:
+    """Form, tile shape and launch options of the forward.  size: bytes of an element.
+
+    Large enough to reuse k and v, small enough not to spill.  Timed on an H200 for bfloat16; for
+    other GPUs chosen by what they hold, and compiled only.
+    """
+    BLOCK_D = _power_of_two(D)
+    row_bytes = BLOCK_D * size
+    BLOCK_M, BLOCK_N = 64, 64
+    options = dict(num_warps=4, num_stages=3)  # stages: k and v tiles on their way at a time
+    if descriptors and BLOCK_D == 128:
+        # No stages and 168 registers: three programs on a multiprocessor, which hide each
+        # other's waits better than stages do (full .971 -> .917, causal .537 -> .513).
+        BLOCK_N = 128
+        options |= dict(num_stages=1, maxnreg=168)
+    elif descriptors or (major == 9 and row_bytes <= 64):  # small programs, several at a time
+        if BLOCK_D == 16:  # maxnreg, registers a thread: five programs (causal .0684 -> .0636)
+            options |= dict(maxnreg=96)
+    elif major in (9, 10) and row_bytes == 256:  # two groups of warps share k and v
+        BLOCK_M = 128
+        options |= dict(num_warps=8)
+    elif major in (9, 10):  # Hopper, Blackwell B200: 227 KiB of shared memory feed the matrix units
+        if row_bytes > 128:
+            BLOCK_N = 32
+            options |= dict(num_stages=2)
+    elif major >= 8:  # Ampere, Ada, Blackwell RTX: both factors of a product sit in registers
+        BLOCK_M, BLOCK_N = 64 if row_bytes <= 256 else 32, 64 if row_bytes <= 128 else 32
+        options |= dict(num_stages=2 if row_bytes <= 128 else 3)
+    else:  # Turing: Triton multiplies without its matrix units, so everything is in registers
+        BLOCK_M, BLOCK_N = 32, 16
+        options |= dict(num_stages=2)
+
+    if narrow:  # a short walk is mostly edges: narrow tiles mask less of them away
+        BLOCK_N = min(32, BLOCK_N)
+        options |= dict(num_stages=3)
+    if BLOCK_D == 16 and mask in ("window", "sinks"):
+        options.pop("maxnreg", None)  # four loops need more registers
+    heads = 1
+    if short:
+        # 64 queries and W = 128 see 191 keys, 128 of them each; 16 positions of 8 heads that
+        # share k and v see 143.  Original shape .0189 -> .0128, GPT-OSS .140 -> .103
+        heads = 8
+        BLOCK_M = 2 * BLOCK_M // 8 if row_bytes <= 128 else BLOCK_M // 8
+    unstaged = options["num_stages"] == 1
+    q_in_registers = descriptors and not unstaged
+    two_tiles = False
+    if mask == "full":
+        two_tiles = descriptors and BLOCK_D == 64
+        if two_tiles:
+            BLOCK_N = 128
+        elif "maxnreg" in options and BLOCK_D == 16:  # four programs, wide tiles: .111 -> .104
+            BLOCK_N = 128
+            options |= dict(maxnreg=128)
+    rows = 2 * BLOCK_M if two_tiles else BLOCK_M
+    ragged = N % max(rows, BLOCK_N) != 0
+    if two_tiles and ragged:  # its second loop takes the registers of q and of a stage
+        options |= dict(num_stages=2)
+        q_in_registers = False
+    if mask == "full" and not two_tiles:
+        q_in_registers = False  # without a masked loop ptxas mixes up the registers of q and p
+    return options | dict(
+        BLOCK_D=BLOCK_D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, HEADS=heads, MASK=mask, SHORT=short,
+        RAGGED=ragged, Q_IN_REGISTERS=q_in_registers, LATE_V=unstaged or mask == "full",
+        TWO_TILES=two_tiles,
+    )
+
+
+def _backward_options(
+    major: int, D: int, size: int, N: int, mask: str, narrow: bool, descriptors: bool
+) -> tuple[dict, dict]:
+    """As _forward_options, for dq and dkdv, which hold two sums or two score tiles at once."""
+    BLOCK_D = _power_of_two(D)
+    row_bytes = BLOCK_D * size
+    own = 64 if row_bytes <= (256 if major in (9, 10) else 128) else 32  # rows of the sums
+    if major in (9, 10) and (row_bytes <= 128 or descriptors):
+        walk, num_stages = 64, 3  # rows a step takes
+    elif major >= 8:
+        walk, num_stages = 32, 3 if major in (9, 10) and row_bytes == 256 else 2
+    else:
+        own, walk, num_stages = 16, 16, 2
+    both = dict(
+        BLOCK_D=BLOCK_D, MASK=mask, RAGGED=N % own != 0, num_warps=4,
+        num_stages=num_stages,
+    )
+    dq = both | dict(BLOCK_M=own, BLOCK_N=walk, SHORT=narrow, Q_IN_REGISTERS=False)
+    dkdv = both | dict(BLOCK_M=walk, BLOCK_N=own, PRODUCTS_FIRST=True)
+    if descriptors:
+        dq |= dict(Q_IN_REGISTERS=BLOCK_D == 128)
+        dkdv |= dict(num_stages=2)  # shared memory for two programs a multiprocessor
+        if narrow:
+            dq |= dict(num_stages=2)
+            dkdv |= dict(num_stages=3 if BLOCK_D == 64 else 2)
+        elif BLOCK_D == 64:  # three programs, if a thread takes no more registers: 1.40 -> 1.08
+            dkdv |= dict(PRODUCTS_FIRST=False, maxnreg=168)
+    return dq, dkdv
+
+
+# ------------------------------------------------------------ launch and autograd
+def _forward(q, k, v, sink_logits, mask, window_size, sink_size, scale):
+    """Launch the kernel.  q (B, HQ, N, D), k and v (B, HKV, N, D) -> o, lse2 (B, HQ, N)."""
+    B, HQ, N, D = q.shape
+    HKV = k.shape[1]
+    o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
+    lse2 = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
+    sinks = lse2 if sink_logits is None else sink_logits.contiguous()  # lse2: never read
+    strides = *q.stride(), *k.stride(), *v.stride()
+    narrow = mask != "full" and window_size <= 128
+    short = narrow and HQ // HKV % 8 == 0  # eight heads fill a tile's rows
+    major = _major(q)
+    descriptors = not short and _can_describe(major, q, k, v)
+    options = _forward_options(major, D, q.element_size(), N, mask, narrow, short, descriptors)
+    rows = options["BLOCK_M"]
+    if descriptors:
+        BLOCK_D, BLOCK_N = options["BLOCK_D"], options["BLOCK_N"]
+        q = _describe(q, rows, BLOCK_D)
+        k, v = _describe(k, BLOCK_N, BLOCK_D), _describe(v, BLOCK_N, BLOCK_D)
+    if options["TWO_TILES"]:
+        rows *= 2
+    programs = -(-N // rows) * B * HQ // options["HEADS"]
+    with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
+        _fwd_kernel[(programs,)](
+            q, k, v, sinks, o, lse2, HQ, HKV, N, *strides, scale * LOG2E, window_size, sink_size,
+            D=D, HAS_SINK_LOGITS=sink_logits is not None, **options,
+        )
+    return o, lse2
+
+
+def _backward(q, k, v, sink_logits, o, lse2, do, mask, window_size, sink_size, scale, needs):
+    """Launch both kernels.  needs: are dq, dk, dv, dsink_logits wanted?  Else None, but for dq."""
+    B, HQ, N, D = q.shape
+    HKV = k.shape[1]
+    strides = *q.stride(), *k.stride(), *v.stride(), *do.stride()
+    limits = scale, window_size, sink_size
+    narrow = mask != "full" and window_size <= 128
+    major = _major(q)
+    descriptors = _can_describe(major, q, k, v, do)
+    dq_options, dkdv_options = _backward_options(
+        major, D, q.element_size(), N, mask, narrow, descriptors
+    )
+    delta = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
+    dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
+    dk = dv = dsink_logits = None
+    dq_programs = -(-N // dq_options["BLOCK_M"])  # of a head
+    dsink_parts = delta  # never written
+    if needs[3]:
+        dsink_parts = torch.empty(B, HQ, dq_programs, device=q.device, dtype=torch.float32)
+    sinks = delta if sink_logits is None else sink_logits.contiguous()
+    if needs[1] or needs[2]:
+        dkdv = torch.empty(2, B, HKV, N, D, device=k.device, dtype=k.dtype)
+        dk, dv = dkdv.unbind()
+    if descriptors:  # all tiles of both kernels have 64 rows then
+        q, k, v, do = (_describe(x, 64, dq_options["BLOCK_D"]) for x in (q, k, v, do))
+    with torch.cuda.device(dq.get_device()):
+        # Always, even if nobody asked for dq: dkdv and dsink_logits need its delta.
+        _dq_kernel[(dq_programs * B * HQ,)](
+            q, k, v, o, do, sinks, lse2, delta, dq, dsink_parts, HQ, HKV, N, *strides, *limits,
+            D=D, WANT_DSINK=needs[3], **dq_options,
+        )
+        if needs[1] or needs[2]:
+            BLOCK_N = dkdv_options["BLOCK_N"]
+            tiles = -(-N // BLOCK_N)
+            sink_tiles, parts = -(-sink_size // BLOCK_N), N // (window_size + BLOCK_N)
+            if not 0 < sink_tiles <= 4 or sink_tiles == tiles or parts < 2:
+                sink_tiles = 0
+
+            def launch(dk, dv, first_tile, num_tiles, rows_out, parts):
+                _dkdv_kernel[(num_tiles * B * HKV, parts)](
+                    q, k, v, do, lse2, delta, dk, dv, HQ, HKV, N, *strides, *limits,
+                    first_tile, num_tiles, rows_out,
+                    D=D, GROUPED=HQ != HKV, SPLIT=parts > 1, **dkdv_options,
+                )
+
+            launch(dk, dv, sink_tiles, tiles - sink_tiles, N, 1)
+            if sink_tiles:
+                # All later queries see a sink: its tile's walk is N long where the others' are W.
+                # Cut into parts of about that length, it has as many sums, which are added here.
+                parts, rows = min(parts, 32), sink_tiles * BLOCK_N
+                shape = 2, parts, B, HKV, rows, D
+                sums = torch.empty(shape, device=dkdv.device, dtype=torch.float32)
+                launch(*sums.unbind(), 0, sink_tiles, rows, parts)
+                dkdv[:, :, :, :rows] = sums.sum(1)[..., :N, :]
+    if needs[3]:
+        dsink_logits = dsink_parts.sum(dim=(0, 2)).to(sink_logits.dtype)
+    return dq, dk, dv, dsink_logits
+
+
+class FlashAttentionFunction(torch.autograd.Function):
+    """Connects the kernels to autograd.  First derivatives only."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, sink_logits, *options):
+        o, lse2 = _forward(q, k, v, sink_logits, *options)
+        ctx.save_for_backward(q, k, v, sink_logits, o, lse2)
+        ctx.options = options
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do):
+        needs = ctx.needs_input_grad[:4]
+        grads = _backward(*ctx.saved_tensors, do, *ctx.options, needs)
+        return *grads, None, None, None, None
+
+
+def flash_attention(
+    q, k, v, *, is_causal=True, window_size=None, sink_size=0, softmax_scale=None, sink_logits=None
+):
+    """Attention with any of the stages' masks, differentiable.
+
+    Args:
+        q: (B, HQ, N, D), any strides; float16, bfloat16 or float32; D <= 128.
+        k, v: (B, HKV, N, D), any strides; HQ a multiple of HKV; dtype and device of q.
+        is_causal: hide keys after the query.  A window needs it.
+        window_size: how many keys a query sees, itself included, >= 1; None for all.
+        sink_size: how many first keys stay visible beyond the window, >= 0.
+        softmax_scale: factor of the scores, > 0; None for 1 / sqrt(D).
+        sink_logits: (HQ,), any float dtype, device of q: one more logit in each head's
+            softmax denominator, without a value.  None for none.
+
+    Returns:
+        o: (B, HQ, N, D), contiguous, dtype of q.  The gradient that arrives for it
+        may have any strides.
+
+    Raises:
+        ValueError, TypeError: the input breaks the contract above.
+    """
+    _check(q, k, v)
+    N, D = q.shape[2:]
+    if window_size is not None and (not isinstance(window_size, int) or window_size < 1):
+        raise ValueError(f"want an integer window_size >= 1, or None; got {window_size!r}")
+    if window_size is not None and not is_causal:
+        raise ValueError("want is_causal=True with a window; got is_causal=False")
+    if not isinstance(sink_size, int) or sink_size < 0:
+        raise ValueError(f"want an integer sink_size >= 0; got {sink_size!r}")
+    scale = 1.0 / math.sqrt(D) if softmax_scale is None else float(softmax_scale)
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"want softmax_scale > 0 and finite; got {softmax_scale}")
+    if sink_logits is not None:
+        if sink_logits.shape != (q.shape[1],) or not sink_logits.is_floating_point():
+            got = f"{list(sink_logits.shape)}, {sink_logits.dtype}"
+            raise ValueError(f"want sink_logits (HQ,) = ({q.shape[1]},), a float dtype; got {got}")
+        if sink_logits.device != q.device:
+            raise ValueError(f"want one device; got q {q.device}, sinks {sink_logits.device}")
+    window_size = N if window_size is None else min(window_size, N)
+    mask = "full"
+    if is_causal:
+        mask = "causal" if window_size == N else "sinks" if sink_size else "window"
+    options = mask, window_size, min(sink_size, N), scale
+    if not torch.is_grad_enabled():  # autograd costs the host some microseconds
+        return _forward(q, k, v, sink_logits, *options)[0]
+    return FlashAttentionFunction.apply(q, k, v, sink_logits, *options)
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Refuse bad input here: inside a kernel it would be a silent wrong read."""
+    of_q, of_k = q.shape, k.shape
+    shapes = "want q (B, HQ, N, D), k and v (B, HKV, N, D)"
+    if len(of_q) != 4 or len(of_k) != 4 or of_k != v.shape or 0 in of_q or 0 in of_k:
+        raise ValueError(f"{shapes}, not empty; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[0] != of_k[0] or of_q[2:] != of_k[2:]:
+        raise ValueError(f"{shapes}; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
+    if of_q[1] % of_k[1] != 0:
+        raise ValueError(f"want HQ a multiple of HKV; got {of_q[1]}, {of_k[1]}")
+    if of_q[3] > 128:
+        raise ValueError(f"want D <= 128; got {of_q[3]}")
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise TypeError(f"want float16, bfloat16 or float32; got {q.dtype}")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(f"want one dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+    if not q.device == k.device == v.device:
+        raise ValueError(f"want one device; got {q.device}, {k.device}, {v.device}")
+    if not q.is_cuda and not INTERPRETED:
+        raise ValueError(f"want CUDA tensors, or TRITON_INTERPRET=1 at start; got {q.device}")
