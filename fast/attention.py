@@ -741,7 +741,8 @@ class FlashAttentionFunction(torch.autograd.Function):
     """Connects the kernels to autograd.  First derivatives only."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sink_logits, *options):
+    def forward(ctx, q, k, v, sink_logits, mask, window_size, sink_size, scale):
+        options = mask, window_size, sink_size, scale
         o, lse2 = _forward(q, k, v, sink_logits, *options)
         ctx.save_for_backward(q, k, v, sink_logits, o, lse2)
         ctx.options = options
@@ -750,7 +751,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        needs = ctx.needs_input_grad[:4]
+        needs = [ctx.needs_input_grad[i] for i in range(4)]
         grads = _backward(*ctx.saved_tensors, do, *ctx.options, needs)
         return *grads, None, None, None, None
 

@@ -1,0 +1,29 @@
+import pytest
+import torch
+
+from grader.pretend_gpu import SHARED_BYTES
+from tests.fast_resources import few, fewest, table
+
+# Bytes of stack on 8.0 and 9.0, by (arch, kernel, D): the larger of Triton 3.6's and 3.7.1's.  They
+# are a few scalars of kernels that take all registers they may, 168 a thread where three programs
+# are to share a multiprocessor.  Whatever is not here, or larger, is news.
+KNOWN_STACKS = {
+    (80, "_fwd_kernel", 128): 16,
+    (90, "_fwd_kernel", 128): 72,
+    (90, "_dkdv_kernel", 64): 24,
+    (90, "_dkdv_kernel", 128): 40,
+}
+
+
+@pytest.mark.parametrize("arch", sorted(SHARED_BYTES, key=lambda arch: arch not in (80, 90)))
+def test_every_kernel_compiles_and_fits(arch):
+    # `python -m tests.fast_resources` takes them all.  These are the largest, those of D = 128.
+    lists = [(few if arch == 90 else fewest)(128, torch.bfloat16)]
+    lists += [fewest(64, torch.bfloat16)] if arch == 90 else []
+    rows = table(arch, lists, processes=1)
+    assert {r.kernel for r in rows} == {"_fwd_kernel", "_dq_kernel", "_dkdv_kernel"}
+    assert not [r for r in rows if not r.fits]
+    assert not [r for r in rows if r.seconds > 20]
+    if arch in (80, 90):
+        known = [KNOWN_STACKS.get((arch, r.kernel, r.call.D), 0) for r in rows]
+        assert not [r for r, stack in zip(rows, known, strict=True) if r.stack > stack]
