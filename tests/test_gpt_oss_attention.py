@@ -1,4 +1,4 @@
-"""GPT-OSS of Transformers with the attention of stage 9, against its own eager attention.
+"""GPT-OSS of Transformers with the course's kernel, against its own eager attention.
 
 A tiny model with random weights: a layer with a window and one without, grouped heads, learned
 sinks.  Weights are drawn wide enough that attention is far from uniform.
@@ -106,18 +106,19 @@ def test_logits_and_every_gradient_match_eager(heads, padding, device):
 def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
     model, ids = _model(device).train(), _ids(device)
     want, want_grads = _logits_and_gradients(model, "eager", ids, None)
-    kernel = attention.flash_swda_with_sink
+    kernel = attention.flash_attention
 
-    def faulty(q, k, v, window, *, scale, sink_logits):
+    def faulty(q, k, v, **options):
+        window = options["window_size"]
         if fault == "window" and window is not None:
-            window += 1
+            options["window_size"] += 1
         if fault == "sinks":
-            sink_logits = sink_logits + 0.1
+            options["sink_logits"] = options["sink_logits"] + 0.1
         if fault == "causal":
-            return kernel(q, k, v, None, is_causal=window is not None, sink_logits=sink_logits)
-        return kernel(q, k, v, window, scale=scale, sink_logits=sink_logits)
+            options |= {"window_size": None, "is_causal": window is not None}
+        return kernel(q, k, v, **options)
 
-    monkeypatch.setattr(attention, "flash_swda_with_sink", faulty)
+    monkeypatch.setattr(attention, "flash_attention", faulty)
     got, got_grads = _logits_and_gradients(model, NAME, ids, None)
     errors = [_relative(got_grads[key], x) for key, x in want_grads.items()]
     assert _relative(got, want) > 1e-4 and max(errors) > 1e-2

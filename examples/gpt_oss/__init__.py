@@ -1,4 +1,4 @@
-"""GPT-OSS in Hugging Face Transformers with the attention of stage 9: docs/gpt_oss.md.
+"""GPT-OSS in Hugging Face Transformers with the course's kernel: docs/gpt_oss.md.
 
 Without a GPU the kernels run in Triton's interpreter, which must be said before triton is imported.
 """

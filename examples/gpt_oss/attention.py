@@ -1,4 +1,4 @@
-"""Stage 9 as an attention implementation of Transformers: register(), then NAME.
+"""fast/attention.py as an attention implementation of Transformers: register(), then NAME.
 
     from examples.gpt_oss.attention import NAME, register
     register()
@@ -25,7 +25,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from problem_9 import flash_swda_with_sink
+from fast.attention import flash_attention
 
 # Not "flash_...": Transformers replaces a name with "flash" in it by a kernel from its hub.
 NAME = "course"
@@ -212,7 +212,9 @@ def course_attention(
     rows = attention_mask.pieces(position_ids, B, N)
 
     def attend(q, k, v):
-        return flash_swda_with_sink(q, k, v, sliding_window, scale=scaling, sink_logits=s_aux)
+        return flash_attention(
+            q, k, v, window_size=sliding_window, softmax_scale=scaling, sink_logits=s_aux
+        )
 
     if all(pieces == [(N, True)] for pieces in rows):
         o = attend(query, key, value)
@@ -275,8 +277,8 @@ def _check(module, query, attention_mask, dropout, s_aux, is_causal, options: di
     unknown = [name for name, x in options.items() if name not in HARMLESS and x is not None]
     if unknown:
         raise ValueError(
-            f"want arguments that stage 9 knows; got {', '.join(unknown)}: leave them out; packed "
-            "sequences are told by position_ids that start again at 0"
+            f"want arguments that the kernel knows; got {', '.join(unknown)}: leave them out; "
+            "packed sequences are told by position_ids that start again at 0"
         )
     if query.dtype == torch.bfloat16 and not query.is_cuda:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""How close to float64 truth are gradients inside the model: with stage 9, and with eager?
+"""How close to float64 truth are gradients inside the model: with our kernel, and with eager?
 
 The rule is the grader's (grader/correctness.py), with eager attention in the place of the honest
 kernel: ours may be off by at most 3 times what eager is off, all in all, and 4 times in its worst

@@ -1,4 +1,4 @@
-"""Measure GPT-OSS with stage 9 against its peers: python -m examples.gpt_oss.measure --help.
+"""Measure GPT-OSS with our kernel against its peers: python -m examples.gpt_oss.measure --help.
 
 Three parts, in --out: gradients against float64, loss curves, and time and memory of a step against
 its length.  results.json is written after every part (of the sweep: every attention), and keeps
@@ -103,7 +103,7 @@ def _child(options, attn: str) -> list[dict]:
 # ---------------------------------------------------------------- results
 def table(results: dict) -> str:
     """results.json as Markdown."""
-    lines = ["# GPT-OSS with the attention of stage 9, measured", "",
+    lines = ["# GPT-OSS with the course's kernel, measured", "",
              "Made by `python -m examples.gpt_oss.measure`, from results.json."]
     for part in PARTS:
         if part in results:
@@ -218,7 +218,7 @@ def parser() -> argparse.ArgumentParser:
     gpu = device == "cuda"
     parser = argparse.ArgumentParser(
         prog="python -m examples.gpt_oss.measure",
-        description="Measure GPT-OSS with stage 9: gradients, loss curves, time and memory.",
+        description="Measure GPT-OSS with our kernel: gradients, loss curves, time and memory.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add, number = parser.add_argument, train.at_least
