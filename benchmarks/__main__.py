@@ -1,4 +1,4 @@
-"""Time our stages beside their peers, in one run on one GPU: python -m benchmarks --help."""
+"""Time the stages and fast/ beside their peers, in one run: python -m benchmarks --help."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 DONE, FAILED, USAGE = 0, 1, 2
 OUT = Path("benchmarks/results")
-HOST_PEERS = ("ours", "fa2", "cudnn")
+HOST_PEERS = ("stages", "fast", "fa2", "cudnn")
 SWEEP_ROUNDS = 3
 
 
@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if options.plot:
         return _replot(options.plot)
-    from benchmarks.peers import PEERS
+    from benchmarks.peers import OURS, PEERS
     from benchmarks.workloads import SWEEP, TABLE
 
     works = [] if options.sweep_only else list(TABLE)
@@ -28,16 +28,19 @@ def main(argv: list[str] | None = None) -> int:
         if not works:
             return _refuse(f"--only: want part of one of {_names(TABLE)}; "
                            f"got {', '.join(options.only)}")
-    names = options.peers.split(",") if options.peers else list(PEERS)
+    names = options.peers.split(",") if options.peers else [n for n in PEERS if n != "baseline"]
+    names += ["baseline"] if options.baseline and "baseline" not in names else []
     for name in names:
         if name not in PEERS:
             return _refuse(f"--peers: want one of {', '.join(PEERS)}; got {name!r}")
-    names = ["ours", *(name for name in PEERS if name in names and name != "ours")]
+    names = [name for name in PEERS if name in (*OURS, *names)]
     if options.rounds < 1 or options.warm_processes < 0:
         return _refuse(f"want --rounds >= 1 and --warm-processes >= 0; "
                        f"got {options.rounds}, {options.warm_processes}")
     if options.tutorial and not options.tutorial.is_file():
         return _refuse(f"--tutorial: want a file; got {options.tutorial}")
+    if options.baseline and not (options.baseline / "problem_3.py").is_file():
+        return _refuse(f"--baseline: want a folder with problem_3.py in it; got {options.baseline}")
     if options.list:
         return _list(works, names, options)
 
@@ -52,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", metavar="TEXT", action="append",
                         help="workloads whose name has this text in it; may be given again")
-    parser.add_argument("--peers", metavar="NAMES", help="comma-separated; ours always comes along")
+    parser.add_argument("--peers", metavar="NAMES",
+                        help="comma-separated; stages and fast always come along")
     parser.add_argument("--rounds", metavar="N", type=int, default=5,
                         help="measurements of each implementation (default: 5; the sweep: at most "
                              f"{SWEEP_ROUNDS})")
@@ -61,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--sweep-only", action="store_true", help="the figures' lengths only")
     parser.add_argument("--tutorial", metavar="FILE", type=Path,
                         help="Triton's tutorial 06-fused-attention.py, as one more peer")
+    parser.add_argument("--baseline", metavar="DIR", type=Path,
+                        help="another checkout, whose problem files are timed, too")
     parser.add_argument("--out", metavar="DIR", type=Path, default=OUT,
                         help=f"where results go (default: {OUT})")
     parser.add_argument("--resume", action="store_true",

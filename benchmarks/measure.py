@@ -17,7 +17,7 @@ from dataclasses import asdict
 
 import torch
 
-from benchmarks.peers import PEERS, Call, Tensors, Unsupported, make_tensors
+from benchmarks.peers import OWN, PEERS, Call, Tensors, Unsupported, make_tensors
 from benchmarks.workloads import Workload, floor, tiny
 
 NAP_S = 0.03
@@ -44,9 +44,9 @@ def measure(work: Workload, names: list[str], options) -> dict:
     """Check and time the named peers.  -> the record that results.json keeps.
 
     A peer's entry has ms (median over rounds), rounds (each of them), error (relative, against
-    ours; ours against float32; None if not finite, or if ours has no answer) and extra_mib (peak
-    of one call less what was allocated before); or skipped, with the reason; or failed, with the
-    text of its exception.
+    that of fast; our own against float32; None if not finite, or if fast has no answer) and
+    extra_mib (peak of one call less what was allocated before); or skipped, with the reason; or
+    failed, with the text of its exception.
     """
     start = time.monotonic()
     tensors = make_tensors(work)
@@ -62,8 +62,10 @@ def measure(work: Workload, names: list[str], options) -> dict:
             call = PEERS[name].build(work, tensors, options)
             run = prepared(work, call)
             got = [t if t is None else call.restore(t) for t in run()]
-            if name == "ours":
-                want, found = got, error_against_truth(work, tensors, got)
+            if name == "fast":
+                want = got
+            if name in OWN:
+                found = error_against_truth(work, tensors, got)
             else:
                 found = math.inf if want is None else error(got, want)
             entry["error"] = found if math.isfinite(found) else None
@@ -142,7 +144,7 @@ def host_us(run: Callable, calls: int = 1000, repeats: int = 3) -> float:
 
 
 def host_costs(stages: list[int], names: list[str], options) -> dict:
-    """-> {"stage 3": {"ours": entry, ...}, ...}, an entry with us, skipped or failed."""
+    """-> {"stage 3": {"stages": entry, ...}, ...}, an entry with us, skipped or failed."""
     costs = {}
     for stage in stages:
         work = tiny(stage)
@@ -195,7 +197,7 @@ def _relative(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def error_against_truth(work: Workload, tensors: Tensors, got: list) -> float:
-    """Relative error of ours against float32, over the first and the last group of heads."""
+    """Relative error of our own against float32, over the first and the last group of heads."""
     group = work.HQ // work.HKV
     worst = 0.0
     for b, kv_head in {(0, 0), (work.B - 1, work.HKV - 1)}:

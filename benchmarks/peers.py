@@ -73,9 +73,17 @@ def make_tensors(work: Workload, device="cuda", dtype=torch.bfloat16, seed=0) ->
 
 
 # ----------------------------------------------------------------- builders
-def ours(work: Workload, tensors: Tensors, options) -> Call:
+def stages(work: Workload, tensors: Tensors, options) -> Call:
     """The whole public function of the stage's problem file."""
-    problem = importlib.import_module(f"problem_{work.stage}")
+    return _problem(importlib.import_module(f"problem_{work.stage}"), work, tensors)
+
+
+def baseline(work: Workload, tensors: Tensors, options) -> Call:
+    """The same file of another checkout, in the folder given as --baseline."""
+    return _problem(_load(options.baseline / f"problem_{work.stage}.py"), work, tensors)
+
+
+def _problem(problem, work: Workload, tensors: Tensors) -> Call:
     if work.stage == 9:
         def attend(q, k, v, sinks=None):
             return problem.flash_swda_with_sink(
@@ -88,6 +96,33 @@ def ours(work: Workload, tensors: Tensors, options) -> Call:
 
         def attend(q, k, v):
             return problem.flash_attention_forward(q, k, v, work.causal, *mask)
+    return Call(attend, _leaves(tensors), tensors.do)
+
+
+def fast(work: Workload, tensors: Tensors, options) -> Call:
+    """fast/attention.py, plain Triton."""
+    from fast.attention import flash_attention
+
+    def attend(q, k, v, sinks=None):
+        return flash_attention(
+            q, k, v, is_causal=work.causal, window_size=work.window, sink_size=work.sinks,
+            sink_logits=sinks)
+
+    return Call(attend, _leaves(tensors), tensors.do)
+
+
+def gluon(work: Workload, tensors: Tensors, options) -> Call:
+    """fast/attention_hopper*.py, one level below Triton."""
+    if tensors.q.is_cuda and torch.cuda.get_device_capability() != (9, 0):
+        raise Unsupported("no Hopper")
+    try:
+        from fast.attention_hopper_autograd import flash_attention_hopper
+    except ImportError as error:
+        raise Unsupported(str(error)) from error
+
+    def attend(q, k, v, sinks=None):
+        return flash_attention_hopper(q, k, v, work.causal, work.window, sinks)
+
     return Call(attend, _leaves(tensors), tensors.do)
 
 
@@ -174,7 +209,10 @@ def fa4(work: Workload, tensors: Tensors, options) -> Call:
 
 def tutorial(work: Workload, tensors: Tensors, options) -> Call:
     """Triton's fused-attention tutorial, from the file given as --tutorial, in float16."""
-    attention = _load(options.tutorial).attention
+    file = _load(options.tutorial)
+    if not hasattr(file, "attention"):
+        raise Unsupported("file: no attention in it")
+    attention = file.attention
     # attention is the apply of an autograd.Function; newer files take warp_specialize as well
     forward = getattr(getattr(attention, "__self__", None), "forward", attention)
     more = (False,) if "warp_specialize" in inspect.signature(forward).parameters else ()
@@ -184,21 +222,6 @@ def tutorial(work: Workload, tensors: Tensors, options) -> Call:
 
     do = None if tensors.do is None else tensors.do.half()
     return Call(attend, _leaves(tensors, torch.Tensor.half), do)
-
-
-def expert(work: Workload, tensors: Tensors, options) -> Call:
-    """Our own kernel below Triton, expert/.  Not of the stages, and no peer of theirs either."""
-    if tensors.q.is_cuda and torch.cuda.get_device_capability() != (9, 0):
-        raise Unsupported("no Hopper")
-    try:
-        from expert.attention_hopper_autograd import flash_attention_hopper
-    except ImportError as error:
-        raise Unsupported(str(error)) from error
-
-    def attend(q, k, v, sinks=None):
-        return flash_attention_hopper(q, k, v, work.causal, work.window, sinks)
-
-    return Call(attend, _leaves(tensors), tensors.do)
 
 
 # ------------------------------------------------------ what a peer cannot do
@@ -231,8 +254,12 @@ def _cannot_tutorial(work: Workload, options) -> str:
     return _cannot_sdpa(work, options)
 
 
-def _cannot_expert(work: Workload, options) -> str:
+def _cannot_gluon(work: Workload, options) -> str:
     return "sinks" if work.sinks else "" if work.D in (64, 128) else f"D={work.D}"
+
+
+def _cannot_baseline(work: Workload, options) -> str:
+    return "" if getattr(options, "baseline", None) else "no folder"
 
 
 class Peer(NamedTuple):
@@ -244,16 +271,20 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "ours": Peer(ours),
+    "stages": Peer(stages),
+    "fast": Peer(fast),
+    "gluon": Peer(gluon, _cannot_gluon),
+    "baseline": Peer(baseline, _cannot_baseline),
     "naive": Peer(naive, _cannot_naive),
     "fa2": Peer(functools.partial(sdpa, SDPBackend.FLASH_ATTENTION), _cannot_sdpa),
     "cudnn": Peer(functools.partial(sdpa, SDPBackend.CUDNN_ATTENTION), _cannot_sdpa),
     "flex": Peer(flex),
     "fa4": Peer(fa4, _cannot_fa4),
     "tutorial": Peer(tutorial, _cannot_tutorial),
-    "expert": Peer(expert, _cannot_expert),
 }
-OWN = ("ours", "expert")  # shown, and no one's competitor
+OURS = ("stages", "fast")  # always timed, and compared with the others
+OWN = (*OURS, "gluon", "baseline")  # no competitors; judged by float32, and the others by "fast"
+TITLES = {"gluon": "fast (Gluon)"}  # of columns, where a name is not its own
 TRITON_PEERS = ("flex", "tutorial")
 HOPPER_PEERS = ("cudnn", "fa4")
 
@@ -276,11 +307,10 @@ def _mask_mod(window: int | None, sinks: int) -> Callable:
 
 def _load(path: Path):
     """A fresh module every time: autotuned kernels then tune for the workload at hand."""
-    spec = importlib.util.spec_from_file_location("tutorial_attention", path)
+    spec = importlib.util.spec_from_file_location(f"given_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        module.attention  # noqa: B018
     except Exception as error:
         raise Unsupported(f"file: {type(error).__name__}: {error}") from error
     return module

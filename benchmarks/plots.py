@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.peers import PEERS
-from benchmarks.tables import best_peer, best_ratio, is_off
+from benchmarks.peers import OURS, PEERS
+from benchmarks.tables import best_peer, best_ratio, column, is_off
 
 HINT = "want matplotlib for the figures; got none: pip install matplotlib"
 PANELS = (("time of a call (ms)", "ms"), ("memory it allocates (MiB)", "extra_mib"))
@@ -26,8 +26,9 @@ def draw(results: dict, folder: Path) -> list[Path]:
         path = folder / f"stage_{stage}.png"
         _draw_stage([record for record in sweep if record["stage"] == stage], results, path)
         written.append(path)
-    compared = [(record["label"], best_ratio(record), name) for record in results["records"]
-                if record["group"] == "table" and (name := best_peer(record)) is not None]
+    compared = [(record["label"], best_peer(record), *(best_ratio(record, own) for own in OURS))
+                for record in results["records"]
+                if record["group"] == "table" and best_ratio(record, "fast") is not None]
     if compared:
         _draw_overview(compared, results, folder / "overview.png")
         written.append(folder / "overview.png")
@@ -46,8 +47,8 @@ def _draw_stage(records: list[dict], results: dict, path: Path) -> None:
                 if points:
                     suffix = ", backward" if direction == "backward" else ""
                     axis.plot(*zip(*points, strict=True), style, marker="o", markersize=3,
-                              color=f"C{i}", label=name + suffix,
-                              linewidth=2.2 if name == "ours" else 1.2)
+                              color=f"C{i}", label=column(name) + suffix,
+                              linewidth=2.2 if name in OURS else 1.2)
         axis.set(xscale="log", yscale="log", xlabel="N", ylabel=label)
         axis.set_xticks(sorted({record["N"] for record in records}))
         axis.xaxis.set_major_formatter(lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k")
@@ -80,20 +81,27 @@ def _where(results: dict) -> str:
             f"{results['date']}")
 
 
-def _draw_overview(compared: list[tuple[str, float, str]], results: dict, path: Path) -> None:
-    """Horizontal bars: ms of the best peer over ms of ours.  Beyond 1 ours is faster."""
+def _draw_overview(compared: list[tuple], results: dict, path: Path) -> None:
+    """Horizontal bars: ms of the best peer over ms of fast, a dot for stages.  Beyond 1: faster.
+
+    compared: (label, the best peer's name, its ratio to stages or None, its ratio to fast).
+    """
     from matplotlib import pyplot
 
-    labels, values, names = zip(*reversed(compared), strict=True)
+    labels, names, plain, values = zip(*reversed(compared), strict=True)
     figure, axis = pyplot.subplots(figsize=(9, 1 + 0.32 * len(values)), layout="constrained")
     bars = axis.barh(labels, values, color=["C0" if value >= 1 else "C7" for value in values])
     told = [f"{value:.2f} {name}" for value, name in zip(values, names, strict=True)]
     axis.bar_label(bars, told, padding=3, fontsize="small",
                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
+    dots = [(ratio, label) for ratio, label in zip(plain, labels, strict=True) if ratio]
+    if dots:
+        axis.plot(*zip(*dots, strict=True), "o", color="black", markersize=4, label="stages")
+        axis.legend(loc="lower right", fontsize="small")
     axis.axvline(1.0, color="black", linewidth=1)
     axis.set_xlim(0, 1.15 * max(*values, 1.0))
     axis.margins(y=0.02)
-    axis.set_xlabel("ms of the best peer / ms of ours (right of the line, ours is faster)")
+    axis.set_xlabel("ms of the best peer / ms of fast (right of the line, fast is faster)")
     figure.suptitle(_where(results), fontsize="medium")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.workloads import Workload
 
-FORMAT = 1
+FORMAT = 2  # 1 had one column of ours, where 2 has stages, fast and gluon
 SAME = ("gpu", "torch", "triton")  # times of other machines or versions are not mixed
 
 
@@ -41,7 +41,8 @@ def read(path: Path) -> dict:
     except (OSError, ValueError) as error:
         raise Mismatch(f"want a results.json; got {path}: {error}") from error
     if not isinstance(results, dict) or results.get("format") != FORMAT:
-        raise Mismatch(f"want a results.json of format {FORMAT}; got {path}")
+        got = results.get("format") if isinstance(results, dict) else None
+        raise Mismatch(f"want a results.json of format {FORMAT}; got format {got}: {path}")
     return results
 
 

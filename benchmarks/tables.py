@@ -1,12 +1,13 @@
 """What a person reads of the results: tables as text, as markdown and as CSV.  Needs no GPU."""
 
 import csv
+import itertools
 import math
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measure import LIMIT
-from benchmarks.peers import HOPPER_PEERS, OWN, PEERS, TRITON_PEERS
+from benchmarks.peers import HOPPER_PEERS, OURS, OWN, PEERS, TITLES, TRITON_PEERS
 
 DIRECTIONS = ("forward", "backward")
 
@@ -21,7 +22,7 @@ class Table(NamedTuple):
 
 # ----------------------------------------------------------- what is compared
 def is_off(entry: dict) -> bool:
-    """Whether this peer was timed although its answer is not ours, or not finite."""
+    """Whether this was timed although its answer is wrong, or not finite."""
     return "ms" in entry and (entry["error"] is None or entry["error"] > LIMIT)
 
 
@@ -31,41 +32,44 @@ def ranked(record: dict) -> dict[str, float]:
             if "ms" in entry and not is_off(entry)}
 
 
-def ratios(record: dict) -> dict[str, float]:
-    """-> ms of a peer over ms of ours: above 1 where ours is faster.  Empty if ours has no time."""
+def ratios(record: dict, own: str) -> dict[str, float]:
+    """-> ms of the others over ms of own: above 1 where own is faster.  Empty if own has no time.
+
+    own: one of OURS.
+    """
     times = ranked(record)
-    mine = times.pop("ours", None)
+    mine = times.pop(own, None)
     return {} if mine is None else {name: ms / mine for name, ms in times.items()}
 
 
 def best_peer(record: dict, names=None) -> str | None:
     """Name of the fastest peer among names, or among all but naive and what is our own."""
-    found = {name: ratio for name, ratio in ratios(record).items()
+    found = {name: ms for name, ms in ranked(record).items()
              if (name in names if names else name not in ("naive", *OWN))}
     return min(found, key=found.get, default=None)
 
 
-def best_ratio(record: dict, names=None) -> float | None:
+def best_ratio(record: dict, own: str, names=None) -> float | None:
     """The smallest ratio: of the fastest peer among names, or among all but naive."""
-    name = best_peer(record, names)
-    return None if name is None else ratios(record)[name]
+    return ratios(record, own).get(best_peer(record, names))
 
 
 def summary(results: dict) -> list[str]:
-    """Three lines over the table's workloads: at least, and in the geometric mean."""
+    """Three lines for each of OURS over the table's workloads: at least, and geometric mean."""
     lines = []
-    for title, names in (
+    against = (
         (f"the fastest Triton peer ({', '.join(TRITON_PEERS)})", TRITON_PEERS),
         ("fa2", ("fa2",)),
         (f"the faster of {', '.join(HOPPER_PEERS)}", HOPPER_PEERS),
-    ):
+    )
+    for own, (title, names) in itertools.product(OURS, against):
         found = [(ratio, record["label"]) for record in _group(results, "table")
-                 if (ratio := best_ratio(record, names)) is not None]
+                 if (ratio := best_ratio(record, own, names)) is not None]
         if not found:
-            lines.append(f"against {title}: nothing to compare")
+            lines.append(f"{own} against {title}: nothing to compare")
             continue
         mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
-        lines.append(f"against {title}: at least {min(found)[0]:.2f}x ({min(found)[1]}), "
+        lines.append(f"{own} against {title}: at least {min(found)[0]:.2f}x ({min(found)[1]}), "
                      f"geometric mean {mean:.2f}x, over {len(found)} workloads")
     return lines
 
@@ -84,6 +88,11 @@ def digits(ms: float) -> str:
     return f"{ms:#.3g}".rstrip(".")
 
 
+def column(name: str) -> str:
+    """What stands over an implementation's column."""
+    return TITLES.get(name, name)
+
+
 # --------------------------------------------------------------------- tables
 def tables(results: dict) -> list[Table]:
     """All tables that these results fill."""
@@ -94,9 +103,10 @@ def tables(results: dict) -> list[Table]:
             if records:
                 made.append(_times(f"{direction.capitalize()}{title}: ms (TFLOP/s)", records))
             if records and group == "table":
-                made.append(_ours(f"{direction.capitalize()}: ours, and the bound", records))
-                made.append(_ratios(f"{direction.capitalize()}: ms of the peer / ms of ours",
-                                    records))
+                made.append(_fast(f"{direction.capitalize()}: fast, and the bound", records))
+                for own in OURS:
+                    made.append(_ratios(f"{direction.capitalize()}: ms of the others / ms of {own}",
+                                        records, own))
     if results["host"]:
         made.append(_host(results["host"]))
     return made
@@ -110,7 +120,7 @@ def _times(title: str, records: list[dict]) -> Table:
         best = min(times, key=times.get, default=None)
         cells = [_time_cell(record, name) + ("*" if name == best else "") for name in names]
         rows.append([record["name"], record["shape"], *cells])
-    return Table(title, ["work", "B, HQ/HKV, N, D, mask", *names], rows)
+    return Table(title, ["work", "B, HQ/HKV, N, D, mask", *map(column, names)], rows)
 
 
 def _time_cell(record: dict, name: str) -> str:
@@ -123,13 +133,13 @@ def _time_cell(record: dict, name: str) -> str:
     return f"{wrong}{digits(entry['ms'])} ({tflops(record, entry['ms']):.0f})"
 
 
-def _ours(title: str, records: list[dict]) -> Table:
+def _fast(title: str, records: list[dict]) -> Table:
     header = ["work", "ms", "min..max", "TFLOP/s", "bound", "share", "best peer's", "MiB", "error"]
     rows = []
     for record in records:
-        entry = record["peers"].get("ours", {})
+        entry = record["peers"].get("fast", {})
         if "ms" not in entry:
-            rows.append([record["name"], _time_cell(record, "ours")] + ["-"] * 7)
+            rows.append([record["name"], _time_cell(record, "fast")] + ["-"] * 7)
             continue
         ms = entry["ms"]
         others = {name: x for name, x in ranked(record).items() if name not in OWN}
@@ -142,22 +152,23 @@ def _ours(title: str, records: list[dict]) -> Table:
     return Table(title, header, rows)
 
 
-def _ratios(title: str, records: list[dict]) -> Table:
-    names = [name for name in _names(records) if name != "ours"]
+def _ratios(title: str, records: list[dict], own: str) -> Table:
+    names = [name for name in _names(records) if name != own]
     rows = []
     for record in records:
-        found = ratios(record)
+        found = ratios(record, own)
         cells = [f"{found[name]:.2f}" if name in found else "-" for name in names]
-        best = best_ratio(record)
+        best = best_ratio(record, own)
         rows.append([record["name"], *cells, "-" if best is None else f"{best:.2f}"])
-    return Table(title, ["work", *names, "best peer"], rows)
+    return Table(title, ["work", *map(column, names), "best peer"], rows)
 
 
 def _host(host: dict) -> Table:
     names = [name for name in PEERS if any(name in entries for entries in host.values())]
     rows = [[stage, *(f"{entries[name]['us']:.1f}" if "us" in entries.get(name, {}) else "-"
                       for name in names)] for stage, entries in host.items()]
-    return Table("Host: microseconds to enqueue one small forward call", ["stage", *names], rows)
+    return Table("Host: microseconds to enqueue one small forward call",
+                 ["stage", *map(column, names)], rows)
 
 
 def header(results: dict) -> str:
@@ -171,8 +182,8 @@ def header(results: dict) -> str:
 
 NOTES = [
     "TFLOP/s count visible (query, key) pairs only: 4 D flops a pair forward, 10 D backward.",
-    "* fastest.  -: cannot do this work (reasons in results.json).  wrong: differs from ours by "
-    f"more than {LIMIT:g}, not ranked.",
+    "* fastest.  -: cannot do this work (reasons in results.json).  wrong: differs from the "
+    f"right answer by more than {LIMIT:g}, not ranked.",
     "share: the least time that matrix units, exponentials or memory allow, over the time taken.  "
     "MiB: allocated by one call.",
 ]
@@ -204,18 +215,19 @@ def as_markdown(results: dict) -> str:
 COLUMNS = ["workload", "direction", "group", "stage", "B", "HQ", "HKV", "N", "D", "causal",
            "window", "sinks", "sink_logits", "implementation", "outcome", "reason", "ms", "min_ms",
            "max_ms", "tflops", "bound", "floor_ms", "share_of_bound", "extra_mib", "error",
-           "ratio_to_ours"]
+           *(f"ratio_to_{own}" for own in OURS)]
 
 
 def csv_rows(results: dict) -> list[dict]:
     """One row a workload, direction and implementation; times in ms, memory in MiB."""
     rows = []
     for record in results["records"]:
-        ratio = ratios(record)
+        ratio = {own: ratios(record, own) for own in OURS}
         for name, entry in record["peers"].items():
             row = {column: record.get(column) for column in COLUMNS}
             row |= {"workload": record["name"], "implementation": name, "error": entry.get("error"),
-                    "extra_mib": entry.get("extra_mib"), "ratio_to_ours": ratio.get(name),
+                    "extra_mib": entry.get("extra_mib"),
+                    **{f"ratio_to_{own}": ratio[own].get(name) for own in OURS},
                     "reason": entry.get("failed") or entry.get("skipped") or entry.get("note")}
             if "ms" in entry:
                 ms, rounds = entry["ms"], entry["rounds"]

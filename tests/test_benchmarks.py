@@ -121,10 +121,22 @@ def test_flex_computes_the_same_with_and_without_sink_logits(sink_logits, monkey
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("stage", [3, 4, 5, 6, 7, 8, 9])
-def test_ours_gets_the_mask_of_the_workload(stage, device):
+def test_stages_and_fast_get_the_mask_of_the_workload(stage, device):
     work = replace(tiny(stage), N=40, HQ=2, HKV=2 if stage in (3, 4) else 1)
     tensors = peers.make_tensors(work, device, torch.float16)
-    assert measure.error(_answer("ours", work, tensors), _truth(work, tensors)) < 3e-3
+    for name in peers.OURS:
+        assert measure.error(_answer(name, work, tensors), _truth(work, tensors)) < 3e-3
+
+
+@pytest.mark.interpreter
+def test_the_problem_files_of_another_checkout_are_the_baseline(tmp_path, device):
+    work = replace(tiny(4), N=40)
+    assert PEERS["baseline"].cannot(work, OPTIONS) == "no folder"
+    (tmp_path / "problem_4.py").write_text(
+        "def flash_attention_forward(q, k, v, is_causal):\n    return q + v * is_causal\n")
+    tensors = peers.make_tensors(work, device)
+    call = PEERS["baseline"].build(work, tensors, Namespace(baseline=tmp_path))
+    assert torch.equal(measure.prepared(work, call)()[0], tensors.q + tensors.v)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -150,9 +162,9 @@ def test_a_peer_that_cannot_do_a_workload_says_why():
     assert PEERS["tutorial"].cannot(tiny(4), given) == "D=16"
     assert PEERS["tutorial"].cannot(replace(tiny(4), D=64, HQ=4), given) == "grouped heads"
     assert PEERS["tutorial"].cannot(replace(tiny(4), D=64), given) == ""
-    assert PEERS["expert"].cannot(tiny(4), OPTIONS) == "D=16"
-    assert PEERS["expert"].cannot(replace(tiny(7), D=64), OPTIONS) == "sinks"
-    assert PEERS["expert"].cannot(replace(window, D=64), OPTIONS) == ""
+    assert PEERS["gluon"].cannot(tiny(4), OPTIONS) == "D=16"
+    assert PEERS["gluon"].cannot(replace(tiny(7), D=64), OPTIONS) == "sinks"
+    assert PEERS["gluon"].cannot(replace(window, D=64), OPTIONS) == ""
     long = next(work for work in SWEEP if work.N == 65536)
     assert PEERS["naive"].cannot(long, OPTIONS) == "memory"
 
@@ -181,8 +193,8 @@ def test_fa4_gets_its_own_layout_and_counts_keys_before_the_query(window, direct
     assert measure.error(_answer("fa4", work, tensors), _truth(work, tensors)) < 1e-5
 
 
-def test_the_expert_kernel_gets_the_mask_and_is_nobodys_best_peer(monkeypatch):
-    from expert import attention_hopper_autograd
+def test_the_gluon_kernel_gets_the_mask_and_what_is_our_own_is_nobodys_best_peer(monkeypatch):
+    from fast import attention_hopper_autograd
 
     def attend(q, k, v, is_causal, window_size, sink_logits):
         out = reference.attention(q, k, v, is_causal=is_causal, window_size=window_size,
@@ -192,9 +204,10 @@ def test_the_expert_kernel_gets_the_mask_and_is_nobodys_best_peer(monkeypatch):
     monkeypatch.setattr(attention_hopper_autograd, "flash_attention_hopper", attend)
     work = replace(SMALL, sinks=0, D=64)
     tensors = peers.make_tensors(work, "cpu", torch.float32)
-    assert measure.error(_answer("expert", work, tensors), _truth(work, tensors)) < 1e-6
+    assert measure.error(_answer("gluon", work, tensors), _truth(work, tensors)) < 1e-6
     entries = {name: {"ms": ms, "error": 0.0}
-               for name, ms in (("ours", 3.0), ("expert", 1.0), ("fa2", 2.0), ("naive", 1.5))}
+               for name, ms in (("fast", 3.0), ("gluon", 1.0), ("stages", 1.1), ("fa2", 2.0),
+                                ("naive", 1.5))}
     assert tables.best_peer({"peers": entries}) == "fa2"
 
 
@@ -247,7 +260,8 @@ def pretended_gpu(monkeypatch):
     monkeypatch.setattr(measure, "NAP_S", 0.0)
     monkeypatch.setattr(
         measure, "make_tensors", lambda work: peers.make_tensors(work, "cpu", torch.float32))
-    monkeypatch.setitem(PEERS, "ours", PEERS["naive"])  # the interpreter is tested elsewhere
+    for name in peers.OURS:  # the interpreter is tested elsewhere
+        monkeypatch.setitem(PEERS, name, PEERS["naive"])
     return monkeypatch
 
 
@@ -263,8 +277,8 @@ def _fail(*inputs):
 
 
 def test_all_peers_are_timed_in_turn_and_the_median_counts(pretended_gpu):
-    record = measure.measure(tiny(4), ["ours", "fa2"], Namespace(rounds=3))
-    assert record["peers"]["ours"]["rounds"] == [1.0, 3.0, 5.0]
+    record = measure.measure(tiny(4), ["fast", "fa2"], Namespace(rounds=3))
+    assert record["peers"]["fast"]["rounds"] == [1.0, 3.0, 5.0]
     assert record["peers"]["fa2"]["rounds"] == [2.0, 4.0, 6.0]
     assert record["peers"]["fa2"]["ms"] == 4.0
     assert record["peers"]["fa2"]["extra_mib"] == 3.0
@@ -273,7 +287,7 @@ def test_all_peers_are_timed_in_turn_and_the_median_counts(pretended_gpu):
 
 def test_a_slow_naive_call_is_timed_once(pretended_gpu):
     pretended_gpu.setattr(measure, "ONE_ROUND_MS", 1.5)
-    record = measure.measure(tiny(4), ["ours", "naive", "fa2"], Namespace(rounds=3))
+    record = measure.measure(tiny(4), ["fast", "naive", "fa2"], Namespace(rounds=3))
     assert [len(entry["rounds"]) for entry in record["peers"].values()] == [3, 1, 3]
 
 
@@ -285,10 +299,10 @@ def test_a_peer_that_fails_or_runs_out_of_memory_ends_nothing(pretended_gpu, dir
     pretended_gpu.setitem(PEERS, "flex", _peer(_fail))
     pretended_gpu.setitem(PEERS, "fa4", _peer(too_large))
     work = replace(tiny(4), direction=direction)
-    entries = measure.measure(work, ["ours", "flex", "fa4", "fa2"], OPTIONS)["peers"]
+    entries = measure.measure(work, ["fast", "flex", "fa4", "fa2"], OPTIONS)["peers"]
     assert entries["flex"] == {"failed": "RuntimeError: no kernel image"}
     assert entries["fa4"] == {"skipped": "memory"}
-    assert "ms" in entries["ours"] and "ms" in entries["fa2"]
+    assert "ms" in entries["fast"] and "ms" in entries["fa2"]
 
 
 def test_a_lost_gpu_ends_the_run(pretended_gpu):
@@ -304,8 +318,8 @@ def test_a_wrong_answer_is_timed_and_not_ranked(pretended_gpu):
 
     pretended_gpu.setitem(PEERS, "flex", _peer(attend, lambda o: 1.05 * o))
     pretended_gpu.setitem(PEERS, "fa4", _peer(attend, lambda o: o * math.nan))
-    record = measure.measure(tiny(4), ["ours", "flex", "fa4", "fa2"], OPTIONS)
-    assert set(tables.ranked(record)) == {"ours", "fa2"}
+    record = measure.measure(tiny(4), ["fast", "flex", "fa4", "fa2"], OPTIONS)
+    assert set(tables.ranked(record)) == {"fast", "fa2"}
     assert record["peers"]["flex"]["error"] == pytest.approx(0.05, rel=1e-3)
     assert record["peers"]["fa4"]["error"] is None
     assert tables._time_cell(record, "flex").startswith("wrong: ")
@@ -317,14 +331,14 @@ def test_the_sink_gradient_may_be_missing_and_that_is_noted(pretended_gpu):
         return replace(call, attend=lambda q, k, v, sinks: call.attend(q, k, v, sinks.detach()))
 
     pretended_gpu.setitem(PEERS, "fa4", peers.Peer(build))
-    record = measure.measure(replace(SMALL, direction="backward"), ["ours", "fa4"], OPTIONS)
+    record = measure.measure(replace(SMALL, direction="backward"), ["fast", "fa4"], OPTIONS)
     assert record["peers"]["fa4"]["note"] == "no gradient for the sink logits"
     assert record["peers"]["fa4"]["error"] == 0.0
 
 
 def test_compiling_ahead_survives_what_fails():
     broken = replace(tiny(4), B=-1)  # no such tensor, on any machine
-    assert measure.warm([broken, broken], ["ours"], OPTIONS, processes=1) is None
+    assert measure.warm([broken, broken], ["fast"], OPTIONS, processes=1) is None
 
 
 def test_the_host_cost_is_the_best_of_the_repeats(pretended_gpu):
@@ -354,13 +368,14 @@ def test_one_command_leaves_json_csv_and_markdown(small_table, tmp_path, capsys)
         "stage 4, one, forward", "stage 6, two, forward", "stage 8, three, backward",
         "stage 4, N=32, forward", "stage 4, N=64, forward"]
     assert run["records"][1]["peers"]["fa2"] == {"skipped": "window"}
-    assert run["host"]["stage 6"] == {"ours": {"us": 12.5}, "fa2": {"skipped": "window"}}
+    assert run["host"]["stage 6"] == {
+        "stages": {"us": 12.5}, "fast": {"us": 12.5}, "fa2": {"skipped": "window"}}
     assert run["machine"]["gpu"] == H200
-    assert "against fa2: at least" in (tmp_path / "results.md").read_text()
+    assert "fast against fa2: at least" in (tmp_path / "results.md").read_text()
     with open(tmp_path / "results.csv", newline="") as stream:
-        assert len(list(csv.DictReader(stream))) == 5 * 3
+        assert len(list(csv.DictReader(stream))) == 5 * 4
     printed = capsys.readouterr().out
-    assert "[  2/5] stage 6, two, forward: ours " in printed
+    assert "[  2/5] stage 6, two, forward: stages " in printed
     assert "--- Backward: ms (TFLOP/s) ---" in printed
 
 
@@ -407,16 +422,17 @@ def _record(work, **times):
 def made_up():
     run = results.new(MACHINE, "2026-01-02", {"rounds": 5})
     one, two = TABLE[4], TABLE[12]
-    results.put(run, _record(two, ours=0.2, fa2="window", flex=0.3, fa4=0.1), TABLE)
-    results.put(run, _record(one, ours=0.5, fa2=1.0, flex=0.8, cudnn=0.6, fa4=0.55), TABLE)
-    run["host"] = {"stage 4": {"ours": {"us": 21.0}, "fa2": {"us": 9.5}}}
+    results.put(run, _record(two, stages=0.4, fast=0.2, fa2="window", flex=0.3, fa4=0.1), TABLE)
+    results.put(run, _record(one, stages=0.7, fast=0.5, gluon=0.45, fa2=1.0, flex=0.8, cudnn=0.6,
+                             fa4=0.55), TABLE)
+    run["host"] = {"stage 4": {"fast": {"us": 21.0}, "fa2": {"us": 9.5}}}
     return run
 
 
 def test_records_stand_in_the_order_of_the_table_and_are_replaced_by_label(made_up):
     assert [r["name"] for r in made_up["records"]] == ["stage 4, D=64", "stage 9, GPT-OSS window"]
-    results.put(made_up, _record(TABLE[4], ours=0.4), TABLE)
-    assert [r["peers"]["ours"]["ms"] for r in made_up["records"]] == [0.4, 0.2]
+    results.put(made_up, _record(TABLE[4], fast=0.4), TABLE)
+    assert [r["peers"]["fast"]["ms"] for r in made_up["records"]] == [0.4, 0.2]
 
 
 def test_a_write_that_fails_leaves_the_old_file_whole(made_up, tmp_path, monkeypatch):
@@ -434,11 +450,11 @@ def test_a_write_that_fails_leaves_the_old_file_whole(made_up, tmp_path, monkeyp
 
 
 def test_a_missing_peer_brings_back_all_that_the_record_has(made_up):
-    work = TABLE[12]  # has ours, fa2, flex, fa4
-    assert results.peers_to_time(made_up, work, ["ours", "fa2"]) == []
-    assert results.peers_to_time(made_up, work, ["ours", "cudnn"]) == [
-        "ours", "cudnn", "fa2", "flex", "fa4"]
-    assert results.peers_to_time(made_up, TABLE[0], ["ours"]) == ["ours"]
+    work = TABLE[12]  # has stages, fast, fa2, flex, fa4
+    assert results.peers_to_time(made_up, work, ["fast", "fa2"]) == []
+    assert results.peers_to_time(made_up, work, ["fast", "cudnn"]) == [
+        "fast", "cudnn", "stages", "fa2", "flex", "fa4"]
+    assert results.peers_to_time(made_up, TABLE[0], ["fast"]) == ["fast"]
 
 
 def test_results_of_another_gpu_or_version_are_not_continued(made_up, tmp_path):
@@ -448,27 +464,33 @@ def test_results_of_another_gpu_or_version_are_not_continued(made_up, tmp_path):
     assert results.resume(path, MACHINE | {"driver": "999"}) == made_up
     with pytest.raises(results.Mismatch, match="want results of .*2.12.0.*; got .*2.11.0"):
         results.resume(path, MACHINE | {"torch": "2.12.0"})
+    results.write(made_up | {"format": 1}, path)
+    with pytest.raises(results.Mismatch, match="want a results.json of format 2; got format 1: "):
+        results.resume(path, MACHINE)
     path.write_text("{")
     with pytest.raises(results.Mismatch, match="want a results.json"):
         results.resume(path, MACHINE)
 
 
 # --------------------------------------------------------------------- tables
-def test_a_ratio_is_ms_of_the_peer_over_ms_of_ours(made_up):
+def test_a_ratio_is_ms_of_the_other_over_ms_of_our_own(made_up):
     record = made_up["records"][0]
-    assert tables.ratios(record) == pytest.approx(
-        {"fa2": 2.0, "flex": 1.6, "cudnn": 1.2, "fa4": 1.1})
-    assert tables.best_ratio(record) == pytest.approx(1.1)
+    assert tables.ratios(record, "fast") == pytest.approx(
+        {"stages": 1.4, "gluon": 0.9, "fa2": 2.0, "flex": 1.6, "cudnn": 1.2, "fa4": 1.1})
+    assert tables.best_ratio(record, "fast") == pytest.approx(1.1)
+    assert tables.best_ratio(record, "stages") == pytest.approx(0.55 / 0.7)
     assert tables.best_peer(record) == "fa4"
-    assert tables.best_ratio(record, ("flex", "tutorial")) == pytest.approx(1.6)
+    assert tables.best_ratio(record, "fast", ("flex", "tutorial")) == pytest.approx(1.6)
     record["peers"]["fa4"]["error"] = 0.03
-    assert tables.best_ratio(record) == pytest.approx(1.2)
-    record["peers"]["ours"]["error"] = None
-    assert tables.best_ratio(record) is None
+    assert tables.best_ratio(record, "fast") == pytest.approx(1.2)
+    record["peers"]["fast"]["error"] = None
+    assert tables.best_ratio(record, "fast") is None
 
 
 def test_the_summary_names_the_worst_workload_and_the_geometric_mean(made_up):
-    triton, fa2, hopper = tables.summary(made_up)
+    *plain, triton, fa2, hopper = tables.summary(made_up)
+    assert all(line.startswith("stages against ") for line in plain) and len(plain) == 3
+    assert "at least 0.75x (stage 9, GPT-OSS window, forward)" in plain[0]
     assert "at least 1.50x (stage 9, GPT-OSS window, forward)" in triton
     assert f"geometric mean {math.sqrt(1.6 * 1.5):.2f}x, over 2 workloads" in triton
     assert "at least 2.00x" in fa2 and "over 1 workloads" in fa2
@@ -479,18 +501,21 @@ def test_the_summary_names_the_worst_workload_and_the_geometric_mean(made_up):
 
 def test_the_sweep_is_no_part_of_the_summary(made_up):
     before = tables.summary(made_up)
-    made_up["records"].append(_record(SWEEP[0], ours=1.0, flex=0.001, fa2=0.001))
+    made_up["records"].append(_record(SWEEP[0], fast=1.0, flex=0.001, fa2=0.001))
     assert tables.summary(made_up) == before
 
 
 def test_the_text_shows_times_bound_and_fastest(made_up):
     lines = tables.as_text(made_up).splitlines()
     times = next(line for line in lines if line.startswith("stage 4, D=64"))
-    assert "0.500 (550)*" in times and "1.00 (275)" in times
-    ours = next(line for line in lines if "0.450..0.550" in line)
+    assert "0.500 (550)" in times and "0.450 (611)*" in times and "1.00 (275)" in times
+    columns = next(line for line in lines if "HQ/HKV" in line).split("mask")[1].split()
+    assert columns == ["stages", "fast", "fast", "(Gluon)", "fa2", "cudnn", "flex", "fa4"]
+    fast = next(line for line in lines if "0.450..0.550" in line)
     matrix_ms = TABLE[4].flops() / 790e12 * 1e3
-    assert ours.split()[6:9] == ["matrix", f"{100 * matrix_ms / 0.5:.0f}", "%"]
-    assert next(line for line in lines if "GPT-OSS" in line).split().count("-") == 2  # fa2, cudnn
+    assert fast.split()[6:9] == ["matrix", f"{100 * matrix_ms / 0.5:.0f}", "%"]
+    gpt_oss = next(line for line in lines if "GPT-OSS" in line)
+    assert gpt_oss.split().count("-") == 3  # gluon, fa2, cudnn
     assert any(line.split() == ["stage", "4", "21.0", "9.5"] for line in lines)
     assert lines[0].startswith("NVIDIA H200, driver 580.1, torch 2.11.0")
 
@@ -502,7 +527,7 @@ def test_a_time_is_told_in_three_digits():
 
 def test_the_markdown_has_a_cell_for_every_column(made_up):
     text = tables.as_markdown(made_up)
-    assert "**0.500 (550)**" in text
+    assert "**0.450 (611)**" in text
     for block in text.split("\n\n"):
         if block.startswith("|"):
             assert len({line.count("|") for line in block.splitlines()}) == 1
@@ -513,10 +538,11 @@ def test_the_csv_has_a_row_a_workload_and_implementation(made_up, tmp_path):
     tables.write_csv(made_up, tmp_path / "results.csv")
     with open(tmp_path / "results.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 5 + 4
+    assert len(rows) == 7 + 5
     by = {(row["workload"], row["implementation"]): row for row in rows}
     flex = by["stage 4, D=64", "flex"]
-    assert float(flex["ratio_to_ours"]) == pytest.approx(1.6) and flex["outcome"] == "timed"
+    assert float(flex["ratio_to_fast"]) == pytest.approx(1.6) and flex["outcome"] == "timed"
+    assert float(flex["ratio_to_stages"]) == pytest.approx(0.8 / 0.7)
     assert float(flex["min_ms"]) < float(flex["ms"]) < float(flex["max_ms"])
     assert by["stage 9, GPT-OSS window", "fa2"]["reason"] == "window"
     assert by["stage 9, GPT-OSS window", "flex"]["outcome"] == "failed"
@@ -535,7 +561,7 @@ def test_a_figure_a_stage_and_an_overview_are_written(made_up, tmp_path, capsys)
     for work in SWEEP:
         if work.stage in (3, 8):
             naive = "memory" if work.N > 8192 else 1.0 * work.N
-            made_up["records"].append(_record(work, ours=0.1 * work.N, naive=naive))
+            made_up["records"].append(_record(work, fast=0.1 * work.N, naive=naive))
     results.write(made_up, tmp_path / "results.json")
     assert cli.main(["--plot", str(tmp_path / "results.json")]) == 0
     written = {"stage_3.png", "stage_8.png", "overview.png"}
@@ -573,9 +599,10 @@ def test_without_a_gpu_nothing_runs(monkeypatch, tmp_path, capsys):
 
 @pytest.mark.parametrize("arguments, told", [
     (["--only", "stage 99"], "--only: want part of one of stage 3, original shape; "),
-    (["--peers", "ours,flash"], "--peers: want one of ours, naive, "),
+    (["--peers", "fast,flash"], "--peers: want one of stages, fast, gluon, "),
     (["--rounds", "0"], "want --rounds >= 1"),
     (["--tutorial", "nowhere.py"], "--tutorial: want a file; got nowhere.py"),
+    (["--baseline", "nowhere"], "--baseline: want a folder with problem_3.py in it; got nowhere"),
     (["--plot", "nowhere.json"], "want a results.json; got nowhere.json"),
 ])
 def test_a_wrong_argument_is_refused_in_words(arguments, told, capsys):
@@ -587,7 +614,7 @@ def test_the_list_says_who_would_run_and_why_not(capsys):
     assert cli.main(["--list", "--no-sweep", "--only", "Mistral", "--peers", "fa2,flex"]) == 0
     assert capsys.readouterr().out == (
         "stage 6, Mistral, forward (1, 32/8, 16384, 128, window 4096): "
-        "ours, fa2 - (window), flex\n")
+        "stages, fast, fa2 - (window), flex\n")
 
 
 # ---------------------------------------------------------------------- a GPU
@@ -602,4 +629,4 @@ def test_every_peer_that_can_is_timed_and_right(work, direction):
     for name, entry in record["peers"].items():
         if "skipped" not in entry:
             assert entry["ms"] > 0 and entry["error"] < measure.LIMIT, (name, entry)
-    assert {"ours", "naive", "flex"} <= set(tables.ranked(record))
+    assert {"stages", "fast", "naive", "flex"} <= set(tables.ranked(record))
