@@ -1,6 +1,8 @@
 """fast/attention.py against float64, in all the forms that its wrapper chooses from."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +17,6 @@ CPU_AXES = kernel_checks.CPU_AXES | {
     "N": (1, 65, 192, 290), "D": (16, 40, 64, 128), "window_size": (1, 17, 128, 150, None),
 }
 GPU_AXES = kernel_checks.GPU_AXES | {"window_size": (1, 17, 128, 200, 5000, None)}
-# is_causal=False at N = 256: two query tiles, in each of three forms; eight heads on one: packed.
 MASKS = [
     dict(is_causal=False), dict(), dict(window_size=100), dict(window_size=150, sink_size=4),
 ]
@@ -208,6 +209,21 @@ def test_other_dtypes_are_refused():
         flash_attention(*torch.randn(3, 1, 1, 4, 16, dtype=torch.float64))
     with pytest.raises(TypeError, match="want one dtype"):
         flash_attention(torch.randn(1, 1, 4, 16), *torch.randn(2, 1, 1, 4, 16).half())
+
+
+# ---------------------------------------------------------------------- README
+def test_the_readme_names_functions_and_lengths_that_are_so():
+    folder = Path(attention.__file__).parent
+    readme = (folder / "README.md").read_text()
+    places = re.findall(r"`(\w+\.py):(\w+)`(?: \((\w+)\))?", readme)
+    assert len(places) > 15
+    for file, function, word in places:
+        body = (folder / file).read_text().split(f"\ndef {function}(")[1].split("\ndef ")[0]
+        assert word in body, (function, word)
+    lengths = re.findall(r"\| `(\w+\.py)` \| (\d+) \|", readme)
+    assert len(lengths) == 5
+    for file, lines in lengths:
+        assert len((folder / file).read_text().splitlines()) == int(lines), file
 
 
 # -------------------------------------------------------------------- on a GPU
