@@ -192,7 +192,8 @@ class FlashAttentionFunction(torch.autograd.Function):
         tiles = _tiles(q)
         with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
-                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N, D**-0.5, **tiles
+                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N,
+                D**-0.5, **tiles,
             )
         ctx.save_for_backward(q, k, v, lse)
         return o
@@ -203,16 +204,17 @@ class FlashAttentionFunction(torch.autograd.Function):
         """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
         q, k, v, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        scale = q.shape[3] ** -0.5
-        for start in range(0, q.shape[2], 128):
+        scale = q.shape[-1] ** -0.5
+        for start in range(0, q.shape[-2], 128):
             m, n = slice(start, start + 128), slice(0, start + 128)  # these queries, their keys
-            p = torch.exp(scale * q[:, :, m] @ k[:, :, n].mT - lse[:, :, m, None]).tril(start)
-            dp = do[:, :, m] @ v[:, :, n].mT
+            s = scale * q[..., m, :] @ k[..., n, :].mT
+            p = torch.exp(s - lse[..., m, None]).tril(start)
+            dp = do[..., m, :] @ v[..., n, :].mT
             ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
-            dq[:, :, m] = ds @ k[:, :, n]
-            dk[:, :, n] += ds.mT @ q[:, :, m]
-            dv[:, :, n] += p.mT @ do[:, :, m]
-        return tuple(g.to(x.dtype) for g, x in zip((dq, dk, dv), ctx.saved_tensors, strict=False))
+            dq[..., m, :] = ds @ k[..., n, :]
+            dk[..., n, :] += ds.mT @ q[..., m, :]
+            dv[..., n, :] += p.mT @ do[..., m, :]
+        return tuple(x.to(ctx.saved_tensors[0].dtype) for x in (dq, dk, dv))
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

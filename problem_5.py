@@ -182,8 +182,8 @@ class FlashAttentionFunction(torch.autograd.Function):
         tiles = _tiles(q)
         with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
-                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N, D**-0.5,
-                **tiles,
+                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
+                D**-0.5, **tiles,
             )
         ctx.save_for_backward(q, k, v, lse)
         return o
@@ -195,8 +195,8 @@ class FlashAttentionFunction(torch.autograd.Function):
         HKV = ctx.saved_tensors[1].shape[1]  # groups apart: (B, HKV, HQ // HKV or 1, N, D)
         q, k, v, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        scale = q.shape[4] ** -0.5
-        for start in range(0, q.shape[3], 128):
+        scale = q.shape[-1] ** -0.5
+        for start in range(0, q.shape[-2], 128):
             m, n = slice(start, start + 128), slice(0, start + 128)  # these queries, their keys
             s = scale * q[..., m, :] @ k[..., n, :].mT
             p = torch.exp(s - lse[..., m, None]).tril(start)
@@ -205,8 +205,7 @@ class FlashAttentionFunction(torch.autograd.Function):
             dq[..., m, :] = ds @ k[..., n, :]
             dk[..., n, :] += (ds.mT @ q[..., m, :]).sum(2, keepdim=True)
             dv[..., n, :] += (p.mT @ do[..., m, :]).sum(2, keepdim=True)
-        dtype = ctx.saved_tensors[0].dtype
-        return tuple(x.flatten(1, 2).to(dtype) for x in (dq, dk, dv))
+        return tuple(x.flatten(1, 2).to(ctx.saved_tensors[0].dtype) for x in (dq, dk, dv))
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

@@ -228,10 +228,10 @@ class FlashAttentionFunction(torch.autograd.Function):
         HKV = ctx.saved_tensors[1].shape[1]  # groups apart: (B, HKV, HQ // HKV or 1, N, D)
         q, k, v, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        scale = q.shape[4] ** -0.5
-        for start in range(0, q.shape[3], 128):
+        scale = q.shape[-1] ** -0.5
+        for start in range(0, q.shape[-2], 128):
             first = max(0, start - ctx.window_size + 1)
-            key, m = torch.arange(q.shape[3], device=q.device), slice(start, start + 128)
+            key, m = torch.arange(q.shape[-2], device=q.device), slice(start, start + 128)
             n = torch.cat([key[: min(ctx.sink_size, first)], key[first : start + 128]])
             after, left = n > key[m, None], n <= key[m, None] - ctx.window_size
             hidden = after | (left & (n >= ctx.sink_size))
@@ -290,9 +290,10 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
 
 if __name__ == "__main__":  # a look, not a test
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    q, k, v = torch.randn(3, 1, 2, 100, 16, device=device)
+    q, k, v = (torch.randn(1, heads, 100, 16, device=device) for heads in (6, 2, 2))
+    attention = torch.nn.functional.scaled_dot_product_attention
     keep = torch.ones(100, 100, dtype=torch.bool, device=device).tril().triu(-16)
     keep[:, :4] |= torch.ones_like(keep).tril()[:, :4]
-    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+    want = attention(q, k, v, attn_mask=keep, enable_gqa=True)
     o = flash_attention_forward(q, k, v, window_size=17, sink_size=4)
     print("largest difference:", (o - want).abs().max().item())
