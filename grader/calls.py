@@ -34,6 +34,11 @@ class TensorInput:
             stride = (self.storage.numel() // self.shape[0], *stride[1:])
         return self.storage.as_strided(self.shape, stride, self.offset)
 
+    def end(self) -> int:
+        """One past the last element of the storage that the view reaches."""
+        steps = zip(self.shape, self.stride, strict=True)
+        return self.offset + 1 + sum((size - 1) * stride for size, stride in steps)
+
 
 @dataclass(frozen=True)
 class OutputSpec:

@@ -176,7 +176,14 @@ class Session:
         The inputs are in place, and one call was made, before the clock starts; with grads in the
         call each turn is forward and backward.  Turn i reads its inputs STEP * i elements further
         into their storages, which must reach so far.
+
+        Raises:
+            ValueError: a storage is too short for n turns.
         """
+        for name, tensor in call.inputs.items():
+            if tensor.end() + STEP * (n - 1) > tensor.storage.numel():
+                raise ValueError(f"{name}: want a storage of {tensor.end() + STEP * (n - 1)} "
+                                 f"elements for {n} timed calls; got {tensor.storage.numel()}")
         self.prepare(call)
         self._request({"op": "arrange", "n": n, "step": STEP}, "case")
         self.kept_turn = secrets.randbelow(n)

@@ -225,6 +225,11 @@ def test_time_is_the_work_of_n_calls(answers):
     assert 0.6 <= answers.time(reaching(3), 3) < 3.0
 
 
+def test_timed_calls_that_would_read_past_their_storage_are_refused_before_any_is_made(answers):
+    with pytest.raises(ValueError, match=r"x: want a storage of \d+ elements for 3 .* got \d+"):
+        answers.time(reaching(1), 3)
+
+
 def test_every_timed_call_has_inputs_of_its_own_and_one_answer_is_kept(answers):
     call = reaching(5)
     answers.load("right", None, ("x",))

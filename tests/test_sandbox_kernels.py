@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from grader.sandbox import SubmissionError
-from tests.sessions import SUBMISSIONS, X, double_call, error_of, open_session, run, with_gradient
+from tests.sessions import (
+    SUBMISSIONS,
+    X,
+    double_call,
+    error_of,
+    open_session,
+    reaching,
+    run,
+    with_gradient,
+)
 
 pytest.importorskip("triton")
 
@@ -131,7 +140,7 @@ def test_fresh_memory_on_the_gpu_is_poisoned_and_the_wrong_device_is_told():
 @pytest.mark.gpu
 def test_time_and_memory_are_measured_on_the_gpu(on_gpu):
     on_gpu.load("right", None, ("x",))
-    call = double_call()
+    call = reaching(10)
     assert 0 < on_gpu.time(call, 10) < 1
     assert on_gpu.memory(call) == 512  # the allocator's smallest block
 
