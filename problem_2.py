@@ -6,9 +6,10 @@ alone and learns Triton on it: programs, offsets, masks, and who owns what.
 A Triton kernel is a function that runs many times at once.  Each run is a
 *program*; tl.program_id says which one it is, and from that number it works out
 which tile of the result is its own.  It computes addresses (pointer + index *
-stride, for a whole tile at a time), loads, computes in registers, and stores.
-Lanes that fall outside the tensor are switched off with a mask: without one the
-last program would read and write memory that belongs to someone else.
+stride, for a whole tile at a time), loads, computes, and stores.  Elements of the
+tile that fall outside the tensor are switched off with a mask: without one the
+last program would read and write memory that belongs to someone else.  The first
+kernel below, _double_kernel, is complete and explained; read it before step 2.1.
 
 Forward     y[i]     = sum_j x[i, j] * w[j]
 Backward    dx[i, j] = dy[i] * w[j]
@@ -19,7 +20,7 @@ Dtypes      float16, bfloat16 or float32 on entry.  Sums run in float32; each
             result comes back in the dtype of the tensor it describes.
 
 Who owns what.  A program owns a tile of the *output* and walks the axis that
-is summed away.  No address has two writers, so no atomics are needed:
+is summed away.  No address has two writers, so no program waits for another:
 
     kernel   owns                 walks
     fwd      BLOCK_M rows of y    columns, BLOCK_N at a time
@@ -42,8 +43,8 @@ import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
 
-# Tile shape.  Powers of two (tl.arange demands it); 16 * 128 float32 values
-# are 8 KiB, little enough to stay in registers at the default 4 warps.
+# Tile shape.  Powers of two (tl.arange demands it); 16 * 128 float32 values are
+# 8 KiB, little enough for the registers, the memory where a program computes.
 BLOCK_M = 16
 BLOCK_N = 128
 
@@ -54,6 +55,24 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CP
 def torch_weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """The formula, in float32, with no thought for speed.  x (M, N), w (N,) -> y (M,)."""
     return (x.float() * w.float()).sum(dim=1).to(x.dtype)
+
+
+# --------------------------------------------------------- an example, complete
+@triton.jit  # compiled for the GPU when it is first launched
+def _double_kernel(x_ptr, y_ptr, N, BLOCK_N: tl.constexpr):  # constexpr: known to the compiler
+    """y = 2 x for a contiguous x (N,).  Grid: (cdiv(N, BLOCK_N),), one program a tile."""
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)  # which elements are mine?
+    mask_n = offs_n < N  # the last tile may hang over the end
+    x = tl.load(x_ptr + offs_n, mask=mask_n, other=0.0)  # elements outside read 0, from nowhere
+    y = 2.0 * x  # for all BLOCK_N elements at once
+    tl.store(y_ptr + offs_n, y, mask=mask_n)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    """Launch the example: kernel[grid](arguments) starts as many programs as the grid says."""
+    y = torch.empty_like(x)
+    _double_kernel[(triton.cdiv(x.numel(), BLOCK_N),)](x, y, x.numel(), BLOCK_N=BLOCK_N)
+    return y
 
 
 # -------------------------------------------------------------------- kernels
@@ -81,7 +100,7 @@ def _fwd_kernel(
         # Step 2.2 -- Load one (BLOCK_M, BLOCK_N) tile of x and BLOCK_N weights.
         #   An address is base + index * stride on each axis; [:, None] and
         #   [None, :] turn two index vectors into a grid of addresses.
-        #   Overhanging lanes must read 0, the value that leaves a sum alone.
+        #   Elements outside must read 0, the value that leaves a sum alone.
         # BEGIN SOLUTION 2.2
         x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
         x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)
@@ -232,5 +251,6 @@ if __name__ == "__main__":  # a look, not a test
     x, w = torch.randn(5, 300), torch.randn(300)
     if torch.cuda.is_available():
         x, w = x.cuda(), w.cuda()
+    print("double ", double(w[:4]).tolist(), "of", w[:4].tolist())
     print("triton ", weighted_row_sum(x, w).tolist())
     print("torch  ", torch_weighted_row_sum(x, w).tolist())
