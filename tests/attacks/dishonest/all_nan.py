@@ -5,5 +5,8 @@
 # ruff: noqa: F821
 
 
+_honest = flash_attention_forward
+
+
 def flash_attention_forward(q, k, v, is_causal=False):
-    return _forward(q, k, v)[0] * float("nan")
+    return _honest(q, k, v) * float("nan")
