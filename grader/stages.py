@@ -177,11 +177,11 @@ def _attention_cases(number: int, heads: tuple, windows: tuple = (), sinks: tupl
                 case = replace(case, window=(20, 60, 33, 1000, 150, 150)[i])
             if sinks:
                 case = replace(case, sinks=(2, 3, 5, 0, 4, 1)[i])
-            if i == 0:  # 18 heads in all, a number no grid of heads divides
+            if i == 0:  # 18 heads in all, no power of two
                 case = replace(case, B=3, HQ=hq, HKV=hkv, layout="mixed")
             if i < 4 or windows:  # the last two are for windows longer than the default
                 dealt.append(case)
-        if not windows:  # two tiles of queries; whole tiles of 128
+        if not windows:  # several tiles, ragged and whole, of 64 and of 128
             hq, hkv = heads[0]
             dealt += [replace(r, HQ=hq, HKV=hkv, N=200, D=64, dtype=half, layout="guarded"),
                       replace(r, HQ=hq, HKV=hkv, N=256, D=64, dtype=half)]
@@ -303,30 +303,37 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
           _cases_2, {"tail": "2.2", "stride": "2.2", "nan": "2.2", "numbers": "2.3"}),
     Stage(3, "Non-Causal Flash Attention", "flash_attention_forward", None,
           (*_QKV, "is_causal"), 200, _attention_cases(3, _EQUAL),
-          {"numbers": "3.3", "overflow": "3.3", "rescale": "3.4", "tail": "3.6", "nan": "3.1",
-           "stride": "3.5", "batch": "3.5", "head": "3.5"}),
+          {"numbers": "3.5", "overflow": "3.5", "rescale": "3.5", "mask": "3.4", "tail": "3.2",
+           "nan": "3.1", "batch": "3.1", "head": "3.1", "stride": "3.7"}),
     Stage(4, "Causal Flash Attention", "flash_attention_forward", None,
           (*_QKV, "is_causal"), 100, _attention_cases(4, _EQUAL),
-          {"numbers": "4.2", "mask": "4.1", "nan": "4.1", "tail": "4.3"}),
+          {"numbers": "4.2", "tail": "4.2", "mask": "4.6", "nan": "4.1", "batch": "4.1",
+           "head": "4.1", "overflow": "4.5", "rescale": "4.5", "stride": "4.7"}),
     Stage(5, "Grouped-Query Attention", "flash_attention_forward", None,
           (*_QKV, "is_causal"), 50, _attention_cases(5, _GROUPS),
-          {"numbers": "5.1", "stride": "5.2", "head": "5.2", "batch": "5.2"}),
+          {"numbers": "5.2", "head": "5.2", "batch": "5.2", "stride": "5.2", "nan": "5.1",
+           "tail": "5.3", "overflow": "5.6", "rescale": "5.6", "mask": "5.7"}),
     Stage(6, "Sliding-Window Attention", "flash_attention_forward", None,
           (*_QKV, "is_causal", "window_size"), 50,
           _attention_cases(6, _GROUPS, windows=_WINDOWS),
-          {"numbers": "6.3", "window": "6.1", "mask": "6.1", "nan": "6.3", "tail": "6.4"}),
+          {"numbers": "6.7", "overflow": "6.7", "rescale": "6.7", "nan": "6.7", "window": "6.8",
+           "mask": "6.8", "tail": "6.3", "batch": "6.1", "head": "6.2", "stride": "6.9"}),
     Stage(7, "Attention Sinks", "flash_attention_forward", None,
           (*_QKV, "is_causal", "window_size", "sink_size"), 50,
           _attention_cases(7, _GROUPS, windows=_WINDOWS,
                            sinks=(4, 0, 1, 70, 1, 1000, 4, 0, 65, 70, 9, 1, 4, 0, 1)),
-          {"numbers": "7.2", "window": "7.1", "sinks": "7.1", "mask": "7.1", "tail": "7.3"}),
+          {"numbers": "7.4", "tail": "7.4", "sinks": "7.8", "window": "7.8", "mask": "7.8",
+           "overflow": "7.7", "rescale": "7.7", "nan": "7.7", "batch": "7.1", "head": "7.2",
+           "stride": "7.9"}),
     Stage(8, "Backward Pass with GQA", "flash_attention_gqa", None,
           (*_QKV, "is_causal", "softmax_scale"), 200, _cases_8,
-          {"numbers": "8.1", "overflow": "8.1", "mask": "8.1", "nan": "8.2", "d_q": "8.3",
-           "d_k": "8.5", "d_v": "8.5", "tail": "8.7"}, optional=True),
+          {"numbers": "8.3", "mask": "8.18", "nan": "8.11", "tail": "8.14", "d_q": "8.12",
+           "d_k": "8.17", "d_v": "8.17", "overflow": "8.6", "rescale": "8.6", "batch": "8.1",
+           "head": "8.2", "stride": "8.19"}, optional=True),
     Stage(9, "Backward Pass with GQA, Window and Sinks", "flash_swda_with_sink", None,
           (*_QKV, "window_size", "sink_size", "is_causal", "scale"), 200, _cases_9,
-          {"numbers": "9.3", "overflow": "9.3", "mask": "9.1", "window": "9.1", "sinks": "9.1",
-           "tail": "9.2", "d_q": "9.4", "d_k": "9.5", "d_v": "9.5", "d_sink_logits": "9.8"},
-          optional=True),
+          {"numbers": "9.3", "mask": "9.21", "window": "9.21", "sinks": "9.21", "tail": "9.20",
+           "d_q": "9.12", "d_k": "9.16", "d_v": "9.16", "d_sink_logits": "9.11",
+           "overflow": "9.7", "rescale": "9.7", "nan": "9.7", "batch": "9.1", "head": "9.2",
+           "stride": "9.22"}, optional=True),
 )}

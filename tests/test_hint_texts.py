@@ -2,6 +2,7 @@
 
 import ast
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -26,7 +27,11 @@ def _solutions() -> dict[str, tuple[str, list[str]]]:
 
 
 SOLUTIONS = _solutions()
-CARRIED = [step for step, (title, _) in SOLUTIONS.items() if title.startswith("Carried over")]
+CARRIED = {  # step id -> the step that it is, to the letter
+    step: found[1]
+    for step, (title, _) in SOLUTIONS.items()
+    if (found := re.fullmatch(r"Carried over: step (\d\.\d+)\.", title))
+}
 LEAKS = {  # as a student could paste them: with and without the comment behind
     " ".join(text.split())
     for _, rows in SOLUTIONS.values()
@@ -40,6 +45,18 @@ each_hint = pytest.mark.parametrize("step", HINTS)
 def _leaks(text: str) -> list[str]:
     """The solution lines in a text, wherever its own lines break."""
     return sorted(leak for leak in LEAKS if leak in " ".join(text.split()))
+
+
+def _expressions(step: str) -> set[str]:
+    """What a step's solution is made of, down to 20 characters, without blanks."""
+    tree = ast.parse(textwrap.dedent("\n".join(SOLUTIONS[step][1])))
+    kinds = ast.Call | ast.BinOp | ast.Compare | ast.IfExp
+    texts = {_squeezed(ast.unparse(x)) for x in ast.walk(tree) if isinstance(x, kinds)}
+    return {text for text in texts if len(text) >= 20}
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)
 
 
 def test_every_step_has_hints_and_no_hint_lacks_a_step():
@@ -92,21 +109,37 @@ def test_no_line_of_almost_code_is_python_one_could_paste(step):
             ast.parse(line.strip())
 
 
+@each_hint
+def test_no_line_of_almost_code_contains_an_expression_of_its_step(step):
+    text = _squeezed(HINTS[step]["near_code"])
+    assert not [expression for expression in _expressions(step) if expression in text]
+
+
 @pytest.mark.parametrize("step", CARRIED)
-def test_a_carried_over_step_points_back_to_an_earlier_one(step):
-    for rung in ("formula", "near_code"):
-        named = re.findall(r"[Ss]teps? (\d\.\d)", HINTS[step][rung])
-        assert named and all(name in SOLUTIONS and name < step for name in named), rung
+def test_a_carried_over_step_is_short_and_points_back_in_every_rung(step):
+    assert not SOLUTIONS[CARRIED[step]][0].startswith("Carried over")
+    for rung, most in zip(hints.RUNGS, (3, 1, 1), strict=True):
+        text = HINTS[step][rung].strip()
+        assert len(text.splitlines()) <= most, rung
+        assert re.search(rf"\b[Ss]tep {re.escape(CARRIED[step])}\b", " ".join(text.split())), rung
+    assert f"--hint {CARRIED[step]}" in HINTS[step]["near_code"]
 
 
 @each_hint
-def test_every_step_that_a_hint_names_exists(step):
+def test_every_step_that_a_hint_names_exists_and_is_no_later_stage(step):
     for text in HINTS[step].values():
-        assert set(re.findall(r"\b\d\.\d\b", text)) <= set(SOLUTIONS)
+        named = set(re.findall(r"\b\d\.\d+\b", text)) - {"0.01"}
+        assert named <= set(SOLUTIONS) and all(name[0] <= step[0] for name in named)
+
+
+@pytest.mark.parametrize("step", sorted(set(HINTS) - set(CARRIED)))
+def test_two_steps_with_work_in_them_have_different_hints(step):
+    others = [HINTS[other] for other in HINTS if other != step]
+    assert not [rung for rung in hints.RUNGS if any(HINTS[step][rung] == x[rung] for x in others)]
 
 
 def test_a_leaked_line_would_be_noticed():
-    leak = next(row for row in SOLUTIONS["4.3"][1] if "#" in row).split("#")[0].strip()
+    leak = next(row for row in SOLUTIONS["3.7"][1] if "tl.load" in row).strip()
     broken = leak.replace(" ", "\n", 1)
     assert _leaks(f"Write {leak} here") == _leaks(f"Write\n{broken}\nhere") == [leak]
     assert not _leaks(f"Write {leak[:-3]} here")
