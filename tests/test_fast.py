@@ -85,7 +85,7 @@ def test_the_forms_are_chosen_as_their_comments_say():
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("sink_size", [0, 1, 70, 10**12])
+@pytest.mark.parametrize("sink_size", [0, 1, 63, 70, 10**12])
 @pytest.mark.parametrize("window_size", [1, 17, 100, None])
 def test_window_and_sinks_are_a_union_forward_and_backward(window_size, sink_size, device):
     # With one-hot v, o is the attention matrix; with one-hot do, dv is its transpose.
@@ -106,6 +106,14 @@ def test_window_and_sinks_are_a_union_forward_and_backward(window_size, sink_siz
 )
 def test_a_long_walk_over_sinks_is_cut_into_parts_and_adds_up(N, window_size, sink_size, device):
     setting = kernel_checks.Setting(9, N, 16, (2, 1), window_size, sink_size)
+    assert max(kernel_checks.error_over_limit(setting, device).values()) <= 1
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("heads", [(1, 1), (8, 1)])
+def test_a_walk_that_begins_between_two_tiles_reads_nothing_past_the_end(heads, device):
+    # N is a multiple of every tile, but the walk is not; beyond N there is NaN.
+    setting = kernel_checks.Setting(9, 192, 16, heads, 20, layout="strided")
     assert max(kernel_checks.error_over_limit(setting, device).values()) <= 1
 
 
