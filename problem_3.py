@@ -213,21 +213,21 @@ class FlashAttentionFunction(torch.autograd.Function):
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N,
                 D**-0.5, **tiles,
             )
-        ctx.save_for_backward(q, k, v, lse)
+        ctx.save_for_backward(q, k, v, o, lse)
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
         """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
-        q, k, v, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
+        q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5
         for start in range(0, q.shape[-2], 128):
             m = slice(start, start + 128)  # these queries
             p = torch.exp(scale * q[..., m, :] @ k.mT - lse[..., m, None])
-            dp = do[..., m, :] @ v.mT
-            ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
+            delta = (do[..., m, :] * o[..., m, :]).sum(-1, keepdim=True)
+            ds = scale * p * (do[..., m, :] @ v.mT - delta)
             dq[..., m, :] = ds @ k
             dk += ds.mT @ q[..., m, :]
             dv += p.mT @ do[..., m, :]

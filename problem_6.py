@@ -215,7 +215,7 @@ class FlashAttentionFunction(torch.autograd.Function):
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
                 min(window_size, N), D**-0.5, **tiles,
             )
-        ctx.save_for_backward(q, k, v, lse)
+        ctx.save_for_backward(q, k, v, o, lse)
         ctx.window_size = window_size
         return o
 
@@ -224,7 +224,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     def backward(ctx, do):
         """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
         HKV = ctx.saved_tensors[1].shape[1]  # groups apart: (B, HKV, HQ // HKV or 1, N, D)
-        q, k, v, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
+        q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5
         for start in range(0, q.shape[-2], 128):
@@ -233,8 +233,8 @@ class FlashAttentionFunction(torch.autograd.Function):
             s = scale * q[..., m, :] @ k[..., n, :].mT
             diagonal = start - first
             p = torch.exp(s - lse[..., m, None]).tril(diagonal).triu(diagonal - ctx.window_size + 1)
-            dp = do[..., m, :] @ v[..., n, :].mT
-            ds = scale * p * (dp - (p * dp).sum(-1, keepdim=True))
+            delta = (do[..., m, :] * o[..., m, :]).sum(-1, keepdim=True)
+            ds = scale * p * (do[..., m, :] @ v[..., n, :].mT - delta)
             dq[..., m, :] = ds @ k[..., n, :]
             dk[..., n, :] += (ds.mT @ q[..., m, :]).sum(2, keepdim=True)
             dv[..., n, :] += (p.mT @ do[..., m, :]).sum(2, keepdim=True)
