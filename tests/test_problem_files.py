@@ -1,38 +1,71 @@
 """What holds for the nine problem files as texts."""
 
 import ast
+import difflib
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from grader.submission import steps
+
 ROOT = Path(__file__).parent.parent
-FILES = {n: (ROOT / f"problem_{n}.py").read_text() for n in range(1, 10)}
+FILES = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in range(1, 10)}
+TREES = {n: ast.parse(source) for n, source in FILES.items()}
+ATTENTION = range(3, 10)  # the stages that are one attention kernel and what grows out of it
+
+REGIONS = {  # step id -> its title and the text inside its region
+    step.id: (step.title, "\n".join(source.splitlines()[step.first_line : step.last_line - 1]))
+    for source in FILES.values()
+    for step in steps(source)
+}
+CARRIED = {  # step id -> the step that it is, to the letter
+    step: found[1]
+    for step, (title, _) in REGIONS.items()
+    if (found := re.fullmatch(r"Carried over: step (\d\.\d+)\.", title))
+}
+
+
+def _functions(n: int) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in TREES[n].body if isinstance(node, ast.FunctionDef)}
 
 
 def _definition(n: int, name: str) -> str:
-    for node in ast.parse(FILES[n]).body:
-        if getattr(node, "name", None) == name:
-            return ast.get_source_segment(FILES[n], node)
-    raise AssertionError(f"problem_{n}.py defines no {name}")
+    """The text of a function, without its steps' numbers and what they ask."""
+    text = ast.get_source_segment(FILES[n], _functions(n)[name])
+    asked = re.compile(r"\s*#( Step |   |\s*(BEGIN|END) SOLUTION )")
+    return "\n".join(row for row in text.splitlines() if not asked.match(row))
 
 
+def _parameters(function: ast.FunctionDef) -> dict[str, bool]:
+    """Name -> is it a tl.constexpr?"""
+    return {arg.arg: arg.annotation is not None and "constexpr" in ast.unparse(arg.annotation)
+            for arg in function.args.args}
+
+
+def _code(n: int) -> list[str]:
+    """The lines that are code: no docstrings, no comments, no blank lines, no indentation."""
+    kinds = ast.Module | ast.FunctionDef | ast.ClassDef
+    prose = set()
+    for node in ast.walk(TREES[n]):
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            prose |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    rows = enumerate(FILES[n].splitlines(), start=1)
+    stripped = [row.strip().split("  # ")[0] for i, row in rows if i not in prose]
+    return [row for row in stripped if row and not row.startswith("#")]
+
+
+# ------------------------------------------------------------- what stages share
 @pytest.mark.parametrize(
     ("name", "stages"),
     [
-        ("_recompute_backward", (3, 4, 5, 6, 7)),  # the given backward
-        ("_head", (3, 4, 5, 8)),
-        ("_head", (6, 7, 9)),  # with several heads in a tile
-        ("_load_rows", (3, 4, 5, 8)),
-        ("_load_rows", (6, 7, 9)),
-        ("_store_rows", (3, 4, 5, 8)),
-        ("_store_rows", (6, 7, 9)),
-        ("_partial_sums", (3, 4, 5, 6, 7, 8, 9)),
-        ("_can_describe", (3, 4, 5, 6, 7, 8, 9)),
-        ("_describe", (3, 4, 5, 6, 7, 8, 9)),
-        ("_tiles", (3, 4, 5, 6, 7, 8, 9)),
-        ("_backward_tiles", (8, 9)),
-        ("_longest_first", (4, 5, 8, 9)),
+        ("_head", ATTENTION),
+        ("_load", ATTENTION),
+        ("_store", ATTENTION),
+        ("_tiles", ATTENTION),
+        ("_load_row", (8, 9)),
+        ("_check", (3, 4)),
         ("_check", (5, 6, 7, 8, 9)),
     ],
 )
@@ -42,10 +75,81 @@ def test_what_stages_share_is_the_same_to_the_letter(name, stages):
     assert not different, f"{name} in problems {different} is not that of problem {stages[0]}"
 
 
+@pytest.mark.parametrize("step", CARRIED)
+def test_what_a_step_carries_over_is_the_same_to_the_letter(step):
+    title, text = REGIONS[CARRIED[step]]
+    assert not title.startswith("Carried over") and CARRIED[step][0] < step[0]
+    assert textwrap.dedent(REGIONS[step][1]) == textwrap.dedent(text)
+
+
+def test_a_step_carries_over_or_has_text_of_its_own():
+    own = {step: textwrap.dedent(text) for step, (_, text) in REGIONS.items()
+           if step not in CARRIED}
+    twins = [(a, b) for a in own for b in own if a < b and own[a] == own[b]]
+    assert len(CARRIED) > 40 and not twins
+
+
+@pytest.mark.parametrize("n", ATTENTION[1:])
+def test_the_background_names_the_steps_that_are_new(n):
+    found = re.search(r"^New here: steps? ([^\n]*)\.$|^New here: steps? ([^\n]*)\.  ",
+                      ast.get_docstring(TREES[n]), re.MULTILINE)
+    if n == 8:  # nearly all of them
+        assert found is None
+        return
+    named = re.findall(r"\d\.\d+", found[1] or found[2])
+    assert named == [step for step in REGIONS if int(step[0]) == n and step not in CARRIED]
+
+
+@pytest.mark.parametrize(
+    ("n", "most"), [(3, 130), (4, 130), (5, 140), (6, 155), (7, 170), (8, 240), (9, 320)]
+)
+def test_a_problem_file_stays_short(n, most):
+    assert len(_code(n)) <= most
+
+
+@pytest.mark.parametrize(("n", "most"), [(4, 40), (5, 32), (6, 60), (7, 48)])
+def test_a_stage_differs_from_the_one_before_it_by_its_own_idea(n, most):
+    changes = [row for row in difflib.unified_diff(_code(n - 1), _code(n), lineterm="", n=0)
+               if row[0] in "+-" and not row.startswith(("+++", "---"))]
+    assert len(changes) <= most, "\n".join(changes)
+
+
+# ---------------------------------------------------------------- kernels to read
+@pytest.mark.parametrize("n", ATTENTION)
+def test_no_kernel_is_tuned_in_a_problem_file(n):
+    machinery = ("TensorDescriptor", "maxnreg", "TWO_TILES", "Q_IN_REGISTERS", "LATE_V",
+                 "PRODUCTS_FIRST", "num_warps", "make_tensor_descriptor", "warp_specialize")
+    assert not [word for word in machinery if word in FILES[n]]
+
+
+@pytest.mark.parametrize("n", ATTENTION)
+def test_the_kernel_comes_first_and_soon(n):
+    first = next(node for node in TREES[n].body if isinstance(node, ast.FunctionDef))
+    assert first.name == "_fwd_kernel" and first.lineno < 80
+
+
+@pytest.mark.parametrize("n", ATTENTION)
+def test_tiles_have_two_heights_and_a_width(n):
+    names = {node.id if isinstance(node, ast.Name) else node.arg
+             for node in ast.walk(TREES[n]) if isinstance(node, ast.Name | ast.arg)}
+    assert {name for name in names if name.startswith("BLOCK")} == {
+        "BLOCK_M", "BLOCK_N", "BLOCK_D"}
+    for name, function in _functions(n).items():
+        if name.endswith("_kernel"):
+            constants = [name for name, constant in _parameters(function).items() if constant]
+            assert constants == ["D", "BLOCK_D", "BLOCK_M", "BLOCK_N"] + ["CAUSAL"] * (n > 7)
+
+
+@pytest.mark.parametrize("n", ATTENTION)
+def test_no_function_takes_more_arguments_than_one_can_read(n):
+    assert max(len(_parameters(function)) for function in _functions(n).values()) <= 28
+
+
+# ----------------------------------------------------------------- files and steps
 @pytest.mark.parametrize("n", FILES)
 def test_a_problem_file_stands_alone(n):
     allowed = {"math", "os", "torch", "triton"}
-    for node in ast.walk(ast.parse(FILES[n])):
+    for node in ast.walk(TREES[n]):
         if isinstance(node, ast.Import):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed
         if isinstance(node, ast.ImportFrom):
@@ -54,13 +158,15 @@ def test_a_problem_file_stands_alone(n):
 
 @pytest.mark.parametrize("n", FILES)
 def test_a_problem_file_opens_with_its_background(n):
-    docstring = ast.get_docstring(ast.parse(FILES[n]), clean=False)
+    docstring = ast.get_docstring(TREES[n], clean=False)
     assert docstring.startswith(f"Problem {n} -- ")
-    assert 20 <= len(docstring.splitlines()) <= 62
+    assert 20 <= len(docstring.splitlines()) <= 60
     for word in ("Shapes", "Dtypes", "Check", "Stuck", "Source"):
         assert re.search(rf"^{word}\b", docstring, re.MULTILINE), word
     grader = "autograder.py" if n <= 7 else "autograder_optional.py"
     assert f"python {grader} --p{n}" in docstring
+    asked = re.search(rf"python {grader} --hint (\d\.\d+) ", docstring)[1]
+    assert asked in REGIONS and asked[0] == str(n) and asked not in CARRIED
 
 
 @pytest.mark.parametrize("n", FILES)
@@ -74,7 +180,13 @@ def test_every_step_is_announced_above_its_region(n):
 
 
 @pytest.mark.parametrize("n", FILES)
-def test_step_numbers_count_up_from_one(n):
-    steps = re.findall(r"# BEGIN SOLUTION (\d+)\.(\d+)", FILES[n])
-    assert {int(stage) for stage, _ in steps} == {n}
-    assert sorted(int(step) for _, step in steps) == list(range(1, len(steps) + 1))
+def test_steps_stand_in_the_order_of_their_numbers(n):
+    found = re.findall(r"# BEGIN SOLUTION (\d+)\.(\d+)", FILES[n])
+    assert {int(stage) for stage, _ in found} == {n}
+    assert [int(step) for _, step in found] == list(range(1, len(found) + 1))
+
+
+@pytest.mark.parametrize("n", FILES)
+def test_every_step_that_a_text_names_exists(n):
+    named = re.findall(r"\bsteps? ((?:\d\.\d+(?:,| and|, and| to)? ?)+)", FILES[n])
+    assert {step for text in named for step in re.findall(r"\d\.\d+", text)} <= set(REGIONS)
