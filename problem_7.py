@@ -86,7 +86,7 @@ def _fwd_kernel(
     inner = tl.minimum(inner, start_m)
     # END SOLUTION 7.3
 
-    # Step 7.4 -- Walk the keys in four phases: sinks, left edge, interior, diagonal.
+    # Step 7.4 -- Walk the keys in four phases: sinks, then interior, left edge, diagonal.
     #   As in step 6.4, with a sink_size after window_size.  The sinks' phase ends where they do, or
     #   where the left edge begins.
     # BEGIN SOLUTION 7.4
@@ -94,12 +94,12 @@ def _fwd_kernel(
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, EDGE=True)
-    for start_n in range(first, inner, BLOCK_N):
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                sink_size, scale * LOG2E, D, BLOCK_N, EDGE=True)
     for start_n in range(inner, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, EDGE=False)
+    for start_n in range(first, inner, BLOCK_N):
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                                sink_size, scale * LOG2E, D, BLOCK_N, EDGE=True)
     for start_n in range(start_m, start_m + BLOCK_M, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, EDGE=True)
