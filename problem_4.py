@@ -70,9 +70,8 @@ def _fwd_kernel(
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
     k_head, v_head = _head(k_ptr, k_strides, b, h), _head(v_ptr, v_strides, b, h)
 
-    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
-    m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 4.2 -- Walk the keys in two phases: the full tiles, then the diagonal.
     #   One loop a phase.  The drawing at the top says where each of them begins and ends for the
     #   query tile at start_m.  Only the diagonal is EDGE.

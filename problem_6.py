@@ -76,9 +76,8 @@ def _fwd_kernel(
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
     # END SOLUTION 6.2
 
-    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
-    m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 6.3 -- Where do the three phases begin and end?
     #   first: not below 0.  inner: not past start_m, where the diagonal begins.
     # BEGIN SOLUTION 6.3

@@ -86,9 +86,8 @@ def _fwd_kernel(
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
     # END SOLUTION 8.2
 
-    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
-    m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 8.3 -- Walk the keys, with a causal mask (steps 4.2) or without one (3.2).
     #   edge: where the tile that needs a mask begins, if there is one.  CAUSAL is known when the
     #   kernel is compiled, so asking for it costs nothing.  _attend takes it after BLOCK_N.
@@ -172,7 +171,7 @@ def _dq_kernel(
     tl.store(delta_ptr + bh * N + query, delta, mask=query < N)
     # END SOLUTION 8.9
 
-    dq = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     # Step 8.10 -- Walk the keys once more, between the borders of step 8.3.
     #   Each step a call of _add_dq; then scale, once for all keys, and _store.
     # BEGIN SOLUTION 8.10

@@ -90,9 +90,8 @@ def _fwd_kernel(
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
     # END SOLUTION 9.2
 
-    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    l_i = tl.zeros([BLOCK_M], dtype=tl.float32)
-    m_i = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         # Step 9.3 -- The softmax begins with the sink already counted.
@@ -201,7 +200,7 @@ def _dq_kernel(
         # END SOLUTION 9.11
         tl.store(dsink_ptr + tl.program_id(0), dsink)
 
-    dq = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     sink_end, first, inner, edge = _borders(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
