@@ -1,4 +1,4 @@
-"""What only a GPU shows: graphs, torch.compile, offsets past 2**31, more heads than a grid axis."""
+"""What only a GPU shows: CUDA graphs, torch.compile, offsets past 2**31, more heads than a grid axis."""
 
 import pytest
 import torch
@@ -38,12 +38,11 @@ def _run(attend, inputs, do):
     return o, *torch.autograd.grad(o, inputs, do)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_torch_compile_keeps_the_graph_whole_and_the_result(stage):
+def test_torch_compile_keeps_the_graph_of_stage_1_whole_and_the_result():
     inputs = _inputs()
     do = torch.randn_like(inputs[0])
-    want = _run(STAGES[stage], inputs, do)
-    got = _run(torch.compile(STAGES[stage], fullgraph=True), inputs, do)
+    want = _run(STAGES[1], inputs, do)
+    got = _run(torch.compile(STAGES[1], fullgraph=True), inputs, do)
     for x, y in zip(got, want, strict=True):
         assert (x - y).float().norm() <= 2e-3 * y.float().norm()
 
@@ -96,7 +95,7 @@ def test_more_heads_than_a_grid_axis_holds(stage):
         assert torch.equal(x[-1:, -1:], y)
 
 
-@pytest.mark.parametrize("D", [16, 64])  # fetched through pointers; through descriptors
+@pytest.mark.parametrize("D", [16, 64])
 @pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
 def test_offsets_past_two_to_the_31_are_right(stage, D):
     # Rows 2**26 elements apart: row 100 starts past 2**32 elements.
@@ -118,8 +117,8 @@ def test_offsets_past_two_to_the_31_are_right(stage, D):
 
 
 @pytest.mark.parametrize("stage", [n for n in STAGES if n != 1])
-def test_pointers_and_descriptors_agree(stage):
-    # The same numbers, once as the copy engine takes them and once beside an odd offset.
+def test_numbers_at_odd_addresses_give_the_same(stage):
+    # The compiler loads 16 bytes at a time only where it knows the address to be a multiple of 16.
     inputs = _inputs(H=8, N=500)
     do = torch.randn_like(inputs[0])
     odd = []
