@@ -1,4 +1,4 @@
-"""What only a GPU shows: CUDA graphs, torch.compile, offsets past 2**31, more heads than a grid axis."""
+"""What only a GPU shows: CUDA graphs, torch.compile, offsets past 2**31, many heads."""
 
 import pytest
 import torch
