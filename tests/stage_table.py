@@ -47,7 +47,8 @@ def row(number: int) -> str:
     old = sum(count for step, count in inside.items() if step in pasted)
     new = sum(inside.values()) - old
     text = len((ast.get_docstring(ast.parse(source)) or "").splitlines())
-    names = "; ".join(f"{s.id} = {pasted[s.id]}" if s.id in pasted else f"**{s.id}** {s.title.rstrip('.')}"
+    names = "; ".join(f"{s.id} = {pasted[s.id]}" if s.id in pasted else
+                      f"**{s.id}** {s.title.rstrip('.')}"
                       for s in regions)
     return f"| {number} | {new} | {old} | {len(lines) - new - old} | {text} | {names} |"
 
