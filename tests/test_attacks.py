@@ -52,7 +52,7 @@ def test_a_mutant_whose_text_is_gone_is_an_error(monkeypatch):
     path = HERE / "mutants" / "stage_3.toml"
     row = tomllib.loads(path.read_text("utf-8"))["mutant"][0]
     with pytest.raises(ValueError, match="want 1 of"):
-        catalogue._mutant(3, {**row, "old": "no such text"}, "source")
+        catalogue._mutant(3, {**row, "old": "no such text", "count": 1}, "source")
 
 
 def test_an_entry_without_an_outcome_is_an_error():
