@@ -1,9 +1,12 @@
 import pytest
 import torch
 
+import problem_9
 import reference
 from problem_9 import flash_swda_with_sink
 from tests import kernel_checks
+
+WINDOW = "want an integer window_size >= 1 and is_causal=True, or None; got "
 
 
 @pytest.mark.parametrize("setting", kernel_checks.settings(9, kernel_checks.CPU_AXES), ids=str)
@@ -16,6 +19,18 @@ def test_output_and_gradients_match_float64(setting, device):
 @pytest.mark.parametrize("setting", kernel_checks.settings(9, kernel_checks.GPU_AXES), ids=str)
 def test_output_and_gradients_match_float64_on_the_gpu(setting):
     worst = kernel_checks.error_over_limit(setting, "cuda")
+    assert max(worst.values()) <= 1, worst
+
+
+# Turing takes tiles of 16 rows.
+@pytest.mark.parametrize(("rows", "keys"), [(16, 16), (32, 32)])
+def test_other_tiles_will_do(rows, keys, monkeypatch, device):
+    tiles = problem_9._tiles
+    heights = {"BLOCK_M": rows, "BLOCK_N": keys}
+    monkeypatch.setattr(problem_9, "_tiles", lambda q: tiles(q) | heights)
+    options = dict(heads=(4, 2), window_size=20, sink_size=18, sink_logits=True)
+    setting = kernel_checks.Setting(9, 150, 16, **options)
+    worst = kernel_checks.error_over_limit(setting, device)
     assert max(worst.values()) <= 1, worst
 
 
@@ -97,7 +112,7 @@ def test_dv_reaches_exactly_the_keys_a_query_sees(window_size, sink_size, device
 @pytest.mark.parametrize(
     ("N", "window_size", "sink_size"), [(600, 20, 4), (500, 10, 70), (200, 9, 200)]
 )
-def test_a_long_walk_over_sinks_is_cut_into_parts_and_adds_up(N, window_size, sink_size, device):
+def test_a_long_walk_over_sinks_adds_up(N, window_size, sink_size, device):
     q = torch.randn(1, 2, N, 16, device=device, requires_grad=True)
     k, v = (torch.randn(1, 1, N, 16, device=device, requires_grad=True) for _ in "kv")
     do = torch.randn_like(q)
@@ -166,10 +181,10 @@ def test_a_gradient_for_the_sink_logits_alone(device):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window_size": 0}, "want an integer window_size >= 1, or None; got 0"),
-        ({"window_size": 2.5}, "want an integer window_size >= 1, or None; got 2.5"),
+        ({"window_size": 0}, WINDOW + "0, is_causal=True"),
+        ({"window_size": 2.5}, WINDOW + "2.5, is_causal=True"),
         ({"window_size": 4, "sink_size": -1}, "want an integer sink_size >= 0; got -1"),
-        ({"window_size": 4, "is_causal": False}, "want is_causal=True with a window"),
+        ({"window_size": 4, "is_causal": False}, WINDOW + "4, is_causal=False"),
         ({"window_size": None, "scale": 0.0}, "want scale > 0 and finite; got 0.0"),
         ({"window_size": None, "sink_logits": torch.zeros(3)}, r"want sink_logits \(HQ,\)"),
         ({"window_size": None, "sink_logits": torch.zeros(1).int()}, r"want sink_logits"),
@@ -183,14 +198,16 @@ def test_options_it_cannot_honour_are_refused(options, message, device):
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (((1, 2, 4, 16), (1, 2, 5, 16), (1, 2, 5, 16)), r"want q \(B, HQ, N, D\)"),
-        (((1, 4, 4, 16), (1, 3, 4, 16), (1, 3, 4, 16)), "want HQ a multiple of HKV; got 4, 3"),
-        (((1, 2, 4, 16), (1, 4, 4, 16), (1, 4, 4, 16)), "want HQ a multiple of HKV; got 2, 4"),
-        (((2, 2, 4, 16), (1, 2, 4, 16), (1, 2, 4, 16)), r"want q \(B, HQ, N, D\)"),
-        (((1, 2, 4, 16), (1, 2, 4, 16), (1, 1, 4, 16)), r"want q \(B, HQ, N, D\)"),
+        (((1, 2, 4, 16), (1, 2, 5, 16), (1, 2, 5, 16)), "want q and k of one B, N and D"),
+        (((2, 2, 4, 16), (1, 2, 4, 16), (1, 2, 4, 16)), "want q and k of one B, N and D"),
+        (((1, 2, 4, 16), (1, 2, 4, 32), (1, 2, 4, 32)), "want q and k of one B, N and D"),
+        (((1, 4, 4, 16), (1, 3, 4, 16), (1, 3, 4, 16)), "HQ a multiple of HKV"),
+        (((1, 2, 4, 16), (1, 4, 4, 16), (1, 4, 4, 16)), "HQ a multiple of HKV"),
+        (((1, 2, 4, 16), (1, 2, 4, 16), (1, 1, 4, 16)), r"want q \(B, HQ, N, D\), k and v"),
         (((1, 2, 4, 129),) * 3, "want D <= 128; got 129"),
         (((1, 2, 0, 16),) * 3, "not empty"),
-        (((4, 16),) * 3, r"want q \(B, HQ, N, D\)"),
+        (((1, 2, 4, 16), (1, 0, 4, 16), (1, 0, 4, 16)), "not empty"),
+        (((4, 16),) * 3, r"want q \(B, HQ, N, D\), k and v"),
     ],
 )
 def test_shapes_it_cannot_honour_are_refused(shapes, message):
@@ -199,7 +216,17 @@ def test_shapes_it_cannot_honour_are_refused(shapes, message):
 
 
 def test_other_dtypes_are_refused():
-    with pytest.raises(TypeError, match="want float16, bfloat16 or float32; got torch.float64"):
-        flash_swda_with_sink(*torch.randn(3, 1, 1, 4, 16, dtype=torch.float64), 4)
-    with pytest.raises(TypeError, match="want one dtype"):
-        flash_swda_with_sink(torch.randn(1, 1, 4, 16), *torch.randn(2, 1, 1, 4, 16).half(), 4)
+    q, k, v = torch.randn(3, 1, 1, 4, 16)
+    for wrong in ((q.double(), k.double(), v.double()), (q, k.half(), v.half()), (q, k, v.half())):
+        with pytest.raises(TypeError, match="want one of float16, bfloat16, float32; got"):
+            flash_swda_with_sink(*wrong, 4)
+
+
+def test_tensors_on_other_devices_are_refused(monkeypatch, device):
+    q, k, v = torch.randn(3, 1, 1, 4, 16, device=device)
+    message = "want one GPU, or TRITON_INTERPRET=1 at start; got"
+    with pytest.raises(ValueError, match=message):
+        flash_swda_with_sink(q, k, v.to("meta"), 4)
+    monkeypatch.setattr(problem_9, "INTERPRETED", False)
+    with pytest.raises(ValueError, match=message):
+        flash_swda_with_sink(q.cpu(), k.cpu(), v.cpu(), 4)
