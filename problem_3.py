@@ -22,11 +22,18 @@ Edges.  N need not be a multiple of anything.  The last query tile may hang over
 the end: its extra rows load as 0 and are never stored.  The last key tile may
 hang over too: its extra keys would get the score 0, not -inf, and must be
 masked.  Every other key tile lies inside and needs no mask, neither to load nor
-to score, which is a good deal faster; so the walk has two phases, and EDGE says
-which of them a tile belongs to.  D is padded with zeros to BLOCK_D, a power of
-two, because tl.arange wants one.
+to score, which is a good deal faster; so the walk has two phases.  EDGE says that
+a tile may hang over the end, as the query tile always may.  D is padded with zeros
+to BLOCK_D, a power of two, because tl.arange wants one.
 
-The file reads from the outside in: the kernel first, then what it calls.
+New in Triton.  tl.dot(a, b, acc) is a @ b + acc on the matrix units, tl.trans(x)
+the transpose; tl.where, tl.maximum and tl.math.exp2, log2 work element by element,
+tl.max(x, axis=1) and tl.sum along an axis.  One jit function may call another and
+get several values back.  Shapes, and what is marked constexpr, are known to the
+compiler: an `if` on them costs nothing.
+
+The file reads from the outside in: the kernel first, then what it calls, _attend,
+_keep, _head, _load, _store.  Fill the steps in any order; a first run needs all.
 
 Shapes      q, k, v, o: (B, HQ, N, D)    lse: (B, HQ, N), natural logarithm
 Dtypes      float16, bfloat16, float32.  Softmax and sums run in float32; p is rounded
@@ -60,8 +67,8 @@ def _fwd_kernel(
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     # Step 3.1 -- Which rows of which head are mine?
-    #   Programs with neighbouring numbers run side by side.  Let them share k and v: count the
-    #   query tiles of one head first, then the heads.
+    #   Programs with neighbouring numbers run side by side.  Let them share k and v: programs
+    #   0, 1, 2 ... take the query tiles of head 0, the next ones those of head 1, and so on.
     #   bh: which of the B * HQ heads, counted through, in int64: addresses are made of it.
     #   b, h: its batch entry, and which head there.  start_m: my first row.
     #   query (BLOCK_M,): all my rows.
@@ -92,7 +99,8 @@ def _fwd_kernel(
 
     # Step 3.3 -- Normalise once, form lse, and store both.
     #   lse (BLOCK_M,): a natural logarithm, of an m_i in base 2.  It is (B, HQ, N) and contiguous:
-    #   row i of head bh lies at bh * N + i.  Rows past N - 1 must not be stored.
+    #   head bh begins bh * N after lse_ptr.  Rows past N - 1 must not be stored.  Only the
+    #   backward reads lse: a mistake in it shows in the gradients alone.
     # BEGIN SOLUTION 3.3
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -111,8 +119,7 @@ def _attend(
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N)
     # Step 3.4 -- The scores of this tile, not yet scaled.
-    #   s (BLOCK_M, BLOCK_N), float32.  tl.dot multiplies two tiles on the matrix units.
-    #   EDGE: -inf wherever the booleans keep say no.
+    #   s (BLOCK_M, BLOCK_N), float32.  EDGE: -inf wherever the booleans keep say no.
     # BEGIN SOLUTION 3.4
     s = tl.dot(q, tl.trans(k))
     if EDGE:
@@ -120,10 +127,10 @@ def _attend(
     # END SOLUTION 3.4
 
     # Step 3.5 -- Online softmax, steps 1.3 and 1.4 in base 2.
-    #   m_new (BLOCK_M,), in units of s * scale_log2e; p (BLOCK_M, BLOCK_N); alpha (BLOCK_M,).
+    #   m_new (BLOCK_M,): the larger of m_i and the row's maximum of s * scale_log2e; scale after
+    #   the maximum, that is one multiplication a row.  p (BLOCK_M, BLOCK_N); alpha (BLOCK_M,).
     #   Write the argument of exp2 as s * scale_log2e - m: one fused multiply-add an element.
-    #   tl.dot wants both operands in one dtype: round p to v's.  Its third argument is an
-    #   accumulator to add to.
+    #   tl.dot wants both operands in one dtype: round p to v's.
     # BEGIN SOLUTION 3.5
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -139,7 +146,7 @@ def _attend(
 def _keep(query, key, N):
     """Which keys each query sees.  query (BLOCK_M, 1) and key (1, BLOCK_N) are positions."""
     # Step 3.6 -- Without a causal mask every query sees every key that exists.
-    #   keep: booleans that broadcast to (BLOCK_M, BLOCK_N).
+    #   keep: booleans that broadcast to (BLOCK_M, BLOCK_N).  query is not needed yet.
     # BEGIN SOLUTION 3.6
     keep = key < N
     # END SOLUTION 3.6
@@ -148,7 +155,7 @@ def _keep(query, key, N):
 
 @triton.jit
 def _head(ptr, strides, b, h):
-    """One head of a (B, H, N, D) tensor: where it begins, and the steps of its rows and columns."""
+    """One head of a (B, H, N, D) tensor: where it begins, the strides of its rows and columns."""
     return ptr + b * strides[0] + h * strides[1], strides[2], strides[3]
 
 
@@ -158,11 +165,12 @@ def _load(
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # the tile's first row may lie past 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 3.7 -- Address every element of the tile, and load it.
-    #   tile (ROWS, BLOCK_D).  From ptr on, element (i, j) is i * stride_n + j * stride_d away.
-    #   Rows past N - 1 and columns past D - 1 are not there: mask them where there may be any,
-    #   that is, if EDGE or BLOCK_D != D, and only there.
+    #   tile (ROWS, BLOCK_D).  From ptr on, element (i, j) is i * stride_n + j * stride_d away;
+    #   its row of the sequence is start + i.  Rows past N - 1 and columns past D - 1 are not there:
+    #   mask them where there may be any, and only there.  Which tiles have any?  Two loads, then:
+    #   other= is refused without a mask.
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -179,7 +187,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
     # Step 3.8 -- The same for a store, in the dtype of the tensor, ptr.dtype.element_ty.
-    #   Row bh * N + i is D elements wide.
+    #   A row is D elements wide there; tile has tile.shape[1] columns, of which D exist.
     # BEGIN SOLUTION 3.8
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j

@@ -7,7 +7,7 @@ away does twice the work.  So the walk is cut where the mask is, tile by tile:
     keys ->     0       1       2       3
     q tile 0  [ diag |       |       |      ]      diag: the mask cuts through
     q tile 1  [ full | diag  |       |      ]      full: every query sees every key
-    q tile 2  [ full | full  | diag  |      ]      blank: nobody sees anything
+    q tile 2  [ full | full  | diag  |      ]      empty: nobody sees anything
     q tile 3  [ full | full  | full  | diag ]
 
     phase 1   the full tiles       no mask needed, none computed
@@ -134,7 +134,7 @@ def _keep(query, key):
 
 @triton.jit
 def _head(ptr, strides, b, h):
-    """One head of a (B, H, N, D) tensor: where it begins, and the steps of its rows and columns."""
+    """One head of a (B, H, N, D) tensor: where it begins, the strides of its rows and columns."""
     return ptr + b * strides[0] + h * strides[1], strides[2], strides[3]
 
 
@@ -144,7 +144,7 @@ def _load(
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # the tile's first row may lie past 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 4.7 -- Carried over: step 3.7.
     # BEGIN SOLUTION 4.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]

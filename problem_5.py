@@ -124,7 +124,7 @@ def _keep(query, key):
 
 @triton.jit
 def _head(ptr, strides, b, h):
-    """One head of a (B, H, N, D) tensor: where it begins, and the steps of its rows and columns."""
+    """One head of a (B, H, N, D) tensor: where it begins, the strides of its rows and columns."""
     return ptr + b * strides[0] + h * strides[1], strides[2], strides[3]
 
 
@@ -134,7 +134,7 @@ def _load(
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # the tile's first row may lie past 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 5.8 -- Carried over: step 3.7.
     # BEGIN SOLUTION 5.8
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]

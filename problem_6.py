@@ -22,11 +22,11 @@ A tile of queries start_m ... start_m + BLOCK_M - 1 meets three kinds of key til
     first   first key of the first row's window, down to a tile's border
     inner   first key of the last row's window, up to a tile's border
 
-A window shorter than the tiles leaves no interior, and its left edge cuts
-through the diagonal tiles too; the mask of both edges is therefore the same.
+A window shorter than BLOCK_M + BLOCK_N leaves no interior; one shorter than
+BLOCK_M cuts through the diagonal tiles too, so both edges have one mask.
 
-A new trap.  On the left edge a row may see no key of a tile at all.  Its
-maximum so far is still -inf, and exp2(-inf - (-inf)) is NaN.  Subtract a finite
+A new trap.  Where there is no interior, a row's first tile may show it no key at
+all: its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Subtract a finite
 number instead wherever the maximum is -inf: exp2(-inf - 0) is 0, as it should be.
 
 New here: steps 6.3, 6.4, 6.7 and 6.8.
@@ -79,7 +79,8 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 6.3 -- Where do the three phases begin and end?
-    #   first: not below 0.  inner: not past start_m, where the diagonal begins.
+    #   first and inner, as the table at the top has them: not below 0, and inner not past start_m,
+    #   where the diagonal begins.
     # BEGIN SOLUTION 6.3
     first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
     inner = tl.cdiv(tl.maximum(start_m + BLOCK_M - window_size, 0), BLOCK_N) * BLOCK_N
@@ -87,8 +88,8 @@ def _fwd_kernel(
     # END SOLUTION 6.3
 
     # Step 6.4 -- Walk the keys in three phases: interior, left edge, diagonal.
-    #   As in step 4.2, with a window_size after N.  The softmax does not mind the order; this one
-    #   compiles best.
+    #   As in step 4.2, with a window_size after N.  The softmax does not mind the order.  In this
+    #   one the compiler lets the matrix units run ahead; the left edge first makes them wait.
     # BEGIN SOLUTION 6.4
     for start_n in range(inner, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
@@ -127,8 +128,7 @@ def _attend(
     # END SOLUTION 6.6
 
     # Step 6.7 -- Online softmax, step 3.5, also for a row that has seen no key yet.
-    #   pivot (BLOCK_M,): m_new, or 0 where m_new is -inf.  It takes the place of m_new in both
-    #   exponents.
+    #   pivot (BLOCK_M,): what to subtract in both exponents, always finite.
     # BEGIN SOLUTION 6.7
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -155,7 +155,7 @@ def _keep(query, key, window_size):
 
 @triton.jit
 def _head(ptr, strides, b, h):
-    """One head of a (B, H, N, D) tensor: where it begins, and the steps of its rows and columns."""
+    """One head of a (B, H, N, D) tensor: where it begins, the strides of its rows and columns."""
     return ptr + b * strides[0] + h * strides[1], strides[2], strides[3]
 
 
@@ -165,7 +165,7 @@ def _load(
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
-    ptr += tl.cast(start, tl.int64) * stride_n  # the tile's first row may lie past 2**31
+    ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 6.9 -- Carried over: step 3.7.
     # BEGIN SOLUTION 6.9
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
