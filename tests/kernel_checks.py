@@ -36,7 +36,7 @@ GPU_AXES = {
 # A tile operation takes about a millisecond in the interpreter, which has no bfloat16.
 CPU_AXES = GPU_AXES | {
     "N": (1, 2, 64, 65, 130),
-    "D": (16, 40, 80),
+    "D": (16, 80),
     "heads": ((1, 1), (4, 2), (3, 1), (8, 1)),
     "window_size": (1, 17, 70, 5000, None),
     "dtype": ("float16", "float32"),
