@@ -20,7 +20,6 @@ Written by `python -m tests.stage_table`, and held to it by a test.
 """
 
 
-
 def code_lines(source: str) -> set[int]:
     """Numbers of the lines that hold code: no docstring, no comment, not blank."""
     docstrings = set()

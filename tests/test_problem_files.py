@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from grader.submission import steps
+from tests.stage_table import carried, code_lines
 
 ROOT = Path(__file__).parent.parent
 FILES = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in range(1, 10)}
@@ -21,9 +22,7 @@ REGIONS = {  # step id -> its title and the text inside its region
     for step in steps(source)
 }
 CARRIED = {  # step id -> the step that it is, to the letter
-    step: found[1]
-    for step, (title, _) in REGIONS.items()
-    if (found := re.fullmatch(r"Carried over: step (\d\.\d+)\.", title))
+    step: origin for source in FILES.values() for step, origin in carried(source).items()
 }
 
 
@@ -45,15 +44,9 @@ def _parameters(function: ast.FunctionDef) -> dict[str, bool]:
 
 
 def _code(n: int) -> list[str]:
-    """The lines that are code: no docstrings, no comments, no blank lines, no indentation."""
-    kinds = ast.Module | ast.FunctionDef | ast.ClassDef
-    prose = set()
-    for node in ast.walk(TREES[n]):
-        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
-            prose |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    rows = enumerate(FILES[n].splitlines(), start=1)
-    stripped = [row.strip().split("  # ")[0] for i, row in rows if i not in prose]
-    return [row for row in stripped if row and not row.startswith("#")]
+    """The lines of code, without comments behind them and without indentation."""
+    rows = FILES[n].splitlines()
+    return [rows[i - 1].strip().split("  # ")[0] for i in sorted(code_lines(FILES[n]))]
 
 
 # ------------------------------------------------------------- what stages share
