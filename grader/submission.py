@@ -1,7 +1,8 @@
 """Reads a submission's file without importing it: is it there, is it Python, is it started.
 
 A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; the comment above it,
-`# Step 4.2 -- Question or goal.`, gives its title.
+`# Step 4.2 -- Question or goal.`, gives its title.  A step may be carried over from an earlier stage:
+`# Step 4.3 -- Carried over: step 3.3.`
 """
 
 import ast
@@ -19,6 +20,7 @@ MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file 
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
 CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
 STEP_ID = re.compile(r"\d+\.\d+")
+CARRIED = re.compile(r"Carried over: step (\d+\.\d+)\.")
 BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step (\d+\.\d+)["']\)""")
 
 State = Literal["missing", "not_started", "syntax_error", "ready"]
@@ -32,6 +34,12 @@ class Step:
     title: str  # "" where no comment names it
     first_line: int
     last_line: int
+
+    @property
+    def origin(self) -> str:
+        """The step that this one is a copy of, "3.3"; "" where it is new."""
+        match = CARRIED.match(self.title)
+        return match[1] if match else ""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """python -m tests.stage_table > docs/stages.md: what a student writes, and what is given."""
 
 import ast
-import re
 from pathlib import Path
 
 from grader.stages import STAGES
@@ -35,7 +34,7 @@ def code_lines(source: str) -> set[int]:
 
 def carried(source: str) -> dict[str, str]:
     """Step -> the earlier step that it is a paste of."""
-    return dict(re.findall(r"# Step ([\d.]+) -- Carried over: step ([\d.]+)\.", source))
+    return {step.id: step.origin for step in steps(source) if step.origin}
 
 
 def row(number: int) -> str:
