@@ -13,19 +13,35 @@ import signal
 import sys
 from pathlib import Path
 
-DONE, USAGE, FAULT = 0, 2, 3  # 1 and 3 come from Run.exit_code, 130 and 143 from an interruption
+from grader import assignment, overview
+
+DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
 
 def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) -> int:
     """Grade the stages asked for among numbers.  -> 0 passed, 1 not, 2 usage, 3 grader fault."""
     _prepare_process()
-    arguments = _parser(numbers, program).parse_args(argv)
+    try:
+        given = assignment.read(assignment.ROOT)
+    except ValueError as error:
+        return _refuse(str(error))
+    everything = [n for n in range(1, 10) if given is None or n in given.stages]
+    numbers = tuple(n for n in numbers if n in everything)
+    parser = _parser(numbers, program)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(_unknown(unknown[0], everything))
     if arguments.hint is not None:
         return _hint(arguments.hint)
-    asked = [n for n in numbers if getattr(arguments, f"p{n}")] or list(numbers)
     problem = _usage_problem(arguments)
     if problem:
         return _refuse(problem)
+    asked = [n for n in numbers if getattr(arguments, f"p{n}")]
+    if not (asked or arguments.json or arguments.watch or arguments.case):
+        if screen := overview.first_screen(numbers, arguments.submission):
+            print(*screen, sep="\n")
+            return NOT_PASSED
+    asked = asked or list(numbers)
     from grader.processes import Nursery
 
     on_cpu = arguments.device == "cpu" or not Path("/dev/nvidiactl").exists()
@@ -39,7 +55,7 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        return _grade(arguments, asked, program)
+        return _grade(arguments, asked, everything, program)
     except KeyboardInterrupt as stop:
         print("\nInterrupted; what was graded so far stands.", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
@@ -71,37 +87,54 @@ def _prepare_process() -> None:
 
 def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=f"python {program}",
-        description=f"Grade problems {numbers[0]} to {numbers[-1]}; all of them if none is named.",
-        epilog="exit code: 0 every problem passed, 1 one did not, 2 usage, 3 grader fault")
+        prog=f"python {program}", usage=f"python {program} [--p{numbers[0]} ...] [options]",
+        description="Grade the problems named, or all that this program grades.",
+        epilog="exit code: 0 every problem passed, 1 one did not, 2 usage, 3 grader fault",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
+    problems = parser.add_argument_group("which problems")
     for n in numbers:
-        parser.add_argument(f"--p{n}", action="store_true", help=f"grade problem_{n}.py")
-    parser.add_argument("--submission", metavar="DIR", type=Path, default=Path("."),
-                        help="where the problem files are (default: here)")
-    parser.add_argument("--json", metavar="FILE", type=Path,
-                        help="write the results there too, whole after every problem")
-    parser.add_argument("--seed", metavar="N", type=int, help="replay the inputs of an earlier run")
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
-    parser.add_argument("--quick", action="store_true", help="standard cases only")
-    parser.add_argument("--case", metavar="NAME", default="",
-                        help="ask this one case only, by the name a failing report gives")
-    parser.add_argument("--show", action="store_true",
-                        help="draw the attention matrix that the first wrong case really uses")
-    parser.add_argument("--plot", metavar="FILE", type=Path,
-                        help="write that drawing there, .png or .svg (needs matplotlib)")
-    parser.add_argument("--watch", action="store_true",
-                        help="grade again whenever a file is saved, up to the first wrong case")
-    parser.add_argument("--no-benchmark", action="store_true", help="do not time anything")
-    parser.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
-    parser.add_argument("--timeout", metavar="S", type=float, default=60.0,
-                        help="seconds for one call of your code (default: 60)")
-    parser.add_argument("--memory", metavar="GIB", type=float,
-                        help="host memory your code may hold (default: half of what is free, at "
-                             "most 16)")
-    parser.add_argument("--worker-user", metavar="NAME", default="auto",
-                        help="run the files as this account (root only); none: as yourself; "
-                             "default: nobody if you are root")
+        problems.add_argument(f"--p{n}", action="store_true", help=f"grade problem_{n}.py")
+    problems.add_argument("--submission", metavar="DIR", type=Path, default=Path("."),
+                          help="where the problem files are (default: here)")
+
+    working = parser.add_argument_group("while you work")
+    working.add_argument("--watch", action="store_true",
+                         help="grade again whenever a file is saved, up to the first wrong case")
+    working.add_argument("--quick", action="store_true", help="standard cases only")
+    working.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
+    working.add_argument("--case", metavar="NAME", default="",
+                         help="ask this one case only, by the name a failing report gives")
+    working.add_argument("--seed", metavar="N", type=int,
+                         help="the inputs of an earlier run once more")
+    working.add_argument("--show", action="store_true",
+                         help="draw the attention matrix that the first wrong case really uses")
+    working.add_argument("--plot", metavar="FILE", type=Path,
+                         help="write that drawing there, .png or .svg (needs matplotlib)")
+    working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
+    working.add_argument("--verbose", action="store_true",
+                         help="a line for every case, and what held the files while they ran")
+
+    grading = parser.add_argument_group("for those who grade")
+    grading.add_argument("--json", metavar="FILE", type=Path,
+                         help="write the results there too, whole after every problem")
+    grading.add_argument("--timeout", metavar="S", type=float, default=60.0,
+                         help="seconds for one call of the code (default: 60)")
+    grading.add_argument("--memory", metavar="GIB", type=float,
+                         help="host memory the code may hold (default: half of what is free, at "
+                              "most 16)")
+    grading.add_argument("--worker-user", metavar="NAME", default="auto",
+                         help="run the files as this account (root only); none: as yourself; "
+                              "default: nobody if you are root")
+    grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
+                         help="cpu: Triton's interpreter even where there is a GPU")
     return parser
+
+
+def _unknown(argument: str, everything: list[int]) -> str:
+    for n in everything:
+        if argument == f"--p{n}":
+            return f"want a problem of this program; for that one: {overview.program(n)}"
+    return f"want an option that --help lists; got {argument}"
 
 
 def _usage_problem(arguments) -> str:
@@ -140,7 +173,7 @@ def _hint(step: str) -> int:
     return DONE
 
 
-def _grade(arguments, asked: list[int], program: str) -> int:
+def _grade(arguments, asked: list[int], everything: list[int], program: str) -> int:
     import torch
 
     from grader import export
@@ -170,8 +203,8 @@ def _grade(arguments, asked: list[int], program: str) -> int:
             return _refuse(f"--case: want the name of a case of a problem asked for, such as "
                            f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
-              _triton_version(), seed)
-    reporter = Reporter(command=command)
+              _triton_version(), seed, assignment.version())
+    reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
     reporter.run_begins(run, device == "cuda", has_gpu)
     save = (lambda: export.write(run, arguments.json)) if arguments.json else (lambda: None)
     try:
@@ -185,10 +218,10 @@ def _grade(arguments, asked: list[int], program: str) -> int:
         try:
             save()
         except OSError as error:
-            reporter.summary(run, _next_command(run, command, arguments))
+            reporter.summary(run, _next_command(run, everything, arguments))
             print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
             return FAULT
-    reporter.summary(run, _next_command(run, command, arguments))
+    reporter.summary(run, _next_command(run, everything, arguments))
     return run.exit_code()
 
 
@@ -233,18 +266,14 @@ def _triton_version() -> str | None:
     return None
 
 
-def _next_command(run, command: str, arguments) -> str:
+def _next_command(run, everything: list[int], arguments) -> str:
     """What to type next: the first stage that did not pass again, or the one after the last."""
-    from grader.stages import STAGES
-
     where = "" if arguments.submission == Path(".") else f" --submission {arguments.submission}"
     for result in run.stages:
+        if result.outcome == "not_started":
+            return overview.begin(result.stage, arguments.submission)
         if result.outcome != "pass":
-            return f"{command} --p{result.stage}{where}"
-    following = run.stages[-1].stage + 1
+            return overview.program(result.stage) + where
     if arguments.quick:
-        return f"{command} --p{run.stages[0].stage}{where}  (without --quick)"
-    if following in STAGES:
-        program = "autograder_optional.py" if STAGES[following].optional else "autograder.py"
-        return f"python {program} --p{following}{where}"
-    return "nothing: that was the last problem."
+        return f"{overview.program(run.stages[0].stage)}{where}  (without --quick)"
+    return overview.after(run.stages[-1].stage, everything, arguments.submission)

@@ -2,6 +2,7 @@
 
 from grader.diagnosis import TRY
 from grader.mistakes import TABLE
+from grader.text import ranges
 from grader.tutor import BY_WORDS
 
 INTRO = """\
@@ -37,7 +38,7 @@ def page() -> str:
     """The whole of docs/diagnoses.md."""
     rows = [INTRO, "## Named", "", "| id | stages | what | mathematics |", "|---|---|---|---|"]
     for mistake in TABLE:
-        stages = _ranges(mistake.stages)
+        stages = ranges(mistake.stages)
         rows.append(f"| `{mistake.id}` | {stages} | {_cell(mistake.words)} | "
                     f"{_cell(mistake.line)} |")
     rows += ["", "`{...}` stands for what was found: which tensor, which part, which number.", "",
@@ -53,17 +54,6 @@ def page() -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def _ranges(stages: tuple[int, ...]) -> str:
-    """(1, 3, 4, 5) -> "1, 3-5"."""
-    runs: list[list[int]] = []
-    for n in stages:
-        if runs and runs[-1][-1] == n - 1:
-            runs[-1].append(n)
-        else:
-            runs.append([n])
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torch
 
 from grader.cases import Case
 from grader.correctness import Answer, Verdict, row_errors
+from grader.text import ranges
 
 TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
 
@@ -81,12 +82,14 @@ def tensor_name(name: str) -> str:
 LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
-def describe(finding: Finding, steps: dict[str, str], command: str, *, name=None, seen: str = "",
+def describe(finding: Finding, steps: dict[str, str], command: str,
+             origins: dict[str, str] | None = None, *, name=None, seen: str = "",
              again: str = "") -> tuple[str, ...]:
     """-> verdict, where, the mistake, what to look at, how to see it alone: at most 12 lines.
 
-    command: "python autograder.py".  name: naming.Name or None; seen: what the effective attention
-    matrix shows; again: the command that asks this one case.
+    steps: symptom -> step; origins: step -> the earlier one that it is a copy of.  command: "python
+    autograder.py".  name: naming.Name or None; seen: what the effective attention matrix shows;
+    again: the command that asks this one case.
     """
     symptom = name.symptom if name else finding.symptom
     first, last = finding.what[0], [f"where: {finding.where}."]
@@ -101,15 +104,17 @@ def describe(finding: Finding, steps: dict[str, str], command: str, *, name=None
         body.append(f"it should be: {name.line}" + (f"; {also.line}." if also else "."))
         if name.only:
             body.append(f"It shows in cases like this one ({name.only}), not everywhere.")
-        times = "" if name.runner_up_distance > 1e6 else f"{name.runner_up_distance:.2g} or more"
-        body.append(f"how sure: with it your numbers are met to {name.distance:.2g} of a right "
-                    f"kernel's limit; any other mistake known is {times or 'far'} away.")
+        others = "far" if name.runner_up_distance > 1e6 else f"over {name.runner_up_distance:.2g}"
+        body.append(f"how sure: your numbers are {name.distance:.2g} limits from it, {others} from "
+                    "any other.")
     else:
         body += [seen] * bool(seen)
         body.append("try: " + TRY[symptom])
     step = steps.get(symptom) or steps.get("numbers")
     if step:
-        body.append(f"look at step {step}; for more: {command} --hint {step}")
+        origin = (origins or {}).get(step, "")
+        carried = f", carried over from {origin}" * bool(origin)
+        body.append(f"look at step {step}{carried}; for more: {command} --hint {step}")
     tail = [f"again: {again}"] * bool(again)
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     for drop in range(len(middle) + 1):
@@ -182,7 +187,7 @@ def _heads_sentence(case: Case, heads: torch.Tensor) -> str:
         group = case.HQ // case.HKV
         groups = sorted({h // group for h in wrong})
         if len(groups) < case.HKV:
-            return f"Only heads that read key/value head {_ranges(groups)} are wrong."
+            return f"Only heads that read key/value head {ranges(groups, 4)} are wrong."
         if min(wrong) >= case.HKV:
             return f"Heads from {case.HKV} (= HKV) on are wrong."
     return f"{len(wrong)} of {len(heads)} heads are wrong."
@@ -200,15 +205,15 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
             if not bool(hit.all()):
                 wrong = hit.nonzero().flatten().tolist()
                 label = label.removesuffix("s") if len(wrong) == 1 else label
-                parts.append(f"{label} {_ranges(wrong)} of {hit.numel()}")
+                parts.append(f"{label} {ranges(wrong, 4)} of {hit.numel()}")
         text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, all over"
     else:
-        text = f"entries {_ranges(bad.nonzero().flatten().tolist())} of {bad.numel()}"
+        text = f"entries {ranges(bad.nonzero().flatten().tolist(), 4)} of {bad.numel()}"
     if truth.dim() == 4:
         error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2)
         columns = error.amax(0) > 0.02 * truth.abs().max()
         if bool(columns.any()) and not bool(columns.all()):
-            text += f", columns {_ranges(columns.nonzero().flatten().tolist())} of {len(columns)}"
+            text += f", columns {ranges(columns.nonzero().flatten().tolist(), 4)} of {len(columns)}"
     return text
 
 
@@ -222,17 +227,6 @@ def _worst(rows: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
     if got.numel() > 1:
         place += f", column {column}"
     return f"worst at {place}: got {got[column]:.5g}, want {want[column]:.5g}."
-
-
-def _ranges(numbers: list[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2, 5"; long lists end in an ellipsis."""
-    runs, start = [], None
-    for i, n in enumerate(numbers):
-        start = n if start is None else start
-        if i + 1 == len(numbers) or numbers[i + 1] != n + 1:
-            runs.append(str(start) if start == n else f"{start}-{n}")
-            start = None
-    return ", ".join(runs[:4]) + (", ..." if len(runs) > 4 else "")
 
 
 def _times(verdict: Verdict) -> str:

@@ -13,8 +13,9 @@ FORMAT = 1
 
 def as_dict(run: Run) -> dict:
     """The run in the published format; numbers that JSON cannot say (NaN, inf) become null."""
-    return {"format": FORMAT, "device": run.device, "torch": run.torch, "triton": run.triton,
-            "seed": run.seed, "stages": [_stage(result) for result in run.stages]}
+    return {"format": FORMAT, "grader": run.grader, "device": run.device, "torch": run.torch,
+            "triton": run.triton, "seed": run.seed,
+            "stages": [_stage(result) for result in run.stages]}
 
 
 def write(run: Run, path: Path) -> None:

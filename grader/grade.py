@@ -101,10 +101,13 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
            planned: list[Case]) -> None:
     """Fill result.checks; planned gets the cases that were meant to run."""
     file = submission.read(options.directory, stage.filename, stage.entry)
+    stage = replace(stage, origins={step.id: step.origin for step in file.steps if step.origin})
     result.sha256 = file.sha256
     if file.state != "ready":
         result.outcome = "crashed" if file.state == "syntax_error" else file.state
         result.sentence = file.sentence
+        if file.state == "not_started" and file.steps:
+            result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
         if file.line is not None and f"line {file.line}" not in file.sentence:
             result.sentence += f" ({stage.filename}, line {file.line})"
         return
@@ -127,14 +130,13 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
 
         def compile_it():  # entered after the pool, so that it ends before the pool waits for it
             compiler = stack.enter_context(_session(stage, options, file.source, COMPILE_FOR))
-            return pool.submit(_compile_check, stage, options, compiler)
+            return pool.submit(_compile_check, stage, options, compiler, file)
         if to_compile and options.spare is None:
             compiling = compile_it()
         cleans = clean.workers(options.device, options.timeout, options.confinement)
         verdicts = Verdicts(stage, options, reporter, result, file.source, cleans)
         stack.callback(verdicts.close)
-        session = _run_cases(stage, options, reporter, result, file.source, planned, verdicts,
-                             stack)
+        session = _run_cases(stage, options, reporter, result, file, planned, verdicts, stack)
         verdicts.flush()
         if to_compile and compiling is None and all(c.outcome == "pass" for c in result.checks):
             compiling = compile_it()  # --watch: nothing beside the first wrong case
@@ -144,7 +146,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             _same_kernels(check, result.kernels)
             _done(stage, reporter, result, check)
         if file.blank_steps and all(check.outcome == "pass" for check in result.checks):
-            _done(stage, reporter, result, _blank_check(file.blank_steps))
+            _done(stage, reporter, result, _blank_check(file))
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
             result.benchmark, failed = benchmark.run(
@@ -153,15 +155,14 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
                 _done(stage, reporter, result, failed)
 
 
-def _run_cases(stage, options, reporter, result, source, cases, verdicts,
-               stack) -> Session | None:
+def _run_cases(stage, options, reporter, result, file, cases, verdicts, stack) -> Session | None:
     """Ask every case; a dead worker is replaced once, a timeout ends the stage.
 
     -> the session of the last case, open until stack closes; None if the stage ended early.
     """
     waiting, deaths, session, taught = list(cases), 0, None, options.patience <= 0
     while waiting:
-        session = stack.enter_context(_session(stage, options, source))
+        session = stack.enter_context(_session(stage, options, file.source))
         try:
             with reporter.working(stage, "importing the file"):
                 try:
@@ -178,7 +179,7 @@ def _run_cases(stage, options, reporter, result, source, cases, verdicts,
             case = waiting.pop(0)
             done = len(cases) - len(waiting)
             with reporter.working(stage, f"case {done} of {len(cases)}, {case.name}"):
-                check, fatal, replies = _ask(stage, options, session, case, taught)
+                check, fatal, replies = _ask(stage, options, session, case, file, taught)
                 taught = taught or check.outcome not in ("pass", "skipped")
                 verdicts.add(check, replies)
             result.kernels |= set(check.kernels)
@@ -198,7 +199,7 @@ def _run_cases(stage, options, reporter, result, source, cases, verdicts,
     return session
 
 
-def _ask(stage: Stage, options: Options, session: Session, case: Case,
+def _ask(stage: Stage, options: Options, session: Session, case: Case, file: submission.Submission,
          taught: bool) -> tuple[Check, bool, list]:
     """One case to the worker.  -> its check, whether the worker is gone, and (case, reply) of
     every call.  taught: an earlier case's mistake was explained; one at a time is enough."""
@@ -225,13 +226,22 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case,
                         options.directory, options.patience)
             with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
                 # Without a name the verdict and the place that judge() found still stand.
-                tutor.explain(check, session, built, reply, stage.steps, options.device, wish)
+                tutor.explain(check, session, built, reply, stage, options.device, wish)
     except SubmissionError as error:
-        check = _absolved(from_error(case, error, stage.filename), error, options.device)
+        check = _absolved(_crash(case, error, file), error, options.device)
         fatal = error.fatal
         tutor.identify(check)
     check.seconds = time.monotonic() - start
     return check, fatal, replies
+
+
+def _crash(case: Case, error: SubmissionError, file: submission.Submission) -> Check:
+    """A call without an answer, with the step that it ended in."""
+    step = file.step_at(error.line)
+    check = from_error(case, error, file.path.name, step)
+    if step is not None and step.id in file.blank_steps:
+        check.lines = (error.sentence, *file.blanks())
+    return check
 
 
 def _absolved(check: Check, error: SubmissionError, device: str) -> Check:
@@ -317,7 +327,8 @@ def _session(stage: Stage, options: Options, source: bytes, compile_for: int | N
                    confinement=options.confinement)
 
 
-def _compile_check(stage: Stage, options: Options, session: Session) -> Check:
+def _compile_check(stage: Stage, options: Options, session: Session,
+                   file: submission.Submission) -> Check:
     """Compile the kernels for a GPU that is not here, as the first GPU case would launch them.
 
     The interpreter lets through what the compiler refuses, and knows no bfloat16: this does.
@@ -329,7 +340,7 @@ def _compile_check(stage: Stage, options: Options, session: Session) -> Check:
         session.load(stage.entry, stage.attribute, stage.positional)
         kernels = session.compile(build(case, options.seed).call)
     except SubmissionError as error:
-        check = from_error(case, error, stage.filename)
+        check = _crash(case, error, file)
         check.name, check.label = name, label
         return check
     check = Check(name, "robust", "pass", label,
@@ -355,10 +366,10 @@ def _same_kernels(check: Check, interpreted: set[str]) -> None:
         "try: launch the same kernels everywhere; the interpreter is only for lack of a GPU.")
 
 
-def _blank_check(steps: tuple[str, ...]) -> Check:
+def _blank_check(file: submission.Submission) -> Check:
     """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
     return Check("steps/filled-in", "robust", "crashed", "(every step is filled in)",
-                 lines=(f"step {', '.join(steps)} is still blank.",))
+                 lines=(f"step {', '.join(file.blank_steps)} is still blank.", *file.blanks()))
 
 
 def _done(stage: Stage, reporter: Reporter, result: StageResult, check: Check) -> None:
@@ -392,7 +403,7 @@ def _settle(result: StageResult, planned: list[Case], quick: bool, only: str = "
         result.sentence = "one case only (--case): no points are given for it."
         return
     if quick and not failed:
-        result.sentence = "standard cases only (--quick); the robust ones carry 30 % of the points."
+        result.sentence = "standard cases only (--quick); the robust ones are worth 30 %."
     result.points = _points(result, failed | ({"robust"} if quick else set()))
 
 

@@ -10,6 +10,7 @@ from grader.recorder import LONGEST
 from grader.results import Check
 from grader.sandbox import Reply, SubmissionError
 from grader.stages import Stage
+from grader.submission import Step
 
 # Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
 # over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
@@ -125,10 +126,12 @@ def case_text(case) -> str:
     return f"({case.label})" if case.group == "standard" else f"({case.label}) {case.note}"
 
 
-def from_error(case, error: SubmissionError, filename: str) -> Check:
-    """A call that ended without an answer."""
+def from_error(case, error: SubmissionError, filename: str, step: Step | None = None) -> Check:
+    """A call that ended without an answer.  step: the one that error.line stands in."""
     lines = [error.sentence]
-    if error.line is not None and f"line {error.line}" not in error.sentence:
+    if step is not None:
+        lines.append(f"where: {filename}, line {error.line}, {step.words}.")
+    elif error.line is not None and f"line {error.line}" not in error.sentence:
         lines.append(f"where: {filename}, line {error.line}.")
     lines += _of_layout(case) if error.outcome == "crashed" else ()
     where = "" if error.line is None else f"{filename}:{error.line}"
@@ -151,7 +154,7 @@ def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
 
 def _wrong(check: Check, finding: Finding, stage: Stage, command: str, case) -> Check:
     check.outcome, check.where = "wrong", finding.where
-    check.lines = describe(finding, stage.steps, command) + _of_layout(case)
+    check.lines = describe(finding, stage.steps, command, stage.origins) + _of_layout(case)
     return check
 
 

@@ -13,7 +13,8 @@ from grader.stages import Stage
 
 WIDTH = 80
 DETAIL_LINES = 24  # of a traceback or of the submission's own output
-MARKS = {"pass": ("✅", "[ok]"), "skipped": ("➖", "[--]"), "grader_fault": ("⚠️", "[!!]")}
+MARKS = {"pass": ("✅", "[ok]"), "skipped": ("➖", "[--]"), "not_started": ("➖", "[--]"),
+         "grader_fault": ("⚠️", "[!!]")}
 FAIL = ("❌", "[XX]")
 WORDS = {
     "wrong": "Failed: wrong", "crashed": "Failed: crashed", "timeout": "Failed: timeout",
@@ -27,15 +28,20 @@ HELD = {"user": "as another account", "files": "writing only into a folder of th
 
 
 class Reporter:
-    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour."""
+    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour.
 
-    def __init__(self, stream=None, command: str = "python autograder.py"):
+    verbose: a line for every case, and what held the files, instead of what is needed to go on.
+    seed: of a run of one stage, whose line of result says it.
+    """
+
+    def __init__(self, stream=None, verbose: bool = False, seed: int | None = None):
         self.stream = sys.stdout if stream is None else stream
-        self.command = command
+        self.verbose, self.seed = verbose, seed
         self.is_terminal = bool(getattr(self.stream, "isatty", lambda: False)())
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
-        self.failed_in_stage = 0
+        self.first_failed: Check | None = None  # of the stage
+        self.more = 0  # that failed in the same way after it
 
     # ------------------------------------------------------------- progress
     def run_begins(self, run: Run, on_gpu: bool, has_gpu: bool) -> None:
@@ -44,7 +50,7 @@ class Reporter:
             self._line(f"{why}: small cases in Triton's interpreter, no timing.")
 
     def stage_begins(self, stage: Stage) -> None:
-        self.failed_in_stage = 0
+        self.first_failed, self.more = None, 0
         self._line("")
         title = f"--- Running Autograder for Problem {stage.number}: {stage.title} ---"
         self._line(self._paint(title, "1"), wrap=False)
@@ -75,32 +81,42 @@ class Reporter:
                 return
 
     def check_done(self, stage: Stage, check: Check) -> None:
-        """One line a case; the first failing case of a stage in full, the others in one more."""
+        """A line a passing case; the first failing one in full, and of the others what is new."""
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
         kind = "Correctness Test" if check.group == "standard" else "Robust Test"
         line = f"{self._mark(check.outcome)} P{stage.number} {kind} {words} {check.label}"
         if check.outcome == "pass":
+            if self.verbose or self.first_failed is None:
+                self._line(line, check.outcome)
+        elif self.first_failed is None:
+            self.first_failed = check
             self._line(line, check.outcome)
-            return
-        self.failed_in_stage += 1
-        if self.failed_in_stage > 1:
-            self._line(_shortened(line), check.outcome, wrap=False)
-            return
-        self._line(line, check.outcome)
-        for line in check.lines[:12]:
-            self._line("     " + line, wrap=not line.startswith("again: "))
-        for line in check.picture:
-            self._line("     " + line, wrap=False)
-        self._detail(check.detail)
+            for line in check.lines[:12]:
+                self._line("     " + line, wrap=not line.startswith("again: "))
+            for line in check.picture:
+                self._line("     " + line, wrap=False)
+            self._detail(check.detail)
+        elif not self.verbose and _alike(check, self.first_failed):
+            self.more += 1
+        else:
+            said = f": {check.lines[0]}" * (check.outcome != "wrong" and bool(check.lines))
+            self._line(_shortened(line + said), check.outcome, wrap=False)
 
     def stage_ends(self, stage: Stage, result: StageResult) -> None:
+        """What was left out, why it ended, and one line of result."""
+        if self.more:
+            self._line(f"     and {self.more} more like it")
         if result.sentence:
             mark = "" if result.outcome == "pass" else self._mark(result.outcome) + " "
-            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}: "
+            points = "" if result.checks else f", {_points(result)} points"
+            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}{points}: "
                        f"{result.sentence}", result.outcome)
             self._detail(result.detail)
+            if points:
+                return
         self._line(f"P{stage.number}: {self._outcome_words(result)}, "
-                   f"{_points(result)} points, {result.seconds:.1f} s")
+                   f"{_points(result)} points, {result.seconds:.1f} s"
+                   + f", seed {self.seed}" * (self.seed is not None))
 
     def say(self, text: str) -> None:
         """One line of its own."""
@@ -113,19 +129,23 @@ class Reporter:
 
     # -------------------------------------------------------------- summary
     def summary(self, run: Run, next_command: str) -> None:
-        self._line("")
-        self._line(self._paint("--- Summary ---", "1"), wrap=False)
-        for result in run.stages:
-            mark = self._mark(result.outcome)
-            row = (f"{mark} P{result.stage} {result.title:<42.42} "
-                   f"{result.outcome.replace('_', ' '):<12} {_points(result):>11}")
-            self._line(self._paint(row, _colour(result.outcome)), wrap=False)
-        total = sum(result.points for result in run.stages)
-        full = sum(result.max_points for result in run.stages)
-        self._line(f"Total: {total:g} of {full} points on {run.device}.")
-        self._line("")
-        self._line(f"Seed: {run.seed} (--seed {run.seed} replays these inputs)")
-        self._line(_isolation(run))
+        """Of several stages a line each and their sum; then what to do next.
+
+        --seed with the seed asks the same numbers again.
+        """
+        if len(run.stages) > 1:
+            self._line("")
+            self._line(self._paint("--- Summary ---", "1"), wrap=False)
+            for result in run.stages:
+                mark = self._mark(result.outcome)
+                row = (f"{mark} P{result.stage} {result.title:<42.42} "
+                       f"{result.outcome.replace('_', ' '):<12} {_points(result):>11}")
+                self._line(self._paint(row, _colour(result.outcome)), wrap=False)
+            total = sum(result.points for result in run.stages)
+            full = sum(result.max_points for result in run.stages)
+            self._line(f"Total: {total:g} of {full} points on {run.device}, seed {run.seed}")
+        if self.verbose:
+            self._line(_isolation(run))
         self._line(f"Next: {next_command}", wrap=False)
 
     # -------------------------------------------------------------- helpers
@@ -147,7 +167,7 @@ class Reporter:
         if not counts:
             return result.outcome.replace("_", " ")
         passed = counts.pop("pass", 0)
-        words = [f"{passed} of {len(result.checks)} cases passed"]
+        words = [f"{passed} of {len(result.checks)} passed"]
         return ", ".join(words + [f"{n} {outcome}" for outcome, n in counts.items()])
 
     def _mark(self, outcome: str) -> str:
@@ -176,6 +196,12 @@ class Reporter:
             if self.stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self.stream = open(os.devnull, "w", encoding="utf-8")
+
+
+def _alike(check: Check, other: Check) -> bool:
+    """Wrong numbers are taken for one mistake until that is mended; what was raised says more."""
+    return check.outcome == other.outcome and (
+        check.outcome == "wrong" or check.lines[:1] == other.lines[:1])
 
 
 def _isolation(run: Run) -> str:

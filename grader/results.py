@@ -52,6 +52,7 @@ class Run:
     torch: str
     triton: str | None
     seed: int
+    grader: str  # its version and hash: assignment.version()
     stages: list[StageResult] = field(default_factory=list)
 
     def exit_code(self) -> int:

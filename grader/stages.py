@@ -1,7 +1,7 @@
 """One table: stage -> title, file, entry point, points, cases, forbidden shortcuts, steps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -23,6 +23,7 @@ class Stage:
     points: int
     cases: Callable[[str, bool], list[Case]]
     steps: dict[str, str]  # symptom, as diagnosis.py names it -> the step to look at
+    origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
     optional: bool = False
     needs_triton: bool = True
 

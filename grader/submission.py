@@ -1,8 +1,8 @@
 """Reads a submission's file without importing it: is it there, is it Python, is it started.
 
 A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; the comment above it,
-`# Step 4.2 -- Question or goal.`, gives its title.  A step may be carried over from an earlier stage:
-`# Step 4.3 -- Carried over: step 3.3.`
+`# Step 4.2 -- Question or goal.`, gives its title, or `# Step 4.3 -- Carried over: step 3.3.` says
+that it is a copy of an earlier one.
 """
 
 import ast
@@ -41,6 +41,11 @@ class Step:
         match = CARRIED.match(self.title)
         return match[1] if match else ""
 
+    @property
+    def words(self) -> str:
+        """ "step 4.3, carried over from 3.3"."""
+        return f"step {self.id}" + f", carried over from {self.origin}" * bool(self.origin)
+
 
 @dataclass(frozen=True)
 class Submission:
@@ -53,6 +58,31 @@ class Submission:
     sentence: str
     line: int | None
     blank_steps: tuple[str, ...]
+    steps: tuple[Step, ...] = ()  # none where the markers are gone or damaged
+
+    def step_at(self, line: int | None) -> Step | None:
+        """The step that a line of the file stands in."""
+        return next((step for step in self.steps
+                     if line is not None and step.first_line <= line <= step.last_line), None)
+
+    @property
+    def blank_new(self) -> tuple[str, ...]:
+        """Blank steps that the student has to write."""
+        return tuple(id for id in self.blank_steps if id not in set(self.blank_carried))
+
+    @property
+    def blank_carried(self) -> tuple[str, ...]:
+        """Blank steps that are copies of earlier ones."""
+        return tuple(step.id for step in self.steps if step.origin and step.id in self.blank_steps)
+
+    def blanks(self) -> tuple[str, ...]:
+        """What is still to fill in, and how."""
+        said = [f"yours to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
+        if self.blank_carried:
+            stage = self.blank_carried[0].partition(".")[0]
+            said.append(f"python -m grader.carry {stage} copies what you wrote before into "
+                        f"{', '.join(self.blank_carried)}.")
+        return tuple(said)
 
 
 def read(directory: Path, filename: str, entry: str) -> Submission:
@@ -68,8 +98,8 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
 
     digest = hashlib.sha256(source).hexdigest()
 
-    def found(state: State, sentence: str, line=None, blank=()) -> Submission:
-        return Submission(path, source, digest, state, sentence, line, tuple(blank))
+    def found(state: State, sentence: str, line=None, blank=(), regions=()) -> Submission:
+        return Submission(path, source, digest, state, sentence, line, tuple(blank), tuple(regions))
 
     if len(source) > MAX_BYTES:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
@@ -89,11 +119,13 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
         regions = steps(text)
     except ValueError:  # the student moved the markers about; the code decides
         regions = []
-    if regions and {step.id for step in regions} <= set(blank):
-        return found("not_started", f"no step of {filename} is filled in yet", blank=blank)
+    own = {step.id for step in regions if not step.origin} or {step.id for step in regions}
+    if own and own <= set(blank):
+        which = "no step" if len(blank) == len(regions) else "no new step"
+        return found("not_started", f"{which} of {filename} is filled in yet", None, blank, regions)
     if not regions and _is_blank_entry(tree, entry):
-        return found("not_started", f"{entry} in {filename} has no body yet", blank=blank)
-    return found("ready", "", blank=blank)
+        return found("not_started", f"{entry} in {filename} has no body yet", None, blank)
+    return found("ready", "", None, blank, regions)
 
 
 def steps(source: str) -> list[Step]:

@@ -24,6 +24,18 @@ def _shown(char: str) -> str:
     return f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
+def ranges(numbers: list[int] | tuple[int, ...], at_most: int | None = None) -> str:
+    """[0, 1, 2, 5] -> "0-2, 5"; more runs than at_most end in an ellipsis."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return ", ".join(words[:at_most]) + ", ..." * (at_most is not None and len(words) > at_most)
+
+
 class Tail:
     """The first and the last 32 KiB of a stream of any length."""
 

@@ -17,6 +17,7 @@ from grader.judge import from_error
 from grader.naming import Name, Search
 from grader.results import Check
 from grader.sandbox import Reply, Session, SubmissionError
+from grader.stages import Stage
 
 PROBE_SECONDS = 15.0  # for one further call of the submission
 
@@ -69,7 +70,7 @@ class Wish:
     patience: float = 8.0  # seconds of the grader's own work to find a name
 
 
-def explain(check: Check, session: Session, built: Built, reply: Reply, steps: dict[str, str],
+def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
             device: str, wish: Wish) -> None:
     """Put the name of the mistake, or else what was seen, into a wrong check.
 
@@ -105,14 +106,14 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, steps: d
     seen = effective.describe(matrix) if matrix is not None and name is None else None
     check.diagnosis = _record(name, finding, seen)
     if name is None and failures:  # what was observed on a further case says more than a pattern
-        failed = from_error(*failures[0], f"problem_{case.stage}.py")
+        failed = from_error(*failures[0], stage.filename)
         identify(failed)
         if failed.diagnosis:
             check.diagnosis = failed.diagnosis
             seen = failed.diagnosis["id"], f"{failures[0][0].label}: {failed.diagnosis['text']}"
     again = _again(wish, case)
-    check.lines = describe(finding, steps, wish.command, name=name, seen=seen and seen[1],
-                           again=again)
+    check.lines = describe(finding, stage.steps, wish.command, stage.origins, name=name,
+                           seen=seen and seen[1], again=again)
     if matrix is not None and wish.show:
         check.picture = tuple(show.text(matrix, search.tile()))
     if matrix is not None and wish.plot:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from grader import assignment
+
 ROOT = Path(__file__).parent.parent
 
 RIGHT = '''
@@ -52,7 +54,8 @@ def test_help_answers_without_importing_torch(program, tmp_path):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (["--p8"], "unrecognized arguments"),
+    (["--p8"], "want a problem of this program; for that one: python autograder_optional.py --p8"),
+    (["--p10"], "want an option that --help lists; got --p10"),
     (["--submission", "/nowhere"], "want a directory; got /nowhere"),
     (["--json", "/nowhere/out.json"], "want a file in a directory that exists"),
     (["--timeout", "0"], "want a number of seconds above 0; got 0"),
@@ -68,11 +71,12 @@ def test_a_right_submission_passes_with_exit_0(tmp_path):
     done, data = graded(tmp_path, {"problem_1.py": RIGHT}, "--p1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No GPU found" in done.stdout or "left alone" in done.stdout
-    assert "timing skipped: no GPU" in done.stdout and "--seed 7" in done.stdout
-    assert "Next: python autograder.py --p2" in done.stdout
+    assert "timing skipped: no GPU" in done.stdout and "seed 7" in done.stdout
+    assert "Next: python autograder.py --p2" in done.stdout and "Isolation" not in done.stdout
     stage = data["stages"][0]
     assert (stage["outcome"], stage["points"], stage["benchmark"]) == ("pass", 200, None)
     assert data["seed"] == 7 and data["device"] == "cpu"
+    assert data["grader"] == assignment.version()
 
 
 def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp_path):

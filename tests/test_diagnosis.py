@@ -106,6 +106,7 @@ def test_what_cannot_be_told_apart_is_said_in_one_breath():
     assert "W + 1 keys; or else the window is rounded (both give these numbers)." in text
 
 
-def test_numbers_are_written_as_ranges():
-    assert diagnosis._ranges([0, 1, 2, 5]) == "0-2, 5"
-    assert diagnosis._ranges([0, 2, 4, 6, 8]).endswith("...")
+def test_a_step_that_is_a_copy_is_named_with_its_origin():
+    finding = diagnosis.Finding("rescale", "rows 0-9", ("o differs",))
+    lines = diagnosis.describe(finding, {"rescale": "4.5"}, "python autograder.py", {"4.5": "3.5"})
+    assert "look at step 4.5, carried over from 3.5; for more:" in " ".join(lines)

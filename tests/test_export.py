@@ -15,13 +15,14 @@ def run() -> Run:
                                   "row_limit": 0.03}},
                     where="rows 100-256", lines=("o differs", "try: this"))]
     result = StageResult(6, "Sliding window", 50, "wrong", 35.0, "abc", 4.2, checks)
-    return Run("cpu", "2.13", "3.7", 1234, [result])
+    return Run("cpu", "2.13", "3.7", 1234, "0.2.0+abc", [result])
 
 
 def test_the_file_has_the_published_fields(tmp_path):
     export.write(run(), tmp_path / "out.json")
     data = json.loads((tmp_path / "out.json").read_text("utf-8"))
-    assert {"format", "device", "torch", "triton", "seed", "stages"} == set(data)
+    assert data["grader"] == "0.2.0+abc"
+    assert {"format", "grader", "device", "torch", "triton", "seed", "stages"} == set(data)
     stage = data["stages"][0]
     assert {"stage", "title", "outcome", "points", "max_points", "sha256", "seconds", "checks",
             "benchmark"} <= set(stage)
@@ -48,5 +49,5 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_litter(tmp_path, monkey
 
     monkeypatch.setattr(export.os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        export.write(Run("x", "x", None, 0), path)
+        export.write(Run("x", "x", None, 0, "x"), path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

@@ -20,11 +20,12 @@ def check(outcome, **more):
     return Check("standard/x", "standard", outcome, "(B=1, H=8, L=512, D=16)", **more)
 
 
-def printed(stream, *checks):
-    reporter = Reporter(stream)
+def printed(stream, *checks, verbose=False):
+    reporter = Reporter(stream, verbose)
     reporter.stage_begins(STAGES[3])
     for one in checks:
         reporter.check_done(STAGES[3], one)
+    reporter.stage_ends(STAGES[3], StageResult(3, "x", 200, "wrong", checks=list(checks)))
     return stream.getvalue()
 
 
@@ -34,19 +35,40 @@ def test_a_passing_case_reads_as_in_the_assignment():
     assert "✅ P3 Correctness Test Passed! (B=1, H=8, L=512, D=16)" in text
 
 
-def test_only_the_first_failing_case_is_told_in_full():
-    failing = [check("wrong", lines=(f"o differs {i}", "try: this"), detail=f"output {i}")
-               for i in range(3)]
-    text = printed(io.StringIO(), *failing)
+FAILING = [check("wrong", lines=(f"o differs {i}", "try: this"), detail=f"output {i}")
+           for i in range(3)]
+
+
+def test_only_the_first_failing_case_is_told_in_full_and_the_others_are_counted():
+    text = printed(io.StringIO(), check("pass"), *FAILING, check("pass"))
     assert "o differs 0" in text and "   | output 0" in text
     assert "o differs 1" not in text and "output 1" not in text
-    assert text.count("Failed: wrong") == 3
+    assert text.count("Failed: wrong") == 1 and text.count("Passed!") == 1
+    assert "     and 2 more like it\nP3: 2 of 5 passed, 3 wrong" in text
+
+
+def test_a_line_for_every_case_on_request():
+    text = printed(io.StringIO(), *FAILING, check("pass"), verbose=True)
+    assert text.count("Failed: wrong") == 3 and "Passed!" in text and "more like it" not in text
+
+
+def test_another_way_to_fail_has_a_line_of_its_own():
+    crashes = [check("crashed", lines=(f"ValueError: {i}",)) for i in (1, 1, 2)]
+    text = printed(io.StringIO(), *crashes)
+    assert "ValueError: 2" in text and "and 1 more like it" in text
+
+
+def test_a_stage_without_cases_is_one_line():
+    stream = io.StringIO()
+    Reporter(stream).stage_ends(STAGES[3], StageResult(3, "x", 200, "not_started",
+                                                       sentence="no step is filled in yet."))
+    assert stream.getvalue() == "➖ P3 not started, 0 of 200 points: no step is filled in yet.\n"
 
 
 def test_what_a_submission_prints_is_fenced_and_cut():
     text = printed(io.StringIO(), check("crashed", detail="\n".join(map(str, range(100)))))
     assert "   | (76 earlier lines are left out)" in text
-    assert all(line.startswith("   | ") for line in text.splitlines()[3:])
+    assert all(line.startswith("   | ") for line in text.splitlines()[3:-1])
 
 
 def test_no_line_is_wider_than_80_columns():
@@ -76,13 +98,34 @@ def test_a_live_line_on_a_terminal_and_nothing_when_piped():
         assert ("problem 3: case 1 of 4" in stream.getvalue()) == shown
 
 
-def test_the_summary_has_points_seed_and_the_next_command():
+PASSED = StageResult(3, "Non-Causal Flash Attention", 200, "pass", 200)
+
+
+def summary(*stages, verbose=False) -> str:
     stream = io.StringIO()
-    run = Run("cpu", "2", "3", 77, [StageResult(3, "Non-Causal Flash Attention", 200, "pass", 200)])
-    Reporter(stream).summary(run, "python autograder.py --p4")
-    text = stream.getvalue()
-    assert "200 of 200" in text and "--seed 77" in text and "Self-check" in text
-    assert text.rstrip().endswith("Next: python autograder.py --p4")
+    run = Run("cpu", "2", "3", 77, "0.2.0", list(stages))
+    Reporter(stream, verbose).summary(run, "python autograder.py --p4")
+    return stream.getvalue()
+
+
+def test_of_one_stage_the_next_command_is_all_there_is_to_add():
+    assert summary(PASSED) == "Next: python autograder.py --p4\n"
+
+
+def test_the_summary_of_several_stages_has_points_seed_and_the_next_command():
+    text = summary(PASSED, PASSED)
+    assert "Total: 400 of 400 points on cpu, seed 77" in text
+    assert text.endswith("Next: python autograder.py --p4\n")
+
+
+def test_what_held_the_files_is_said_on_request():
+    assert "Self-check" in summary(PASSED, verbose=True) and "Self-check" not in summary(PASSED)
+
+
+def test_the_seed_of_a_single_stage_stands_in_its_line_of_result():
+    stream = io.StringIO()
+    Reporter(stream, seed=77).stage_ends(STAGES[3], PASSED)
+    assert stream.getvalue().rstrip().endswith("seed 77")
 
 
 def test_a_reader_that_leaves_early_does_not_stop_the_grading():

@@ -1,13 +1,17 @@
 """The assignment made from the solved files: complete, blank where it must be, and careful."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from grader.starter import ROOT, blank, build, main, problem_files
+from grader import assignment
+from grader.stages import STAGES
+from grader.starter import ROOT, blank, main, problem_files
 from grader.submission import read, steps
 
 STAGE = '''\
@@ -54,11 +58,19 @@ def repository(tmp_path) -> Path:
     (root / "grader" / "__pycache__").mkdir(parents=True)
     for number in (2, 10):
         (root / f"problem_{number}.py").write_text(STAGE.format(n=number))
-    for name in ("README.md", "autograder.py", "autograder_optional.py", "reference.py",
-                 "pyproject.toml", ".gitignore", "grader/stages.py", "grader/hints.toml",
+    for name in ("README.md", "autograder.py", "autograder_optional.py", "reference.py", "Makefile",
+                 ".gitignore", "grader/stages.py", "grader/hints.toml",
                  "grader/__pycache__/stages.pyc", "problem_notes.py"):
         (root / name).write_text(f"# {name}\n")
+    (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6", "numpy"]\n')
+    (root / "grader/assignment.md").write_text(
+        "all\n`problem_2.py` two\n`problem_9.py` nine\nautograder_optional.py\n")
     return root
+
+
+ASSIGNMENT = {"README.md", "autograder.py", "reference.py", "requirements.txt", ".gitignore",
+              "grader/stages.py", "grader/hints.toml", "grader/assignment.json", "problem_2.py",
+              "problem_10.py"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -85,37 +97,155 @@ def test_a_region_whose_removal_breaks_the_file_is_refused():
         blank(text)
 
 
-def test_a_whole_assignment_is_written_without_caches(repository, tmp_path):
+def test_a_whole_assignment_is_written_and_nothing_of_the_repository_beside_it(
+        repository, tmp_path, capsys):
     target = tmp_path / "new" / "course"
     assert main([str(target)], repository) == 0
     written = contents(target)
-    assert set(written) == {
-        "README.md", "autograder.py", "autograder_optional.py", "reference.py", "pyproject.toml",
-        ".gitignore", "grader/stages.py", "grader/hints.toml", "problem_2.py", "problem_10.py",
-    }
+    assert set(written) == ASSIGNMENT
     assert b"x * 2" not in written["problem_2.py"]
     assert written["grader/hints.toml"] == b"# grader/hints.toml\n"
-    (repository / "Makefile").write_text("all:\n")
-    assert "Makefile" in build(repository)
+    assert written["requirements.txt"] == b"torch>=2.6\nnumpy\n"
+    assert "Problems 2, 10 are in" in capsys.readouterr().out
+
+
+def test_the_readme_of_an_assignment_names_only_what_is_there(repository, tmp_path):
+    assert main([str(tmp_path / "course")], repository) == 0
+    assert contents(tmp_path / "course")["README.md"] == b"all\n`problem_2.py` two\n"
+
+
+def test_where_a_faster_kernel_is_described_is_not_said_where_it_is_not(repository, tmp_path):
+    path = repository / "problem_2.py"
+    path.write_text('"""Two.\n\nCheck   this\nFaster  fast/README.md\n"""\n' + path.read_text())
+    assert main([str(tmp_path / "course")], repository) == 0
+    text = contents(tmp_path / "course")["problem_2.py"].decode()
+    assert text.startswith('"""Two.\n\nCheck   this\n"""\n')
 
 
 def test_stages_are_in_the_order_of_their_numbers(repository):
     assert list(problem_files(repository)) == [2, 10]
 
 
-def test_one_stage_can_be_written_alone_beside_other_work(repository, tmp_path):
+def test_an_assignment_of_some_stages_knows_which(repository, tmp_path):
+    (repository / "problem_10.py").rename(repository / "problem_9.py")
+    target = tmp_path / "course"
+    assert main([str(target), "--stages", "9"], repository) == 0
+    written = contents(target)
+    assert "problem_2.py" not in written and "autograder.py" not in written
+    assert "autograder_optional.py" in written
+    assert written["README.md"] == b"all\n`problem_9.py` nine\nautograder_optional.py\n"
+    assert assignment.read(target).stages == (9,)
+
+
+# ----------------------------------------------------------------------- update, check
+@pytest.fixture
+def course(repository, tmp_path) -> Path:
+    """An assignment that was begun, of a repository that has gone on since."""
     target = tmp_path / "course"
     assert main([str(target)], repository) == 0
-    (target / "problem_10.py").write_text("my work\n")
-    (target / "problem_2.py").unlink()
-    assert main([str(target), "--stage", "2"], repository) == 0
-    assert contents(target)["problem_10.py"] == b"my work\n"
-    assert b"step 2.1" in contents(target)["problem_2.py"]
+    (target / "problem_2.py").write_text(STAGE.format(n=2))
+    (repository / "grader/stages.py").write_text("# newer\n")
+    (repository / "grader/hints.toml").unlink()
+    (repository / "grader/new.py").write_text("# new\n")
+    return target
+
+
+def test_an_update_brings_the_engine_and_leaves_the_work(repository, course, capsys):
+    old = assignment.read(course).version
+    assert main([str(course), "--update"], repository) == 0
+    written = contents(course)
+    assert set(written) == ASSIGNMENT - {"grader/hints.toml"} | {"grader/new.py"}
+    assert written["grader/stages.py"] == b"# newer\n"
+    assert written["problem_2.py"] == STAGE.format(n=2).encode()
+    said, new = capsys.readouterr().out, assignment.read(course).version
+    assert f"{old} -> {new}\n" in said and old != new and "replaced" not in said
+
+
+def test_an_update_keeps_what_was_changed_in_the_engine_and_says_so(repository, course, capsys):
+    (course / "grader/stages.py").write_text("# mine\n")
+    (course / "README.md").write_text("notes\n")
+    (course / "grader/own.py").write_text("# own\n")
+    assert main([str(course), "--update"], repository) == 0
+    kept = contents(course / ".autograder" / "replaced")
+    assert kept == {"grader/stages.py": b"# mine\n", "README.md": b"notes\n",
+                    "grader/own.py": b"# own\n"}
+    assert capsys.readouterr().out.count("was not as given") == 3
+
+
+def test_an_update_says_which_problem_has_a_newer_text(repository, course, capsys):
+    for number in (2, 10):
+        path = repository / f"problem_{number}.py"
+        path.write_text(path.read_text().replace("Double", "Twice"))
+    before = contents(course)["problem_10.py"]
+    assert main([str(course), "--update"], repository) == 0
+    said = capsys.readouterr().out
+    assert "problem_2.py has a newer text; yours is left as it is.\n" in said
+    assert "problem_10.py has a newer text; yours is left as it is. Nothing is in it yet" in said
+    assert contents(course)["problem_10.py"] == before
+    (course / "problem_10.py").unlink()
+    assert main([str(course), "--update"], repository) == 0
+    assert b"Twice" in contents(course)["problem_10.py"]
+    assert "problem_10.py was not there: written, blank." in capsys.readouterr().out
+
+
+def test_an_update_may_bring_further_stages(repository, tmp_path):
+    target = tmp_path / "course"
+    (repository / "problem_10.py").rename(repository / "problem_3.py")
+    assert main([str(target), "--stages", "2"], repository) == 0
+    assert main([str(target), "--stages", "3", "--update"], repository) == 0
+    assert assignment.read(target).stages == (2, 3) and (target / "problem_3.py").is_file()
+
+
+def test_an_update_that_fails_half_way_changes_nothing(repository, course, monkeypatch):
+    before, renames, real = contents(course), [], os.rename
+
+    def rename(*paths):
+        renames.append(paths)
+        if len(renames) == 6:
+            raise OSError("disk full")
+        real(*paths)
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert main([str(course), "--update"], repository) == 2
+    monkeypatch.undo()
+    assert contents(course) == before and not list(course.glob(".starter-*"))
+
+
+@pytest.mark.parametrize("option", ["--update", "--check"])
+def test_only_an_assignment_is_updated_or_checked(option, repository, tmp_path, capsys):
+    assert main([str(tmp_path), option], repository) == 2
+    assert "want an assignment that this command has made" in capsys.readouterr().err
+
+
+def test_a_damaged_record_is_refused(repository, course, capsys):
+    (course / assignment.RECORD).write_text("{")
+    assert main([str(course), "--check"], repository) == 2
+    assert capsys.readouterr().err.startswith("nothing was written")
+
+
+def test_a_check_says_which_files_are_not_as_they_were_given(repository, course, capsys):
+    assert main([str(course), "--check"], repository) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "problem_10.py    as it was given", "problem_2.py     yours: 2 of 2 steps filled"]
+    (course / "problem_2.py").write_text(STAGE.format(n=2).replace("return z", "return z + 0"))
+    (course / "problem_10.py").unlink()
+    (course / "grader/stages.py").write_text("# mine\n")
+    (course / "reference.py").unlink()
+    assert main([str(course), "--check"], course) == 1  # from the assignment itself, too
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "grader/stages.py changed", "problem_10.py    missing",
+        "problem_2.py     yours: 2 of 2 steps filled, and changed outside of its steps",
+        "reference.py     missing"]
+
+
+def test_an_assignment_makes_no_other(course, tmp_path, capsys):
+    assert main([str(tmp_path / "another")], course) == 2
+    assert "want the course's repository to write from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "present"), [
     ([], "problem_2.py"), ([], "grader/mine.py"), ([], ".gitignore"),
-    (["--stage", "2"], "problem_2.py"),
+    (["--stages", "2"], "problem_2.py"),
 ])
 def test_work_in_the_way_is_listed_and_nothing_is_written(
         repository, tmp_path, capsys, arguments, present):
@@ -149,6 +279,7 @@ def test_a_failure_half_way_leaves_nothing(repository, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "rename", rename)
     assert main([str(target)], repository) == 2
+    monkeypatch.undo()
     assert contents(target) == {"notes.txt": b"mine\n"} and len(list(target.iterdir())) == 1
 
 
@@ -166,14 +297,17 @@ def test_a_damaged_repository_writes_nothing_and_says_why(repository, tmp_path, 
 
 
 def test_an_unknown_stage_is_refused(repository, tmp_path, capsys):
-    assert main([str(tmp_path / "course"), "--stage", "3"], repository) == 2
-    assert "want a stage of [2, 10]; got 3" in capsys.readouterr().err
+    assert main([str(tmp_path / "course"), "--stages", "2-3"], repository) == 2
+    assert "want stages of [2, 10]; got [2, 3]" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "course"), "--stages", "two"], repository)
+    assert "want stages such as 1-7 or 3,4; got two" in capsys.readouterr().err
 
 
 def test_the_command_runs_as_a_module(tmp_path):
     done = subprocess.run([sys.executable, "-m", "grader.starter", "--help"], cwd=ROOT,
                           capture_output=True, text=True, check=True)
-    assert "--stage" in done.stdout
+    assert "--stages" in done.stdout
 
 
 # ------------------------------------------------------------ the real problem files
@@ -192,3 +326,61 @@ def test_every_real_stage_has_steps_with_titles_and_a_starter_that_is_not_starte
     assert found.state == "not_started"
     assert found.blank_steps == tuple(step.id for step in regions)
     assert read(ROOT, REAL[stage].name, "any").state == "ready"
+
+
+# ------------------------------------------------------------------ the real assignment
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Path:
+    target = tmp_path_factory.mktemp("real") / "course"
+    assert main([str(target)]) == 0
+    return target
+
+
+def test_what_the_readme_names_is_there(real):
+    text = (real / "README.md").read_text()
+    for name in re.findall(r"[\w./-]+\.(?:py|txt|md|toml)\b|[\w-]+/(?=`)", text):
+        assert (real / name).exists(), name
+    assert not re.search(r"docs/|make |tests|fast/|benchmarks|examples", text)
+
+
+def test_the_readme_is_one_page_and_its_table_says_what_the_files_hold(real):
+    text = (real / "README.md").read_text()
+    assert len(text.splitlines()) <= 110 and max(map(len, text.splitlines())) <= 120
+    for number in STAGES:
+        regions = steps((real / f"problem_{number}.py").read_text())
+        carried = sum(bool(step.origin) for step in regions)
+        count = f"{len(regions) - carried}" + f", {carried} carried over" * (carried > 0)
+        row = next(row for row in text.splitlines() if f"`problem_{number}.py`" in row)
+        assert f"| {count} |" in row
+
+
+def test_the_commands_of_the_readme_are_commands_of_the_assignment(real):
+    text = (real / "README.md").read_text()
+    commands = {row.partition("#")[0].strip() for block in re.findall(r"```\n(.*?)```", text, re.S)
+                for row in block.splitlines() if row.startswith("python ")}
+    assert len(commands) >= 8
+    for command in commands:
+        words = shlex.split(command)[1:]
+        words = words[:2] if words[0] == "-m" else words[:1]
+        options = [word for word in shlex.split(command) if word.startswith("--")]
+        if words[-1].startswith("problem"):
+            continue
+        done = subprocess.run([sys.executable, *words, "--help"], cwd=real, capture_output=True,
+                              text=True, check=True)
+        assert all(option in done.stdout for option in options), command
+
+
+@pytest.mark.interpreter
+def test_the_failing_run_of_the_readme_is_what_is_printed(real):
+    text = (real / "README.md").read_text()
+    shown = re.search(r"```\n(❌.*?)```", text, re.S)[1]
+    source = (ROOT / "problem_1.py").read_text()
+    mistaken = source.replace("acc = alpha[..., None] * acc + p", "acc = acc + p")
+    assert mistaken != source
+    (real / "problem_1.py").write_text(mistaken)
+    done = subprocess.run([sys.executable, "autograder.py", "--p1", "--quick", "--seed", "1",
+                           "--device", "cpu"], cwd=real, capture_output=True, text=True)
+
+    def without_times(text: str) -> str:
+        return re.sub(r"\d+\.\d s,", "s,", text)
+    assert without_times(done.stdout).endswith(without_times(shown))

@@ -161,7 +161,7 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
                 continue
             start, own = time.monotonic(), time.thread_time()
             if check.outcome == "wrong":
-                tutor.explain(check, session, built, reply, stage.steps, "cpu", tutor.Wish())
+                tutor.explain(check, session, built, reply, stage, "cpu", tutor.Wish())
             seconds, own = time.monotonic() - start, time.thread_time() - own
             found = check.diagnosis or {"kind": "none", "id": check.outcome}
             if found["kind"] in ("named", "observed"):

@@ -1,0 +1,62 @@
+"""What there is to do: the first screen of who has begun nothing, and the next command."""
+
+import ast
+from pathlib import Path
+
+from grader.submission import read
+
+OPTIONAL = 8  # from this stage on: autograder_optional.py
+
+
+def program(number: int) -> str:
+    """The command that grades this stage."""
+    name = "autograder_optional.py" if number >= OPTIONAL else "autograder.py"
+    return f"python {name} --p{number}"
+
+
+def first_screen(numbers: list[int], directory: Path) -> list[str]:
+    """A line a stage, and the next command; none as soon as one stage is begun."""
+    files = {n: read(directory, f"problem_{n}.py", "") for n in numbers}
+    if any(file.state not in ("missing", "not_started") for file in files.values()):
+        return []
+    rows = []
+    for n, file in files.items():
+        carried = sum(bool(step.origin) for step in file.steps)
+        new = len(file.steps) - carried
+        count = f"{new} step{'s' * (new != 1)}" + f", {carried} carried over" * (carried > 0)
+        rows.append(f"  P{n}  {_title(file.source):<54.54} "
+                    + ("missing" if file.state == "missing" else count))
+    there = [n for n, file in files.items() if file.state != "missing"]
+    if not there:
+        return [f"There is no problem_{numbers[0]}.py ... problem_{numbers[-1]}.py in {directory}.",
+                f"Next: {program(numbers[0])} --submission FOLDER"]
+    return ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
+
+
+def begin(number: int, directory: Path) -> str:
+    """What to do with a stage of which nothing is written."""
+    file = read(directory, f"problem_{number}.py", "")
+    where = "" if directory == Path(".") else f" --submission {directory}"
+    if file.blank_carried and not where:
+        return f"python -m grader.carry {number}   (copies your earlier steps into it)"
+    if file.blank_new:
+        return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
+                f"      {program(number)}{where} --watch")
+    return program(number) + where
+
+
+def after(number: int, numbers: list[int], directory: Path) -> str:
+    """What to do when stage number has passed: the next one of numbers."""
+    following = next((n for n in numbers if n > number), None)
+    if following is None:
+        return "nothing: that was the last problem."
+    return begin(following, directory)
+
+
+def _title(source: bytes | None) -> str:
+    """The title in the file's docstring, "Problem 4 -- Title." """
+    try:
+        text = (ast.get_docstring(ast.parse(source or b"")) or "").partition("\n")[0]
+    except (SyntaxError, ValueError):
+        text = ""
+    return text.partition(" -- ")[2].partition(":")[0].rstrip(".")

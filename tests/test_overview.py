@@ -1,0 +1,48 @@
+"""The first screen, and what to do next."""
+
+import pytest
+
+from grader import overview
+from grader.starter import ROOT, blank
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An assignment of problems 3, 4 and 8, and in it."""
+    for n in (3, 4, 8):
+        (tmp_path / f"problem_{n}.py").write_text(blank((ROOT / f"problem_{n}.py").read_text()))
+    monkeypatch.chdir(tmp_path)
+    return overview.Path(".")
+
+
+def test_who_has_begun_nothing_sees_what_there_is_and_where_to_begin(folder):
+    lines = overview.first_screen([3, 4, 5], folder)
+    assert [line.split() for line in lines if "P3" in line][0][-2:] == ["8", "steps"]
+    assert any(line.endswith("3 steps, 5 carried over") for line in lines)
+    assert any(line.split() == ["P5", "missing"] for line in lines)
+    assert lines[-1] == ("Next: read problem_3.py, write step 3.1, then\n"
+                         "      python autograder.py --p3 --watch")
+
+
+def test_once_something_is_written_there_is_no_first_screen(folder):
+    (folder / "problem_4.py").write_text("print(1)\n")
+    assert overview.first_screen([3, 4], folder) == []
+
+
+def test_an_empty_folder_is_told_how_to_name_another(tmp_path):
+    lines = overview.first_screen([1, 2], tmp_path)
+    assert lines == [f"There is no problem_1.py ... problem_2.py in {tmp_path}.",
+                     "Next: python autograder.py --p1 --submission FOLDER"]
+
+
+def test_after_a_stage_comes_the_next_one_that_was_given(folder):
+    assert overview.after(3, [3, 4, 8], folder).startswith("python -m grader.carry 4 ")
+    assert overview.after(4, [3, 4, 8], folder).startswith("python -m grader.carry 8 ")
+    assert overview.after(8, [3, 4, 8], folder) == "nothing: that was the last problem."
+
+
+def test_a_stage_that_is_written_is_graded_by_its_own_program(folder):
+    (folder / "problem_8.py").write_text((ROOT / "problem_8.py").read_text())
+    assert overview.after(4, [4, 8], folder) == "python autograder_optional.py --p8"
+    other = folder.resolve()
+    assert overview.after(4, [4, 8], other).endswith(f"--p8 --submission {other}")
