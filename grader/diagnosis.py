@@ -112,9 +112,9 @@ def describe(finding: Finding, steps: dict[str, str], command: str,
         body.append("try: " + TRY[symptom])
     step = steps.get(symptom) or steps.get("numbers")
     if step:
-        origin = (origins or {}).get(step, "")
-        carried = f", carried over from {origin}" * bool(origin)
-        body.append(f"look at step {step}{carried}; for more: {command} --hint {step}")
+        origin = (origins or {}).get(step, "")  # whose hints say more
+        carried = f", carried from {origin}" * bool(origin)
+        body.append(f"look at step {step}{carried}; more: {command} --hint {origin or step}")
     tail = [f"again: {again}"] * bool(again)
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     for drop in range(len(middle) + 1):

@@ -196,21 +196,29 @@ def _source_line(path: str, line: int | None) -> str:
 
 
 def _traceback(chain: list[BaseException], path: str) -> str:
-    """Only the student's own frames: those of Triton and PyTorch say nothing to them."""
-    name, rows = Path(path).name, []
-    for error in reversed(chain):
-        trace = error.__traceback__
-        frames = []
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if code.co_filename == path:
-                frames += [f"{name}:{trace.tb_lineno} in {code.co_name}",
-                           f"    {_source_line(path, trace.tb_lineno).strip()}"]
-            trace = trace.tb_next
-        if len(frames) > 20:  # endless recursion
-            frames = [*frames[:10], "...", *frames[-10:]]
-        rows += [*frames, f"{type(error).__name__}: {_text(error)}"]
+    """Only the student's own frames, a line each, from the call to where it went wrong: those of
+    Triton and PyTorch say nothing to them.  An error that only wraps another adds its frames."""
+    rows, frames, inner = [], [], _unwrap(chain[0])
+    wrapped = next((i for i, error in enumerate(chain) if error is inner), 0)
+    for error in chain[:wrapped + 1]:
+        frames += _frames(error, path)
+    rows += [*frames, f"{type(chain[wrapped]).__name__}: {_text(chain[wrapped])}"]
+    for error in chain[wrapped + 1:]:
+        rows = [*_frames(error, path), f"{type(error).__name__}: {_text(error)}", *rows]
     return "\n".join(rows)[:MAX_TEXT]
+
+
+def _frames(error, path: str) -> list[str]:
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == path:
+            frames.append(f"{Path(path).name}:{trace.tb_lineno} in {code.co_name}: "
+                          f"{_source_line(path, trace.tb_lineno).strip()}"[:100])
+        trace = trace.tb_next
+    if len(frames) > 10:  # endless recursion
+        frames = [*frames[:5], "...", *frames[-5:]]
+    return frames
 
 
 def _old_interpreter() -> bool:

@@ -129,10 +129,11 @@ def case_text(case) -> str:
 def from_error(case, error: SubmissionError, filename: str, step: Step | None = None) -> Check:
     """A call that ended without an answer.  step: the one that error.line stands in."""
     lines = [error.sentence]
-    if step is not None:
-        lines.append(f"where: {filename}, line {error.line}, {step.words}.")
-    elif error.line is not None and f"line {error.line}" not in error.sentence:
-        lines.append(f"where: {filename}, line {error.line}.")
+    places = [f"{filename}, line {error.line}"] * (
+        error.line is not None and f"line {error.line}" not in error.sentence)
+    places += [step.words] if step else []
+    if places:
+        lines.append(f"where: {', '.join(places)}.")
     lines += _of_layout(case) if error.outcome == "crashed" else ()
     where = "" if error.line is None else f"{filename}:{error.line}"
     return Check(case.name, case.group, error.outcome, case_text(case), where=where,

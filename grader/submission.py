@@ -43,8 +43,8 @@ class Step:
 
     @property
     def words(self) -> str:
-        """ "step 4.3, carried over from 3.3"."""
-        return f"step {self.id}" + f", carried over from {self.origin}" * bool(self.origin)
+        """ "step 4.3, carried from 3.3"."""
+        return f"step {self.id}" + f", carried from {self.origin}" * bool(self.origin)
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,8 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
         regions = steps(text)
     except ValueError:  # the student moved the markers about; the code decides
         regions = []
-    own = {step.id for step in regions if not step.origin} or {step.id for step in regions}
-    if own and own <= set(blank):
-        which = "no step" if len(blank) == len(regions) else "no new step"
-        return found("not_started", f"{which} of {filename} is filled in yet", None, blank, regions)
+    if regions and {step.id for step in regions} <= set(blank):
+        return found("not_started", f"no step of {filename} is filled in yet", None, blank, regions)
     if not regions and _is_blank_entry(tree, entry):
         return found("not_started", f"{entry} in {filename} has no body yet", None, blank)
     return found("ready", "", None, blank, regions)

@@ -9,6 +9,7 @@ from grader import cases, correctness, judge
 from grader.cases import Case
 from grader.sandbox import Reply, SubmissionError
 from grader.stages import STAGES
+from grader.submission import Step
 from tests.sessions import plan
 
 torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
@@ -74,6 +75,17 @@ def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
     assert "tl.int64" in crash.message
     near = judge.from_error(replace(case, layout="dense"), SubmissionError("crashed", "x"), "p.py")
     assert "tl.int64" not in near.message
+
+
+def test_a_crash_says_the_line_and_the_step_that_it_is_in():
+    step = Step("4.5", "Carried over: step 3.5.", 90, 99)
+    error = SubmissionError("crashed", "ValueError: x", line=95)
+    assert judge.from_error(PLAIN, error, "p.py", step).lines[1] == \
+        "where: p.py, line 95, step 4.5, carried from 3.5."
+    error = SubmissionError("crashed", "line 95: ValueError", line=95)
+    assert judge.from_error(PLAIN, error, "p.py", step).lines[1] == \
+        "where: step 4.5, carried from 3.5."
+    assert len(judge.from_error(PLAIN, error, "p.py").lines) == 1
 
 
 def test_an_output_that_changes_after_the_return_is_wrong():

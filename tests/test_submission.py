@@ -65,6 +65,29 @@ def test_a_file_with_only_blank_steps_is_not_started(tmp_path):
     assert (found.state, found.blank_steps) == ("not_started", ("4.1", "4.2"))
 
 
+def test_a_step_says_which_earlier_one_it_is_a_copy_of(tmp_path):
+    text = TWO_STEPS.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
+    first, second = submission(tmp_path, text).steps
+    assert (first.origin, first.words) == ("", "step 4.1")
+    assert (second.origin, second.words) == ("3.5", "step 4.2, carried from 3.5")
+
+
+def test_a_line_of_the_file_is_in_a_step_or_in_none(tmp_path):
+    found = submission(tmp_path, TWO_STEPS)
+    line = TWO_STEPS.splitlines().index("        offs *= 3") + 1
+    assert found.step_at(line).id == "4.2"
+    assert found.step_at(1) is None and found.step_at(None) is None
+
+
+def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
+    text = BLANK_BOTH.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
+    found = submission(tmp_path, text)
+    assert (found.blank_new, found.blank_carried) == (("4.1",), ("4.2",))
+    assert found.blanks() == ("yours to write: 4.1.",
+                              "python -m grader.carry 4 copies what you wrote before into 4.2.")
+    assert submission(tmp_path, TWO_STEPS).blanks() == ()
+
+
 @pytest.mark.parametrize("body", [
     "", "    pass", "    ...", "    # a note", '    raise NotImplementedError("step 4.1")',
     "    raise NotImplementedError", '    """a thought"""',

@@ -1,6 +1,7 @@
 """The tutor: what needs no search gets its id by its words, a wrong file its mistake."""
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from grader.results import Check
 from grader.stages import STAGES
 from grader.tutor import identify
 from tests.attacks.catalogue import mutants
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("words, id", [
@@ -25,6 +28,33 @@ def test_what_was_observed_has_an_id(words, id):
     check = Check("case", "robust", "crashed", lines=(words,))
     identify(check)
     assert check.diagnosis["id"] == id and check.diagnosis["kind"] == "observed"
+
+
+@pytest.mark.parametrize("wrong, told", [
+    ("acc)", "look at step 5.6, carried from 3.5; more: python autograder.py "
+     "--hint 3.5"),
+    ("acc * alpha[:, None, None, None])", "where: step 5.6, carried from 3.5."),
+])
+def test_a_mistake_in_a_copied_step_is_told_with_its_origin(wrong, told, tmp_path):
+    source = (ROOT / "problem_5.py").read_text("utf-8")
+    mistaken = source.replace("acc * alpha[:, None])", wrong)
+    assert mistaken != source
+    (tmp_path / "problem_5.py").write_text(mistaken, "utf-8")
+    options = grade.Options(tmp_path, "cpu", 1, 60.0, benchmark=False, stop_early=True)
+    result = grade.grade_stage(STAGES[5], options, Reporter(io.StringIO()))
+    lines = next(check.lines for check in result.checks if check.outcome != "pass")
+    assert told in lines, lines
+
+
+def test_warnings_of_triton_itself_are_not_shown(tmp_path):
+    source = (ROOT / "problem_3.py").read_text("utf-8")
+    mistaken = source.replace("m_new = tl.maximum(", "m_new = float('-inf') + 0 * tl.maximum(")
+    assert mistaken != source
+    (tmp_path / "problem_3.py").write_text(mistaken, "utf-8")
+    report = io.StringIO()
+    options = grade.Options(tmp_path, "cpu", 1, 60.0, benchmark=False, stop_early=True)
+    result = grade.grade_stage(STAGES[3], options, Reporter(report))
+    assert result.outcome == "wrong" and "Warning" not in report.getvalue()
 
 
 def test_a_wrong_file_is_told_its_mistake_and_the_command(tmp_path):
