@@ -31,7 +31,8 @@ class Reporter:
     """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour.
 
     verbose: a line for every case, and what held the files, instead of what is needed to go on.
-    seed: of a run of one stage, whose line of result says it.
+    seed: of a run of one stage, whose line of result says it; in a run of several there is a
+    summary, which says that and which stages are not started.
     """
 
     def __init__(self, stream=None, verbose: bool = False, seed: int | None = None):
@@ -40,6 +41,7 @@ class Reporter:
         self.is_terminal = bool(getattr(self.stream, "isatty", lambda: False)())
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
+        self.title = ""  # of the stage, until its first line
         self.first_failed: Check | None = None  # of the stage
         self.more = 0  # that failed in the same way after it
 
@@ -51,14 +53,13 @@ class Reporter:
 
     def stage_begins(self, stage: Stage) -> None:
         self.first_failed, self.more = None, 0
-        self._line("")
-        title = f"--- Running Autograder for Problem {stage.number}: {stage.title} ---"
-        self._line(self._paint(title, "1"), wrap=False)
+        self.title = f"--- Running Autograder for Problem {stage.number}: {stage.title} ---"
 
     @contextlib.contextmanager
     def working(self, stage: Stage, what: str):
         """A live line (stage, what, seconds) while the block runs; nothing where there is no
         terminal: the case's own line follows soon enough."""
+        self._announce()
         if not self.is_terminal:
             yield
             return
@@ -104,6 +105,8 @@ class Reporter:
 
     def stage_ends(self, stage: Stage, result: StageResult) -> None:
         """What was left out, why it ended, and one line of result."""
+        if result.outcome == "not_started" and self.seed is None:
+            return
         if self.more:
             self._line(f"     and {self.more} more like it")
         if result.sentence:
@@ -133,6 +136,7 @@ class Reporter:
 
         --seed with the seed asks the same numbers again.
         """
+        self.title = ""
         if len(run.stages) > 1:
             self._line("")
             self._line(self._paint("--- Summary ---", "1"), wrap=False)
@@ -176,7 +180,15 @@ class Reporter:
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
 
+    def _announce(self) -> None:
+        """The stage's title, once there is something to say under it."""
+        if self.title:
+            title, self.title = self.title, ""
+            self._line("")
+            self._line(self._paint(title, "1"), wrap=False)
+
     def _line(self, text: str, outcome: str = "", wrap: bool = True) -> None:
+        self._announce()
         lines = [text]
         if wrap and _width(text) > WIDTH:
             indent = len(text) - len(text.lstrip())
