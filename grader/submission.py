@@ -89,7 +89,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     """Read directory/filename; entry is the name the stage calls."""
     path = Path(directory) / filename
     try:
-        source = _read_regular(path)
+        source = read_regular(path)
     except FileNotFoundError:
         return Submission(path, None, None, "missing", f"there is no {path}", None, ())
     except OSError as error:
@@ -104,7 +104,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     if len(source) > MAX_BYTES:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
     try:
-        _coding(source)
+        coding(source)
         tree = ast.parse(source, filename=filename)
         text = _decode(source)
     except SyntaxError as error:  # IndentationError, TabError and unknown encodings are kinds of it
@@ -171,13 +171,13 @@ def blank_steps(source: str) -> tuple[str, ...]:
     except ValueError:
         regions = []
     blank = [step.id for step in regions
-             if _is_blank_text(rows[step.first_line:step.last_line - 1])]
+             if is_blank_text(rows[step.first_line:step.last_line - 1])]
     # A raise in a comment is somebody's note, not a step.
     stripped = "\n".join(row for row in rows if not row.lstrip().startswith("#"))
     return tuple(dict.fromkeys(blank + BLANK_RAISE.findall(stripped)))
 
 
-def _read_regular(path: Path) -> bytes:
+def read_regular(path: Path) -> bytes:
     """The first MAX_BYTES + 1 bytes; a pipe or a device, which may keep its reader waiting, is
     no file."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -187,7 +187,7 @@ def _read_regular(path: Path) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
-def _coding(source: bytes) -> str:
+def coding(source: bytes) -> str:
     """The encoding the file names, if Python reads it in a time that grows with its length."""
     import io
     import tokenize
@@ -200,10 +200,10 @@ def _coding(source: bytes) -> str:
 
 def _decode(source: bytes) -> str:
     """The text, by the file's own coding line; only ever called on bytes that parsed."""
-    return source.decode(_coding(source))
+    return source.decode(coding(source))
 
 
-def _is_blank_text(rows: list[str]) -> bool:
+def is_blank_text(rows: list[str]) -> bool:
     try:
         return _is_blank_body(ast.parse(textwrap.dedent("\n".join(rows))).body)
     except SyntaxError:

@@ -1,0 +1,48 @@
+"""README.md: what it shows is what there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grader import overview
+from grader.stages import STAGES
+from grader.starter import ROOT, main
+
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = [path for path in (ROOT / "README.md", ROOT / "grader/assignment.md", ROOT / "fast/README.md",
+                           *(ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.S | re.M)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_no_line_is_longer_than_120_characters():
+    assert max(map(len, README.splitlines())) <= 120
+
+
+def test_the_first_screen_is_what_an_assignment_shows(tmp_path, monkeypatch):
+    assert main([str(tmp_path / "flash")]) == 0
+    monkeypatch.chdir(tmp_path / "flash")
+    shown = "\n".join(overview.first_screen(range(1, 8), Path(".")))
+    assert f"```\n{shown}\n```" in README
+
+
+def test_every_stage_has_its_row_and_points():
+    for stage in STAGES.values():
+        points = f"{stage.points}" + ", optional" * stage.optional
+        assert re.search(rf"\| `{stage.filename}` \| .* \| {points} \|", README)
+
+
+def test_the_map_of_the_files_names_every_module_of_the_engine_and_nothing_else():
+    shown = README[README.index("problem_1.py ... problem_9.py"):]
+    shown = shown[:shown.index("```")]
+    named = set(re.findall(r"\b\w+\.(?:py|toml)\b", shown))
+    there = {path.name for path in (ROOT / "grader").glob("*.py") if path.name != "__init__.py"}
+    assert named - there == {"problem_1.py", "problem_9.py", "reference.py", "autograder.py",
+                             "autograder_optional.py", "hints.toml"}
+    assert there - named == set(), "README's map lacks them"
