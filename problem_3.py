@@ -168,9 +168,9 @@ def _load(
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 3.7 -- Address every element of the tile, and load it.
     #   tile (ROWS, BLOCK_D).  From ptr on, element (i, j) is i * stride_n + j * stride_d away;
-    #   its row of the sequence is start + i.  Rows past N - 1 and columns past D - 1 are not there:
-    #   mask them where there may be any, and only there.  Which tiles have any?  Two loads, then:
-    #   other= is refused without a mask.
+    #   its row of the sequence is start + i.  Rows past N - 1 and columns past D - 1 are not there.
+    #   Only an EDGE tile has such rows; every tile has such columns if BLOCK_D is more than D.  Mask
+    #   where there may be either, and only there.  Two loads, then: other= wants a mask.
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)

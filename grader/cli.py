@@ -270,10 +270,9 @@ def _next_command(run, everything: list[int], arguments) -> str:
     """What to type next: the first stage that did not pass again, or the one after the last."""
     where = "" if arguments.submission == Path(".") else f" --submission {arguments.submission}"
     for result in run.stages:
-        if result.outcome == "not_started":
-            return overview.begin(result.stage, arguments.submission)
         if result.outcome != "pass":
-            return overview.program(result.stage) + where
+            quick = " --quick" * arguments.quick
+            return overview.begin(result.stage, arguments.submission, quick)
     if arguments.quick:
         return f"{overview.program(run.stages[0].stage)}{where}  (without --quick)"
     return overview.after(run.stages[-1].stage, everything, arguments.submission)

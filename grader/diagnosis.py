@@ -25,6 +25,8 @@ TRY = {
     "tail": "the last tile hangs over the end: mask its rows at the load and its keys in the "
             "scores.",
     "stride": "use the strides of every axis as they were passed, and never read between them.",
+    "width": "D is no power of two here, so a tile is wider than its head: mask the columns "
+             "that do not exist, at every load and store.",
     "batch": "the batch entries after the first go wrong: is the batch stride in every address?",
     "head": "only some heads are wrong: which key/value head does query head h read? "
             "h // (HQ // HKV).",
@@ -133,6 +135,8 @@ def _wrapped(text: str) -> list[str]:
 def _nan_symptom(case: Case) -> str:
     if case.family.startswith("shift"):
         return "overflow"
+    if case.stage > 2 and case.D & (case.D - 1):
+        return "width"
     if case.layout in ("transposed", "last"):
         return "stride"
     return "tail" if case.layout == "guarded" and case.n_keys % 16 else "nan"

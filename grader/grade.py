@@ -184,6 +184,11 @@ def _run_cases(stage, options, reporter, result, file, cases, verdicts, stack) -
                 verdicts.add(check, replies)
             result.kernels |= set(check.kernels)
             alive = not fatal and not session.gone
+            if check.diagnosis and check.diagnosis["id"] == "blank-step" and waiting:
+                verdicts.flush()
+                result.outcome = "crashed"
+                result.sentence = f"the other {len(waiting)} cases wait for what is blank."
+                return None
             if options.stop_early:
                 verdicts.flush()
                 if check.outcome != "pass":
@@ -240,7 +245,11 @@ def _crash(case: Case, error: SubmissionError, file: submission.Submission) -> C
     step = file.step_at(error.line)
     check = from_error(case, error, file.path.name, step)
     if step is not None and step.id in file.blank_steps:
-        check.lines = (error.sentence, *file.blanks())
+        check.lines, check.detail = (error.sentence, *file.blanks()), ""
+    elif step is None and error.line is not None and "is not defined" in error.sentence:
+        above = [step for step in file.steps if 0 < error.line - step.last_line <= 20]
+        check.lines += tuple(f"try: is it {step.words}, above, that makes it?"
+                             for step in above[-1:])
     return check
 
 
@@ -368,8 +377,10 @@ def _same_kernels(check: Check, interpreted: set[str]) -> None:
 
 def _blank_check(file: submission.Submission) -> Check:
     """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
-    return Check("steps/filled-in", "robust", "crashed", "(every step is filled in)",
-                 lines=(f"step {', '.join(file.blank_steps)} is still blank.", *file.blanks()))
+    several = len(file.blank_steps) > 1
+    return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
+                 lines=(f"step{'s' * several} {', '.join(file.blank_steps)} "
+                        f"{'are' if several else 'is'} still blank.", *file.blanks()))
 
 
 def _done(stage: Stage, reporter: Reporter, result: StageResult, check: Check) -> None:

@@ -22,12 +22,13 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
     """The next rung of a step, ready to print; stays on the last one.
 
     Raises:
-        UnknownStep: "want one of 1.1, 1.2 …; got 9.9".
+        UnknownStep: "want a step such as 4.1, 4.2; got 4.9".
     """
     hints = tomllib.loads(hints_file.read_text("utf-8")) if hints_file.exists() else {}
     if step not in hints:
-        known = ", ".join(sorted(hints, key=_order)) or "none (hints.toml is not there)"
-        raise UnknownStep(f"want a step that has hints: {known}; got {step}")
+        known = sorted(hints, key=_order)
+        same = [name for name in known if name.partition(".")[0] == step.partition(".")[0]]
+        raise UnknownStep(f"want a step such as {', '.join(same or known[:1])}; got {step}")
     state = _read(state_file)
     rung = min(state.get(step, -1) + 1, len(RUNGS) - 1)
     state[step] = rung

@@ -95,4 +95,5 @@ def _check(ptrs, mask, verb: str, extents) -> None:
     if not inside.all():
         count = int((~inside).sum())
         raise OutOfBounds(f"the kernel {verb} {count} number{'s' * (count > 1)} outside of every "
-                          "tensor: a lane past the end needs a mask")
+                          "tensor: is a mask missing, or is an address off, by its head, batch, "
+                          "stride or start?")

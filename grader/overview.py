@@ -33,8 +33,8 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
     return ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
 
 
-def begin(number: int, directory: Path) -> str:
-    """What to do with a stage of which nothing is written."""
+def begin(number: int, directory: Path, options: str = "") -> str:
+    """What to do with a stage that has not passed: its blank steps, or else its command."""
     file = read(directory, f"problem_{number}.py", "")
     where = "" if directory == Path(".") else f" --submission {directory}"
     if file.blank_carried and not where:
@@ -42,7 +42,7 @@ def begin(number: int, directory: Path) -> str:
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
                 f"      {program(number)}{where} --watch")
-    return program(number) + where
+    return program(number) + where + options
 
 
 def after(number: int, numbers: list[int], directory: Path) -> str:

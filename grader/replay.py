@@ -263,8 +263,8 @@ class Replay:
         for (_, words), before, after in zip(self.guards, counts[::2], counts[1::2], strict=True):
             if before or after:
                 where = "past the end" if after else "before the start"
-                raise Overrun(f"a kernel wrote {where} of a {words}: a lane outside of the tensor "
-                              "needs a mask")
+                raise Overrun(f"a kernel wrote {where} of a {words}: is a mask missing, or is an "
+                              "address off, by its head, batch, stride or start?")
 
     def _launch(self, number: int, grid, arguments, options) -> None:
         kernel = self._function(number)

@@ -49,7 +49,7 @@ class Reporter:
     def run_begins(self, run: Run, on_gpu: bool, has_gpu: bool) -> None:
         if not on_gpu:
             why = "The GPU is left alone (--device cpu)" if has_gpu else "No GPU found"
-            self._line(f"{why}: small cases in Triton's interpreter, no timing.")
+            self._line(f"{why}: small cases, kernels in Triton's interpreter, no timing.")
 
     def stage_begins(self, stage: Stage) -> None:
         self.first_failed, self.more = None, 0

@@ -331,7 +331,7 @@ class Session:
             raise ValueError(f"want one of {sorted(OUTCOMES)}; got {outcome}")
         finding = SubmissionError(
             outcome, escape(str(reply["sentence"]))[:1000],
-            detail=escape(str(reply["detail"]))[:MAX_TEXT],
+            detail=f"{self._printed()}\n{escape(str(reply['detail']))}".strip("\n")[-MAX_TEXT:],
             line=line if type(line) is int else None, fatal=bool(reply["fatal"]),
         )
         return self._lost(finding) if finding.fatal else finding

@@ -35,7 +35,7 @@ def caption(matrix: Matrix) -> str:
     """One sentence: where the first difference is."""
     wrong = _wrong(matrix)
     if not bool(wrong.any()):
-        return "nothing: every weight is as it should be."
+        return "nothing here: these weights are right, so the mistake lies elsewhere."
     telling = wrong & (~matrix.keep | (matrix.found.abs() <= 1e-6))  # seen or unseen by mistake
     i, j = (telling if bool(telling.any()) else wrong).nonzero()[0].tolist()
     got, want = float(matrix.found[i, j]), float(matrix.expected[i, j])

@@ -109,4 +109,4 @@ def test_what_cannot_be_told_apart_is_said_in_one_breath():
 def test_a_step_that_is_a_copy_is_named_with_its_origin():
     finding = diagnosis.Finding("rescale", "rows 0-9", ("o differs",))
     lines = diagnosis.describe(finding, {"rescale": "4.5"}, "python autograder.py", {"4.5": "3.5"})
-    assert "look at step 4.5, carried from 3.5; more: python autograder.py --hint 3.5" in " ".join(lines)
+    assert "look at step 4.5, carried from 3.5; more: python autograder.py --hint 3.5" in lines

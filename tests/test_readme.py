@@ -10,8 +10,8 @@ from grader.stages import STAGES
 from grader.starter import ROOT, main
 
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = [path for path in (ROOT / "README.md", ROOT / "grader/assignment.md", ROOT / "fast/README.md",
-                           *(ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "grader/assignment.md", ROOT / "fast/README.md",
+         *(ROOT / "docs").glob("*.md")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
