@@ -25,8 +25,8 @@ TRY = {
     "tail": "the last tile hangs over the end: mask its rows at the load and its keys in the "
             "scores.",
     "stride": "use the strides of every axis as they were passed, and never read between them.",
-    "width": "D is no power of two here, so a tile is wider than its head: mask the columns "
-             "that do not exist, at every load and store.",
+    "width": "D is below 16 or no power of two here, so a tile is wider than its head: mask the "
+             "columns that do not exist, at every load and store.",
     "batch": "the batch entries after the first go wrong: is the batch stride in every address?",
     "head": "only some heads are wrong: which key/value head does query head h read? "
             "h // (HQ // HKV).",
@@ -61,7 +61,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
         bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
         what = (f"{verdict.nan} of the {x.numel()} numbers of {tensor_name(name)} are NaN or inf.",
                 "Fresh memory is filled with NaN before a call, so a row nobody writes shows.")
-        return Finding(_nan_symptom(case), _where(bad, x, truth), what)
+        return Finding(_nan_symptom(case, bool(bad.all())), _where(bad, x, truth), what)
     bad = rows > verdict.row_limit
     if not bad.any():  # too many small errors, no large one
         bad = rows > verdict.fro_limit
@@ -132,10 +132,10 @@ def _wrapped(text: str) -> list[str]:
                          break_on_hyphens=False)
 
 
-def _nan_symptom(case: Case) -> str:
+def _nan_symptom(case: Case, everywhere: bool) -> str:
     if case.family.startswith("shift"):
         return "overflow"
-    if case.stage > 2 and case.D & (case.D - 1):
+    if everywhere and case.stage > 2 and case.D not in (16, 32, 64, 128):
         return "width"
     if case.layout in ("transposed", "last"):
         return "stride"

@@ -55,6 +55,12 @@ def test_wrong_columns_are_named():
     assert "columns 6-7 of 8" in finding.where
 
 
+def test_nan_everywhere_in_a_head_of_odd_width_is_about_columns():
+    case = replace(CASE, D=80, layout="transposed")
+    assert found(case, lambda x: x.fill_(float("nan"))).symptom == "width"
+    assert found(replace(case, D=64), lambda x: x.fill_(float("nan"))).symptom == "stride"
+
+
 def test_nan_rows_are_counted_and_located():
     finding = found(CASE, lambda x: x[0, 1, 3].fill_(float("nan")))
     assert finding.symptom == "nan" and "8 of the" in finding.what[0]

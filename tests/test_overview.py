@@ -35,6 +35,13 @@ def test_an_empty_folder_is_told_how_to_name_another(tmp_path):
                      "Next: python autograder.py --p1 --submission FOLDER"]
 
 
+def test_what_has_not_passed_gets_its_own_command_again_unless_steps_are_blank(folder):
+    assert overview.begin(3, folder, " --quick").startswith("read problem_3.py, write step 3.1")
+    assert overview.begin(4, folder, " --quick").startswith("python -m grader.carry 4")
+    (folder / "problem_3.py").write_text((ROOT / "problem_3.py").read_text())
+    assert overview.begin(3, folder, " --quick") == "python autograder.py --p3 --quick"
+
+
 def test_after_a_stage_comes_the_next_one_that_was_given(folder):
     assert overview.after(3, [3, 4, 8], folder).startswith("python -m grader.carry 4 ")
     assert overview.after(4, [3, 4, 8], folder).startswith("python -m grader.carry 8 ")

@@ -36,25 +36,39 @@ def test_what_was_observed_has_an_id(words, id):
     ("acc * alpha[:, None, None, None])", "where: step 5.6, carried from 3.5."),
 ])
 def test_a_mistake_in_a_copied_step_is_told_with_its_origin(wrong, told, tmp_path):
-    source = (ROOT / "problem_5.py").read_text("utf-8")
-    mistaken = source.replace("acc * alpha[:, None])", wrong)
-    assert mistaken != source
-    (tmp_path / "problem_5.py").write_text(mistaken, "utf-8")
-    options = grade.Options(tmp_path, "cpu", 1, 60.0, benchmark=False, stop_early=True)
-    result = grade.grade_stage(STAGES[5], options, Reporter(io.StringIO()))
+    result, _ = graded(tmp_path, 5, "acc * alpha[:, None])", wrong)
     lines = next(check.lines for check in result.checks if check.outcome != "pass")
     assert told in lines, lines
 
 
-def test_warnings_of_triton_itself_are_not_shown(tmp_path):
-    source = (ROOT / "problem_3.py").read_text("utf-8")
-    mistaken = source.replace("m_new = tl.maximum(", "m_new = float('-inf') + 0 * tl.maximum(")
-    assert mistaken != source
-    (tmp_path / "problem_3.py").write_text(mistaken, "utf-8")
+def graded(folder, number: int, old: str, new: str):
+    """-> the result of a stage whose solved file has new in the place of old, and the report."""
+    source = (ROOT / f"problem_{number}.py").read_text("utf-8")
+    assert old in source
+    (folder / f"problem_{number}.py").write_text(source.replace(old, new), "utf-8")
     report = io.StringIO()
-    options = grade.Options(tmp_path, "cpu", 1, 60.0, benchmark=False, stop_early=True)
-    result = grade.grade_stage(STAGES[3], options, Reporter(report))
-    assert result.outcome == "wrong" and "Warning" not in report.getvalue()
+    options = grade.Options(folder, "cpu", 1, 60.0, benchmark=False)
+    return grade.grade_stage(STAGES[number], options, Reporter(report)), report.getvalue()
+
+
+def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):
+    result, said = graded(tmp_path, 4, "    keep = key <= query\n",
+                          '    raise NotImplementedError("step 4.6")\n')
+    assert (result.outcome, result.points, len(result.checks)) == ("crashed", 0, 1)
+    assert "yours to write: 4.6." in said and "cases wait for what is blank" in said
+    assert "   | " not in said
+
+
+def test_a_name_that_a_step_should_have_made_is_told_with_the_step(tmp_path):
+    result, said = graded(tmp_path, 4, "    keep = key <= query\n", "    mask = key <= query\n")
+    assert "name 'keep' is not defined" in said
+    assert "try: is it step 4.6, above, that makes it?" in said
+
+
+def test_warnings_of_triton_itself_are_not_shown(tmp_path):
+    result, said = graded(tmp_path, 3, "m_new = tl.maximum(",
+                          "m_new = float('-inf') + 0 * tl.maximum(")
+    assert result.outcome == "wrong" and "Warning" not in said
 
 
 def test_a_wrong_file_is_told_its_mistake_and_the_command(tmp_path):

@@ -238,3 +238,8 @@ def cut_off(x):
 
 
 not_callable = 3
+
+
+def prints_and_raises(x):
+    print("I was here")
+    return 1 / 0
