@@ -213,8 +213,9 @@ def _frames(error, path: str) -> list[str]:
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_filename == path:
-            frames.append(f"{Path(path).name}:{trace.tb_lineno} in {code.co_name}: "
-                          f"{_source_line(path, trace.tb_lineno).strip()}"[:100])
+            line = _source_line(path, trace.tb_lineno).strip()
+            line = line if len(line) <= 60 else line[:57] + "..."
+            frames.append(f"{Path(path).name}:{trace.tb_lineno} in {code.co_name}: {line}")
         trace = trace.tb_next
     if len(frames) > 10:  # endless recursion
         frames = [*frames[:5], "...", *frames[-5:]]
