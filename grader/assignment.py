@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VERSION = "0.2.0"
+GRADERS = {"autograder.py": range(1, 8), "autograder_optional.py": range(8, 10)}  # their stages
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = "grader/assignment.json"
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # what was given, and to whom
+KINDS = (".py", ".toml", ".npz")  # of the engine's files; what an editor leaves beside is not of it
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def read(directory: Path) -> Assignment | None:
 def engine(root: Path = ROOT) -> dict[str, bytes]:
     """Relative path -> contents of all that decides a verdict: grader/ and reference.py."""
     paths = [path for path in (root / "grader").rglob("*")
-             if path.is_file() and "__pycache__" not in path.parts
+             if path.is_file() and path.suffix in KINDS and not path.name.startswith(".")
              and path.name not in NOT_THE_ENGINE]
     return {path.relative_to(root).as_posix(): path.read_bytes()
             for path in [*sorted(paths), root / "reference.py"]}
@@ -69,6 +71,11 @@ def version(root: Path = ROOT) -> str:
     for name, contents in engine(root).items():
         whole.update(f"{name}\0{len(contents)}\0".encode() + contents)
     return f"{VERSION}+{whole.hexdigest()[:8]}"
+
+
+def grader_of(stage: int) -> str:
+    """The program that grades this stage."""
+    return next(name for name, stages in GRADERS.items() if stage in stages)
 
 
 def sha256(contents: bytes) -> str:

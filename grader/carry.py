@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from grader import submission
+from grader.overview import program
 from grader.submission import Step, blank_steps, steps
 from grader.text import escape
 
@@ -73,11 +74,12 @@ class Outcome:
 
 
 def carry(stage: int, target: str, sources: dict[int, str | ValueError],
-          again: Collection[str] = (), directory: Path = Path()) -> tuple[str, list[Outcome]]:
+          again: Collection[str] = (), paths: dict[int, Path] | None = None,
+          ) -> tuple[str, list[Outcome]]:
     """The target with its blank carried-over steps filled, and those in again replaced.
 
-    sources: stage -> the text of its file, or a sentence that says why there is none.  directory:
-    where they lie, for the messages.  The outcomes are in the order of the file.
+    sources: stage -> the text of its file, or a sentence that says why there is none.  paths: where
+    they lie, for the messages.  The outcomes are in the order of the file.
 
     Raises:
         ValueError: what is wrong with the target, such as "is not Python: line 3: …".
@@ -88,7 +90,7 @@ def carry(stage: int, target: str, sources: dict[int, str | ValueError],
         if not region.step.origin:
             continue
         number, new = int(region.step.origin.partition(".")[0]), []
-        path, fault = directory / f"problem_{number}.py", None
+        path, fault = (paths or {}).get(number, Path(f"problem_{number}.py")), None
         try:
             source = sources.get(number, ValueError(f"{path} is missing"))
             if isinstance(source, ValueError):
@@ -297,6 +299,12 @@ def _read(path: Path, whose: str = "") -> str:
     raise ValueError(f"{whose}is not UTF-8")
 
 
+def _where(stage: int, directory: Path) -> Path:
+    """The stage's file in directory; where that has none, the student's own."""
+    name = f"problem_{stage}.py"
+    return directory / name if os.path.lexists(directory / name) else Path(name)
+
+
 def _source(path: Path) -> str | ValueError:
     try:
         return _read(path, f"{path} ")
@@ -304,11 +312,11 @@ def _source(path: Path) -> str | ValueError:
         return error
 
 
-def _keep(path: Path) -> Path:
-    """A copy below .autograder; none that is there is overwritten."""
-    names = itertools.chain([path.name], (f"{path.name}.{i}" for i in itertools.count(2)))
-    copy = next(copy for name in names if not (copy := Path(".autograder", name)).exists())
-    copy.parent.mkdir(exist_ok=True)
+def keep(path: Path, copy: Path) -> Path:
+    """Copy path to copy, or to copy.2, copy.3 ... if that is taken; -> where it is now."""
+    names = itertools.chain([copy.name], (f"{copy.name}.{i}" for i in itertools.count(2)))
+    copy = next(copy.with_name(name) for name in names if not copy.with_name(name).exists())
+    copy.parent.mkdir(parents=True, exist_ok=True)
     copy.write_bytes(path.read_bytes())
     return copy
 
@@ -351,8 +359,7 @@ def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
              if step.id in blank_steps(text) and step.id not in carried]
     rest = f"yours to write: {', '.join(blank)}" if blank else "no other step is blank"
     print(f"problem_{stage}.py: {count} of {len(carried)} carried-over steps are in; {rest}.")
-    program = "autograder.py" if stage < 8 else "autograder_optional.py"
-    print(f"Next: python {program} --p{stage} --watch")
+    print(f"Next: {program(stage)} --watch")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -365,7 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
                "2 usage, and nothing was written")
     parser.add_argument("stage", type=int, metavar="STAGE", help="4 fills problem_4.py")
     parser.add_argument("--from", dest="directory", metavar="DIR", type=Path, default=Path("."),
-                        help="where the earlier problem files are (default: here)")
+                        help="take earlier problem files from there, where it has them")
     parser.add_argument("--again", action="store_true",
                         help="ask about each step that is written and differs from its origin")
     options = parser.parse_args(arguments)
@@ -382,12 +389,13 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("is a link")
         text = _read(path)
         stages = {int(origin.partition(".")[0]) for origin in submission.CARRIED.findall(text)}
-        sources = {number: _source(directory / f"problem_{number}.py") for number in stages}
-        new, outcomes = carry(stage, text, sources, directory=directory)
+        paths = {number: _where(number, directory) for number in stages}
+        sources = {number: _source(place) for number, place in paths.items()}
+        new, outcomes = carry(stage, text, sources, paths=paths)
         if options.again:
             again = {outcome.step.id for outcome in outcomes if outcome.state == "written"
                      and (not outcome.new or _agrees(outcome))}
-            new, outcomes = carry(stage, text, sources, again, directory)
+            new, outcomes = carry(stage, text, sources, again, paths)
             for outcome in outcomes:
                 if outcome.state == "written":
                     outcome.state, outcome.words = "kept", "is kept as it was"
@@ -395,7 +403,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError("was changed meanwhile")
         if any(row.strip() and not submission.BLANK_RAISE.match(row.strip())  # even a comment
                for outcome in outcomes if outcome.state == "filled" for row in outcome.old):
-            print(f"{path} as it was is kept as {_keep(path)}")
+            print(f"{path} as it was is kept as {keep(path, Path('.autograder', path.name))}")
         if new != text:
             _write(path, new.encode())
     except ValueError as error:

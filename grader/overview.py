@@ -3,15 +3,13 @@
 import ast
 from pathlib import Path
 
+from grader.assignment import grader_of
 from grader.submission import read
-
-OPTIONAL = 8  # from this stage on: autograder_optional.py
 
 
 def program(number: int) -> str:
     """The command that grades this stage."""
-    name = "autograder_optional.py" if number >= OPTIONAL else "autograder.py"
-    return f"python {name} --p{number}"
+    return f"python {grader_of(number)} --p{number}"
 
 
 def first_screen(numbers: list[int], directory: Path) -> list[str]:
@@ -38,7 +36,11 @@ def begin(number: int, directory: Path, options: str = "") -> str:
     file = read(directory, f"problem_{number}.py", "")
     where = "" if directory == Path(".") else f" --submission {directory}"
     if file.blank_carried and not where:
-        return f"python -m grader.carry {number}   (copies your earlier steps into it)"
+        origins = {step.origin.partition(".")[0] for step in file.steps if step.origin}
+        here = all((directory / f"problem_{origin}.py").exists() for origin in origins)
+        return f"python -m grader.carry {number}" + (
+            "   (copies your earlier steps into it)" if here else
+            " --from FOLDER   (copies steps from the earlier problems, wherever they are)")
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
                 f"      {program(number)}{where} --watch")

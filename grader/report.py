@@ -218,7 +218,7 @@ def _alike(check: Check, other: Check) -> bool:
 
 def _isolation(run: Run) -> str:
     """What held every file that was loaded."""
-    loaded = [set(result.confined) for result in run.stages if result.checks]
+    loaded = [set(result.confined) for result in run.stages if result.checks or result.confined]
     held = [words for name, words in HELD.items() if loaded and all(name in c for c in loaded)]
     if not held:
         return OPEN

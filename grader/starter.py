@@ -14,14 +14,14 @@ import tomllib
 from pathlib import Path
 
 from grader import assignment
-from grader.assignment import ROOT, Assignment, sha256
+from grader.assignment import GRADERS, ROOT, Assignment, sha256
+from grader.carry import keep
 from grader.submission import blank_steps, steps
 from grader.text import ranges
 
-GRADERS = {"autograder.py": range(1, 8), "autograder_optional.py": range(8, 10)}
 PROBLEM = re.compile(r"problem_(\d+)\.py")
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: fast/ is not given
-IGNORED = ".venv/\n__pycache__/\n.autograder/\n/results*.json\n"
+IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n"
 REPLACED = Path(".autograder", "replaced")  # where --update leaves what it found changed
 
 
@@ -64,7 +64,7 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     if assignment.read(root):
         raise ValueError(f"want the course's repository to write from; got an assignment, {root}")
     problems = problem_files(root)
-    stages = sorted(set(stages or problems))
+    stages = sorted(set(problems if stages is None else stages))
     if not stages or not set(stages) <= set(problems):
         raise ValueError(f"want stages of {list(problems)}; got {stages}")
     files = {}
@@ -78,7 +78,7 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
         if set(graded) & set(stages):
             files[name] = _contents(root / name)
     files |= assignment.engine(root)
-    files["README.md"] = _readme(_contents(root / "grader/assignment.md").decode(), stages)
+    files["README.md"] = _readme(_contents(root / "grader/assignment.md").decode(), stages, files)
     needs = tomllib.loads(_contents(root / "pyproject.toml").decode())["project"]["dependencies"]
     files["requirements.txt"] = "".join(f"{need}\n" for need in needs).encode()
     files[".gitignore"] = IGNORED.encode()
@@ -93,13 +93,32 @@ def _contents(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _readme(text: str, stages: list[int]) -> bytes:
-    """The README without the lines that name a file of stages that are not given."""
-    absent = {f"problem_{number}.py" for number in range(1, 10)} - {
-        f"problem_{number}.py" for number in stages}
-    absent |= {name for name, graded in GRADERS.items() if not set(graded) & set(stages)}
-    return "".join(row for row in text.splitlines(keepends=True)
-                   if not any(name in row for name in absent)).encode()
+def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
+    """assignment.md, which speaks of all stages and takes its examples from 1 and 4, for these.
+
+    What stands between `<!-- 4-9 -->` and the next such line is for assignments with one of these
+    stages; a line that names a problem is for assignments with that one.
+    """
+    def new_step(number: int) -> str:
+        source = files[f"problem_{number}.py"].decode()
+        return next((step.id for step in steps(source) if not step.origin), f"{number}.1")
+
+    first, carrying = stages[0], [n for n in stages if b"Carried over" in files[f"problem_{n}.py"]]
+    examples = {"python autograder.py": f"python {assignment.grader_of(first)}",
+                "--p1": f"--p{first}", "1.1": new_step(first),
+                "problem_1.py": f"problem_{first}.py",
+                "carry 4": f"carry {(carrying or stages)[0]}"}
+    rows, wanted = [], True
+    for row in text.splitlines(keepends=True):
+        if match := re.fullmatch(r"<!-- ([\d-]+) -->\n", row):
+            wanted = bool(set(parse_stages(match[1])) & set(stages))
+            continue
+        if row.startswith("python ") or "BEGIN SOLUTION" in row:
+            for example, here in examples.items():
+                row = row.replace(example, here)
+        if wanted and ((named := PROBLEM.search(row)) is None or int(named[1]) in stages):
+            rows.append(row)
+    return "".join(rows).encode()
 
 
 def write(files: dict[str, bytes], directory: Path) -> None:
@@ -116,40 +135,38 @@ def write(files: dict[str, bytes], directory: Path) -> None:
 
 
 def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[str]:
-    """Bring the engine in directory up to files; -> sentences on what else there is to know.
+    """Bring an assignment up to files; -> sentences on what else there is to know.
 
-    Problem files that are there stay as they are.  Of the rest, what is not as it was given is
-    kept in .autograder/replaced.
+    A problem file in which something is written stays as it is.  Of the rest, what is not as it
+    was given is kept in .autograder/replaced.
     """
     files, said, given = dict(files), [], assignment.decoded(files[assignment.RECORD])
     for name in [name for name in files if PROBLEM.fullmatch(name)]:
-        path = directory / name
+        path, was = directory / name, old.files.get(name)
         if not os.path.lexists(path):
             said.append(f"{name} was not there: written, blank.")
-            continue
-        del files[name]
-        if (was := old.files.get(name)) and was != given.files[name]:
-            untouched = sha256(path.read_bytes()) == was
-            said.append(f"{name} has a newer text; yours is left as it is." + untouched * (
-                " Nothing is in it yet: delete it and update again for the new one."))
-            given.files[name] = was
+        elif was == given.files[name] or sha256(path.read_bytes()) != was:
+            del files[name]
+            if was and was != given.files[name]:
+                said.append(f"{name} has a newer text; yours, which is begun, stays as it is.")
+                given.files[name] = was
+        else:
+            said.append(f"{name} has a newer text; nothing was written in yours: replaced.")
     files[assignment.RECORD] = given.encoded()
-    changed = {name: contents for name, contents in _found(directory, files).items()
-               if sha256(contents) != old.files.get(name) and contents != files.get(name)}
-    for name, contents in changed.items():
-        path = directory / REPLACED / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(contents)
-        said.append(f"{name} was not as given: what you had is in {REPLACED / name}.")
+    for name, path in _found(directory, files).items():
+        contents = path.read_bytes()
+        if sha256(contents) != old.files.get(name) and contents != files.get(name):
+            copy = keep(path, directory / REPLACED / name).relative_to(directory)
+            said.append(f"{name} was not as given: what you had is in {copy}.")
     _exchange(files, directory)
     return said
 
 
-def _found(directory: Path, files: dict[str, bytes]) -> dict[str, bytes]:
-    """What stands where files are to go, the record aside."""
+def _found(directory: Path, files: dict[str, bytes]) -> dict[str, Path]:
+    """What stands where files are to go, the record and what Python leaves aside."""
     paths = [path for top in _tops(files) for path in
              ((directory / top).rglob("*") if (directory / top).is_dir() else [directory / top])]
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in paths
+    return {path.relative_to(directory).as_posix(): path for path in paths
             if path.is_file() and "__pycache__" not in path.parts
             and path != directory / assignment.RECORD}
 
@@ -182,19 +199,17 @@ def _exchange(files: dict[str, bytes], directory: Path) -> None:
 
 def check(directory: Path, given: Assignment) -> tuple[list[str], bool]:
     """-> a line a problem file, a line for all else that is not as it was given; is there such."""
-    lines, changed = [f"Grader {given.version}, {len(given.stages)} problems."], False
+    problems, others = [], []
     for name, digest in sorted(given.files.items()):
         path = directory / name
         contents = path.read_bytes() if path.is_file() else None
-        if not PROBLEM.fullmatch(name):
-            if contents is None or sha256(contents) != digest:
-                changed = True
-                lines.append(f"{name:<16} {'missing' if contents is None else 'changed'}")
-        elif contents is None:
-            lines.insert(1, f"{name:<16} missing")
-        else:
-            lines.insert(1, f"{name:<16} {_state(contents, digest)}")
-    return [lines[0], *sorted(lines[1:])], changed
+        if PROBLEM.fullmatch(name):
+            problems.append((name, "missing" if contents is None else _state(contents, digest)))
+        elif contents is None or sha256(contents) != digest:
+            others.append((name, "missing" if contents is None else "changed"))
+    others += [(name, "added") for name in _found(directory, {"grader/": b""})
+               if name not in given.files]
+    return [f"{name:<16} {state}" for name, state in problems + others], bool(others)
 
 
 def _state(contents: bytes, digest: str) -> str:
@@ -205,7 +220,7 @@ def _state(contents: bytes, digest: str) -> str:
         text = contents.decode("utf-8")
         regions = steps(text)
         filled = len(regions) - len(set(blank_steps(text)) & {step.id for step in regions})
-        outside = sha256(blank(text).encode()) != digest
+        outside = sha256(NOT_GIVEN.sub("", blank(text)).encode()) != digest
     except ValueError as error:
         return f"yours; its markers or its text are damaged: {error}"
     return (f"yours: {filled} of {len(regions)} steps filled"
@@ -213,59 +228,81 @@ def _state(contents: bytes, digest: str) -> str:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """0: done, or nothing but problem files differs; 1: other files do; 2: nothing was written."""
-    parser = argparse.ArgumentParser(prog="python -m grader.starter", description=__doc__)
+    """0: done, or only problem files differ; 1: others do; 2: an error, and nothing was written."""
+    parser = argparse.ArgumentParser(
+        prog="python -m grader.starter", description=__doc__,
+        epilog="exit code: 0 done, or nothing but problem files differs; 1 other files do; 2 an "
+               "error, and nothing was written")
     parser.add_argument("directory", type=Path, metavar="DIR", help="where the assignment is to be")
-    parser.add_argument("--stages", type=_stages, metavar="1-7",
-                        help="these only, such as 1-7 or 3,4 (default: all)")
+    parser.add_argument("--stages", type=parse_stages, metavar="1-7",
+                        help="these only, such as 1-7 or 3,4 (default: all); with --update, in "
+                             "addition")
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--update", action="store_true",
-                        help="a newer grader into an assignment; its problem files stay")
+                        help="a newer grader into an assignment; what is written there stays")
     either.add_argument("--check", action="store_true",
                         help="say which files of an assignment are not as they were given")
     options = parser.parse_args(arguments)
-    directory = options.directory
     try:
-        old = assignment.read(directory)
-        if (options.update or options.check) and old is None:
-            raise ValueError(f"want an assignment that this command has made; got {directory}")
-        if options.check:
-            lines, changed = check(directory, old)
-            print(*lines, sep="\n")
-            return int(changed)
-        if options.update:
-            files = build(root, sorted({*old.stages, *(options.stages or ())}))
-            said = update(files, directory, old)
-            print(f"{old.version} -> {assignment.read(directory).version}", *said, sep="\n")
-            return 0
-        files = build(root, options.stages)
-        write(files, directory)
+        lines, changed = _done(options, root)
     except FileExistsError as error:
-        print("these exist already, and nothing was written:", *error.args[0], sep="\n  ",
+        existing = error.args[0] if isinstance(error.args[0], list) else [str(options.directory)]
+        print("error: these exist already, and nothing was written:", *existing, sep="\n  ",
               file=sys.stderr)
         print("move them away, choose another directory, or --update an assignment",
               file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:
-        print(f"nothing was written: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
-    numbers = [int(match[1]) for name in files if (match := PROBLEM.fullmatch(name))]
-    print(f"Problems {ranges(sorted(numbers))} are in {directory}. Start with its README.md.")
-    return 0
+    except KeyboardInterrupt:
+        print("\nInterrupted; nothing was written.", file=sys.stderr)
+        return 130
+    print(*lines, sep="\n")
+    return int(changed)
+
+
+def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
+    """Do what was asked.  -> what to say, and whether a check found other files changed."""
+    directory = options.directory
+    old = assignment.read(directory)
+    if (options.update or options.check) and old is None:
+        raise ValueError(f"want an assignment that this command has made; got {directory}")
+    if options.check:
+        if options.stages:
+            raise ValueError("want --check without --stages; got both")
+        lines = [f"Given: grader {old.version}, problems {ranges(old.stages)}."]
+        if assignment.read(root) is None:  # the repository, whose word is better than the record's
+            if old.version == (here := assignment.version(root)):
+                old = assignment.decoded(build(root, list(old.stages))[assignment.RECORD])
+            else:
+                lines.append(f"Here: grader {here}; --update brings it.")
+        found, changed = check(directory, old)
+        return lines + found, changed
+    if options.update:
+        files = build(root, sorted({*old.stages, *(options.stages or ())}))
+        said = update(files, directory, old)
+        return [f"{old.version} -> {assignment.read(directory).version}", *said], False
+    files = build(root, options.stages)
+    write(files, directory)
+    numbers = sorted(int(match[1]) for name in files if (match := PROBLEM.fullmatch(name)))
+    words = f"Problems {ranges(numbers)} are" if len(numbers) > 1 else f"Problem {numbers[0]} is"
+    return [f"{words} in {directory}. Start with its README.md."], False
 
 
 def _tops(files: dict[str, bytes]) -> list[str]:
     return sorted({name.split("/")[0] for name in files})
 
 
-def _stages(text: str) -> list[int]:
+def parse_stages(text: str) -> list[int]:
     """ "1-3,7" -> [1, 2, 3, 7]."""
     numbers = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d)(?:-(\d))?", part.strip())
-        if not match:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        run = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
+        if not run:
             raise argparse.ArgumentTypeError(f"want stages such as 1-7 or 3,4; got {text}")
-        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+        numbers += run
     return numbers
 
 

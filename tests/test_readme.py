@@ -9,7 +9,7 @@ from grader import overview
 from grader.stages import STAGES
 from grader.starter import ROOT, main
 
-README = (ROOT / "README.md").read_text("utf-8")
+README, MAP = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/architecture.md"))
 PAGES = [ROOT / "README.md", ROOT / "grader/assignment.md", ROOT / "fast/README.md",
          *(ROOT / "docs").glob("*.md")]
 
@@ -21,8 +21,9 @@ def test_every_link_leads_somewhere(page):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
-def test_no_line_is_longer_than_120_characters():
+def test_no_line_is_longer_than_120_characters_and_nothing_is_left_to_fill_in():
     assert max(map(len, README.splitlines())) <= 120
+    assert not re.search(r"@[A-Z]+@|TODO|\{\w+\}", README)
 
 
 def test_the_first_screen_is_what_an_assignment_shows(tmp_path, monkeypatch):
@@ -39,10 +40,10 @@ def test_every_stage_has_its_row_and_points():
 
 
 def test_the_map_of_the_files_names_every_module_of_the_engine_and_nothing_else():
-    shown = README[README.index("problem_1.py ... problem_9.py"):]
+    shown = MAP[MAP.index("problem_1.py ... problem_9.py"):]
     shown = shown[:shown.index("```")]
     named = set(re.findall(r"\b\w+\.(?:py|toml)\b", shown))
     there = {path.name for path in (ROOT / "grader").glob("*.py") if path.name != "__init__.py"}
     assert named - there == {"problem_1.py", "problem_9.py", "reference.py", "autograder.py",
                              "autograder_optional.py", "hints.toml"}
-    assert there - named == set(), "README's map lacks them"
+    assert there - named == set(), "the map lacks them"

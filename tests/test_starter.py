@@ -64,7 +64,8 @@ def repository(tmp_path) -> Path:
         (root / name).write_text(f"# {name}\n")
     (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6", "numpy"]\n')
     (root / "grader/assignment.md").write_text(
-        "all\n`problem_2.py` two\n`problem_9.py` nine\nautograder_optional.py\n")
+        "all\n`problem_2.py` two\n`problem_9.py` nine\n<!-- 8-9 -->\nlate\n<!-- 1-10 -->\n"
+        "python autograder.py --p1 --hint 1.1\n")
     return root
 
 
@@ -111,7 +112,8 @@ def test_a_whole_assignment_is_written_and_nothing_of_the_repository_beside_it(
 
 def test_the_readme_of_an_assignment_names_only_what_is_there(repository, tmp_path):
     assert main([str(tmp_path / "course")], repository) == 0
-    assert contents(tmp_path / "course")["README.md"] == b"all\n`problem_2.py` two\n"
+    assert contents(tmp_path / "course")["README.md"] == \
+        b"all\n`problem_2.py` two\npython autograder.py --p2 --hint 2.1\n"
 
 
 def test_where_a_faster_kernel_is_described_is_not_said_where_it_is_not(repository, tmp_path):
@@ -133,7 +135,8 @@ def test_an_assignment_of_some_stages_knows_which(repository, tmp_path):
     written = contents(target)
     assert "problem_2.py" not in written and "autograder.py" not in written
     assert "autograder_optional.py" in written
-    assert written["README.md"] == b"all\n`problem_9.py` nine\nautograder_optional.py\n"
+    assert written["README.md"] == b"all\n`problem_9.py` nine\nlate\n" \
+        b"python autograder_optional.py --p9 --hint 10.1\n"
     assert assignment.read(target).stages == (9,)
 
 
@@ -170,18 +173,23 @@ def test_an_update_keeps_what_was_changed_in_the_engine_and_says_so(repository, 
     assert kept == {"grader/stages.py": b"# mine\n", "README.md": b"notes\n",
                     "grader/own.py": b"# own\n"}
     assert capsys.readouterr().out.count("was not as given") == 3
+    (course / "README.md").write_text("more notes\n")
+    assert main([str(course), "--update"], repository) == 0
+    kept = contents(course / ".autograder" / "replaced")
+    assert (kept["README.md"], kept["README.md.2"]) == (b"notes\n", b"more notes\n")
 
 
-def test_an_update_says_which_problem_has_a_newer_text(repository, course, capsys):
+def test_an_update_replaces_a_problem_only_where_nothing_is_written(repository, course, capsys):
     for number in (2, 10):
         path = repository / f"problem_{number}.py"
         path.write_text(path.read_text().replace("Double", "Twice"))
-    before = contents(course)["problem_10.py"]
+    before = contents(course)["problem_2.py"]
     assert main([str(course), "--update"], repository) == 0
     said = capsys.readouterr().out
-    assert "problem_2.py has a newer text; yours is left as it is.\n" in said
-    assert "problem_10.py has a newer text; yours is left as it is. Nothing is in it yet" in said
-    assert contents(course)["problem_10.py"] == before
+    assert "problem_2.py has a newer text; yours, which is begun, stays as it is.\n" in said
+    assert "problem_10.py has a newer text; nothing was written in yours: replaced.\n" in said
+    assert contents(course)["problem_2.py"] == before
+    assert b"Twice" in contents(course)["problem_10.py"]
     (course / "problem_10.py").unlink()
     assert main([str(course), "--update"], repository) == 0
     assert b"Twice" in contents(course)["problem_10.py"]
@@ -220,22 +228,64 @@ def test_only_an_assignment_is_updated_or_checked(option, repository, tmp_path, 
 def test_a_damaged_record_is_refused(repository, course, capsys):
     (course / assignment.RECORD).write_text("{")
     assert main([str(course), "--check"], repository) == 2
-    assert capsys.readouterr().err.startswith("nothing was written")
+    assert "want a record such as grader/assignment.json" in capsys.readouterr().err
 
 
 def test_a_check_says_which_files_are_not_as_they_were_given(repository, course, capsys):
     assert main([str(course), "--check"], repository) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == [
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(", problems 2, 10.") and "--update brings it" in lines[1]
+    assert lines[2:] == [
         "problem_10.py    as it was given", "problem_2.py     yours: 2 of 2 steps filled"]
     (course / "problem_2.py").write_text(STAGE.format(n=2).replace("return z", "return z + 0"))
     (course / "problem_10.py").unlink()
     (course / "grader/stages.py").write_text("# mine\n")
+    (course / "grader/own.py").write_text("# own\n")
     (course / "reference.py").unlink()
     assert main([str(course), "--check"], course) == 1  # from the assignment itself, too
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "grader/stages.py changed", "problem_10.py    missing",
+        "problem_10.py    missing",
         "problem_2.py     yours: 2 of 2 steps filled, and changed outside of its steps",
-        "reference.py     missing"]
+        "grader/stages.py changed", "reference.py     missing", "grader/own.py    added"]
+
+
+def test_a_check_from_the_repository_does_not_take_the_assignments_word(
+        repository, tmp_path, capsys):
+    target = tmp_path / "course"
+    assert main([str(target)], repository) == 0
+    (target / "grader/stages.py").write_text("# mine\n")
+    record = (target / assignment.RECORD).read_text()
+    was = assignment.sha256(b"# grader/stages.py\n")
+    assert was in record
+    (target / assignment.RECORD).write_text(
+        record.replace(was, assignment.sha256(b"# mine\n")))
+    assert main([str(target), "--check"], repository) == 1
+    assert "grader/stages.py changed" in capsys.readouterr().out
+
+
+def test_a_solved_file_of_the_repository_is_changed_in_its_steps_alone(tmp_path, capsys):
+    target = tmp_path / "course"
+    assert main([str(target), "--stages", "3"]) == 0
+    (target / "problem_3.py").write_bytes((ROOT / "problem_3.py").read_bytes())
+    assert main([str(target), "--check"]) == 0
+    assert capsys.readouterr().out.endswith("problem_3.py     yours: 8 of 8 steps filled\n")
+
+
+def test_what_an_editor_leaves_in_the_engine_is_not_handed_out(repository, tmp_path):
+    before = assignment.version(repository)
+    (repository / "grader/.stages.py.swp").write_text("x")
+    (repository / "grader/notes.txt").write_text("x")
+    assert assignment.version(repository) == before
+    assert main([str(tmp_path / "course")], repository) == 0
+    assert set(contents(tmp_path / "course")) == ASSIGNMENT
+
+
+@pytest.mark.parametrize("options", [[], ["--update"], ["--check"]])
+def test_a_file_in_the_place_of_the_folder_is_refused(options, repository, tmp_path, capsys):
+    (tmp_path / "course").write_text("mine\n")
+    assert main([str(tmp_path / "course"), *options], repository) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert (tmp_path / "course").read_text() == "mine\n"
 
 
 def test_an_assignment_makes_no_other(course, tmp_path, capsys):
@@ -299,9 +349,10 @@ def test_a_damaged_repository_writes_nothing_and_says_why(repository, tmp_path, 
 def test_an_unknown_stage_is_refused(repository, tmp_path, capsys):
     assert main([str(tmp_path / "course"), "--stages", "2-3"], repository) == 2
     assert "want stages of [2, 10]; got [2, 3]" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([str(tmp_path / "course"), "--stages", "two"], repository)
-    assert "want stages such as 1-7 or 3,4; got two" in capsys.readouterr().err
+    for text in ("two", "7-1", ""):
+        with pytest.raises(SystemExit):
+            main([str(tmp_path / "course"), "--stages", text], repository)
+        assert f"want stages such as 1-7 or 3,4; got {text}" in capsys.readouterr().err
 
 
 def test_the_command_runs_as_a_module(tmp_path):
@@ -341,6 +392,20 @@ def test_what_the_readme_names_is_there(real):
     for name in re.findall(r"[\w./-]+\.(?:py|txt|md|toml)\b|[\w-]+/(?=`)", text):
         assert (real / name).exists(), name
     assert not re.search(r"docs/|make |tests|fast/|benchmarks|examples", text)
+
+
+@pytest.mark.parametrize("stages", ["1-3", "1-7", "4", "8-9"])
+def test_the_readme_of_a_part_speaks_of_no_other_stage(stages, tmp_path):
+    assert main([str(tmp_path / "course"), "--stages", stages]) == 0
+    text = (tmp_path / "course/README.md").read_text()
+    numbers = assignment.read(tmp_path / "course").stages
+    absent = set("123456789") - {str(n) for n in numbers}
+    for words in (r"--p(\d)", r"problem_(\d)", r"--hint (\d)", r"SOLUTION (\d)",
+                  r"grader\.carry (\d)"):
+        assert not set(re.findall(words, text)) & absent, words
+    assert "<!--" not in text and not re.search(r"```\n```", text)
+    assert ("autograder_optional.py" in text) == (max(numbers) >= 8)
+    assert ("python autograder.py" in text) == (min(numbers) <= 7)
 
 
 def test_the_readme_is_one_page_and_its_table_says_what_the_files_hold(real):
