@@ -106,7 +106,8 @@ def _fwd_kernel(
     )
     # Step 9.4 -- Walk the keys: the four phases of step 7.4, between the borders just made.
     #   sinks up to sink_end, left edge, interior up to edge, and the tile at edge: the diagonal, or
-    #   without a causal mask the ragged one, if any.  _attend takes CAUSAL after BLOCK_N.
+    #   without a causal mask the ragged one, if any.  In any order.  _attend takes CAUSAL after
+    #   BLOCK_N.
     # BEGIN SOLUTION 9.4
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,

@@ -348,6 +348,14 @@ def _agrees(outcome: Outcome) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
+def _stage(text: str) -> int:
+    """ "4", "p4" or "problem_4.py"."""
+    match = re.fullmatch(r"(?:p|problem_)?(\d+)(?:\.py)?", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"want a stage such as 4; got {text}")
+    return int(match[1])
+
+
 def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
     width = max(len(outcome.step.id) for outcome in outcomes)
     for outcome in outcomes:
@@ -359,7 +367,11 @@ def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
              if step.id in blank_steps(text) and step.id not in carried]
     rest = f"yours to write: {', '.join(blank)}" if blank else "no other step is blank"
     print(f"problem_{stage}.py: {count} of {len(carried)} carried-over steps are in; {rest}.")
-    print(f"Next: {program(stage)} --watch")
+    if unfilled := [outcome.step.id for outcome in outcomes if outcome.state == "not filled"]:
+        print(f"Next: write {', '.join(unfilled)}, or name a folder that has these steps: "
+              f"python -m grader.carry {stage} --from FOLDER")
+    else:
+        print(f"Next: {program(stage)} --watch")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -370,7 +382,7 @@ def main(arguments: list[str] | None = None) -> int:
                     "What you have written stays.",
         epilog="exit code: 0 every carried-over step is in, 1 one is not or you declined it, "
                "2 usage, and nothing was written")
-    parser.add_argument("stage", type=int, metavar="STAGE", help="4 fills problem_4.py")
+    parser.add_argument("stage", type=_stage, metavar="STAGE", help="4 fills problem_4.py")
     parser.add_argument("--from", dest="directory", metavar="DIR", type=Path, default=Path("."),
                         help="take earlier problem files from there, where it has them")
     parser.add_argument("--again", action="store_true",
@@ -393,11 +405,12 @@ def main(arguments: list[str] | None = None) -> int:
         sources = {number: _source(place) for number, place in paths.items()}
         new, outcomes = carry(stage, text, sources, paths=paths)
         if options.again:
-            again = {outcome.step.id for outcome in outcomes if outcome.state == "written"
-                     and (not outcome.new or _agrees(outcome))}
+            asked = {outcome.step.id: _agrees(outcome) for outcome in outcomes
+                     if outcome.state == "written" and outcome.new}
+            again = {name for name, agreed in asked.items() if agreed}
             new, outcomes = carry(stage, text, sources, again, paths)
             for outcome in outcomes:
-                if outcome.state == "written":
+                if outcome.state == "written" and outcome.step.id in asked:
                     outcome.state, outcome.words = "kept", "is kept as it was"
         if _read(path) != text:  # an editor's
             raise ValueError("was changed meanwhile")

@@ -118,7 +118,8 @@ class Case:
             text += f"H={self.HQ}" if same else f"Hq={self.HQ}, Hkv={self.HKV}"
             text += f", L={self.N}" if self.NK is None else f", Lq={self.N}, Lk={self.NK}"
             text += f", D={self.D}"
-        text += f", W={self.window}" * (self.window is not None)
+        no_window = self.stage == 9 and self.is_causal and self.window is None
+        text += ", no window" if no_window else f", W={self.window}" * (self.window is not None)
         text += f", S={self.sinks}" * (self.sinks is not None)
         text += ", causal" * (self.stage == 1 and self.is_causal)
         return text + ", not causal" * (self.stage >= 8 and not self.is_causal)

@@ -307,7 +307,7 @@ step 4.5  the same already
 step 4.7  not filled: step 3.7 of problem_3.py is still blank
 step 4.8  from step 3.8 of problem_3.py, 3 lines
 problem_4.py: 4 of 5 carried-over steps are in; yours to write: 4.1, 4.2, 4.6.
-Next: python autograder.py --p4 --watch
+Next: write 4.7, or name a folder that has these steps: python -m grader.carry 4 --from FOLDER
 """
 
 
@@ -451,7 +451,7 @@ def test_again_says_why_a_written_step_cannot_be_replaced(folder, monkeypatch, c
     assert main(["4", "--again"]) == 1
     said = capsys.readouterr().out
     assert "step 4.4  not replaced: step 3.4 uses my_scores, which problem_4.py " in said
-    assert "step 4.7  not replaced: step 3.7 of problem_3.py is still blank\n" in said
+    assert "step 4.7  is written already\n" in said  # 3.7 is blank: there is nothing to ask about
     assert "5 of 5 carried-over steps are in" in said
     assert (folder / "problem_4.py").read_text() == SOLVED[4] and not Path(".autograder").exists()
 
@@ -459,7 +459,7 @@ def test_again_says_why_a_written_step_cannot_be_replaced(folder, monkeypatch, c
 def test_without_again_a_written_step_needs_no_origin(folder):
     (folder / "problem_3.py").unlink()
     (folder / "problem_4.py").write_text(SOLVED[4])
-    assert main(["4"]) == 0
+    assert main(["p4"]) == main(["problem_4.py"]) == 0  # it is known by these names, too
 
 
 @pytest.mark.parametrize(("stage", "got"), [
