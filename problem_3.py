@@ -169,8 +169,8 @@ def _load(
     # Step 3.7 -- Address every element of the tile, and load it.
     #   tile (ROWS, BLOCK_D).  From ptr on, element (i, j) is i * stride_n + j * stride_d away;
     #   its row of the sequence is start + i.  Rows past N - 1 and columns past D - 1 are not there.
-    #   Only an EDGE tile has such rows; every tile has such columns if BLOCK_D is more than D.  Mask
-    #   where there may be either, and only there.  Two loads, then: other= wants a mask.
+    #   Only an EDGE tile has such rows; every tile has such columns if BLOCK_D is more than D.
+    #   Mask where there may be either, and only there.  Two loads, then: other= wants a mask.
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)

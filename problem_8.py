@@ -89,9 +89,9 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 8.3 -- Walk the keys, with a causal mask (step 4.2) or without one (3.2).
-    #   edge: where the one tile that needs a mask begins, if there is one (BLOCK_M is BLOCK_N here).
-    #   CAUSAL is known when the kernel is compiled, so asking for it costs nothing.  _attend takes it
-    #   after BLOCK_N.
+    #   edge: where the one tile that needs a mask begins, if there is one; BLOCK_M is BLOCK_N
+    #   here.  CAUSAL is known when the kernel is compiled, so asking for it costs nothing.
+    #   _attend takes it after BLOCK_N.
     # BEGIN SOLUTION 8.3
     edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N
     for start_n in range(0, edge, BLOCK_N):
