@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -42,8 +43,8 @@ class Reporter:
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
         self.title = ""  # of the stage, until its first line
-        self.first_failed: Check | None = None  # of the stage
-        self.more = 0  # that failed in the same way after it
+        self.failures: set[tuple[str, str]] = set()  # of the stage, by their kind
+        self.more = 0  # cases that failed as an earlier one did
 
     # ------------------------------------------------------------- progress
     def run_begins(self, run: Run, on_gpu: bool, has_gpu: bool) -> None:
@@ -52,7 +53,7 @@ class Reporter:
             self._line(f"{why}: small cases, kernels in Triton's interpreter, no timing.")
 
     def stage_begins(self, stage: Stage) -> None:
-        self.first_failed, self.more = None, 0
+        self.failures, self.more = set(), 0
         self.title = f"--- Running Autograder for Problem {stage.number}: {stage.title} ---"
 
     @contextlib.contextmanager
@@ -87,17 +88,19 @@ class Reporter:
         kind = "Correctness Test" if check.group == "standard" else "Robust Test"
         line = f"{self._mark(check.outcome)} P{stage.number} {kind} {words} {check.label}"
         if check.outcome == "pass":
-            if self.verbose or self.first_failed is None:
+            if self.verbose or not self.failures:
                 self._line(line, check.outcome)
-        elif self.first_failed is None:
-            self.first_failed = check
+            return
+        alike, first = _failure(check) in self.failures, not self.failures
+        self.failures.add(_failure(check))
+        if first:
             self._line(line, check.outcome)
             for line in check.lines[:12]:
                 self._line("     " + line, wrap=not line.startswith("again: "))
             for line in check.picture:
                 self._line("     " + line, wrap=False)
             self._detail(check.detail)
-        elif not self.verbose and _alike(check, self.first_failed):
+        elif alike and not self.verbose:
             self.more += 1
         else:
             said = f": {check.lines[0]}" * (check.outcome != "wrong" and bool(check.lines))
@@ -108,7 +111,8 @@ class Reporter:
         if result.outcome == "not_started" and self.seed is None:
             return
         if self.more:
-            self._line(f"     and {self.more} more like it")
+            one = len(self.failures) == 1
+            self._line(f"     and {self.more} more like {'it' if one else 'these'}")
         if result.sentence:
             mark = "" if result.outcome == "pass" else self._mark(result.outcome) + " "
             points = "" if result.checks else f", {_points(result)} points"
@@ -210,10 +214,11 @@ class Reporter:
             self.stream = open(os.devnull, "w", encoding="utf-8")
 
 
-def _alike(check: Check, other: Check) -> bool:
-    """Wrong numbers are taken for one mistake until that is mended; what was raised says more."""
-    return check.outcome == other.outcome and (
-        check.outcome == "wrong" or check.lines[:1] == other.lines[:1])
+def _failure(check: Check) -> tuple[str, str]:
+    """What kind of failure it is: wrong numbers are taken for one mistake until that is mended; of
+    what was raised the words count, not the numbers in them."""
+    words = "" if check.outcome == "wrong" else "".join(check.lines[:1])
+    return check.outcome, re.sub(r"\d+", "", words)
 
 
 def _isolation(run: Run) -> str:

@@ -53,9 +53,11 @@ def test_a_line_for_every_case_on_request():
 
 
 def test_another_way_to_fail_has_a_line_of_its_own():
-    crashes = [check("crashed", lines=(f"ValueError: {i}",)) for i in (1, 1, 2)]
-    text = printed(io.StringIO(), *crashes)
-    assert "ValueError: 2" in text and "and 1 more like it" in text
+    words = "ValueError: 1 of a", "ValueError: 2 of a", "ValueError: b", "ValueError: b"
+    crashes = [check("crashed", lines=(text,)) for text in words]
+    text = printed(io.StringIO(), *crashes, *FAILING)
+    assert text.count("ValueError: b") == 1 and "2 of a" not in text
+    assert text.count("Failed: wrong") == 1 and "     and 4 more like these\n" in text
 
 
 def test_a_stage_without_cases_is_one_line():
