@@ -27,6 +27,7 @@ from grader.submission import Step, blank_steps, steps
 from grader.text import escape
 
 SCOPES = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda
+GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # of a blank
 BUILTINS = {*dir(builtins), "__file__"}
 
 
@@ -157,6 +158,8 @@ def _filled(problem: Problem, fills: dict[str, list[str]]) -> str:
 def _problem(text: str, whose: str = "") -> Problem:
     """Raises ValueError with what is wrong; whose: how the sentence begins."""
     tree, rows = _parsed(text, whose), text.splitlines(keepends=True)
+    if odd := re.search("[\r\v\f\x1c-\x1e\x85\u2028\u2029]", text.replace("\r\n", "\n")):
+        raise ValueError(f"{whose}has a line end that Python does not count: {odd[0]!r}")
     try:
         found = steps(text)
     except ValueError as error:
@@ -368,8 +371,8 @@ def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
     rest = f"yours to write: {', '.join(blank)}" if blank else "no other step is blank"
     print(f"problem_{stage}.py: {count} of {len(carried)} carried-over steps are in; {rest}.")
     if unfilled := [outcome.step.id for outcome in outcomes if outcome.state == "not filled"]:
-        print(f"Next: write {', '.join(unfilled)}, or name a folder that has these steps: "
-              f"python -m grader.carry {stage} --from FOLDER")
+        print(f"Next: mend what is said above and carry again, or write {', '.join(unfilled)} "
+              "yourself; --from FOLDER takes steps from another folder.")
     else:
         print(f"Next: {program(stage)} --watch")
 
@@ -414,7 +417,7 @@ def main(arguments: list[str] | None = None) -> int:
                     outcome.state, outcome.words = "kept", "is kept as it was"
         if _read(path) != text:  # an editor's
             raise ValueError("was changed meanwhile")
-        if any(row.strip() and not submission.BLANK_RAISE.match(row.strip())  # even a comment
+        if any(row.strip() and not GIVEN.fullmatch(row.strip())  # even a comment
                for outcome in outcomes if outcome.state == "filled" for row in outcome.old):
             print(f"{path} as it was is kept as {keep(path, Path('.autograder', path.name))}")
         if new != text:

@@ -145,7 +145,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
                 check = compiling.result()
             _same_kernels(check, result.kernels)
             _done(stage, reporter, result, check)
-        if file.blank_steps and all(check.outcome == "pass" for check in result.checks):
+        if file.unreached and all(check.outcome == "pass" for check in result.checks):
             _done(stage, reporter, result, _blank_check(file))
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
@@ -377,9 +377,9 @@ def _same_kernels(check: Check, interpreted: set[str]) -> None:
 
 def _blank_check(file: submission.Submission) -> Check:
     """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
-    several = len(file.blank_steps) > 1
+    several = len(file.unreached) > 1
     return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
-                 lines=(f"step{'s' * several} {', '.join(file.blank_steps)} "
+                 lines=(f"step{'s' * several} {', '.join(file.unreached)} "
                         f"{'are' if several else 'is'} still blank.", *file.blanks()))
 
 

@@ -26,7 +26,8 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
                     + ("missing" if file.state == "missing" else count))
     there = [n for n, file in files.items() if file.state != "missing"]
     if not there:
-        return [f"There is no problem_{numbers[0]}.py ... problem_{numbers[-1]}.py in {directory}.",
+        names = " ... ".join(f"problem_{n}.py" for n in dict.fromkeys((numbers[0], numbers[-1])))
+        return [f"There is no {names} in {directory}.",
                 f"Next: {program(numbers[0])} --submission FOLDER"]
     return ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
 
@@ -36,11 +37,17 @@ def begin(number: int, directory: Path, options: str = "") -> str:
     file = read(directory, f"problem_{number}.py", "")
     where = "" if directory == Path(".") else f" --submission {directory}"
     if file.blank_carried and not where:
-        origins = {step.origin.partition(".")[0] for step in file.steps if step.origin}
-        here = all((directory / f"problem_{origin}.py").exists() for origin in origins)
-        return f"python -m grader.carry {number}" + (
-            "   (copies your earlier steps into it)" if here else
-            " --from FOLDER   (copies steps from the earlier problems, wherever they are)")
+        origins = [step.origin for step in file.steps if step.id in file.blank_carried]
+        stages = {int(origin.partition(".")[0]) for origin in origins}
+        earlier = {stage: read(directory, f"problem_{stage}.py", "") for stage in sorted(stages)}
+        written = {step.id for source in earlier.values() for step in source.steps
+                   if step.id not in source.blank_steps}
+        if written & set(origins):
+            return f"python -m grader.carry {number}   (copies your earlier steps into it)"
+        if any(source.state == "missing" for source in earlier.values()):
+            return (f"python -m grader.carry {number} --from FOLDER   (copies steps from the "
+                    "earlier problems, wherever they are)")
+        return begin(min(stages), directory)  # nothing is written that could be copied
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
                 f"      {program(number)}{where} --watch")

@@ -8,6 +8,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import tomllib
@@ -243,14 +244,21 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     either.add_argument("--check", action="store_true",
                         help="say which files of an assignment are not as they were given")
     options = parser.parse_args(arguments)
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    usual = signal.signal(signal.SIGTERM, stop)  # an exchange is taken back
     try:
         lines, changed = _done(options, root)
     except FileExistsError as error:
-        existing = error.args[0] if isinstance(error.args[0], list) else [str(options.directory)]
-        print("error: these exist already, and nothing was written:", *existing, sep="\n  ",
-              file=sys.stderr)
-        print("move them away, choose another directory, or --update an assignment",
-              file=sys.stderr)
+        if isinstance(error.args[0], list):  # write()'s
+            print("error: these exist already, and nothing was written:", *error.args[0],
+                  sep="\n  ", file=sys.stderr)
+            print("move them away, choose another directory, or --update an assignment",
+                  file=sys.stderr)
+        else:
+            print(f"error: {error}", file=sys.stderr)
         return 2
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -258,6 +266,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     except KeyboardInterrupt:
         print("\nInterrupted; nothing was written.", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, usual)
     print(*lines, sep="\n")
     return int(changed)
 
@@ -280,6 +290,9 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
         found, changed = check(directory, old)
         return lines + found, changed
     if options.update:
+        if _numbers(old.version) > _numbers(assignment.VERSION):
+            raise ValueError(f"want a grader no older than the assignment's, {old.version}; got "
+                             f"{assignment.VERSION}")
         files = build(root, sorted({*old.stages, *(options.stages or ())}))
         said = update(files, directory, old)
         return [f"{old.version} -> {assignment.read(directory).version}", *said], False
@@ -290,6 +303,11 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
     return [f"{words} in {directory}. Start with its README.md."], False
 
 
+def _numbers(version: str) -> list[int]:
+    """ "0.2.0+1a2b" -> [0, 2, 0]."""
+    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
+
+
 def _tops(files: dict[str, bytes]) -> list[str]:
     return sorted({name.split("/")[0] for name in files})
 
@@ -298,7 +316,7 @@ def parse_stages(text: str) -> list[int]:
     """ "1-3,7" -> [1, 2, 3, 7]."""
     numbers = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        match = re.fullmatch(r"(\d\d?)(?:-(\d\d?))?", part.strip())
         run = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
         if not run:
             raise argparse.ArgumentTypeError(f"want stages such as 1-7 or 3,4; got {text}")

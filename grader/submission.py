@@ -60,6 +60,17 @@ class Submission:
     blank_steps: tuple[str, ...]
     steps: tuple[Step, ...] = ()  # none where the markers are gone or damaged
 
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Of a file whose cases all pass: blank steps that would raise, so that no case met them.
+
+        An empty one may be code that stands elsewhere.
+        """
+        rows = [] if self.source is None else decode(self.source).splitlines()
+        inside = {step.id: rows[step.first_line:step.last_line - 1] for step in self.steps}
+        return tuple(id for id in self.blank_steps
+                     if id not in inside or any("raise" in row for row in inside[id]))
+
     def step_at(self, line: int | None) -> Step | None:
         """The step that a line of the file stands in."""
         return next((step for step in self.steps
@@ -81,7 +92,7 @@ class Submission:
         if self.blank_carried:
             stage = self.blank_carried[0].partition(".")[0]
             said.append(f"python -m grader.carry {stage} copies what you wrote before into "
-                        f"{', '.join(self.blank_carried)}.")
+                        f"{', '.join(self.blank_carried)}, or says what is in the way.")
         return tuple(said)
 
 
@@ -106,7 +117,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     try:
         coding(source)
         tree = ast.parse(source, filename=filename)
-        text = _decode(source)
+        text = decode(source)
     except SyntaxError as error:  # IndentationError, TabError and unknown encodings are kinds of it
         return found("syntax_error", f"{type(error).__name__}: {error.msg}", error.lineno)
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting
@@ -198,7 +209,7 @@ def coding(source: bytes) -> str:
     return encoding
 
 
-def _decode(source: bytes) -> str:
+def decode(source: bytes) -> str:
     """The text, by the file's own coding line; only ever called on bytes that parsed."""
     return source.decode(coding(source))
 
@@ -240,7 +251,7 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
 
 def foreign_texts(source: bytes, texts: list[tuple[str, str]]) -> list[str]:
     """Names of the functions whose text is not in the file.  texts: (name, dedented text)."""
-    there = _without_indentation(_decode(source))
+    there = _without_indentation(decode(source))
     return [name for name, text in texts if not text or _without_indentation(text) not in there]
 
 

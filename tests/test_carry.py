@@ -307,7 +307,8 @@ step 4.5  the same already
 step 4.7  not filled: step 3.7 of problem_3.py is still blank
 step 4.8  from step 3.8 of problem_3.py, 3 lines
 problem_4.py: 4 of 5 carried-over steps are in; yours to write: 4.1, 4.2, 4.6.
-Next: write 4.7, or name a folder that has these steps: python -m grader.carry 4 --from FOLDER
+Next: mend what is said above and carry again, or write 4.7 yourself; --from FOLDER takes steps \
+from another folder.
 """
 
 
@@ -359,6 +360,21 @@ def test_notes_in_a_blank_step_are_kept_with_the_old_file(folder, capsys):
     kept = Path(".autograder/problem_4.py")
     assert f"problem_4.py as it was is kept as {kept}\n" in capsys.readouterr().out
     assert (folder / kept).read_text() == text
+
+
+def test_a_note_behind_the_raise_is_kept_with_the_old_file(folder):
+    text = starter(4).replace('("step 4.5")  # TODO: your code here', '("step 4.5")  # see page 7')
+    assert text != starter(4)
+    (folder / "problem_4.py").write_text(text)
+    assert main(["4"]) == 0
+    assert Path(".autograder/problem_4.py").read_text() == text
+
+
+@pytest.mark.parametrize("end", ["\f", "\u2028", "\x85"])
+def test_a_line_end_that_python_does_not_count_is_refused(end):
+    _, outcomes = carry(4, starter(4), {3: SOLVED[3].replace("# ---", f"# {end}---", 1)})
+    assert {outcome.state for outcome in outcomes} == {"not filled"}
+    assert "a line end that Python does not count" in outcomes[0].words
 
 
 def test_an_import_star_may_bind_any_name():

@@ -15,6 +15,11 @@ def folder(tmp_path, monkeypatch):
     return overview.Path(".")
 
 
+def solve(folder, *numbers):
+    for n in numbers:
+        (folder / f"problem_{n}.py").write_text((ROOT / f"problem_{n}.py").read_text())
+
+
 def test_who_has_begun_nothing_sees_what_there_is_and_where_to_begin(folder):
     lines = overview.first_screen([3, 4, 5], folder)
     assert [line.split() for line in lines if "P3" in line][0][-2:] == ["8", "steps"]
@@ -37,12 +42,19 @@ def test_an_empty_folder_is_told_how_to_name_another(tmp_path):
 
 def test_what_has_not_passed_gets_its_own_command_again_unless_steps_are_blank(folder):
     assert overview.begin(3, folder, " --quick").startswith("read problem_3.py, write step 3.1")
-    assert overview.begin(4, folder, " --quick").startswith("python -m grader.carry 4")
-    (folder / "problem_3.py").write_text((ROOT / "problem_3.py").read_text())
+    solve(folder, 3)
     assert overview.begin(3, folder, " --quick") == "python autograder.py --p3 --quick"
+    assert overview.begin(4, folder, " --quick") == \
+        "python -m grader.carry 4   (copies your earlier steps into it)"
+
+
+def test_steps_that_cannot_be_copied_yet_are_to_be_written_first(folder):
+    assert overview.begin(4, folder).startswith("read problem_3.py, write step 3.1")
+    assert overview.begin(8, folder).startswith("python -m grader.carry 8 --from FOLDER")
 
 
 def test_after_a_stage_comes_the_next_one_that_was_given(folder):
+    solve(folder, 3)
     assert overview.after(3, [3, 4, 8], folder).startswith("python -m grader.carry 4 ")
     assert overview.after(4, [3, 4, 8], folder).startswith("python -m grader.carry 8 ")
     assert overview.after(8, [3, 4, 8], folder) == "nothing: that was the last problem."

@@ -204,6 +204,14 @@ def test_an_update_may_bring_further_stages(repository, tmp_path):
     assert assignment.read(target).stages == (2, 3) and (target / "problem_3.py").is_file()
 
 
+def test_an_older_grader_does_not_replace_a_newer_one(repository, course, capsys, monkeypatch):
+    before = contents(course)
+    monkeypatch.setattr(assignment, "VERSION", "0.1.9")
+    assert main([str(course), "--update"], repository) == 2
+    assert "want a grader no older than the assignment's, 0.2.0+" in capsys.readouterr().err
+    assert contents(course) == before
+
+
 def test_an_update_that_fails_half_way_changes_nothing(repository, course, monkeypatch):
     before, renames, real = contents(course), [], os.rename
 
@@ -349,7 +357,7 @@ def test_a_damaged_repository_writes_nothing_and_says_why(repository, tmp_path, 
 def test_an_unknown_stage_is_refused(repository, tmp_path, capsys):
     assert main([str(tmp_path / "course"), "--stages", "2-3"], repository) == 2
     assert "want stages of [2, 10]; got [2, 3]" in capsys.readouterr().err
-    for text in ("two", "7-1", ""):
+    for text in ("two", "7-1", "", "1-999"):
         with pytest.raises(SystemExit):
             main([str(tmp_path / "course"), "--stages", text], repository)
         assert f"want stages such as 1-7 or 3,4; got {text}" in capsys.readouterr().err

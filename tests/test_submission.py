@@ -84,8 +84,16 @@ def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
     found = submission(tmp_path, text)
     assert (found.blank_new, found.blank_carried) == (("4.1",), ("4.2",))
     assert found.blanks() == ("yours to write: 4.1.",
-                              "python -m grader.carry 4 copies what you wrote before into 4.2.")
+                              "python -m grader.carry 4 copies what you wrote before into 4.2, "
+                              "or says what is in the way.")
     assert submission(tmp_path, TWO_STEPS).blanks() == ()
+
+
+def test_of_a_file_whose_cases_pass_only_a_step_that_would_raise_is_missing(tmp_path):
+    assert submission(tmp_path, BLANK_1).unreached == ("4.1",)
+    moved = TWO_STEPS.replace("        offs += 2\n        offs *= 3\n", "        pass\n")
+    found = submission(tmp_path, moved)
+    assert (found.blank_steps, found.unreached) == (("4.2",), ())
 
 
 @pytest.mark.parametrize("body", [
