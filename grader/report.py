@@ -42,6 +42,7 @@ class Reporter:
         self.is_terminal = bool(getattr(self.stream, "isatty", lambda: False)())
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
+        self.is_live = False  # a line that is overwritten stands at the end
         self.title = ""  # of the stage, until its first line
         self.failures: set[tuple[str, str]] = set()  # of the stage, by their kind
         self.more = 0  # cases that failed as an earlier one did
@@ -64,7 +65,7 @@ class Reporter:
         if not self.is_terminal:
             yield
             return
-        stop = threading.Event()
+        stop, self.is_live = threading.Event(), True
         thread = threading.Thread(target=self._tick, args=(stop, stage, what), daemon=True)
         thread.start()
         try:
@@ -72,6 +73,7 @@ class Reporter:
         finally:
             stop.set()
             thread.join()
+            self.is_live = False
             self._write("\r\x1b[K")
 
     def _tick(self, stop: threading.Event, stage: Stage, what: str) -> None:
@@ -193,6 +195,8 @@ class Reporter:
 
     def _line(self, text: str, outcome: str = "", wrap: bool = True) -> None:
         self._announce()
+        if self.is_live:  # a verdict may come while the next case runs
+            self._write("\r\x1b[K")
         lines = [text]
         if wrap and _width(text) > WIDTH:
             indent = len(text) - len(text.lstrip())

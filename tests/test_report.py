@@ -1,6 +1,8 @@
 """The human report: words beside every symbol, 80 columns, colour only on a terminal."""
 
 import io
+import re
+import time
 
 from grader.report import Reporter
 from grader.results import Check, Run, StageResult
@@ -110,6 +112,17 @@ def summary(*stages, verbose=False) -> str:
     run = Run("cpu", "2", "3", 77, "0.2.0", list(stages))
     Reporter(stream, verbose).summary(run, "python autograder.py --p4")
     return stream.getvalue()
+
+
+def test_a_verdict_that_comes_while_a_case_runs_does_not_stand_behind_the_live_line():
+    stream = Terminal()
+    reporter = Reporter(stream)
+    with reporter.working(STAGES[3], "case 2 of 4"):
+        while "case 2 of 4" not in stream.getvalue():
+            time.sleep(0.01)
+        reporter.check_done(STAGES[3], check("pass"))
+    shown = re.sub(r"\x1b\[\d*m", "", stream.getvalue())
+    assert "\r\x1b[K✅ P3 Correctness Test Passed!" in shown
 
 
 def test_of_one_stage_the_next_command_is_all_there_is_to_add():

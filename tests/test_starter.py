@@ -204,6 +204,14 @@ def test_an_update_may_bring_further_stages(repository, tmp_path):
     assert assignment.read(target).stages == (2, 3) and (target / "problem_3.py").is_file()
 
 
+def test_what_an_update_that_was_killed_left_is_named(repository, course, capsys):
+    old = course / ".starter-abc" / "old"
+    old.mkdir(parents=True)
+    (course / "grader").rename(old / "grader")
+    assert main([str(course), "--update"], repository) == 2
+    assert f"move what lies in {old} back to {course}" in capsys.readouterr().err
+
+
 def test_an_older_grader_does_not_replace_a_newer_one(repository, course, capsys, monkeypatch):
     before = contents(course)
     monkeypatch.setattr(assignment, "VERSION", "0.1.9")
