@@ -278,7 +278,7 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
     old = assignment.read(directory)
     if (options.update or options.check) and old is None:
         for left in directory.glob(".starter-*/old"):  # of an update that was killed
-            raise ValueError(f"want an assignment; got one whose update was cut off: move what lies "
+            raise ValueError("want an assignment; got one whose update was cut off: move what lies "
                              f"in {left} back to {directory}")
         raise ValueError(f"want an assignment that this command has made; got {directory}")
     if options.check:
