@@ -14,7 +14,7 @@ test: .venv/.installed
 
 # Wrong, dishonest, destructive and honest submissions, and what the grader makes of them.
 attacks: .venv/.installed
-	$(BIN)/python -m tests.attacks
+	$(BIN)/python -m attacks
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grader.sandbox import Call, OutputSpec, TensorInput
-from grader.worker import dtype_name
+from grader.inside.wire import dtype_name
+from grader.sandbox.calls import Call, OutputSpec, TensorInput
 
 REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16 (6, 256, 32)
 FAR = 2**30  # elements between entries: the third is past what 32 bits can count

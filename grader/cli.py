@@ -43,7 +43,7 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
             print(*screen, sep="\n")
             return NOT_PASSED
     asked = asked or list(numbers)
-    from grader.processes import Nursery
+    from grader.sandbox.processes import Nursery
 
     on_cpu = arguments.device == "cpu" or not Path("/dev/nvidiactl").exists()
     Nursery.of("cpu" if on_cpu else "cuda")  # it imports torch while this process does
@@ -177,7 +177,7 @@ def _hint(step: str) -> int:
 def _grade(arguments, asked: list[int], everything: list[int], program: str) -> int:
     import torch
 
-    from grader import export
+    from grader import results
     from grader.grade import Options, confinement, grade_stage
     from grader.report import Reporter
     from grader.results import Run
@@ -212,7 +212,7 @@ def _grade(arguments, asked: list[int], everything: list[int], program: str) -> 
               _triton_version(), seed, assignment.version())
     reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
     reporter.run_begins(run, device == "cuda", has_gpu)
-    save = (lambda: export.write(run, arguments.json)) if arguments.json else (lambda: None)
+    save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
     try:
         save()  # now, so that an interrupted first stage leaves a whole file too
     except OSError as error:

@@ -15,15 +15,19 @@ from pathlib import Path
 
 import torch
 
-from grader import benchmark, clean, device_memory, kernel_cache, submission, tutor
+from grader import submission, timing
 from grader.cases import FAR_GIB, Case, build, doubled, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
-from grader.processes import Confinement, find_user
+from grader.naming import follow_up
+from grader.naming.follow_up import Wish
 from grader.report import Reporter
 from grader.results import Check, StageResult
-from grader.sandbox import Reply, Session, SubmissionError
+from grader.sandbox import device_memory, kernel_cache, replaying
+from grader.sandbox.accounts import find_user
+from grader.sandbox.calls import Reply, SubmissionError
+from grader.sandbox.processes import Confinement
+from grader.sandbox.session import Session
 from grader.stages import Stage
-from grader.tutor import Wish
 
 COMPILE_FOR = 90  # the architecture kernels are compiled for where there is no GPU
 STANDARD_SHARE = 0.7
@@ -133,7 +137,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             return pool.submit(_compile_check, stage, options, compiler, file)
         if to_compile and options.spare is None:
             compiling = compile_it()
-        cleans = clean.workers(options.device, options.timeout, options.confinement)
+        cleans = replaying.workers(options.device, options.timeout, options.confinement)
         verdicts = Verdicts(stage, options, reporter, result, file.source, cleans)
         stack.callback(verdicts.close)
         session = _run_cases(stage, options, reporter, result, file, planned, verdicts, stack)
@@ -149,7 +153,7 @@ def _grade(stage: Stage, options: Options, reporter: Reporter, result: StageResu
             _done(stage, reporter, result, _blank_check(file))
         if (options.benchmark and result.checks
                 and all(check.outcome == "pass" for check in result.checks)):
-            result.benchmark, failed = benchmark.run(
+            result.benchmark, failed = timing.run(
                 stage, options, session, cleans.replay, reporter)
             if failed:
                 _done(stage, reporter, result, failed)
@@ -231,11 +235,10 @@ def _ask(stage: Stage, options: Options, session: Session, case: Case, file: sub
                         options.directory, options.patience)
             with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
                 # Without a name the verdict and the place that judge() found still stand.
-                tutor.explain(check, session, built, reply, stage, options.device, wish)
+                follow_up.explain(check, session, built, reply, stage, options.device, wish)
     except SubmissionError as error:
         check = _absolved(_crash(case, error, file), error, options.device)
         fatal = error.fatal
-        tutor.identify(check)
     check.seconds = time.monotonic() - start
     return check, fatal, replies
 
@@ -256,7 +259,7 @@ def _crash(case: Case, error: SubmissionError, file: submission.Submission) -> C
 def _absolved(check: Check, error: SubmissionError, device: str) -> Check:
     """check, or a fault of nobody here if other processes hold the GPU's memory."""
     if device == "cuda" and (held := device_memory.held_by_others(error)):
-        check.outcome, check.lines = "grader_fault", (held,)
+        check.outcome, check.lines, check.diagnosis = "grader_fault", (held,), None
     return check
 
 
@@ -270,7 +273,7 @@ class Verdicts:
     MOST_WAITING = 4  # each holds the results of its calls
 
     def __init__(self, stage: Stage, options: Options, reporter: Reporter, result: StageResult,
-                 source: bytes, cleans: clean.CleanWorkers):
+                 source: bytes, cleans: replaying.CleanWorkers):
         self.stage, self.options, self.reporter = stage, options, reporter
         self.result, self.source, self.cleans = result, source, cleans
         self.pool = concurrent.futures.ThreadPoolExecutor(cleans.count)

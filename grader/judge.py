@@ -4,11 +4,11 @@ import torch
 
 from grader.cases import APART, FAR, Built
 from grader.correctness import Answer, answer
-from grader.diagnosis import Finding, describe, locate, tensor_name
-from grader.plan import Plan
-from grader.recorder import LONGEST
+from grader.inside.wire import LONGEST
+from grader.naming.words import Finding, describe, locate, tensor_name
 from grader.results import Check
-from grader.sandbox import Reply, SubmissionError
+from grader.sandbox.calls import Reply, SubmissionError
+from grader.sandbox.plan import Plan
 from grader.stages import Stage
 from grader.submission import Step
 
@@ -31,9 +31,10 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     finding = _first_wrong(check, case, exact, got)
     if finding:
         return _wrong(check, finding, stage, command, case)
-    problem = _unsteady(stage, reply) or _overwritten(built, reply)
-    if problem:
-        check.outcome, check.lines = "wrong", problem
+    id, lines = _unsteady(stage, reply) or _overwritten(built, reply)
+    if id:
+        check.outcome, check.lines = "wrong", lines
+        check.observe(id)
         return check
     if reply.refilled is not None:
         fresh = answer(built, device, refilled=True)
@@ -45,6 +46,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
                 "old result came back.",
                 "try: compute every call from the values the inputs hold now; keep no results.",
             )
+            check.observe("stale-answer")
             return check
         if finding:
             check.where = finding.where
@@ -136,8 +138,10 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
         lines.append(f"where: {', '.join(places)}.")
     lines += _of_layout(case) if error.outcome == "crashed" else ()
     where = "" if error.line is None else f"{filename}:{error.line}"
-    return Check(case.name, case.group, error.outcome, case_text(case), where=where,
-                 lines=tuple(lines), detail=error.detail)
+    check = Check(case.name, case.group, error.outcome, case_text(case), where=where,
+                  lines=tuple(lines), detail=error.detail)
+    check.observe(error.id)
+    return check
 
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
@@ -168,8 +172,8 @@ def _of_layout(case) -> tuple[str, ...]:
             "try: offsets in 64 bits: tl.program_id(0).to(tl.int64) * stride, and so on.")
 
 
-def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
-    """Bit for bit the same in every run: a race seldom moves a number far.
+def _unsteady(stage: Stage, reply: Reply) -> tuple[str, tuple[str, ...]] | None:
+    """-> id and lines.  Bit for bit the same in every run: a race seldom moves a number far.
 
     Not asked of stage 1, where the CPU library may order its sums anew from call to call; there
     each run was held against the truth, and that must do.
@@ -180,24 +184,28 @@ def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
         for name, x in outputs.items():
             if not same_bits(x, first[name]):
                 rows = (x != first[name]).flatten().sum()
-                return (f"{tensor_name(name)} differs between runs: run {i} of the same call gives "
-                        f"{int(rows)} other numbers than run 1.",
-                        "Each run is right within the limits, but no two need be the same.",
-                        "try: let each program write its own part of the output, and no two the "
-                        "same address; no atomics.")
+                return "differs-between-runs", (
+                    f"{tensor_name(name)} differs between runs: run {i} of the same call gives "
+                    f"{int(rows)} other numbers than run 1.",
+                    "Each run is right within the limits, but no two need be the same.",
+                    "try: let each program write its own part of the output, and no two the "
+                    "same address; no atomics.")
     for name, x in reply.late.items():
         if not same_bits(x, first[name]):
-            return (f"{tensor_name(name)} changed after the function had returned.",
-                    "try: return fresh memory from every call, and leave no work running.")
-    return ()
+            return "changes-after-return", (
+                f"{tensor_name(name)} changed after the function had returned.",
+                "try: return fresh memory from every call, and leave no work running.")
+    return None
 
 
-def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
+def _overwritten(built: Built, reply: Reply) -> tuple[str, tuple[str, ...]]:
+    """-> id and lines, empty where no input was."""
     for name, storage in reply.inputs_after.items():
         if not same_bits(storage, built.call.inputs[name].storage):
-            return (f"The call overwrote its input {name}.",
-                    "try: inputs belong to the caller; write to memory you allocated.")
-    return ()
+            return "input-overwritten", (
+                f"The call overwrote its input {name}.",
+                "try: inputs belong to the caller; write to memory you allocated.")
+    return "", ()
 
 
 def _is_stale(earlier: Answer, reply: Reply) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from grader.cases import Case
-from grader.plan import allowed
+from grader.sandbox.plan import allowed
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 

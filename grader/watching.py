@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from grader.sandbox import Session, SubmissionError
+from grader.sandbox.calls import SubmissionError
+from grader.sandbox.session import Session
 
 INTERVAL = 0.2  # seconds between two looks at the file
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.plan import Plan
-from grader.sandbox import STEP, Call, OutputSpec, Session, SubmissionError, TensorInput
+from grader.sandbox.calls import Call, OutputSpec, SubmissionError, TensorInput
+from grader.sandbox.plan import Plan
+from grader.sandbox.session import STEP, Session
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
 X = torch.arange(12.0).reshape(3, 4) - 5

@@ -8,8 +8,8 @@ import tomllib
 import pytest
 import torch
 
-from tests.attacks.catalogue import HERE, KINDS, attacks, from_file
-from tests.attacks.run import run
+from attacks.catalogue import HERE, KINDS, attacks, from_file
+from attacks.run import run
 
 torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
 ALL = attacks()
@@ -47,7 +47,7 @@ def test_names_are_unique_and_every_entry_says_what_it_tries():
 
 
 def test_a_mutant_whose_text_is_gone_is_an_error(monkeypatch):
-    from tests.attacks import catalogue
+    from attacks import catalogue
 
     path = HERE / "mutants" / "stage_3.toml"
     row = tomllib.loads(path.read_text("utf-8"))["mutant"][0]
@@ -66,9 +66,9 @@ def test_an_entry_without_an_outcome_is_an_error():
 
 @pytest.mark.parametrize("text", ["3/2", "0/2", "2", "1/x"])
 def test_a_share_that_is_none_is_refused(text, capsys, monkeypatch):
-    from tests.attacks import __main__ as catalogue
+    from attacks import __main__ as catalogue
 
-    monkeypatch.setattr("sys.argv", ["tests.attacks", "--share", text])
+    monkeypatch.setattr("sys.argv", ["attacks", "--share", text])
     with pytest.raises(SystemExit):
         catalogue.main()
     assert f"want I/N with 1 <= I <= N, e.g. 2/4; got {text}" in capsys.readouterr().err
@@ -76,11 +76,11 @@ def test_a_share_that_is_none_is_refused(text, capsys, monkeypatch):
 
 def test_a_catalogue_that_was_cut_short_goes_on_and_its_margins_are_read(tmp_path, capsys,
                                                                          monkeypatch):
-    from tests.attacks import __main__ as catalogue
-    from tests.attacks import margin
+    from attacks import __main__ as catalogue
+    from attacks import margin
 
     file = tmp_path / "results.jsonl"
-    words = ["tests.attacks", "--kind", "honest", "--kind", "mutants", "--stage", "1", "--only",
+    words = ["attacks", "--kind", "honest", "--kind", "mutants", "--stage", "1", "--only",
              "problem_1", "--jobs", "1", "--results", str(file)]
     monkeypatch.setattr("sys.argv", [*words, "--limit", "0"])
     assert catalogue.main() == 0 and not file.exists()

@@ -10,7 +10,7 @@ import torch
 import reference
 from fast import attention
 from fast.attention import flash_attention
-from tests import kernel_checks
+from tools import kernel_checks
 
 # The forms of the forward depend on D, on N, on the window and on the size of the groups.
 CPU_AXES = kernel_checks.CPU_AXES | {

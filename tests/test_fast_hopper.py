@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import reference
-from tests.kernel_checks import place
+from tools.kernel_checks import place
 
 ROOT = Path(__file__).parents[1]
 TRITONS = ["", *filter(None, os.environ.get("FAST_TRITON", "").split(os.pathsep))]
@@ -41,7 +41,7 @@ def _in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
 
 def _compiled(*options: str, triton: str) -> tuple[str, list[dict]]:
     """-> version of Triton, a row for each kernel."""
-    out = _in_a_process("-m", "tests.fast_resources", "--gluon", "--json", *options, triton=triton)
+    out = _in_a_process("-m", "tools.fast_resources", "--gluon", "--json", *options, triton=triton)
     found = json.loads(out.splitlines()[-1])
     return found["triton"], found["rows"]
 
@@ -76,7 +76,7 @@ from triton.compiler.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 launch = JITFunction.run
-from tests import fast_resources
+from tools import fast_resources
 
 fast_resources.pretend()
 JITFunction.run = launch  # this time up to the driver, which is left out

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grader import correctness, device_memory, grade
+from grader import correctness, grade
 from grader.grade import Options, grade_stage
 from grader.report import Reporter
-from grader.sandbox import Reply, SubmissionError
+from grader.sandbox import device_memory
+from grader.sandbox.calls import Reply, SubmissionError
 from grader.stages import STAGES
 from tests.sessions import plan
 

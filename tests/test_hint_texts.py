@@ -10,7 +10,7 @@ import pytest
 
 from grader import hints
 from grader.submission import steps
-from tests.stage_table import carried
+from tools.stage_table import carried
 
 ROOT = Path(__file__).parent.parent
 HINTS = tomllib.loads(hints.HINTS_FILE.read_text("utf-8"))

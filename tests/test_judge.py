@@ -7,7 +7,7 @@ import torch
 
 from grader import cases, correctness, judge
 from grader.cases import Case
-from grader.sandbox import Reply, SubmissionError
+from grader.sandbox.calls import Reply, SubmissionError
 from grader.stages import STAGES
 from grader.submission import Step
 from tests.sessions import plan

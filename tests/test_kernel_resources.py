@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.kernel_resources import STAGES, few, fewest, table
+from tools.kernel_resources import STAGES, few, fewest, table
 
 # Uses of the stack in loops that multiply, by (arch, stage, kernel, D): the larger of Triton 3.6's
 # and 3.7.1's.  Turing (7.5) multiplies number by number and holds a tile in registers; elsewhere no
@@ -21,7 +21,7 @@ KNOWN_SPILLS = {
 
 @pytest.mark.parametrize("arch", [90, 80, 120])
 def test_every_kernel_compiles_and_fits(arch):
-    # `python -m tests.kernel_resources` takes them all.  These are the largest, those of D = 128;
+    # `python -m tools.kernel_resources` takes them all.  These are the largest, those of D = 128;
     # what stages 4 to 8 need is little more than what 3 does, or less than 9.
     half = torch.float16 if arch == 75 else torch.bfloat16  # Turing has no bfloat16
     stages = {90: STAGES, 80: (2, 3, 4, 7, 8, 9)}.get(arch, (3, 9))

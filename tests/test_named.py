@@ -2,9 +2,9 @@
 
 import json
 
-from grader.diagnoses import page
-from tests.attacks import named
-from tests.attacks.catalogue import Attack
+from attacks import named
+from attacks.catalogue import Attack
+from tools.diagnoses_page import page
 
 ROW = {"mutant": "stage_3/no_scale", "stage": 3, "want": ["no-scale"], "got": [],
        "verdict": "none", "seconds": 1.0, "own_seconds": 0.5, "said": "pattern"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from problem_1 import BLOCK_M, FlashAttention2Function
-from tests import kernel_checks
+from tools import kernel_checks
 
 attend = FlashAttention2Function.apply
 

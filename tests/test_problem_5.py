@@ -3,7 +3,7 @@ import torch
 
 import problem_5
 from problem_5 import flash_attention_forward
-from tests import kernel_checks
+from tools import kernel_checks
 
 
 @pytest.mark.parametrize("setting", kernel_checks.settings(5, kernel_checks.CPU_AXES), ids=str)

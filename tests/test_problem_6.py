@@ -3,7 +3,7 @@ import torch
 
 import problem_6
 from problem_6 import flash_attention_forward
-from tests import kernel_checks
+from tools import kernel_checks
 
 
 @pytest.mark.parametrize("setting", kernel_checks.settings(6, kernel_checks.CPU_AXES), ids=str)

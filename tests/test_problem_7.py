@@ -4,7 +4,7 @@ import torch
 import problem_6
 import problem_7
 from problem_7 import flash_attention_forward
-from tests import kernel_checks
+from tools import kernel_checks
 
 
 @pytest.mark.parametrize("setting", kernel_checks.settings(7, kernel_checks.CPU_AXES), ids=str)

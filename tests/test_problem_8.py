@@ -3,7 +3,7 @@ import torch
 
 import problem_8
 from problem_8 import flash_attention_gqa
-from tests import kernel_checks
+from tools import kernel_checks
 
 
 @pytest.mark.parametrize("setting", kernel_checks.settings(8, kernel_checks.CPU_AXES), ids=str)

@@ -4,7 +4,7 @@ import torch
 import problem_9
 import reference
 from problem_9 import flash_swda_with_sink
-from tests import kernel_checks
+from tools import kernel_checks
 
 WINDOW = "want an integer window_size >= 1 and is_causal=True, or None; got "
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grader.submission import steps
-from tests.stage_table import carried, code_lines
+from tools.stage_table import carried, code_lines
 
 ROOT = Path(__file__).parent.parent
 FILES = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in range(1, 10)}

@@ -3,9 +3,9 @@ import functools
 import pytest
 import torch
 
-from tests import register_clash
-from tests.fast_resources import Call, many
-from tests.kernel_resources import map_pretending
+from tools import register_clash
+from tools.fast_resources import Call, many
+from tools.kernel_resources import map_pretending
 
 HALF = torch.bfloat16
 

@@ -1,11 +1,11 @@
 """The table of what a student writes is that of the files."""
 
-from tests import stage_table
+from tools import stage_table
 
 
 def test_the_page_is_the_one_the_files_give():
     page = (stage_table.ROOT / "docs" / "stages.md").read_text("utf-8")
-    assert page == stage_table.page(), "python -m tests.stage_table > docs/stages.md"
+    assert page == stage_table.page(), "python -m tools.stage_table > docs/stages.md"
 
 
 def test_docstrings_comments_and_blanks_are_no_code():

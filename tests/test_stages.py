@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grader import submission
-from grader.diagnosis import TRY
+from grader.naming.words import TRY
 from grader.stages import STAGES
 
 ROOT = Path(__file__).parent.parent

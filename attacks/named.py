@@ -1,0 +1,204 @@
+"""python -m attacks.named [--stage N] [--kind K] [--only TEXT] [--every N] [--results FILE]
+
+Runs mutants up to the first wrong case and compares the diagnosis with the planted mistake, which
+names.toml lists.  Prints a line a mutant and a table by stage: named rightly, named wrongly, not
+named, the seconds from the wrong answer to its name.
+
+--results FILE appends a line of JSON a mutant; those that it holds already are not run again, so a
+run that was interrupted goes on where it was, and several processes share the work with --shard
+1/2 and 2/2, each with a file of its own.  --again none runs again what was not named, --again
+wrongly what was named wrongly; the newer line counts.  --table FILE ... only prints the table.
+"""
+
+import argparse
+import json
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import torch
+
+from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
+from grader import grade
+from grader.cases import build
+from grader.judge import from_error, judge
+from grader.naming import follow_up
+from grader.sandbox.calls import SubmissionError
+from grader.sandbox.session import Session
+from grader.stages import STAGES
+
+KINDS = ("mutants", "pairs", "students", "honest")
+VERDICTS = ("rightly", "wrongly", "none", "both", "one")
+SEED = 0
+PASSED = "passed every case"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m attacks.named")
+    parser.add_argument("--kind", choices=KINDS, default="mutants")
+    parser.add_argument("--stage", type=int, action="append")
+    parser.add_argument("--only", default="", help="mutants with this text in their name")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--shard", default="1/1", help="I/N: every Nth of them, from the Ith on")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines to go on with")
+    parser.add_argument("--again", action="append", default=[], choices=VERDICTS)
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of these files")
+    arguments = parser.parse_args()
+    if arguments.table:
+        table([row for path in arguments.table for row in read(path)])
+        return 0
+    torch.set_num_threads(1)
+    expected = tomllib.loads((HERE / "names.toml").read_text("utf-8"))
+    known = {row["mutant"]: row for row in read(arguments.results)} if arguments.results else {}
+    number, count = (int(part) for part in arguments.shard.split("/"))
+    chosen = [one for one in entries(arguments.kind)
+              if (not arguments.stage or one.stage in arguments.stage)
+              and arguments.only in one.name and one.device in ("any", "cpu")
+              and (arguments.kind == "honest" or one.outcomes != ("pass",))]
+    rows = []
+    for attack in chosen[::arguments.every][number - 1::count]:
+        row = known.get(attack.name)
+        if row is None or row["verdict"] in arguments.again:
+            row = result(attack, names_of(attack, expected, arguments.kind), arguments.kind)
+            print(f"{attack.name:<44} {row['verdict']:<9} {' + '.join(row['got']) or '-':<34} "
+                  f"{row['seconds']:4.1f} {row['own_seconds']:4.1f}  "
+                  f"{'' if row['verdict'] == 'rightly' else '/'.join(row['want'])}", flush=True)
+            if arguments.results:
+                with arguments.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+        rows.append(row)
+    table(rows)
+    return 0
+
+
+def result(attack: Attack, want: list[str], kind: str) -> dict:
+    """Diagnose one mutant.  -> what a line of results says."""
+    got, seconds, own, said = diagnose(attack)
+    verdict = compare(got, want)
+    if kind == "pairs" and verdict == "rightly":
+        verdict = "both" if len(got) == 2 else "one"
+    return {"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
+            "verdict": verdict, "seconds": round(seconds, 2), "own_seconds": round(own, 2),
+            "said": said}
+
+
+def read(path: Path) -> list[dict]:
+    """The lines of a file of results, the newest of each mutant; none where there is no file."""
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines]
+    return list({row["mutant"]: row for row in rows}.values())
+
+
+def entries(kind: str) -> list[Attack]:
+    """Mutants with one mistake, with two, a new student's, or what must not be diagnosed at all."""
+    if kind in ("honest", "mutants"):
+        return attacks((kind,))
+    rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
+    solved = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in STAGES}
+    if kind == "pairs":
+        return [_both(row["stage"], row["of"], solved[row["stage"]]) for row in rows]
+    return [_mutant(row["stage"], row, solved[row["stage"]]) for row in rows]
+
+
+def _both(stage: int, ids: list[str], solved: str) -> Attack:
+    """Two mutants of the catalogue in one file."""
+    path = HERE / "mutants" / f"stage_{stage}.toml"
+    rows = {row["id"]: row for row in tomllib.loads(path.read_text("utf-8"))["mutant"]}
+    source = solved
+    for row in (rows[ids[0]], rows[ids[1]]):
+        for old, new in [[row["old"], row["new"]], *row.get("edits", [])]:
+            if old not in source:
+                raise ValueError(f"stage {stage}, {ids}: no {old!r} left")
+            source = source.replace(old, new)
+    return Attack("pairs", "+".join(ids), stage, " and ".join(rows[i]["breaks"] for i in ids),
+                  source.encode(), ("wrong",))
+
+
+def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
+    """The ids that say what is planted; of a pair, both are wanted."""
+    if kind == "pairs":
+        one = {i: expected.get(f"stage_{attack.stage}", {}).get(i, expected["any"].get(i, []))
+               for i in attack.id.split("+")}
+        return [name for names in one.values()
+                for name in ([names] if isinstance(names, str) else names)]
+    if kind == "students":
+        rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
+        return next(row["names"] for row in rows
+                    if row["id"] == attack.id and row["stage"] == attack.stage)
+    own = expected.get(f"stage_{attack.stage}", {})
+    names = own.get(attack.id, expected["any"].get(attack.id, []))
+    return [names] if isinstance(names, str) else names
+
+
+def compare(got: list[str], want: list[str]) -> str:
+    """rightly: every id given is one that is wanted; wrongly: one is not; none: no name at all.
+
+    a/b is one name, "a or else b", for two mistakes that give the same numbers.
+    """
+    if not got:
+        return "none"
+    return "rightly" if all(set(one.split("/")) & set(want) for one in got) else "wrongly"
+
+
+def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
+    """-> ids of the names given, seconds the naming took, those of the grader's own thread, and
+    what was said instead of a name."""
+    stage = STAGES[attack.stage]
+    confined = grade.confinement(Path("."), memory_gib=4.0)
+    with Session(attack.source, stage.filename, device="cpu", timeout=60.0, interpret=True,
+                 confinement=confined) as session:
+        try:
+            session.load(stage.entry, stage.attribute, stage.positional)
+        except SubmissionError as error:
+            return _identified(from_error(stage.cases("cpu", False)[0], error, stage.filename))
+        for case in stage.cases("cpu", False):
+            built = build(case, SEED)
+            try:
+                reply = session.run(built.call)
+            except SubmissionError as error:
+                return _identified(from_error(case, error, stage.filename))
+            check = judge(stage, built, reply, "cpu", "python autograder.py")
+            if check.outcome == "pass":
+                continue
+            start, own = time.monotonic(), time.thread_time()
+            if check.outcome == "wrong":
+                follow_up.explain(check, session, built, reply, stage, "cpu", follow_up.Wish())
+            seconds, own = time.monotonic() - start, time.thread_time() - own
+            found = check.diagnosis or {"kind": "none", "id": check.outcome}
+            if found["kind"] in ("named", "observed"):
+                ids = [found["id"] + ("/" + found["or"]["id"] if "or" in found else "")]
+                ids += [found["also"]["id"]] if "also" in found else []
+                return ids, seconds, own, check.message
+            return [], seconds, own, f"{found['id']}: {check.message}"
+    return [], 0.0, 0.0, PASSED
+
+
+def _identified(check) -> tuple[list[str], float, float, str]:
+    follow_up.identify(check)
+    return [check.diagnosis["id"]] if check.diagnosis else [], 0.0, 0.0, check.message
+
+
+def table(rows: list[dict]) -> None:
+    """Shares and times by stage.  What passes every case is wrong nowhere, and not counted."""
+    print(f"\n{'stage':>5} {'mutants':>8} {'rightly':>8} {'wrongly':>8} {'none':>6} "
+          f"{'share':>7} {'median s':>9} {'largest s':>10} {'own median':>11}")
+    counted = [row for row in rows if row["said"] != PASSED]
+    for stage in (*sorted({row["stage"] for row in counted}), "all"):
+        some = [row for row in counted if stage in (row["stage"], "all")]
+        count = {v: sum(row["verdict"] == v for row in some)
+                 for v in ("rightly", "wrongly", "none", "both", "one")}
+        count["rightly"] += count["both"]
+        times = sorted(row["seconds"] for row in some if row["seconds"]) or [0.0]
+        own = sorted(row["own_seconds"] for row in some if row["seconds"]) or [0.0]
+        print(f"{stage:>5} {len(some):>8} {count['rightly']:>8} {count['wrongly']:>8} "
+              f"{count['none']:>6} {count['rightly'] / max(len(some), 1):>7.0%} "
+              f"{times[len(times) // 2]:>9.1f} {times[-1]:>10.1f} {own[len(own) // 2]:>11.1f}")
+    one = sum(row["verdict"] == "one" for row in counted)
+    if one:
+        print(f"of {one} only one of two mistakes was named: they are in no column")
+    print(f"{len(rows) - len(counted)} passed every case and are not counted")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

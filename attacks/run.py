@@ -1,0 +1,182 @@
+"""Runs one entry of the catalogue and says what became of it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from attacks.catalogue import ROOT, Attack, place
+from grader import grade
+from grader.report import Reporter
+from grader.results import StageResult
+from grader.sandbox import replaying
+from grader.stages import STAGES
+
+GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
+FAILED = ("rejected", "wrong", "crashed", "timeout", "skipped")
+LEFT = "attack-left-"  # what destructive files call the files they try to leave behind
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack got.  problem: what is wrong with that, or ""."""
+
+    attack: Attack
+    got: str
+    seconds: float
+    problem: str
+    said: str = ""  # the report's first words on it
+    result: StageResult | None = None
+
+
+def run_job(job) -> tuple[Attack, int, Outcome]:
+    """For a pool of processes: (attack, device, seed, through the command line)."""
+    torch.set_num_threads(1)  # entries run side by side,
+    replaying.MANY_CORES = 1 << 30  # and share the cores
+    attack, device, seed, whole = job
+    if whole and attack.kind == "destructive":
+        return attack, seed, run_command(attack, device, seed)
+    return attack, seed, run(attack, device, seed)
+
+
+def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outcome:
+    """Grade it here, up to the first case that does not pass, and look for what it left."""
+    option = dict(zip(attack.options[::2], attack.options[1::2], strict=True))
+    timeout = float(option.get("--timeout", 20.0 if attack.kind == "destructive" else 60.0))
+    with tempfile.TemporaryDirectory(prefix="attack-") as base:
+        os.chmod(base, 0o755)
+        folder, temporary = Path(base) / "submission", Path(base) / "tmp"
+        folder.mkdir()
+        temporary.mkdir()
+        place(attack, folder)
+        report = io.StringIO()
+        options = grade.Options(
+            folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=attack.timed,
+            patience=0.0,
+            stop_early=stop_early and attack.outcomes != ("pass",),
+            quick=attack.quick,
+            confinement=grade.confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
+        start = time.monotonic()
+        with mock.patch.object(tempfile, "tempdir", str(temporary)):
+            result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))
+            replaying.end_all()  # their folders are in the temporary one
+        seconds = time.monotonic() - start
+        problem = _left_behind(f"TMPDIR={temporary}", temporary)
+        late = seconds > timeout + GRACE_SECONDS and attack.outcomes != ("pass",)
+        if late and attack.kind == "destructive":
+            problem = problem or f"it took {seconds:.1f} s of {timeout:g} + {GRACE_SECONDS:g}"
+    return _outcome(attack, result.outcome, result.points, report.getvalue(), seconds, problem,
+                    result)
+
+
+def run_command(attack: Attack, device: str, seed: int) -> Outcome:
+    """Grade it through the command line, beside the solved file of another stage, and look around
+    afterwards: time, processes, files, GPU memory, the other stage, the JSON file."""
+    program = "autograder.py" if attack.stage < 8 else "autograder_optional.py"
+    other = {8: 9, 9: 8}.get(attack.stage, 2 if attack.stage != 2 else 3)
+    with tempfile.TemporaryDirectory(prefix="attack-") as base:
+        folders = {name: Path(base) / name for name in ("submission", "tmp", "home")}
+        for folder in folders.values():
+            folder.mkdir()
+        os.chmod(base, 0o755)
+        place(attack, folders["submission"])
+        solved = (ROOT / f"problem_{other}.py").read_bytes()
+        (folders["submission"] / f"problem_{other}.py").write_bytes(solved)
+        saved = Path(base) / "results.json"
+        options = attack.options if "--timeout" in attack.options else (
+            *attack.options, "--timeout", "20")
+        limit = float(options[options.index("--timeout") + 1])
+        command = [sys.executable, str(ROOT / program), f"--p{attack.stage}", f"--p{other}",
+                   "--device", device, "--seed", str(seed), "--no-benchmark", *options,
+                   "--submission", str(folders["submission"]), "--json", str(saved)]
+        command += ["--quick"] * attack.quick
+        mark = f"ATTACK={os.path.basename(base)}"
+        environment = {**os.environ, "TMPDIR": str(folders["tmp"]), "HOME": str(folders["home"]),
+                       "ATTACK": os.path.basename(base)}
+        memory = _gpu_memory(device)
+        start = time.monotonic()
+        done = subprocess.run(command, env=environment, cwd=base, capture_output=True, text=True,
+                              errors="replace", timeout=300)
+        seconds = time.monotonic() - start
+        problem = _left_behind(mark, folders["tmp"]) or _memory_left(device, memory)
+        try:
+            stages = {row["stage"]: row for row in json.loads(saved.read_text())["stages"]}
+        except (OSError, ValueError, KeyError) as error:
+            return Outcome(attack, f"exit {done.returncode}", seconds, f"no whole JSON: {error}",
+                           done.stdout + done.stderr)
+        row, beside = stages[attack.stage], stages.get(other, {"outcome": "missing"})
+        if beside["outcome"] != "pass":
+            problem = problem or f"the other stage got {beside['outcome']}"
+        elif row["outcome"] != "pass" and row["seconds"] > limit + GRACE_SECONDS:
+            problem = problem or f"it took {row['seconds']:.1f} s of {limit:g} + {GRACE_SECONDS:g}"
+    return _outcome(attack, row["outcome"], row["points"], done.stdout, row["seconds"], problem)
+
+
+def _outcome(attack, got, points, report, seconds, problem="", result=None) -> Outcome:
+    said = [line.strip() for line in report.splitlines() if line.startswith("     ")]
+    # A dishonest file must not pass; by which of its defences it falls is a matter of detail.
+    allowed = attack.outcomes + (FAILED if attack.kind == "dishonest" else ())
+    if got not in allowed:
+        problem = problem or f"want {' or '.join(attack.outcomes)}"
+    elif got in attack.outcomes and attack.says.lower() not in " ".join(report.split()).lower():
+        problem = problem or f"the report does not say {attack.says!r}"
+    elif attack.kind == "dishonest" and got == "rejected" and points:
+        problem = problem or f"it earned {points:g} points"
+    return Outcome(attack, got, seconds, problem, " ".join(said[:4]), result)
+
+
+def _left_behind(mark: str, temporary: Path) -> str:
+    """What is there after a moment that should not be."""
+    deadline = time.monotonic() + 10.0  # an entry that runs beside this one has its own processes
+    while found := _processes(mark, temporary) or _files(temporary):
+        if time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+    return ""
+
+
+def _processes(mark: str, temporary: Path) -> str:
+    """Those that carry the grading's environment, work in its folder, or say that they stay."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            works_there = os.readlink(entry / "cwd").startswith(str(temporary))
+            words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            if works_there or mark.encode() in words or LEFT.encode() in words:
+                return f"process {entry.name} is still there"
+        except OSError:
+            continue
+    return ""
+
+
+def _files(temporary: Path) -> str:
+    if left := sorted(path.name for path in temporary.iterdir()):
+        return f"left in the temporary folder: {', '.join(left[:3])}"
+    for folder in (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
+        if left := sorted(folder.glob(LEFT + "*")):
+            return f"left in {folder}: {left[0].name}"
+    return ""
+
+
+def _gpu_memory(device: str) -> int:
+    if device != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def _memory_left(device: str, before: int) -> str:
+    """GPU memory is given back a moment after a process ends."""
+    deadline = time.monotonic() + 5.0
+    while (more := _gpu_memory(device) - before) > 64 << 20:
+        if time.monotonic() > deadline:
+            return f"{more >> 20} MiB of GPU memory were not given back"
+        time.sleep(0.1)
+    return ""

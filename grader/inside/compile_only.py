@@ -1,0 +1,212 @@
+"""Compiles a submission's kernels for a GPU that is not there.
+
+Every launch becomes a compilation with the very arguments of that launch; nothing runs.  To be made
+before anything imports Triton.
+"""
+
+import ast
+import functools
+import os
+import time
+from pathlib import Path
+
+
+class CompileOnly:
+    """From here on, @triton.jit makes real JITFunctions whose launches only compile.
+
+    capability: 90 for sm_90.  path: the submission's file.
+    """
+
+    def __init__(self, capability: int, path: str):
+        # Triton's own library (tl.sum, tl.zeros) is decorated while it is imported, and must not
+        # become interpreted functions; submissions look at the variable, and must find it.
+        interpret = os.environ.pop("TRITON_INTERPRET", None)
+        import triton
+        from triton.runtime.errors import OutOfResources
+        from triton.runtime.jit import JITFunction
+
+        triton.knobs.runtime.interpret = False
+        if interpret is not None:
+            os.environ["TRITON_INTERPRET"] = interpret
+        self.path = path
+        self.kernels: dict[str, dict] = {}  # one entry a compiled variant
+        compile_kernel = JITFunction.run
+
+        @functools.wraps(compile_kernel)
+        def compile_only(function, *args, grid, warmup, **kwargs):
+            start = time.perf_counter()
+            kernel = compile_kernel(function, *args, grid=grid, warmup=True, **kwargs)
+            seconds = time.perf_counter() - start
+            driver = triton.runtime.driver.active
+            limit = driver.utils.get_device_properties(0)["max_shared_mem"]
+            shared = kernel.metadata.shared
+            if shared > limit:
+                raise OutOfResources(f"{shared} bytes", f"{limit} bytes", "shared memory")
+            self.kernels.setdefault(kernel.hash, {
+                "name": function.__name__, "shared_bytes": shared, "seconds": seconds,
+                "function": function,
+            })
+            return kernel
+
+        JITFunction.run = compile_only
+
+    def report(self) -> list[dict]:
+        """One dict a compiled variant: name, line, shared_bytes, seconds, warnings [line, text]."""
+        from triton.runtime.jit import get_jit_fn_file_line  # the line of the def, as interpreted
+
+        tree = ast.parse(Path(self.path).read_text(encoding="utf-8"))
+        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        report, told = [], set()
+        for kernel in self.kernels.values():
+            warnings = []
+            for name in sorted(_reachable(kernel["function"].__name__, functions)):
+                if name not in told:
+                    told.add(name)
+                    warnings += [[line, text] for line, text in lost_values(functions[name])]
+            report.append({
+                "name": kernel["name"], "line": get_jit_fn_file_line(kernel["function"])[1],
+                "shared_bytes": kernel["shared_bytes"],
+                "seconds": kernel["seconds"], "warnings": warnings,
+            })
+        return report
+
+
+def _reachable(name: str, functions: dict[str, ast.FunctionDef]) -> set[str]:
+    """The kernel and every function of the file that it calls, directly or not."""
+    found, waiting = set(), [name]
+    while waiting:
+        name = waiting.pop()
+        if name in functions and name not in found:
+            found.add(name)
+            waiting += [node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)]
+    return found
+
+
+# ---------------------------------------------------------- lost previous values
+def lost_values(function: ast.FunctionDef) -> list[tuple[int, str]]:
+    """Loops in which the compiler silently loses a "previous value": (line, sentence).
+
+    Triton (3.6 to 3.9) carries a name round a loop only if one dry run of the body leaves it with
+    another value than it came in with.  `b = a` before the loop and `b = a` inside it, ahead of
+    the line that changes `a`, is the same value after the dry run, and a different one in every
+    round after: the kernel keeps reading the first.  The same rule is followed here by numbering
+    values: a copy of a name keeps its number, everything else gets a new one.
+    """
+    return _Numbering(function).warnings
+
+
+class _Numbering:
+    def __init__(self, function: ast.FunctionDef):
+        self.function = function
+        self.next_number = 0
+        self.warnings: list[tuple[int, str]] = []
+        values = {argument.arg: self._new() for argument in ast.walk(function.args)
+                  if isinstance(argument, ast.arg)}
+        self._block(function.body, values)
+
+    def _new(self) -> int:
+        self.next_number += 1
+        return self.next_number
+
+    def _block(self, statements, values: dict[str, int]) -> None:
+        for statement in statements:
+            if isinstance(statement, ast.For | ast.While):
+                self._loop(statement, values)
+            elif isinstance(statement, ast.If):
+                self._branches(statement, values)
+            elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+                self._assign(statement, values)
+
+    def _assign(self, statement, values: dict[str, int]) -> None:
+        if isinstance(statement, ast.AugAssign):
+            pairs = [(statement.target, None)]
+        elif isinstance(statement, ast.AnnAssign):
+            pairs = [(statement.target, statement.value)]
+        else:
+            pairs = [pair for target in statement.targets
+                     for pair in _pairs(target, statement.value)]
+        numbers = []
+        for _, value in pairs:
+            copied = isinstance(value, ast.Name) and value.id in values
+            numbers.append(values[value.id] if copied else self._new())
+        for (target, _), number in zip(pairs, numbers, strict=True):
+            for name in _names(target):
+                values[name] = number
+
+    def _branches(self, statement: ast.If, values: dict[str, int]) -> None:
+        """A name keeps its number through an `if` only where both branches agree on it."""
+        then, other = dict(values), dict(values)
+        self._block(statement.body, then)
+        self._block(statement.orelse, other)
+        for name in then.keys() | other.keys():
+            same = then.get(name) == other.get(name)
+            values[name] = then[name] if same else self._new()
+
+    def _loop(self, loop, values: dict[str, int]) -> None:
+        if isinstance(loop, ast.For) and _is_unrolled(loop):  # no loop is left to carry anything
+            for name in _stored(loop):
+                values[name] = self._new()
+            return
+        before = dict(values)
+        first = dict(values)
+        silent = len(self.warnings)
+        if isinstance(loop, ast.For):
+            for name in _names(loop.target):
+                first[name] = self._new()
+        self._block(loop.body, first)
+        del self.warnings[silent:]  # an inner loop speaks in the second round
+        second = dict(first)
+        self._block(loop.body, second)
+        for name in before:
+            kept = first[name] == before[name] and second[name] != first[name]
+            if kept and _read_late(self.function, loop, name):
+                line = _last_assignment(loop, name)
+                self.warnings.append((line, (
+                    f"the compiler loses the new value of {name}: it is still the value from "
+                    f"before the loop in every round (the interpreter does not show this); "
+                    f"write `{name} = ... + 0` to make it a value of its own"
+                )))
+        for name in first:
+            if first[name] != before.get(name):
+                values[name] = self._new()
+
+
+def _pairs(target, value):
+    """`a, b = c, d` is two assignments; everything else is one."""
+    if (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            and len(target.elts) == len(value.elts)):
+        return list(zip(target.elts, value.elts, strict=True))
+    if isinstance(target, ast.Tuple):
+        return [(element, None) for element in target.elts]
+    return [(target, value)]
+
+
+def _names(target) -> list[str]:
+    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+
+
+def _stored(node) -> set[str]:
+    return {part.id for part in ast.walk(node)
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+
+
+def _is_unrolled(loop: ast.For) -> bool:
+    called = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+    return "static_range" in (getattr(called, "attr", ""), getattr(called, "id", ""))
+
+
+def _last_assignment(loop, name: str) -> int:
+    lines = [node.lineno for node in ast.walk(loop)
+             if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)]
+    return max(lines, default=loop.lineno)
+
+
+def _read_late(function, loop, name: str) -> bool:
+    """Whether the carried value is read: in the loop up to its assignment, or after the loop."""
+    assigned = _last_assignment(loop, name)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            if loop.lineno <= node.lineno <= assigned or node.lineno > loop.end_lineno:
+                return True
+    return False
+

@@ -1,0 +1,101 @@
+"""Triton's interpreter as a worker has it: held to the tensors there are, and quicker.
+
+Memory beyond a tensor is somebody else's: the interpreter reads and writes it without a word, and
+a GPU does so most times.  Here such a lane is an error in the line that did it.
+"""
+
+import numpy as np
+
+
+class OutOfBounds(IndexError):
+    """A lane that is not masked off reads or writes where no tensor is."""
+
+    def __init__(self, verb: str, count: int):
+        super().__init__(f"the kernel {verb} {count} number{'s' * (count > 1)} outside of every "
+                         "tensor: is a mask missing, or is an address off, by its head, batch, "
+                         "stride or start?")
+        self.id = {"reads": "out-of-bounds-read", "writes": "out-of-bounds-write"}[verb]
+
+
+def hold_to(extents) -> None:
+    """extents() -> a list of (first byte, byte after the last) of every tensor alive."""
+    from triton.runtime import interpreter
+
+    builder = type(interpreter.interpreter_builder)
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def masked_load(self, ptrs, mask, *args, **kwargs):
+        _check(ptrs, mask, "reads", extents)
+        return load(self, ptrs, mask, *args, **kwargs)
+
+    def masked_store(self, ptrs, value, mask, *args, **kwargs):
+        _check(ptrs, mask, "writes", extents)
+        return store(self, ptrs, value, mask, *args, **kwargs)
+
+    builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
+
+
+def spare_repetition() -> None:
+    """Halve the time of a launch; what it computes stays the same.
+
+    A launch puts the interpreter's functions in the place of Triton's, and so does every call of a
+    function inside it, tl.max and tl.cdiv among them, by looking through all of triton.language.
+    Once a launch is enough.  And a dtype is looked up in a table made anew at each load.  These
+    names are those of Triton 3.6 to 3.9; where one is gone, the interpreter stays as it is.
+    """
+    from triton.runtime import interpreter
+
+    try:
+        launches, functions = interpreter.GridExecutor, interpreter.InterpretedFunction
+        prepare, slow_dtype = interpreter._patch_lang, interpreter._get_np_dtype
+    except AttributeError:
+        return
+    launch = launches.__call__
+    prepared: set[int] | None = None  # modules, by their globals; None outside of a launch
+    dtypes: dict[str, np.dtype] = {}
+
+    def launch_prepared(self, *args, **kwargs):
+        nonlocal prepared
+        prepared = set()
+        try:
+            return launch(self, *args, **kwargs)
+        finally:
+            prepared = None
+
+    def call(self, *args, **kwargs):
+        if prepared is None or id(self.fn.__globals__) not in prepared:
+            prepare(self.fn)
+            if prepared is not None:
+                prepared.add(id(self.fn.__globals__))
+        try:
+            return self.rewrite()(*args, **kwargs)
+        except Exception as error:
+            raise interpreter.InterpreterError(repr(error)) from error
+
+    def np_dtype(dtype):
+        name = dtype.scalar.name
+        if name not in dtypes:
+            dtypes[name] = slow_dtype(dtype)
+        return dtypes[name]
+
+    launches.__call__, functions.__call__ = launch_prepared, call
+    interpreter._get_np_dtype = np_dtype
+
+
+def _check(ptrs, mask, verb: str, extents) -> None:
+    addresses = ptrs.data
+    if mask is not None:
+        addresses = addresses[np.broadcast_to(mask.data, addresses.shape)]
+    if not addresses.size:
+        return
+    known = extents()
+    if not known:  # outside of a watched call
+        return
+    low, high = int(addresses.min()), int(addresses.max())
+    if any(first <= low and high < end for first, end in known):  # all in one tensor, as a rule
+        return
+    inside = np.zeros(addresses.shape, bool)
+    for first, end in known:
+        inside |= (addresses >= first) & (addresses < end)
+    if not inside.all():
+        raise OutOfBounds(verb, int((~inside).sum()))

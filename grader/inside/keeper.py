@@ -1,0 +1,306 @@
+"""The processes between the grader and a worker.  They never run a line of a submission.
+
+The nursery is started once, by sandbox/processes.py, through __main__.py.  It imports what every
+worker needs, which takes seconds, and then forks a keeper for each request that comes in on FD.  A
+folder is announced there before it is made: should the grader be killed before it asks for the
+keeper that would remove it, the nursery does.
+
+A keeper forks the worker, confines it, and is the ancestor to which every process falls whose own
+parent died: no child of the worker can leave the family.  It ends them all, and removes their
+folder, when the grader says so, when the worker is dead, or when the grader itself is gone.  It
+holds the family to its limits and says one thing to the grader, a JSON line on the control socket:
+{"returncode": as subprocess has it, "over": which limit was passed, or ""}.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from . import confine, worker
+from .wire import LENGTH
+
+ON_LINUX = sys.platform == "linux"
+POLL_SECONDS = 0.1
+END_SECONDS = 5.0  # a CUDA context can take this long to come down
+MAX_PROCESSES = 512
+MAX_THREADS = 8192  # of an account of its own; libraries start one a core
+MAX_FOLDER_BYTES = 1 << 30
+GIB = 2.0**30
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+
+
+def main() -> None:
+    """The nursery.  A request is a length, then JSON, with three descriptors: the worker's
+    channel, the keeper's control socket, and where the worker prints.  Without descriptors it is
+    the path of a folder that a request will name."""
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    for name in sys.argv[2:]:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # stage 1 needs no Triton, and what is missing shows in the worker
+            pass
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
+    announced = set()
+    while (request := receive(requests)) is not None:
+        words, fds = request
+        if not fds:
+            announced.add(words)
+            continue
+        if os.fork() == 0:
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                keep(words, *fds)
+            finally:
+                os._exit(0)
+        announced.discard(words["folder"])
+        for fd in fds:
+            os.close(fd)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for folder in announced:
+        remove(folder)
+
+
+def receive(requests: socket.socket) -> tuple[dict | str, list[int]] | None:
+    """The next request and its descriptors; None when the grader is gone, perhaps in the middle."""
+    head, fds, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
+    if len(head) < LENGTH.size:
+        return None
+    text = b""
+    while len(text) < LENGTH.unpack(head)[0]:
+        part = requests.recv(LENGTH.unpack(head)[0] - len(text))
+        if not part:
+            return None
+        text += part
+    return json.loads(text), fds
+
+
+def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
+    """A keeper's whole life."""
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(config["environment"])
+    control = socket.socket(fileno=control_fd)
+    if ON_LINUX:
+        libc = ctypes.CDLL(None)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    child = os.fork()
+    if child == 0:
+        control.close()
+        run_worker({**config, "fd": channel})  # does not return
+    os.close(channel)  # its end must show when the worker ends
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if ON_LINUX:
+        libc.prctl(PR_SET_DUMPABLE, 0)  # no process of this account may look into this one
+    folder = config["folder"]
+    try:
+        over = wait(control, child, config["memory_bytes"], folder)
+        returncode = end_all(child)
+        if over is not None:  # else the grader is done with it: nobody listens
+            line = json.dumps({"returncode": returncode, "over": over}) + "\n"
+            control.sendall(line.encode())
+            control.recv(1)  # until the grader is done with it, or dies
+    except OSError:
+        pass
+    finally:
+        end_all(child)
+        remove(folder)
+
+
+# --------------------------------------------------------------------- the worker's side
+def run_worker(config: dict) -> None:
+    """Become the worker: other user, limits, confinement, and then worker.py."""
+    try:
+        os.chdir(os.path.dirname(config["path"]))
+        if ON_LINUX:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            # Should memory run out all the same, the system is to take this process.
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FOLDER_BYTES, MAX_FOLDER_BYTES))
+        confined = []
+        if config["user"] is not None:
+            uid, gid = config["user"]
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+            resource.setrlimit(resource.RLIMIT_NPROC, (MAX_THREADS, MAX_THREADS))
+            if ON_LINUX:  # lost on the change of user
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            confined.append("user")
+        if ON_LINUX:
+            confined += confine.confine(
+                config["writable"], config["hidden"], config["readable"])
+        config["confined"] = confined
+        worker.main(config)
+    except SystemExit:
+        pass
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(1)
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+# --------------------------------------------------------------------- the keeper's side
+def wait(control, child: int, memory_bytes: int, folder: str) -> str | None:
+    """Until something ends.  -> the limit that was passed, "" if the worker ended by itself, None
+    if the grader wants it ended or is gone."""
+    handles = [control]
+    try:
+        handles.append(os.pidfd_open(child))
+    except (AttributeError, OSError):  # not Linux, or an old one: polling will do
+        pass
+    next_walk, pause = time.monotonic() + 1.0, POLL_SECONDS
+    while True:
+        ready = select.select(handles, [], [], pause)[0]
+        if control in ready:
+            return None
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            return ""
+        if not ON_LINUX:
+            continue
+        start = time.monotonic()
+        reap(child)
+        members = family()
+        # A machine with thousands of processes takes long to look through.
+        pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
+        if len(members) > MAX_PROCESSES:
+            return f"started more than {MAX_PROCESSES} processes"
+        used = sum(map(resident_bytes, members))
+        if used > memory_bytes:  # shared pages were counted once a process: look again
+            used = sum(map(proportional_bytes, members))
+        if used > memory_bytes:
+            return (f"held {used / GIB:.1f} GiB of host memory, more than the "
+                    f"{memory_bytes / GIB:.3g} GiB it may (--memory)")
+        if time.monotonic() > next_walk:
+            start = time.monotonic()
+            size = folder_bytes(folder)
+            if size > MAX_FOLDER_BYTES:
+                return f"wrote {size / GIB:.1f} GiB into its folder, more than the 1 GiB it may"
+            # A walk over many files takes long: spend no more than a twentieth of the time on it.
+            next_walk = time.monotonic() + max(1.0, 20 * (time.monotonic() - start))
+
+
+def end_all(child: int) -> int | None:
+    """Kill every descendant.  -> how the worker ended, as subprocess says it."""
+    deadline, returncode = time.monotonic() + END_SECONDS, end_all.returncode
+    while True:
+        members = family() if ON_LINUX else [child] * (returncode is None)
+        for pid in members:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        if returncode is None:
+            try:
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    returncode = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                returncode = 1
+        reap(child)
+        if not members and returncode is not None or time.monotonic() > deadline:
+            end_all.returncode = returncode
+            return returncode
+        time.sleep(0.005)
+
+
+end_all.returncode = None  # a process can be waited for only once
+
+
+def reap(child: int) -> None:
+    """Bury the orphans that died: a zombie would count as a process for ever."""
+    while True:
+        try:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if seen is None or seen.si_pid == child:
+                return
+            os.waitpid(seen.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+
+
+def family() -> list[int]:
+    """Every living descendant of this process."""
+    children: dict[int, list[int]] = {}
+    dead = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # "pid (name) state parent ..."; the name may hold anything
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except (OSError, ValueError):  # it ended meanwhile
+            continue
+        children.setdefault(int(parent), []).append(int(name))
+        if state in b"ZX":
+            dead.add(int(name))
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        waiting += (below := children.get(waiting.pop(), []))
+        found += below
+    return [pid for pid in found if pid not in dead]
+
+
+def resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def proportional_bytes(pid: int) -> int:
+    """Resident memory, with every shared page divided among those who share it."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return 1024 * sum(int(line.split()[1]) for line in text.splitlines()
+                          if line.startswith("Pss:"))
+    except (OSError, IndexError, ValueError):
+        return resident_bytes(pid)
+
+
+def folder_bytes(folder: str) -> int:
+    """Bytes on the disk.  Not by os.walk, which is recursive and may be led 2000 folders deep."""
+    total, waiting = 0, [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:  # gone, closed, or too long a path
+            continue
+    return total
+
+
+def remove(folder: str) -> None:
+    """Remove the folder though the submission took rights away or nested it deep."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        for command in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
+            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+

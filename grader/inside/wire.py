@@ -1,0 +1,98 @@
+"""What both sides of the border share: how a frame looks, names of dtypes, sizes, words.
+
+A frame is a 4-byte length, a header of that length, then raw tensor bytes.  Their number and sizes
+are never read from the frame: both sides know them from the request.  Headers are JSON.
+
+    request   {"nonce", "op": the name of one of Worker's operations, ...}
+    reply     {"nonce", "ok": true, ...} + bytes, or {"nonce", "ok": false, "outcome", "id",
+              "sentence", "detail", "line", "fatal"}; before it any number of
+              {"nonce", "phase": "compile"}
+"""
+
+import json
+import os
+import socket
+import struct
+
+import torch
+
+LENGTH = struct.Struct("!I")
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,
+                  torch.int64, torch.uint8, torch.bool)
+}
+MAX_TEXT = 8192  # characters of an exception's text or of a detail
+LONGEST = 100_000  # steps of a plan; Python loops over heads and small tiles take more
+# Ids of what needs no search, as docs/diagnoses.md lists them.
+OBSERVED = (
+    "differs-between-runs", "changes-after-return", "input-overwritten", "stale-answer",
+    "out-of-bounds-read", "out-of-bounds-write", "output-axes-swapped", "output-dtype",
+    "output-shape", "gradient-missing", "gradient-shape", "output-missing", "wrong-signature",
+    "entry-missing", "blank-step", "arange-not-a-power-of-two", "dot-shapes", "dot-dtypes",
+    "dot-too-small", "shapes-do-not-broadcast", "loop-type-changes", "not-constexpr", "wrong-dtype",
+    "not-on-the-gpu", "name-not-defined", "out-of-shared-memory", "out-of-memory",
+    "outside-its-tensors", "input-refused", "does-not-compile", "timeout",
+)
+# Operations whose memory is fresh.  It is often zero and then looks like a result, so it is filled
+# with NaN.
+UNINITIALISED = {
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
+}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def pack(header: dict) -> bytes:
+    """A frame without its tensors."""
+    text = json.dumps(header).encode()
+    return LENGTH.pack(len(text)) + text
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:  # of a contiguous CPU tensor, writable
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+class Channel:
+    """The worker's end of the socket.  It may wait for ever: the parent holds the deadlines."""
+
+    def __init__(self, fd: int):
+        os.set_inheritable(fd, False)
+        self.socket = socket.socket(fileno=fd)
+        self.nonce = ""
+
+    def receive_into(self, buffer: memoryview) -> None:
+        while buffer:
+            count = self.socket.recv_into(buffer)
+            if count == 0:
+                os._exit(0)  # the parent is gone
+            buffer = buffer[count:]
+
+    def receive_header(self) -> dict:
+        length = bytearray(LENGTH.size)
+        self.receive_into(memoryview(length))
+        text = bytearray(LENGTH.unpack(length)[0])
+        self.receive_into(memoryview(text))
+        header = json.loads(text)
+        self.nonce = header["nonce"]
+        return header
+
+    def send(self, header: dict, tensors=()) -> None:
+        self.socket.sendall(pack({"nonce": self.nonce, **header}))
+        for tensor in tensors:
+            self.socket.sendall(raw_bytes(tensor))
+
+
+def storages_in(value):
+    """The numbers of the storages an encoded value of a plan (recorder.py) is made of."""
+    if isinstance(value, list):
+        for item in value:
+            yield from storages_in(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key in ("tensor", "address"):
+                yield item[0]
+            else:
+                yield from storages_in(item)

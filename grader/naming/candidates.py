@@ -1,0 +1,158 @@
+"""What could have made a wrong answer: the mistakes of the table, with all they are tried with."""
+
+import contextlib
+from dataclasses import dataclass, replace
+
+from grader.cases import Case
+from grader.naming.mistakes import TABLE
+from grader.naming.model import Model, RowSum
+from grader.naming.table import TILE_SIZES, Hypothesis
+from grader.naming.walks import NotHere
+
+ORDER = ("inputs", "strides", "stride", "scale", "heads", "sink logits", "mask", "window", "sinks",
+         "tail", "fill", "online", "rescale", "finish", "rows", "output")
+USUAL_TILES = ((64, 64), (64, 32), (64, 128), (128, 64), (128, 128), (32, 32), (16, 16))
+
+AFFECTED = {
+    "factor dq": {"d_q"}, "dq": {"d_q"}, "factor dk": {"d_k"}, "dk": {"d_k"},
+    "factor dv": {"d_v"}, "dv": {"d_v"}, "dkdv mask": {"d_k", "d_v"}, "dkdv": {"d_k", "d_v"},
+    "group": {"d_k", "d_v"}, "d sink": {"d_sink_logits"}, "factor d sink_logits": {"d_sink_logits"},
+    "delta": {"d_q", "d_k", "d_sink_logits"}, "o": {"d_q", "d_k", "d_sink_logits"},
+    "order": {"d_q", "d_k", "d_v"},
+}
+
+# The mistakes that may let in the zeros that fill the last tile of keys.
+LET_IN = {
+    "causal-ignored", "next-key-visible", "mask-reversed", "diagonal-unmasked", "diagonal-twice",
+    "phase-1-past-the-diagonal", "query-positions-of-the-tile", "key-positions-of-the-tile",
+    "both-positions-of-the-tile", "only-first-tile-masked", "window-symmetric",
+    "window-without-causal", "ragged-tail-twice", "tail-unmasked", "sinks-not-causal",
+    "hidden-scores-zero", "hidden-scores-finite", "hidden-keys-in-denominator",
+    "max-of-hidden-keys", "interior-too-early", "mask-forgotten",
+}
+
+# The mistakes that are tried two at a time.
+USUAL = {
+    "no-scale", "scale-twice", "no-log2e", "log2e-twice", "q-k-swapped", "k-v-swapped",
+    "values-are-keys", "causal-ignored", "strictly-causal", "next-key-visible",
+    "diagonal-unmasked", "diagonal-skipped", "window-plus-one", "window-minus-one",
+    "window-ignored", "window-symmetric", "sinks-ignored", "sinks-plus-one", "sinks-minus-one",
+    "sinks-not-causal", "no-sink-phase", "hidden-scores-zero", "hidden-keys-in-denominator",
+    "acc-not-rescaled", "l-not-rescaled", "nothing-rescaled", "alpha-inverted",
+    "alpha-in-another-base", "not-normalised", "heads-interleaved", "one-kv-head-for-all",
+    "batch-ignored", "head-ignored", "tail-unmasked", "ragged-tail-skipped",
+    "last-key-tile-skipped", "last-key-dropped", "first-key-tile-only", "first-key-tile-skipped",
+    "last-rows-not-written", "last-row-not-written", "own-scale-ignored", "sink-logits-ignored",
+    "first-window-tile-skipped", "last-tile-only",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A mistake with the values it is tried with, whatever the tile sizes.
+
+    walk: "", or which of the gradients' walks it is in; padded: see Model.
+    """
+
+    mistake: Hypothesis
+    more: tuple = ()
+    walk: str = ""
+    padded: bool = False
+    second: "Candidate | None" = None
+
+    @property
+    def id(self) -> str:
+        walk = self.walk.replace("dkv", "dkdv")
+        own = f"{walk}-{self.mistake.id}" if walk else self.mistake.id
+        return own if self.second is None else f"{own} + {self.second.id}"
+
+    @property
+    def whole(self) -> str:
+        return self.mistake.whole or (self.second.whole if self.second else "")
+
+    @property
+    def rounds(self) -> bool:
+        return self.mistake.rounds
+
+    @property
+    def mask_alone(self) -> bool:
+        return self.mistake.kind == "mask" and self.second is None
+
+    def sizes(self, case: Case) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """Tile sizes (BM, BN) that may differ on this case -> all that come to the same."""
+        sizes = self.mistake.sizes()
+        if self.padded and self.mistake.tiles in ("", "m"):
+            sizes = tuple((m, n) for m, _ in sizes for n in TILE_SIZES)
+        if self.second is not None:  # fewer for two mistakes at once: there are many of them
+            both = self.mistake.tiles + self.second.mistake.tiles
+            sizes = USUAL_TILES if both or self.padded else sizes
+        found = {}
+        rows, columns = (case.M, case.N) if case.stage == 2 else (case.N, case.n_keys)
+        for m, n in sizes:
+            small = (16 * n < columns or 16 * m < rows) and n * m < 64 * 64
+            if small and len(sizes) > 1 and case.stage != 2:
+                continue  # so small a tile on so many keys is slow, and rare
+            fills = not (self.padded or self.mistake.padded) or columns % n == 0
+            key = m if m < rows else 0, 0 if fills and n >= columns else n
+            found.setdefault(key, []).append((m, n))
+        return {same[0]: same for same in found.values()}
+
+    def affects(self) -> set[str]:
+        """The gradients that a mistake in the backward changes; those of all others are right."""
+        if self.walk:
+            return {"dq": {"d_q"}, "dkv": {"d_k", "d_v"}}.get(self.walk, {"d_q", "d_k", "d_v"})
+        return AFFECTED.get(self.mistake.slot, {"d_q", "d_k", "d_v", "d_sink_logits"})
+
+    def apply(self, model: Model | RowSum) -> None:
+        """Make the mistake in a Model or RowSum; of two, what can be made of them."""
+        if self.second is not None:
+            made = 0
+            for one in (replace(self, second=None), self.second):
+                with contextlib.suppress(NotHere):
+                    one.apply(model)
+                    made += 1
+            if not made:
+                raise NotHere
+        elif self.mistake.kind == "mask" and not self.walk:
+            self.mistake.change(model.fwd, *self.more)
+        elif self.mistake.kind == "mask":
+            for walk in ("dq", "dkv") if self.walk == "backward" else (self.walk,):
+                self.mistake.change(getattr(model, walk), *self.more)
+        else:
+            self.mistake.change(model, *self.more)
+
+    def words(self, found: dict) -> str:
+        text = self.mistake.words.format(*self.more, **found)
+        where = {"dq": "in dq, ", "dkv": "in dk and dv, ", "backward": "in the backward, "}
+        return where.get(self.walk, "") + text
+
+
+NOTHING = Candidate(Hypothesis("", "", "", "", "forward", "", (), lambda model: None))
+
+
+def single(stage: int, part: str) -> list[Candidate]:
+    """Every mistake that could be behind this part of an answer: "forward", "lse", "backward"."""
+    kinds = {"forward": ("forward", "mask", "row sum"), "lse": ("lse",),
+             "backward": ("backward", "mask")}[part]
+    found = []
+    for mistake in TABLE:
+        if mistake.kind not in kinds or stage not in mistake.stages:
+            continue
+        walks = ("",)
+        if part == "backward" and mistake.kind == "mask":
+            walks = ("dq", "dkv", "backward")
+        pads = (False, True) if mistake.id in LET_IN and (
+            stage > 2 or mistake.id == "tail-unmasked") else (False,)
+        found += [Candidate(mistake, more, walk, padded) for more in mistake.each
+                  for walk in walks for padded in pads]
+    return found
+
+
+def double(stage: int) -> list[Candidate]:
+    """Two usual mistakes of two kinds at once, in the forward."""
+    usual = [c for c in single(stage, "forward")
+             if c.mistake.id in USUAL and c.more == c.mistake.each[0]]
+    usual.sort(key=lambda c: ORDER.index(c.mistake.slot))
+    return [replace(first, padded=first.padded or second.padded, second=second)
+            for i, first in enumerate(usual) for second in usual[i + 1:]
+            if first.mistake.slot != second.mistake.slot]

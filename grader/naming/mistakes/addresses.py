@@ -1,0 +1,349 @@
+"""What is read and written where: heads, batch entries, rows, strides."""
+
+import torch
+
+from grader.naming.model import Model
+from grader.naming.table import GROUPED, mistake
+from grader.naming.walks import NotHere
+
+
+# --------------------------------------------------------- heads and batches
+@mistake("heads-interleaved", "query head h reads key/value head h % HKV",
+         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         each=(("kv",), ("k",), ("v",)))
+def _(m, which):
+    _heads(m, lambda h: h % m.HKV, which)
+
+
+@mistake("one-kv-head-for-all", "every query head reads the same key/value head",
+         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         each=(("kv", 0), ("kv", -1), ("k", 0), ("v", 0)))
+def _(m, which, head):
+    _heads(m, lambda h: torch.full_like(h, head % m.HKV), which)
+
+
+@mistake("heads-not-mapped", "query head h reads key/value head h", "query head h reads "
+         "h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         each=(("kv", "clip"), ("kv", "on"), ("k", "on"), ("v", "on"), ("k", "clip"),
+               ("v", "clip")))
+def _(m, which, how):
+    _heads(m, (lambda h: h.clamp(max=m.HKV - 1)) if how == "clip" else lambda h: h, which)
+
+
+@mistake("heads-multiplied", "query head h reads h * group instead of h // group",
+         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         each=((True,), (False,)))
+def _(m, wrapped):
+    _heads(m, lambda h: h * m.group % (m.HKV if wrapped else 1 << 30))
+
+
+@mistake("heads-divided-by-hkv", "query head h reads h // HKV, not h // group",
+         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         each=((True,), (False,)))
+def _(m, clipped):
+    _heads(m, lambda h: (h // m.HKV).clamp(max=m.HKV - 1 if clipped else 1 << 30))
+
+
+@mistake("group-hard-coded", "the group is a fixed number of heads",
+         "a group has HQ // HKV query heads", "head", slot="heads", stages=GROUPED,
+         each=tuple((size, how) for how in ("", "at least", "clipped") for size in (2, 4, 8)))
+def _(m, size, how):
+    size = max(size, m.group) if how == "at least" else size
+    if size == m.group or size >= m.HQ and m.HKV == 1:
+        raise NotHere
+    _heads(m, lambda h: (h // size).clamp(max=m.HKV - 1 if how == "clipped" else 1 << 30))
+
+
+@mistake("head-in-its-group", "query head h reads h % group, its place within the group",
+         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         each=((True,), (False,)))
+def _(m, wrapped):
+    _heads(m, lambda h: h % m.group % (m.HKV if wrapped else 1 << 30))
+
+
+@mistake("groups-shifted", "the groups begin a head late", "query head h reads h // (HQ // HKV)",
+         "head", slot="heads", stages=GROUPED, each=((1,), (-1,)))
+def _(m, by):
+    _heads(m, lambda h: ((h + by) // m.group).clamp(0, m.HKV - 1))
+
+
+@mistake("groups-reversed", "the first group reads the last key/value head",
+         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED)
+def _(m):
+    _heads(m, lambda h: m.HKV - 1 - h // m.group)
+
+
+@mistake("heads-counted-over-batches", "the key/value head counts on over batch entries",
+         "kv_head = h // group, with h inside its batch entry", "head", slot="heads",
+         stages=GROUPED)
+def _(m):
+    if m.B == 1:
+        raise NotHere
+    b, h = m.pairs.unbind(1)
+    _address(m, b, b * m.HKV + h // m.group, "kv")
+
+
+@mistake("q-at-the-kv-head", "the queries are read at the key/value head",
+         "q and o at head h, k and v at h // group", "head", slot="heads", stages=GROUPED)
+def _(m):
+    if m.group == 1:
+        raise NotHere
+    b, h = m.pairs.unbind(1)
+    m.q_at = (b, h // m.group)
+
+
+@mistake("output-at-the-kv-head", "the output is stored at the key/value head",
+         "q and o at head h, k and v at h // group", "head", slot="output", stages=GROUPED,
+         each=(("last",), ("first",)))
+def _(m, which):
+    if m.group == 1:
+        raise NotHere
+    b, h = m.pairs.unbind(1)
+    other = h * m.group + (m.group - 1 if which == "last" else 0)
+    there = h < m.HKV
+    other = torch.where(there, other, h)
+    m.q_at = (b, other)
+    m.fwd.k_at = m.fwd.v_at = (b, other // m.group)
+    _never(m, ~there[:, None].expand(-1, len(m.rows)))
+
+
+def _heads(m: Model, map_of, which="kv") -> None:
+    b, h = m.pairs.unbind(1)
+    _address(m, b, map_of(h), which)
+
+
+def _address(m: Model, b, h, which) -> None:
+    """Head h of k or v, by its address: one past the last is the next batch entry's first."""
+    flat = b * m.HKV + h
+    beyond = int(h.max()) >= m.HKV or int(h.min()) < 0
+    if int(flat.max()) >= m.B * m.HKV or int(flat.min()) < 0 or beyond and not m.dense:
+        raise NotHere
+    at = flat // m.HKV, flat % m.HKV
+    m.fwd.k_at = at if "k" in which else m.fwd.k_at
+    m.fwd.v_at = at if "v" in which else m.fwd.v_at
+
+
+@mistake("batch-ignored", "every batch entry reads entry 0", "the address holds b * stride_b",
+         "batch", slot="heads", each=(("qkv",), ("kv",), ("k",), ("v",), ("q",)))
+def _(m, which):
+    if m.B == 1:
+        raise NotHere
+    b, h = m.pairs.unbind(1)
+    zero = torch.zeros_like(b)
+    m.q_at = (zero, h) if "q" in which else m.q_at
+    m.fwd.k_at = (zero, h // m.group) if "k" in which else m.fwd.k_at
+    m.fwd.v_at = (zero, h // m.group) if "v" in which else m.fwd.v_at
+
+
+@mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", "head",
+         slot="heads", each=(("qkv",), ("k",), ("v",), ("q",), ("kv",)))
+def _(m, which):
+    if m.HQ == 1 or "q" not in which and m.case.stage in GROUPED:  # there another name's
+        raise NotHere
+    b, h = m.pairs.unbind(1)
+    zero = torch.zeros_like(h)
+    m.q_at = (b, zero) if "q" in which else m.q_at
+    m.fwd.k_at = (b, zero) if "k" in which else m.fwd.k_at
+    m.fwd.v_at = (b, zero) if "v" in which else m.fwd.v_at
+
+
+@mistake("batch-and-head-mixed", "batch entry and head are split by the wrong number",
+         "b = bh // HQ, h = bh % HQ", "batch", slot="heads",
+         each=(("swapped",), ("tiles", 64), ("tiles", 128), ("tiles", 32), ("hkv",), ("kv",)))
+def _(m, how, size=64):
+    b, h = m.pairs.unbind(1)
+    bh = b * m.HQ + h
+    if how == "swapped":
+        b, h = bh % m.HQ, bh // m.HQ
+    elif how == "tiles":
+        b = bh // -(-m.N // size)
+    elif how == "hkv":
+        b, h = bh // m.HKV, bh % m.HKV
+    else:
+        b = bh // m.HKV
+    if int(b.max()) >= m.B or int(h.max()) >= m.HQ:
+        flat = (b * m.HQ + h)
+        if int(flat.max()) >= m.B * m.HQ or not m.dense or m.group > 1:
+            raise NotHere
+        b, h = flat // m.HQ, flat % m.HQ
+    m.q_at, m.fwd.k_at = (b, h), (b, h // m.group)
+    m.fwd.v_at = m.fwd.k_at
+
+
+@mistake("heads-past-sixteen", "heads are numbered within their group of 16 programs only",
+         "the number of the first head of the group is added", "head", slot="output",
+         stages=(4, 5, 6, 7, 8, 9), each=(("repeat",), ("full",)))
+def _(m, how):
+    b, h = m.pairs.unbind(1)
+    bh = b * m.HQ + h
+    if m.B * m.HQ <= 16:
+        raise NotHere
+    if how == "repeat":
+        _never(m, (bh >= 16)[:, None].expand(-1, len(m.rows)))
+    else:
+        _never(m, (bh >= m.B * m.HQ // 16 * 16)[:, None] & (m.rows >= 64)[None])
+
+# ---------------------------------------------------- what is written, and where
+def _never(m: Model, rows) -> None:
+    """Rows (P, R) keep what the memory held: the grader's NaN."""
+    if not bool(rows.any()):
+        raise NotHere
+
+    def poison(out):
+        return {name: x.masked_fill(rows[..., None] if x.dim() == 3 else rows, torch.nan)
+                for name, x in out.items()}
+    m.after = poison
+
+
+@mistake("last-rows-not-written", "the rows after the last whole query tile are never written",
+         "the grid has cdiv(N, BLOCK_M) programs a head", "tail", slot="output", tiles="m",
+         each=((1, 1), (2, 1), (1, 0)))
+def _(m, tiles, least):
+    size = m.BM * tiles
+    whole = max(m.N // size, least) * size
+    _never(m, (m.rows >= whole)[None].expand(len(m.pairs), -1))
+
+
+@mistake("last-row-not-written", "the last row is never written", "rows < N are stored", "tail",
+         slot="output")
+def _(m):
+    _never(m, (m.rows == m.N - 1)[None].expand(len(m.pairs), -1))
+
+
+@mistake("some-tiles-not-written", "some query tiles are never written: programs work on the same "
+         "rows", "start_m = tile * BLOCK_M, every tile once", "nan", slot="output", tiles="m",
+         each=(("first only", 1), ("last only", 1), ("overlap", 1), ("not first", 1),
+               ("second of two", 2), ("first only", 2)))
+def _(m, how, width):
+    size = m.BM * width
+    tile, tiles = m.rows // size, -(-m.N // size)
+    never = {
+        "first only": tile > 0, "last only": tile < tiles - 1, "not first": tile == 0,
+        "overlap": m.rows >= (tiles - 1) * (size // 2) + size,
+        "second of two": m.rows % size >= m.BM}[how]
+    _never(m, never[None].expand(len(m.pairs), -1))
+
+
+@mistake("some-heads-not-written", "there are too few programs: the last heads are never written",
+         "the grid has a program for every tile of all B * H heads", "nan", slot="output",
+         tiles="m", each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
+                          ("rounded down, a group each",), ("rounded down, by heads",)))
+def _(m, how):
+    b, h = m.pairs.unbind(1)
+    bh, total = b * m.HQ + h, m.B * m.HQ
+    tiles = -(-m.N // m.BM)
+    if how == "tiles":  # the kernel counts tiles of BM rows, the launch of 2 BM
+        programs = -(-m.N // (2 * m.BM)) * total
+        number = bh[:, None] * tiles + (m.rows // m.BM)[None]
+        start = m.rows // m.BM
+        reached = torch.zeros(len(bh), len(m.rows), dtype=torch.bool)
+        for first in (0, 1):  # a program at tile t writes t and t + 1
+            previous = bh[:, None] * tiles + (start - first)[None]
+            reached |= (previous < programs) & ((start - first) >= 0)[None]
+        del number
+        _never(m, ~reached)
+    elif "rounded down" in how:  # the kernel counts cdiv(N, BM) tiles a head, the launch N // BM
+        heads = m.group if "group" in how else 1
+        programs = max(m.N // m.BM, 1) * total // heads
+        if "by heads" in how:
+            _never(m, (bh >= programs // tiles)[:, None].expand(-1, len(m.rows)))
+        else:
+            _never(m, (bh // heads)[:, None] * tiles + (m.rows // m.BM)[None] >= programs)
+    else:
+        count = m.HQ if how == "batch" else m.B * m.HKV
+        _never(m, (bh >= count)[:, None].expand(-1, len(m.rows)))
+
+
+@mistake("second-tile-is-the-first", "the second query tile of a program reads the first one's "
+         "rows", "q2 begins BLOCK_M rows after q", "tail", slot="rows", tiles="m", stages=(3,))
+def _(m):
+    m.q_rows = torch.where(m.rows % (2 * m.BM) >= m.BM, m.rows - m.BM, m.rows)
+
+
+# ------------------------------------------------------------------- strides
+AXES = ("batch entries", "heads", "rows", "columns")
+
+
+def _stride_variants():
+    for name in "qkv":
+        for other in ("contiguous", *"qkv"):
+            if other == name:
+                continue
+            yield name, "all axes", other
+            for axis in range(4):
+                yield name, AXES[axis], other
+        yield name, "batch entries", "heads"
+    for axis in ("rows", "heads", "columns", "batch entries", "all axes"):
+        yield "qkv", axis, "contiguous"
+
+
+@mistake("wrong-strides", "{0} is read with other strides than its own: {1} as if {2}",
+         "address = base + b stride_b + h stride_h + row stride_n + column stride_d, its own four",
+         "stride", slot="strides", each=tuple(_stride_variants()))
+def _(m, name, axes, other):
+    wrong = {}
+    for n in name:
+        try:
+            wrong[n] = restrided(m, n, axes, other).double()
+        except NotHere:
+            continue
+    if not wrong or len(wrong) == 1 < len(name):
+        raise NotHere
+    m.inputs = m.inputs | wrong
+
+
+def restrided(m: Model, name: str, axes: str, other: str):
+    """The tensor as it is read through wrong strides, from the storage as it was sent."""
+    sent = m.built.call.inputs | m.built.call.douts
+    own = sent[name]
+    if other == "contiguous":
+        wrong = torch.empty(own.shape, device="meta").stride()
+    elif other == "heads":
+        wrong = (own.stride[1] * own.shape[1], *own.stride[1:])
+    else:
+        wrong = sent[other].stride
+    chosen = range(4) if axes == "all axes" else (AXES.index(axes),)
+    stride = [wrong[a] if a in chosen else own.stride[a] for a in range(4)]
+    if all(s == t or n == 1 for s, t, n in zip(stride, own.stride, own.shape, strict=True)):
+        raise NotHere
+    last = own.offset + sum(s * (n - 1) for s, n in zip(stride, own.shape, strict=True))
+    if last >= own.storage.numel() or min(stride) < 0:
+        raise NotHere
+    return own.storage.as_strided(own.shape, stride, own.offset)
+
+
+@mistake("output-strides", "the output is allocated like {0}, and then filled as if it were "
+         "contiguous", "o = torch.empty(...), or pass o's own strides", "stride", slot="strides",
+         each=(("q",),), whole="all")
+def _(m, like):
+    sent = m.built.call.inputs[like]
+    view = sent.storage.as_strided(sent.shape, sent.stride, sent.offset)
+    stride = torch.empty_like(view).stride()
+    if stride == torch.empty(sent.shape).stride() or len(m.pairs) != m.B * m.HQ:
+        raise NotHere
+
+    def after(out):
+        x = out["o"].contiguous().flatten().as_strided(sent.shape, stride)
+        return out | {"o": x.flatten(0, 1)}
+    m.after = after
+
+
+@mistake("padded-columns", "columns past D are read: the next row's numbers join the scores",
+         "columns d >= D do not exist: mask them at the load", "stride", slot="strides",
+         each=(("in", 0), ("in", 16), ("in", 32), ("in", 64), ("in", 128)))
+def _(m, how, width):
+    width = width or max(16, 1 << (m.D - 1).bit_length())
+    if width <= m.D:
+        raise NotHere
+    wide = {}
+    for name in "qkv":
+        own = m.built.call.inputs[name]
+        shape = (*own.shape[:3], width)
+        last = own.offset + sum(s * (n - 1) for s, n in zip(own.stride, shape, strict=True))
+        storage = own.storage
+        if last >= storage.numel():
+            more = storage.new_full((last + 1 - storage.numel(),), torch.nan)
+            storage = torch.cat([storage, more])
+        wide[name] = storage.as_strided(shape, own.stride, own.offset).double()
+    m.inputs = m.inputs | wide
+    m.after = lambda out: out | {"o": out["o"][..., :m.D]}

@@ -1,0 +1,135 @@
+"""What the judge asks of a sandbox, and what comes back."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from grader.inside.wire import dtype_name
+from grader.sandbox.plan import Plan
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """One tensor as it is sent: its whole storage, padding included, and the view into it.
+
+    apart: 0, or how many elements lie from one entry of the first axis to the next where the call
+    is made.  What is sent is dense then: gaps of gigabytes are left to the worker.
+    """
+
+    storage: torch.Tensor  # 1-D, contiguous, CPU
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]  # in elements
+    offset: int = 0
+    apart: int = 0
+
+    @classmethod
+    def dense(cls, tensor: torch.Tensor) -> "TensorInput":
+        """Send a copy of this tensor, contiguous and without padding."""
+        tensor = tensor.detach().cpu().contiguous()
+        return cls(tensor.reshape(-1).clone(), tuple(tensor.shape), tuple(tensor.stride()))
+
+    def view(self) -> torch.Tensor:
+        stride = self.stride
+        if self.apart:
+            stride = (self.storage.numel() // self.shape[0], *stride[1:])
+        return self.storage.as_strided(self.shape, stride, self.offset)
+
+    def end(self) -> int:
+        """One past the last element of the storage that the view reaches."""
+        steps = zip(self.shape, self.stride, strict=True)
+        return self.offset + 1 + sum((size - 1) * stride for size, stride in steps)
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What a right output looks like."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the entry point.  A str that starts with "@" in args or kwargs names an input."""
+
+    inputs: dict[str, TensorInput]
+    args: tuple
+    kwargs: dict[str, object]
+    outputs: tuple[OutputSpec, ...]  # in the order a right call returns them
+    douts: dict[str, TensorInput] = field(default_factory=dict)  # by output; empty: forward only
+    grads: tuple[str, ...] = ()  # inputs whose gradient comes back; only they require grad
+    refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
+    repeats: int = 1  # calls with the same inputs
+
+
+@dataclass
+class Reply:
+    """Everything one call sent back.  Tensors have exactly the shapes and dtypes asked for."""
+
+    outputs: list[dict[str, torch.Tensor]]  # one dict a repeat
+    grads: dict[str, torch.Tensor]
+    refilled: dict[str, torch.Tensor] | None
+    late: dict[str, torch.Tensor]  # the first outputs read again 50 ms after everything else
+    inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
+    plan: Plan  # how the worker says the first call was made
+    stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel variant compiled for the architecture asked for."""
+
+    name: str
+    shared_bytes: int
+    seconds: float
+    warnings: tuple[tuple[int, str], ...]  # (line of the file, sentence)
+    line: int = 0  # where it is defined
+
+
+class SubmissionError(Exception):
+    """A finding about the submission, or about the grader itself ("grader_fault").
+
+    outcome: crashed, timeout, wrong, skipped or grader_fault.  id: of wire.OBSERVED, or "".
+    fatal: the worker is gone.
+    """
+
+    def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",
+                 line: int | None = None, fatal: bool = False):
+        super().__init__(sentence)
+        self.outcome, self.sentence, self.id, self.detail = outcome, sentence, id, detail
+        self.line, self.fatal = line, fatal
+
+
+def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Tensor]]:
+    """The request's header, and the storages in the order the worker reads them."""
+    groups = {"inputs": call.inputs, "douts": call.douts}
+    if with_refill and call.refill is not None:
+        for name, new in call.refill.items():
+            old = call.inputs[name]
+            if _layout(new) != _layout(old):
+                raise ValueError(f"want {name} refilled as {_layout(old)}; got {_layout(new)}")
+        groups["refill"] = call.refill
+    header: dict = {
+        "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
+        "repeats": call.repeats,
+        "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}
+                    for spec in call.outputs],
+    }
+    tensors = []
+    for group, members in groups.items():
+        header[group] = {name: _layout(t) for name, t in members.items()}
+        tensors += [t.storage for t in members.values()]
+    for tensor in tensors:
+        if tensor.dim() != 1 or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            raise ValueError(f"want 1-D CPU storage; got {tuple(tensor.shape)} on {tensor.device}")
+    return header, tensors
+
+
+def _layout(tensor: TensorInput) -> dict:
+    return {
+        "dtype": dtype_name(tensor.storage.dtype), "numel": tensor.storage.numel(),
+        "shape": list(tensor.shape), "stride": list(tensor.stride), "offset": tensor.offset,
+        "apart": tensor.apart,
+    }

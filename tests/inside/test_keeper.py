@@ -1,0 +1,168 @@
+"""What the keeper ends: processes that hide from their parent, and those over a limit."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from grader.inside import keeper
+from grader.sandbox.calls import SubmissionError
+from grader.sandbox.processes import Confinement
+from grader.sandbox.session import Session
+from tests.sessions import double_call
+
+LIMITED = Confinement(memory_bytes=1 << 30)
+
+
+def ending(source: str, confinement=LIMITED, timeout=20.0) -> SubmissionError:
+    """How a submission with this double(x) ends."""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=timeout, interpret=False,
+                 confinement=confinement) as session:
+        session.load("double", None, ("x",))
+        with pytest.raises(SubmissionError) as caught:
+            session.run(double_call())
+    return caught.value
+
+
+def processes_with(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in entry.read_bytes():
+                found.append(entry.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_daemon_that_cleared_its_environment_and_left_its_session_is_ended():
+    mark = f"{os.getpid()}.25"
+    source = f"""
+import os
+def double(x):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve("/bin/sleep", ["sleep", "{mark}"], {{}})
+        os._exit(0)
+    os._exit(3)
+"""
+    error = ending(source)
+    assert error.outcome == "crashed" and "exit code 3" in error.sentence
+    assert processes_with(mark) == []
+
+
+def test_host_memory_over_the_limit_is_a_crash_that_says_so():
+    source = """
+def double(x):
+    kept = []
+    for _ in range(60):
+        kept.append(bytearray(b"x") * (32 << 20))
+    return x
+"""
+    error = ending(source)
+    assert error.outcome == "crashed"
+    assert "GiB of host memory, more than the 1 GiB it may (--memory)" in error.sentence
+
+
+def test_memory_that_children_share_counts_once():
+    source = """
+import os, time
+kept = bytearray(b"x") * (300 << 20)
+def double(x):
+    for _ in range(6):
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+    time.sleep(1.5)
+    return x * 2
+"""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=20, interpret=False,
+                 confinement=LIMITED) as session:
+        session.load("double", None, ("x",))
+        assert session.run(double_call()).outputs
+
+
+def test_a_folder_filled_with_files_is_a_crash_that_says_so():
+    source = """
+import time
+def double(x):
+    for i in range(12):
+        with open(f"file{i}", "wb") as file:
+            file.write(bytes(100 << 20))
+    time.sleep(20)
+"""
+    error = ending(source)
+    assert "GiB into its folder, more than the 1 GiB it may" in error.sentence
+
+
+def test_a_folder_without_rights_and_a_deep_one_are_removed():
+    source = """
+import os
+os.makedirs("locked/inside")
+open("locked/inside/file", "w").close()
+os.chmod("locked/inside", 0)
+os.chmod("locked", 0)
+for _ in range(1500):
+    os.mkdir("d")
+    os.chdir("d")
+def double(x):
+    return x * 2
+"""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=20,
+                 interpret=False) as session:
+        session.load("double", None, ("x",))
+        folder = session.folder
+    assert not folder.exists()
+
+
+def test_ending_is_quick_though_the_worker_ignores_signals():
+    source = """
+import signal, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+def double(x):
+    time.sleep(60)
+"""
+    start = time.monotonic()
+    assert ending(source, timeout=1.0).outcome == "timeout"
+    assert time.monotonic() - start < 15
+
+
+@contextmanager
+def nursery_of_its_own():
+    """The process, and the grader's end of its requests."""
+    ours, theirs = socket.socketpair()
+    nursery = subprocess.Popen([sys.executable, "-I", "-B", keeper.__file__, str(theirs.fileno())],
+                               pass_fds=[theirs.fileno()])
+    theirs.close()
+    try:
+        yield nursery, ours
+    finally:
+        ours.close()
+        nursery.kill()
+        nursery.wait()
+
+
+def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
+    with nursery_of_its_own() as (nursery, ours), open(os.devnull) as nothing:
+        socket.send_fds(ours, [keeper.LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
+        ours.close()
+        assert nursery.wait(20) == 0
+
+
+def test_a_folder_goes_with_a_grader_that_was_killed_before_it_asked_for_a_keeper(tmp_path):
+    folder = tmp_path / "grader-x"
+    (folder / "work").mkdir(parents=True)
+    words = json.dumps(str(folder)).encode()
+    with nursery_of_its_own() as (nursery, ours):
+        ours.sendall(keeper.LENGTH.pack(len(words)) + words)
+        ours.close()
+        assert nursery.wait(20) == 0
+    assert list(tmp_path.iterdir()) == []

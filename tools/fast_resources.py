@@ -1,0 +1,306 @@
+"""Compile what fast/ launches, without a GPU, and read what it needs and what ptxas says.
+
+python -m tools.fast_resources                   attention.py for every architecture, and Gluon's
+python -m tools.fast_resources 80 90             only these architectures
+python -m tools.fast_resources --gluon           only the Gluon kernels, for Hopper
+python -m tools.fast_resources --serialised      Gluon's forward with one mistake, which ptxas notes
+
+Run with another Triton in front of PYTHONPATH for another version.  The last two also print JSON
+with --json.
+"""
+
+import functools
+import importlib.util
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+# pretend() before Triton and the kernels are imported.
+from grader.inside.pretend_gpu import SHARED_BYTES
+from tools import kernel_resources, register_clash
+
+# ------------------------------------------------------------------ attention.py
+EVEN, RAGGED = 2048, 2000  # a multiple of every tile, and of none
+MHA, *GROUPS = HEAD_COUNTS = (16, 16), (32, 16), (64, 16), (128, 16)  # query, key/value heads
+
+
+@dataclass(frozen=True)
+class Call:
+    """One forward and backward of flash_attention."""
+
+    D: int
+    dtype: torch.dtype
+    N: int = RAGGED
+    heads: tuple[int, int] = MHA
+    causal: bool = True
+    window: int | None = None
+    sinks: int = 0
+    logits: bool = False
+    columns: bool = False  # the last axis is not the contiguous one, as no descriptor can have it
+
+    def __str__(self) -> str:
+        words = [f"D {self.D}", str(self.dtype)[6:], f"{self.heads[0]}/{self.heads[1]} heads"]
+        words += [f"N {self.N}"] + ["full"] * (not self.causal)
+        words += [f"window {self.window}"] if self.window else []
+        words += [word for word in ("sinks", "logits", "columns") if getattr(self, word)]
+        return ", ".join(words)
+
+    def __call__(self) -> None:
+        from fast.attention import flash_attention
+
+        HQ, HKV = self.heads
+        q, k, v = (self._empty(1, heads, self.N, self.D) for heads in (HQ, HKV, HKV))
+        sink_logits = torch.empty(HQ, requires_grad=True) if self.logits else None
+        o = flash_attention(
+            q, k, v, is_causal=self.causal, window_size=self.window, sink_size=self.sinks,
+            sink_logits=sink_logits,
+        )
+        inputs = [q, k, v] + [sink_logits] * self.logits
+        torch.autograd.grad(o, inputs, torch.empty_like(o))
+
+    def _empty(self, *shape: int) -> torch.Tensor:
+        if self.columns:
+            shape = *shape[:-2], shape[-1], shape[-2]
+        x = torch.empty(shape, dtype=self.dtype)
+        return (x.mT if self.columns else x).requires_grad_()
+
+
+def few(D: int, dtype: torch.dtype) -> list[Call]:
+    """Every kernel with every mask, but not in all combinations of what else can vary."""
+    call = functools.partial(Call, D, dtype)
+    return [
+        call(causal=False, N=EVEN),
+        call(causal=False),
+        call(heads=GROUPS[1], logits=True),
+        call(heads=GROUPS[0], window=128),
+        call(heads=GROUPS[2], window=128, sinks=4),
+        call(window=1024),
+        call(heads=GROUPS[1], window=1024, sinks=4, logits=True),
+    ]
+
+
+def fewest(D: int, dtype: torch.dtype) -> list[Call]:
+    """Every kernel once, with the mask that takes the most."""
+    return few(D, dtype)[-1:]
+
+
+def many(D: int, dtype: torch.dtype) -> list[Call]:
+    """Every combination of mask, group and length, and inputs that no descriptor can have."""
+    call = functools.partial(Call, D, dtype)
+    masks = [{}, dict(causal=False)]
+    masks += [dict(window=w, sinks=s) for w, s in itertools.product((128, 1024), (0, 4))]
+    calls = []
+    for mask, N, heads in itertools.product(masks, (EVEN, RAGGED), HEAD_COUNTS):
+        # Sink logits change only what the sums begin with: not another factor 2.
+        calls.append(call(N, heads, logits=(N == RAGGED) != bool(mask.get("sinks")), **mask))
+    return calls + [call(columns=True, **mask) for mask in masks]
+
+
+def whole_table(arch: int) -> list[list[Call]]:
+    """All calls for an architecture."""
+    half = torch.bfloat16
+    if arch == 90:  # only Hopper's options depend on all that `many` goes through
+        lists = [many(D, half) for D in (64, 128)]
+    else:
+        lists = [fewest(64, half), few(128, half)]
+    lists += [fewest(D, half) for D in (16, 32, 96)]
+    lists += [fewest(D, torch.float32) for D in (16, 64, 128)]
+    return lists + [fewest(128, torch.float16)]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one compiled kernel takes: shared and stack in bytes (a stack means spills)."""
+
+    arch: int
+    kernel: str
+    call: Call
+    shared: int
+    registers: int
+    stack: int
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        return self.shared <= SHARED_BYTES[self.arch]
+
+
+def needs(arch: int, calls: list[Call]) -> dict[str, Need]:
+    """What these calls' kernels need, by the kernel's hash, in a process that pretends."""
+    found = {}
+    for call in calls:
+        for launch in kernel_resources.compiled(call):
+            if launch.kernel.hash not in found:
+                usage = kernel_resources.cuobjdump(launch.cubin, "-res-usage")
+                registers, stack = (
+                    int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK")
+                )
+                found[launch.kernel.hash] = Need(
+                    arch, launch.name, call, launch.kernel.metadata.shared, registers, stack,
+                    launch.seconds,
+                )
+    return found
+
+
+def table(arch: int, lists: list[list[Call]], processes: int | None = None) -> list[Need]:
+    """A row for each kernel that these calls launch."""
+    found = {}
+    parts = kernel_resources.map_pretending(
+        arch, functools.partial(needs, arch), sorted(lists, key=len, reverse=True), processes
+    )
+    for part in parts:
+        found |= part
+    return sorted(found.values(), key=lambda r: (r.kernel, r.call.D, str(r.call.dtype)))
+
+
+# ------------------------------------------------------------------------ Gluon
+HEADS, N, RAGGED_N = (4, 2), 2048, 2000
+ALL = dict(window_size=500, sink_logits=True, deterministic=True)
+CALLS = [
+    dict(D=128, dtype="bfloat16", N=N, is_causal=True),
+    dict(D=128, dtype="bfloat16", N=N, is_causal=False),
+    dict(D=128, dtype="float16", N=RAGGED_N, is_causal=False),
+    dict(D=128, dtype="bfloat16", N=RAGGED_N, is_causal=True, **ALL),
+    dict(D=64, dtype="bfloat16", N=N, is_causal=True),
+    dict(D=64, dtype="bfloat16", N=RAGGED_N, is_causal=False),
+    dict(D=64, dtype="float16", N=N, is_causal=True, **ALL),
+]
+PRODUCTS = 12  # instructions for products in a round, at least
+# Two lines of the forward's loop, and the same with a mistake: acc is listed beside the scores, and
+# rescaled without the wait for its product.
+RIGHT = "                s = warpgroup_mma_wait(1, (s,))"
+WRONG = "                s, acc = warpgroup_mma_wait(1, (s, acc))"
+LATER = "                acc, left = warpgroup_mma_wait(0, (acc, left))"
+MISSING = "                alpha = alpha + 0.0"
+
+
+def pretend() -> None:
+    """Make this process one with a Hopper GPU, whose launches only compile."""
+    kernel_resources.pretend(90, tempfile.mkdtemp())
+    torch.cuda.is_current_stream_capturing = lambda: False
+
+
+def call(attend, D, dtype, N, sink_logits=False, **options) -> None:
+    """One forward and backward."""
+    from fast import hopper
+
+    hopper._kernels.clear()  # what only compiles must not be launched a second time
+    q, k, v = (
+        torch.empty(1, heads, N, D, dtype=getattr(torch, dtype), requires_grad=True)
+        for heads in (HEADS[0], HEADS[1], HEADS[1])
+    )
+    inputs = [q, k, v] + [torch.empty(HEADS[0], requires_grad=True)] * sink_logits
+    o = attend(q, k, v, sink_logits=inputs[3] if sink_logits else None, **options)
+    torch.autograd.grad(o, inputs, torch.empty_like(o))
+
+
+def assembled(ptx: str) -> tuple[str, str]:
+    """What ptxas says, and the machine code."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        done = subprocess.run(
+            [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", source, "-o", cubin],
+            capture_output=True, text=True, check=True,
+        )
+        sass = kernel_resources.cuobjdump(cubin.read_bytes(), "-sass")
+    return done.stdout + done.stderr, sass
+
+
+def rounds(sass: str) -> list:
+    """Instructions of the shortest loop that has a round's products in it."""
+    code = register_clash.instructions(sass)
+    bodies = []
+    for x in code:
+        target = x.target()
+        if target is not None and target < x.address:
+            body = [y for y in code if target <= y.address <= x.address]
+            if sum(y.name == "HGMMA" for y in body) >= PRODUCTS:
+                bodies.append(body)
+    return min(bodies, key=len, default=[])
+
+
+def row(name: str, kernel) -> dict:
+    """What a compiled kernel needs.  roles: registers a thread of each; notes: C75.. of ptxas."""
+    said, sass = assembled(kernel.asm["ptx"])
+    number = lambda words: int(re.search(words, said)[1])  # noqa: E731
+    return {
+        "kernel": name,
+        "registers": number(r"Used (\d+) registers"),
+        "roles": sorted({int(n, 16) for n in re.findall(r"USETMAXREG\S* (0x\w+)", sass)}),
+        "stack": number(r"(\d+) bytes stack frame"),
+        "shared": kernel.metadata.shared,
+        "notes": sorted(set(re.findall(r"C75\d\d", said))),
+        "spills_in_loop": sum(x.name in ("LDL", "STL") for x in rounds(sass)),
+        "products": sass.count("HGMMA"),
+    }
+
+
+def rows() -> list[dict]:
+    from fast.attention_hopper_autograd import flash_attention_hopper
+
+    found = {}
+    for options in CALLS:
+        run = functools.partial(call, flash_attention_hopper, **options)
+        for launch in kernel_resources.compiled(run):
+            if launch.kernel.hash not in found:
+                found[launch.kernel.hash] = options | row(launch.name, launch.kernel)
+    return list(found.values())
+
+
+def serialised() -> list[dict]:
+    """The forward in which a sum is touched before the wait for its product."""
+    file = Path(__file__).parents[1] / "fast/attention_hopper.py"
+    text = file.read_text()
+    assert text.count(RIGHT) == text.count(LATER) == 1
+    wrong = Path(tempfile.mkdtemp(), "serialised.py")
+    wrong.write_text(text.replace(RIGHT, WRONG).replace(LATER, MISSING))
+    spec = importlib.util.spec_from_file_location("serialised", wrong)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["serialised"] = module
+    spec.loader.exec_module(module)
+    q = torch.empty(1, 2, 512, 128, dtype=torch.bfloat16)
+    launches = kernel_resources.compiled(lambda: module.attention_forward(q, q, q))
+    return [row(launch.name, launch.kernel) for launch in launches]
+
+
+def gluon(options: list[str]) -> None:
+    """Print a row for each Gluon kernel, or for the one with a mistake."""
+    pretend()
+    import triton
+
+    found = serialised() if "--serialised" in options else rows()
+    if "--json" in options:
+        print(json.dumps({"triton": triton.__version__, "rows": found}))
+        return
+    for entry in found:
+        print(*(f"{key}={value}" for key, value in entry.items()))
+
+
+def main() -> int:
+    options = [word for word in sys.argv[1:] if word.startswith("-")]
+    archs = [int(word) for word in sys.argv[1:] if word not in options] or list(SHARED_BYTES)
+    too_large = []
+    if not options:
+        print(" sm kernel        shared (limit) registers stack seconds call")
+        for r in itertools.chain(*(table(arch, whole_table(arch)) for arch in archs)):
+            print(f"{r.arch:3} {r.kernel:12} {r.shared:7} ({SHARED_BYTES[r.arch]:6})"
+                  f" {r.registers:5} {r.stack:8} {r.seconds:7.1f} {r.call}", flush=True)
+            too_large += [] if r.fits else [r]
+        print(f"{len(too_large)} over the limit")
+    if options or 90 in archs:
+        gluon(options)
+    return 1 if too_large else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

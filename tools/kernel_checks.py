@@ -1,0 +1,208 @@
+"""Check a stage's outputs and gradients against float64, on a cover of all pairs of settings.
+
+python -m tools.kernel_checks prints the worst error over its limit, a row a stage and dtype.
+"""
+
+import importlib
+import itertools
+import math
+import os
+import sys
+from dataclasses import dataclass, replace
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from grader import correctness  # noqa: E402
+from grader.cases import Built, Case  # noqa: E402
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+# Every pair of values of two axes meets in some case: all_pairs.
+GPU_AXES = {
+    "N": (1, 2, 63, 64, 65, 127, 129, 257, 1000),
+    "D": (16, 40, 64, 80, 128),
+    "heads": ((1, 1), (4, 4), (8, 2), (6, 1), (8, 1)),
+    "window_size": (1, 17, 128, 5000, None),
+    "sink_size": (0, 1, 4, 70),
+    "dtype": ("float16", "bfloat16", "float32"),
+    "layout": ("dense", "strided", "columns"),
+    "dout": ("dense", "expanded", "strided"),
+    "causal": (True, False),
+    "sink_logits": (False, True),
+}
+# A tile operation takes about a millisecond in the interpreter, which has no bfloat16.
+CPU_AXES = GPU_AXES | {
+    "N": (1, 2, 64, 65, 130),
+    "D": (16, 80),
+    "heads": ((1, 1), (4, 2), (3, 1), (8, 1)),
+    "window_size": (1, 17, 70, 5000, None),
+    "dtype": ("float16", "float32"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One call.  heads is (HQ, HKV); layout and dout say how inputs and gradient lie in memory."""
+
+    stage: int
+    N: int
+    D: int
+    heads: tuple[int, int] = (1, 1)
+    window_size: int | None = None
+    sink_size: int = 0
+    dtype: str = "float32"
+    layout: str = "dense"
+    dout: str = "dense"
+    causal: bool = True
+    sink_logits: bool = False
+
+    def __str__(self) -> str:
+        hq, hkv = self.heads
+        words = [f"P{self.stage}", f"N{self.N}", f"D{self.D}", f"HQ{hq}", f"HKV{hkv}"]
+        words += [f"W{self.window_size}", f"S{self.sink_size}", self.dtype, self.layout]
+        words += [f"do_{self.dout}", "causal" if self.causal else "full"]
+        return "-".join(words + ["logits"] * self.sink_logits)
+
+
+def all_pairs(axes: dict[str, tuple]) -> list[dict]:
+    """A short list of settings in which every two values of two axes meet (greedy)."""
+    names = list(axes)
+    missing = {
+        (a, x, b, y)
+        for a, b in itertools.combinations(names, 2)
+        for x in axes[a]
+        for y in axes[b]
+    }
+    chosen = []
+    while missing:
+        a, x, b, y = min(missing, key=repr)
+        row = {a: x, b: y}
+        for name in names:
+            if name not in row:
+                row[name] = max(axes[name], key=lambda value: _gain(row, name, value, missing))
+        missing -= set(_pairs(row, names))
+        chosen.append(row)
+    return chosen
+
+
+def _pairs(row: dict, names: list[str]):
+    return ((a, row[a], b, row[b]) for a, b in itertools.combinations(names, 2))
+
+
+def _gain(row: dict, name: str, value, missing: set) -> int:
+    return sum(
+        ((name, value, a, x) in missing) or ((a, x, name, value) in missing) for a, x in row.items()
+    )
+
+
+def settings(stage: int, axes: dict[str, tuple]) -> list[Setting]:
+    """The cover for one stage: axes that its contract does not have are fixed."""
+    mine = dict(axes)
+    if stage <= 4:
+        mine["heads"] = tuple((hq, hq) for hq in sorted({hq for hq, _ in axes["heads"]}))
+    if stage in (6, 7):
+        mine["window_size"] = tuple(w for w in axes["window_size"] if w is not None)
+    fixed = {
+        "causal": stage in (4, 5, 6, 7), "window_size": None, "sink_size": 0, "sink_logits": False
+    }
+    has = {"window_size": (6, 7, 9), "sink_size": (7, 9), "causal": (1, 8, 9), "sink_logits": (9,)}
+    for name, stages in has.items():
+        if stage not in stages:
+            mine[name] = (fixed[name],)
+    cover = [Setting(stage, **row) for row in all_pairs(mine)]
+    # A window needs the causal mask: without one the window goes.
+    return [s if s.causal else replace(s, window_size=None) for s in cover]
+
+
+def place(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The values of x (B, H, N, D), laid out otherwise, in storage full of NaN."""
+    B, H, N, D = x.shape
+    if layout == "dense":
+        return x.clone()
+    if layout == "expanded":  # one number for all, as sum().backward() sends
+        return x[:1, :1, :1, :1].clone().expand(B, H, N, D)
+    if layout == "strided":  # (B, N, H, D) in memory, neighbours and padding NaN
+        storage = torch.full((B, N + 2, H + 1, D + 3), math.nan, dtype=x.dtype, device=x.device)
+        view = storage[:, 1 : N + 1, :H, 2 : D + 2].transpose(1, 2)
+    else:  # columns: D is not the last axis in memory
+        storage = torch.full((B, H, D + 1, N + 1), math.nan, dtype=x.dtype, device=x.device)
+        view = storage[:, :, :D, :N].transpose(2, 3)
+    return view.copy_(x)
+
+
+def call(setting: Setting, q, k, v, sink_logits=None):
+    """Call the stage's entry point and return what it returns."""
+    module = importlib.import_module(f"problem_{setting.stage}")
+    stage, W, S = setting.stage, setting.window_size, setting.sink_size
+    if stage == 1:
+        return module.FlashAttention2Function.apply(q, k, v, setting.causal)
+    if stage <= 5:
+        return module.flash_attention_forward(q, k, v, is_causal=setting.causal)
+    if stage == 6:
+        return module.flash_attention_forward(q, k, v, window_size=W)
+    if stage == 7:
+        return module.flash_attention_forward(q, k, v, window_size=W, sink_size=S)
+    if stage == 8:
+        return module.flash_attention_gqa(q, k, v, setting.causal)
+    return module.flash_swda_with_sink(q, k, v, W, S, setting.causal, sink_logits=sink_logits)
+
+
+def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, float]:
+    """Largest error over its limit for o and every gradient; at most 1 is right, NaN is inf."""
+    torch.manual_seed(seed)
+    dtype = DTYPES[setting.dtype]
+    (HQ, HKV), N, D = setting.heads, setting.N, setting.D
+    make = lambda heads, layout: place(  # noqa: E731
+        torch.randn(2, heads, N, D, device=device).to(dtype), layout
+    )
+    tensors = {"q": make(HQ, setting.layout), "k": make(HKV, setting.layout)}
+    tensors["v"] = make(HKV, setting.layout)
+    dout = make(HQ, setting.dout)
+    if setting.sink_logits:
+        tensors["sink_logits"] = torch.randn(HQ, device=device)
+    for x in tensors.values():
+        x.requires_grad_()
+
+    o = call(setting, **tensors)
+    o = o[0] if setting.stage == 1 else o
+    grads = torch.autograd.grad(o, list(tensors.values()), dout)
+    got = {"o": o.detach()} | dict(zip([f"d_{name}" for name in tensors], grads, strict=True))
+
+    inputs = {name: x.detach() for name, x in tensors.items()}
+    case = Case(
+        setting.stage, "robust", N, D, 2, HQ, HKV, dtype=dtype, is_causal=setting.causal,
+        window=setting.window_size, sinks=setting.sink_size, sink_logits=setting.sink_logits,
+        grads=tuple(inputs),
+    )
+    answer = correctness.answer(Built(case, None, inputs, dout), device)
+
+    worst = {}
+    for name, x in got.items():
+        want = inputs[name[2:]] if name.startswith("d_") else inputs["q"]
+        assert x.shape == want.shape and x.dtype == want.dtype, (name, x.shape, x.dtype)
+        worst[name] = answer.judge(name, x).times
+    return worst
+
+
+def main() -> int:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    axes = GPU_AXES if device == "cuda" else CPU_AXES
+    stages = [int(word) for word in sys.argv[1:]] or [1, 3, 4, 5, 6, 7, 8, 9]
+    print("stage  dtype     cases  worst error / limit (1 is the limit), and where")
+    failed = 0
+    for stage in stages:
+        for dtype in axes["dtype"]:
+            cases = [s for s in settings(stage, axes) if s.dtype == dtype]
+            rows = [(max(r.values()), max(r, key=r.get), s) for s in cases
+                    if (r := error_over_limit(s, device))]
+            ratio, name, where = max(rows, key=lambda row: row[0])
+            failed += sum(row[0] > 1 for row in rows)
+            print(f"{stage:5}  {dtype:8}  {len(cases):5}  {ratio:.2f}  {name} {where}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
