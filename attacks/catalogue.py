@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+ROOT = HERE.parent
 KINDS = ("mutants", "dishonest", "destructive", "honest")
 KEYS = {"stage", "base", "outcome", "says", "device", "options", "cases"}
 

@@ -12,8 +12,9 @@ import statistics
 import torch
 
 from attacks.catalogue import ROOT
-from grader import grade, timing
+from grader import timing
 from grader.cases import build
+from grader.options import confinement as confinement_of
 from grader.sandbox import replaying
 from grader.sandbox.session import Session
 from grader.stages import STAGES
@@ -55,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m attacks.clock")
     parser.add_argument("--stage", type=int, nargs="+", choices=STAGES, default=list(STAGES))
     stages = parser.parse_args().stage
-    confinement = grade.confinement(ROOT)
+    confinement = confinement_of(ROOT)
     replay = replaying.workers("cuda", 60.0, confinement).replay
     print(f"{'stage':<5} {'case':<44} {'outside ms':>10} {'events ms':>10} {'ratio':>6}")
     for number in stages:

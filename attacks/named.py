@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 
 from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
-from grader import grade
 from grader.cases import build
 from grader.judge import from_error, judge
 from grader.naming import follow_up
+from grader.options import Options, confinement
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.session import Session
 from grader.stages import STAGES
@@ -145,25 +145,26 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
     """-> ids of the names given, seconds the naming took, those of the grader's own thread, and
     what was said instead of a name."""
     stage = STAGES[attack.stage]
-    confined = grade.confinement(Path("."), memory_gib=4.0)
+    confined = confinement(Path("."), memory_gib=4.0)
+    options = Options(Path("."), "cpu", SEED, 60.0)
     with Session(attack.source, stage.filename, device="cpu", timeout=60.0, interpret=True,
                  confinement=confined) as session:
         try:
             session.load(stage.entry, stage.attribute, stage.positional)
         except SubmissionError as error:
-            return _identified(from_error(stage.cases("cpu", False)[0], error, stage.filename))
+            return _observed(from_error(stage.cases("cpu", False)[0], error, stage.filename))
         for case in stage.cases("cpu", False):
             built = build(case, SEED)
             try:
                 reply = session.run(built.call)
             except SubmissionError as error:
-                return _identified(from_error(case, error, stage.filename))
+                return _observed(from_error(case, error, stage.filename))
             check = judge(stage, built, reply, "cpu", "python autograder.py")
             if check.outcome == "pass":
                 continue
             start, own = time.monotonic(), time.thread_time()
             if check.outcome == "wrong":
-                follow_up.explain(check, session, built, reply, stage, "cpu", follow_up.Wish())
+                follow_up.explain(check, session, built, reply, stage, options)
             seconds, own = time.monotonic() - start, time.thread_time() - own
             found = check.diagnosis or {"kind": "none", "id": check.outcome}
             if found["kind"] in ("named", "observed"):
@@ -174,8 +175,7 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
     return [], 0.0, 0.0, PASSED
 
 
-def _identified(check) -> tuple[list[str], float, float, str]:
-    follow_up.identify(check)
+def _observed(check) -> tuple[list[str], float, float, str]:
     return [check.diagnosis["id"]] if check.diagnosis else [], 0.0, 0.0, check.message
 
 

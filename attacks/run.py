@@ -15,6 +15,7 @@ import torch
 
 from attacks.catalogue import ROOT, Attack, place
 from grader import grade
+from grader.options import Options, confinement
 from grader.report import Reporter
 from grader.results import StageResult
 from grader.sandbox import replaying
@@ -58,12 +59,12 @@ def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outc
         temporary.mkdir()
         place(attack, folder)
         report = io.StringIO()
-        options = grade.Options(
+        options = Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=attack.timed,
             patience=0.0,
             stop_early=stop_early and attack.outcomes != ("pass",),
             quick=attack.quick,
-            confinement=grade.confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
+            confinement=confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
         start = time.monotonic()
         with mock.patch.object(tempfile, "tempdir", str(temporary)):
             result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))

@@ -178,7 +178,8 @@ def _grade(arguments, asked: list[int], everything: list[int], program: str) -> 
     import torch
 
     from grader import results
-    from grader.grade import Options, confinement, grade_stage
+    from grader.grade import grade_stage
+    from grader.options import Options, confinement
     from grader.report import Reporter
     from grader.results import Run
     from grader.stages import STAGES
@@ -240,7 +241,8 @@ def _watch(asked: list[int], options, reporter) -> None:
     import contextlib
     from dataclasses import replace
 
-    from grader.grade import grade_stage, spare_worker
+    from grader.grade import grade_stage
+    from grader.options import spare_worker
     from grader.stages import STAGES
     from grader.watching import Spare, watch
 

@@ -1,23 +1,13 @@
 """One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
 
-import torch
-
+from grader import means
 from grader.cases import APART, FAR, Built
 from grader.correctness import Answer, answer
-from grader.inside.wire import LONGEST
 from grader.naming.words import Finding, describe, locate, tensor_name
 from grader.results import Check
-from grader.sandbox.calls import Reply, SubmissionError
-from grader.sandbox.plan import Plan
+from grader.sandbox.calls import Reply, SubmissionError, same_bits
 from grader.stages import Stage
 from grader.submission import Step
-
-# Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
-# over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
-ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
-MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
-BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
-GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
 
 
 def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -> Check:
@@ -51,76 +41,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
         if finding:
             check.where = finding.where
             return _wrong(check, finding, stage, command, case)
-    return _by_forbidden_means(check, stage, built, reply.plan)
-
-
-def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
-                   unwatched: dict[str, torch.Tensor] | None = None) -> Check:
-    """Add to a right check: does the call's plan alone give right answers, on other numbers?
-
-    got: what the plan gave in a clean process, outputs and "d_q" gradients, on other's inputs.
-    unwatched: outputs of the submission for the same, in a call that was not recorded.
-    """
-    exact = answer(other, device)
-    verdicts = {name: exact.judge(name, x) for name, x in got.items()}
-    wrong = [name for name, verdict in verdicts.items() if not verdict.accepted]
-    if wrong and all(verdicts[name].times <= BARELY for name in wrong):
-        finding = locate(other.case, exact, wrong[0], got[wrong[0]], verdicts[wrong[0]])
-        check.outcome, check.where = "wrong", finding.where
-        check.lines = (
-            "Barely right on the numbers of this case, and not on others of the same shape: "
-            + finding.what[0], f"where: {finding.where}.",
-            "try: what loses accuracy? Sums, weights and statistics belong in float32; only the "
-            "operands of tl.dot and the result are rounded.")
-    elif wrong:
-        names = " and ".join(tensor_name(name) for name in wrong)
-        check.outcome = "rejected"
-        check.lines = (
-            f"The numbers are right, but not by the kernels: {names} came out wrong when the same "
-            "kernels and PyTorch operations ran in a clean process on other numbers.",
-            "try: hand the inputs to your kernels and let them write the results; the host may "
-            "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists).")
-    elif unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
-        check.outcome = "rejected"
-        check.lines = (
-            "A call that was not recorded gave other bits than the kernels and operations of the "
-            "recorded one on the same numbers: it was not made by them.",
-            "try: do the same work in every call, whoever watches.")
-    return check
-
-
-def not_repeated(check: Check, error: SubmissionError) -> Check:
-    """Add to a right check: its plan could not be carried out."""
-    if error.outcome == "wrong":  # the plan holds what no kernel or PyTorch operation can do
-        check.outcome = "rejected"
-        check.lines = (f"The call could not be carried out again in a clean process: "
-                       f"{error.sentence}.",
-                       "try: do the work in @triton.jit kernels of this file, launched on tensors "
-                       "that PyTorch allocated in the call.")
-        return check
-    check.outcome, check.detail = error.outcome, error.detail
-    check.lines = (f"Carried out again in a clean process, on other numbers: {error.sentence}.",)
-    return check
-
-
-def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Check:
-    """Add to a right check: does the peak grow with N * N?  large has twice the length of small."""
-    before, after = small.plan.peak_bytes, large.plan.peak_bytes
-    case = built.case
-    # Half of one 16-bit score matrix at 2N: less than that is no N x N, however it grows.
-    floor = (2 * case.N) * (2 * case.n_keys)
-    said = ""
-    if after > floor and after > GROWTH_LIMIT * max(before, 1):
-        said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
-                f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.")
-    elif large.plan.kept_bytes > floor:
-        said = (f"The call used {large.plan.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
-                f"N={2 * case.N}.")
-    if check.outcome == "pass" and said:
-        check.outcome = "rejected"
-        check.lines = (said,
-                       "try: keep one tile of scores at a time; no tensor may be N x N.")
-    return check
+    return means.judge(check, stage, built, reply.plan)
 
 
 def case_text(case) -> str:
@@ -211,73 +132,3 @@ def _overwritten(built: Built, reply: Reply) -> tuple[str, tuple[str, ...]]:
 def _is_stale(earlier: Answer, reply: Reply) -> bool:
     return all(same_bits(x, reply.outputs[0][name]) or earlier.judge(name, x).accepted
                for name, x in reply.refilled.items())
-
-
-def _by_forbidden_means(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
-    """The numbers are right: were they made with the means the stage teaches?"""
-    lines = _products(stage, built, plan) or _too_long(stage, built, plan)
-    if not lines and stage.needs_triton:
-        lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
-    if lines:
-        check.outcome, check.lines = "rejected", tuple(lines)
-    return check
-
-
-def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
-    forward = stage.forbidden(plan.operations)
-    backward = stage.forbidden(plan.backward_operations)
-    if not forward and not backward:
-        return []
-    names = ", ".join((forward or backward)[:4])
-    allowed = ("PyTorch may allocate, cast, pad and reduce; the products and the softmax are the "
-               "kernel's.")
-    if not stage.needs_triton:
-        allowed = "this stage is about the tiles; compute them from matrix products."
-    return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
-            f"{'forward' if forward else 'backward'}.", "try: " + allowed]
-
-
-def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
-    """Loops over small tiles in Python are slow but right in stage 1, and many where scores are."""
-    case = built.case
-    scores = case.B * case.HQ * case.N * case.n_keys
-    if not plan.cut or not stage.needs_triton and scores >= MANY_SCORES:
-        return []
-    return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
-            "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
-
-
-def _no_launch(built: Built, plan: Plan) -> list[str]:
-    if plan.launches == 0:
-        return ["The numbers are right, but no Triton kernel ran.",
-                "try: launch your @triton.jit kernel: kernel[grid](...)."]
-    if built.case.grads and plan.backward_launches == 0:
-        return ["The gradients are right, but no Triton kernel ran in the backward.",
-                "try: launch your backward kernels from the Function's backward."]
-    if not plan.results_written:
-        return ["The numbers are right, but no Triton kernel wrote them.",
-                "try: return what your kernels stored, in every case."]
-    if plan.answers_kept:
-        return ["The same call launched other kernels when it was repeated: an answer was kept.",
-                "try: compute every call anew; keep no results."]
-    return []
-
-
-def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
-    """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
-    case = built.case
-    size = sum(tensor.numel() for tensor in built.tensors.values())
-    size += case.B * case.HQ * case.N * case.D if case.stage > 2 else 0
-    limit = max(size * ARITHMETIC[stage.number == 2], ARITHMETIC_FLOOR)
-    for words, count in (("call", plan.arithmetic), ("backward", plan.backward_arithmetic)):
-        if count > limit:
-            return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
-                    f"{words}; preparing inputs and reducing results take at most {limit:,.0f}.",
-                    "try: PyTorch may allocate, cast, pad and reduce; the work is the kernel's."]
-    return []
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, so that the NaN around a strided view equals itself."""
-    a, b = a.contiguous().flatten(), b.contiguous().flatten()
-    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))

@@ -4,7 +4,7 @@ GPU only; reported, never part of a verdict.  The clock is the parent's, outside
 request of few calls and one of many are timed, and their difference, divided by the calls between
 them, is the time of a call, for the constant cost of a request cancels.  No two timed calls have
 the same inputs, and the answer of one, drawn by lot, is judged, and must have the bits that the
-recorded kernels give for it in a clean worker.  Memory is the worker's count where the driver's
+recorded kernels give for it in a replaying worker.  Memory is the worker's count where the driver's
 agrees with it, else the driver's.  What is too noisy to be a measurement is left out.
 """
 
@@ -68,7 +68,8 @@ def run(stage: Stage, options, session: Session, replay,
         reporter: Reporter) -> tuple[dict | None, Check | None]:
     """Benchmark a passing submission in the session that graded it, and print its tables.
 
-    replay(call, plan): the results of a recorded call's plan on other inputs, by a clean worker.
+    replay(call, plan): the results of a recorded call's plan on other inputs, by a worker
+    without the file.
 
     -> the record of the original shape for the JSON file, or None where nothing was timed, and
     None or the check that the answers of the timed calls did not pass.

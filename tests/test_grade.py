@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grader import correctness, grade
-from grader.grade import Options, grade_stage
+from grader import correctness, grade, options
+from grader.grade import grade_stage
+from grader.options import Options
 from grader.report import Reporter
-from grader.sandbox import device_memory
+from grader.sandbox import device_memory, replaying
 from grader.sandbox.calls import Reply, SubmissionError
 from grader.stages import STAGES
 from tests.sessions import plan
@@ -58,7 +59,7 @@ class Honest:
 
 
 
-class Clean:
+class Replaying:
     """Stands in for the workers that carry out plans."""
 
     count = 1
@@ -75,12 +76,12 @@ def graded(tmp_path, monkeypatch):
     stage = grade.replace(STAGE, cases=lambda device, bf16: short)
 
     def run(session, source="class FlashAttention2Function:\n    apply = staticmethod(abs)\n",
-            **options):
-        monkeypatch.setattr(grade, "Session", session)
-        monkeypatch.setattr(grade.clean, "workers", lambda *settings: Clean())
+            **chosen):
+        monkeypatch.setattr(options, "Session", session)
+        monkeypatch.setattr(replaying, "workers", lambda *settings: Replaying())
         session.started = 0
         (tmp_path / "problem_1.py").write_text(KERNEL + source, "utf-8")
-        settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **options)
+        settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **chosen)
         return grade_stage(stage, settings, Reporter(io.StringIO()))
 
     return run
@@ -227,15 +228,13 @@ def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path,
 def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, asked, monkeypatch,
                                                                       tmp_path, capsys):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 2**30, 80 * 2**30))
-    monkeypatch.setattr(grade.clean, "workers", lambda *settings: SimpleNamespace(count=1))
+    monkeypatch.setattr(replaying, "workers", lambda *settings: SimpleNamespace(count=1))
     seen = []
-    monkeypatch.setattr(grade, "_run_cases",
-                        lambda stage, options, reporter, result, source, cases, *rest:
-                        seen.extend(cases))
+    monkeypatch.setattr(grade.Grading, "ask_cases", lambda self, stack: seen.extend(self.cases))
     solved = Path(__file__).parent.parent / "problem_2.py"
     (tmp_path / "problem_2.py").write_bytes(solved.read_bytes())
-    options = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
-    grade_stage(STAGES[2], options, Reporter())
+    settings = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
+    grade_stage(STAGES[2], settings, Reporter())
     assert any(case.layout == "far" for case in seen) == asked and len(seen) > 10
     assert ("Not asked: offsets past 2^31" in capsys.readouterr().out) != asked
 
@@ -262,13 +261,14 @@ def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, fr
 
 def test_nor_is_it_where_the_call_is_carried_out_again(graded, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
-    monkeypatch.setattr(grade, "_absolved", lambda check, error, device, absolved=grade._absolved:
-                        absolved(check, error, "cuda"))
+    absolved, on_a_gpu = grade.Grading.absolved, SimpleNamespace(device="cuda")
+    monkeypatch.setattr(grade.Grading, "absolved",
+                        lambda self, check, error: absolved(on_a_gpu, check, error))
 
     def replay(self, call, plan):
         raise out_of_memory("3.10 GiB")
 
-    monkeypatch.setattr(Clean, "replay", replay)
+    monkeypatch.setattr(Replaying, "replay", replay)
     result = graded(Honest)
     assert result.outcome == "grader_fault" and result.points == 0
     assert "other processes hold 7" in result.checks[0].message

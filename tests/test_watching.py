@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 
-from grader import grade
+from grader.options import Options, confinement, spare_worker
 from grader.stages import STAGES
 from grader.watching import INTERVAL, Spare, watch
 
@@ -35,8 +35,8 @@ def test_what_comes_after_a_report_knows_which_file_it_was(tmp_path):
 
 
 def spare_for(tmp_path):
-    options = grade.Options(tmp_path, "cpu", 1, 60.0, confinement=grade.confinement(tmp_path))
-    return Spare(lambda: grade.spare_worker(STAGES[1], options))
+    options = Options(tmp_path, "cpu", 1, 60.0, confinement=confinement(tmp_path))
+    return Spare(lambda: spare_worker(STAGES[1], options))
 
 
 def test_a_worker_that_waited_reads_the_file_it_is_given(tmp_path):

@@ -4,7 +4,6 @@ What comes back is only data: it is compared, never believed, and it decides no 
 """
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from grader.cases import Built, Case
@@ -13,6 +12,7 @@ from grader.naming import attention_map, drawing
 from grader.naming.distance import Sample
 from grader.naming.search import Name, Search
 from grader.naming.words import Finding, describe, locate
+from grader.options import Options
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError
 from grader.sandbox.session import Session
@@ -21,25 +21,13 @@ from grader.stages import Stage
 PROBE_SECONDS = 15.0  # for one further call of the submission
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What the command line asked for beside the words."""
-
-    command: str = "python autograder.py"
-    seed: int = 0
-    show: bool = False
-    plot: Path | None = None
-    directory: Path = Path(".")
-    patience: float = 8.0  # seconds of the grader's own work to find a name
-
-
 def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
-            device: str, wish: Wish) -> None:
+            options: Options) -> None:
     """Put the name of the mistake, or else what was seen, into a wrong check.
 
     Asks the session further cases; where one of them ends it, the session is gone afterwards.
     """
-    case = built.case
+    case, device = built.case, options.device
     got = dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
     exact = answer(built, device)
     sample = Sample.of(built, got, device, exact)
@@ -58,10 +46,10 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
                 return None
             return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
-        search = Search(sample, ask, device, wish.patience)
+        search = Search(sample, ask, device, options.patience)
         name = search.run()
         matrix = None
-        if case.stage != 2 and (name is None or wish.show or wish.plot):
+        if case.stage != 2 and (name is None or options.show or options.plot):
             head = _worst_head(sample, wrong[0])
             matrix = attention_map.read(ask, case, head, backward=wrong[0].startswith("d_"))
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
@@ -72,15 +60,15 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         if error.id:
             check.diagnosis = {"id": error.id, "kind": "observed", "text": error.sentence}
             seen = error.id, f"{failed.label}: {error.sentence}"
-    again = _again(wish, case)
-    check.lines = describe(finding, stage.steps, wish.command, stage.origins, name=name,
+    again = _again(options, case)
+    check.lines = describe(finding, stage.steps, options.command, stage.origins, name=name,
                            seen=seen and seen[1], again=again)
-    if matrix is not None and wish.show:
+    if matrix is not None and options.show:
         check.picture = tuple(drawing.text(matrix, search.tile()))
-    if matrix is not None and wish.plot:
+    if matrix is not None and options.plot:
         try:
-            drawing.plot(matrix, wish.plot, search.tile())
-            check.picture += (f"The picture is in {wish.plot}.",)
+            drawing.plot(matrix, options.plot, search.tile())
+            check.picture += (f"The picture is in {options.plot}.",)
         except ImportError:
             check.picture += ("--plot wants matplotlib: pip install matplotlib.",)
 
@@ -116,10 +104,10 @@ def _record(name: Name | None, finding: Finding, seen) -> dict:
     return {"id": "pattern-" + finding.symptom.replace("_", "-"), "kind": "pattern", "text": text}
 
 
-def _again(wish: Wish, case) -> str:
+def _again(options: Options, case: Case) -> str:
     """The command that asks this one case, with the same numbers."""
-    where = "" if wish.directory == Path(".") else f" --submission {wish.directory}"
-    return f"{wish.command} --p{case.stage}{where} --seed {wish.seed} --case {case.name}"
+    where = "" if options.directory == Path(".") else f" --submission {options.directory}"
+    return f"{options.command} --p{case.stage}{where} --seed {options.seed} --case {case.name}"
 
 
 def _worst_head(sample: Sample, name: str) -> int:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 KEPT = 64  # files remembered; one takes a few MiB
-CLEAN_KEPT = 4096  # compiled variants remembered for clean workers; one takes some 100 KiB
+REPLAYED_KEPT = 4096  # compiled variants remembered for replaying workers; one takes some 100 KiB
 _held: dict[Path, int] = {}  # the open folders that this process holds a lock on
 
 
@@ -27,10 +27,10 @@ def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | Non
     return _folder(hashlib.sha256(source).hexdigest(), user)
 
 
-def clean_folder(user: tuple[int, int] | None = None) -> Path | None:
-    """The folder for what clean workers compile, whichever file it came from: no submission can
+def replaying_folder(user: tuple[int, int] | None = None) -> Path | None:
+    """The folder for what replaying workers compile, whichever file it came from: no submission can
     write there, where the kernel confines it."""
-    return _folder("clean", user, CLEAN_KEPT)
+    return _folder("replayed", user, REPLAYED_KEPT)
 
 
 def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = None) -> Path | None:

@@ -16,10 +16,10 @@ from grader.sandbox.plan import Plan
 from grader.sandbox.session import Session
 
 MANY_CORES = 8  # from here on two of them, for on a GPU they mostly compile
-_running: dict[tuple, "CleanWorkers"] = {}
+_running: dict[tuple, "ReplayingWorkers"] = {}
 
 
-class CleanWorkers:
+class ReplayingWorkers:
     """device: "cuda" or "cpu"; timeout: seconds a request; confinement: of processes.py."""
 
     def __init__(self, device: str, timeout: float, confinement):
@@ -49,8 +49,8 @@ class CleanWorkers:
     def _start(self) -> Session:
         cache = None
         if self.device == "cuda":
-            cache = kernel_cache.clean_folder(self.confinement.user)
-        return Session(b"", "clean.py", device=self.device, timeout=self.timeout,
+            cache = kernel_cache.replaying_folder(self.confinement.user)
+        return Session(b"", "replaying.py", device=self.device, timeout=self.timeout,
                        interpret=self.device == "cpu", cache=cache, confinement=self.confinement)
 
     def close(self) -> None:
@@ -61,13 +61,13 @@ class CleanWorkers:
             self.free.put(None)
 
 
-def workers(device: str, timeout: float, confinement) -> CleanWorkers:
+def workers(device: str, timeout: float, confinement) -> ReplayingWorkers:
     """Those already running with these settings, or new ones."""
     key = device, timeout, confinement
     if not _running:
         atexit.register(end_all)
     if key not in _running:
-        _running[key] = CleanWorkers(*key)
+        _running[key] = ReplayingWorkers(*key)
     return _running[key]
 
 

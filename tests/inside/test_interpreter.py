@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 # Runs a kernel with functions in functions, of this file and of Triton, as Triton has it, and then
 # as a worker has it.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.inside import keeper
+from grader.inside.wire import LENGTH
 from grader.sandbox.calls import SubmissionError
-from grader.sandbox.processes import Confinement
+from grader.sandbox.processes import NURSERY, Confinement
 from grader.sandbox.session import Session
 from tests.sessions import double_call
 
@@ -139,7 +139,7 @@ def double(x):
 def nursery_of_its_own():
     """The process, and the grader's end of its requests."""
     ours, theirs = socket.socketpair()
-    nursery = subprocess.Popen([sys.executable, "-I", "-B", keeper.__file__, str(theirs.fileno())],
+    nursery = subprocess.Popen([sys.executable, "-I", "-B", str(NURSERY), str(theirs.fileno())],
                                pass_fds=[theirs.fileno()])
     theirs.close()
     try:
@@ -152,7 +152,7 @@ def nursery_of_its_own():
 
 def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
     with nursery_of_its_own() as (nursery, ours), open(os.devnull) as nothing:
-        socket.send_fds(ours, [keeper.LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
+        socket.send_fds(ours, [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
         ours.close()
         assert nursery.wait(20) == 0
 
@@ -162,7 +162,7 @@ def test_a_folder_goes_with_a_grader_that_was_killed_before_it_asked_for_a_keepe
     (folder / "work").mkdir(parents=True)
     words = json.dumps(str(folder)).encode()
     with nursery_of_its_own() as (nursery, ours):
-        ours.sendall(keeper.LENGTH.pack(len(words)) + words)
+        ours.sendall(LENGTH.pack(len(words)) + words)
         ours.close()
         assert nursery.wait(20) == 0
     assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,6 @@ import gc
 import json
 import threading
 
-import numpy as np
 import pytest
 import torch
 
@@ -25,8 +24,7 @@ def recorded(function, **inputs):
 
 def replayed(plan, tmp_path, **inputs):
     with torch.no_grad():
-        (result,) = replay.Replay(plan.value, inputs, "cpu", str(tmp_path), True,
-                                  recorder.UNINITIALISED, recorder.poison).run()
+        (result,) = replay.Replay(plan.value, inputs, "cpu", str(tmp_path), True).run()
     return result
 
 
@@ -201,75 +199,6 @@ def test_freed_memory_leaves_the_count_and_kept_memory_does_not():
 
 def test_memory_beside_the_result_in_its_own_storage_counts():
     assert peak(lambda x: torch.zeros(9000)[:1000]) == 32000
-
-
-# ------------------------------------------------------------------ kernels
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-libdevice = pytest.importorskip("triton.language.extra.libdevice")
-FACTOR = tl.constexpr(3)
-
-
-class Sizes:
-    BLOCK = 64
-
-
-def _plain_kernel(x, BLOCK: tl.constexpr = Sizes.BLOCK):
-    offs = tl.arange(0, BLOCK).to(tl.int64)
-    y = tl.math.exp2(tl.load(x + offs, mask=offs < 9, other=float("-inf")))
-    for i in tl.static_range(2):
-        y += i
-    if y.dtype == tl.float32 and BLOCK >= min(3, len(y.shape)):
-        y = libdevice.exp(y) * FACTOR.value
-    tl.store(x + offs, y.to(x.dtype.element_ty), mask=offs < 9)
-
-
-def _by_numpy(x):
-    tl.store(x, np.dot(x, x))
-
-
-def _by_handle(x):
-    tl.store(x, tl.load(x).handle.data)
-
-
-def _by_module(x):
-    tl.store(x, tl.core.np.sum(x))
-
-
-def _by_format(x):
-    tl.store(x, f"{tl.load(x).handle.data}")
-
-
-def _by_import(x):
-    import numpy
-
-    tl.store(x, numpy.sum(x))
-
-
-def _by_open(x):
-    open("/tmp/x").read()
-
-
-def _scope(function) -> dict:
-    return {name: function.__globals__[name] for name in function.__code__.co_names
-            if name in function.__globals__} | {"tl": tl}
-
-
-def _vetted(function):
-    text, _ = recorder._definition(function)
-    scope = _scope(function) | {"Sizes": type("constants", (), {"BLOCK": 64})}
-    replay.vet(text, scope, function.__name__)
-
-
-def test_a_kernel_of_tritons_language_may_run():
-    _vetted(_plain_kernel)
-
-
-@pytest.mark.parametrize("function", [_by_numpy, _by_handle, _by_module, _by_format, _by_import,
-                                      _by_open])
-def test_a_kernel_that_is_more_than_tritons_language_may_not(function):
-    with pytest.raises(replay.Unrepeatable):
-        _vetted(function)
 
 
 def test_the_text_of_a_kernel_comes_without_decorators_and_indentation():

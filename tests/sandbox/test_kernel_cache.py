@@ -46,28 +46,28 @@ def test_what_a_grading_still_uses_is_never_forgotten(home, monkeypatch):
     assert len(list(home.iterdir())) == 2
 
 
-def test_kernels_of_clean_workers_stay_while_another_grading_may_read_them(home, monkeypatch):
-    monkeypatch.setattr(kernel_cache, "CLEAN_KEPT", 1)
-    folder = kernel_cache.clean_folder()
+def test_kernels_of_replaying_workers_stay_while_another_grading_may_read_them(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "REPLAYED_KEPT", 1)
+    folder = kernel_cache.replaying_folder()
     for name in "ab":
         (folder / name).mkdir()
     other = os.open(folder, os.O_RDONLY)  # as another process would
     fcntl.flock(other, fcntl.LOCK_SH)
     let_go()
-    assert kernel_cache.clean_folder() == folder and len(list(folder.iterdir())) == 2
+    assert kernel_cache.replaying_folder() == folder and len(list(folder.iterdir())) == 2
     os.close(other)
     let_go()
-    assert kernel_cache.clean_folder() == folder and len(list(folder.iterdir())) == 1
+    assert kernel_cache.replaying_folder() == folder and len(list(folder.iterdir())) == 1
 
 
-def test_clean_workers_have_a_folder_of_their_own_that_forgets_old_kernels(home, monkeypatch):
-    monkeypatch.setattr(kernel_cache, "CLEAN_KEPT", 1)
-    folder = kernel_cache.clean_folder()
+def test_replaying_workers_have_a_folder_of_their_own_that_forgets_old_kernels(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "REPLAYED_KEPT", 1)
+    folder = kernel_cache.replaying_folder()
     for age in range(3):
         (folder / str(age)).mkdir()
         os.utime(folder / str(age), (age, age))
     let_go()
-    assert kernel_cache.clean_folder() == folder
+    assert kernel_cache.replaying_folder() == folder
     assert [path.name for path in folder.iterdir()] == ["2"]
 
 

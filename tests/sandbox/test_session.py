@@ -426,7 +426,7 @@ def test_neither_worker_nor_folder_outlive_a_killed_parent(tmp_path):
         "except Exception: pass\n"
         "print(Nursery.of('cpu').process.pid, flush=True); time.sleep(60)\n"
     )
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parents[2])
     parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE,
                               env={**os.environ, "TMPDIR": str(tmp_path)})
     nursery = int(parent.stdout.readline())

@@ -1,0 +1,130 @@
+"""Right numbers: are they the kernels' own?  Each call's plan is carried out once more, on other
+numbers, by a worker that never saw the file, while the submission's own goes on with the next case.
+"""
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from grader import submission
+from grader.cases import Built, Case, other_numbers
+from grader.correctness import answer
+from grader.naming.words import locate, tensor_name
+from grader.results import Check
+from grader.sandbox.calls import Reply, SubmissionError, same_bits
+from grader.sandbox.replaying import ReplayingWorkers
+
+BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
+truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory
+
+
+class Confirmations:
+    """Checks in the order of their cases, settled as their plans are carried out.
+
+    source: the file; watched: whether a call that is not recorded must give the same bits as its
+    plan.  done(check) is called once a check is settled; absolved(check, error) may make what a
+    worker could not do a fault of nobody here.
+    """
+
+    MOST_WAITING = 4  # each holds the results of its calls
+
+    def __init__(self, source: bytes, device: str, seed: int, watched: bool,
+                 workers: ReplayingWorkers, done: Callable[[Check], None],
+                 absolved: Callable[[Check, SubmissionError], Check]):
+        self.source, self.device, self.seed, self.watched = source, device, seed, watched
+        self.workers, self.done, self.absolved = workers, done, absolved
+        self.pool = concurrent.futures.ThreadPoolExecutor(workers.count)
+        self.waiting: list[concurrent.futures.Future] = []
+
+    def add(self, check: Check, replies: list[tuple[Case, Reply]]) -> None:
+        """replies: of every call that check stands for."""
+        self.waiting.append(self.pool.submit(self._confirmed, check, replies))
+        self.flush(self.MOST_WAITING)
+
+    def flush(self, at_most: int = 0) -> None:
+        """Report what is settled; wait until no more than so many are not."""
+        while self.waiting and (len(self.waiting) > at_most or self.waiting[0].done()):
+            self.done(self.waiting.pop(0).result())
+
+    def close(self) -> None:
+        """Forget what waits, and wait for what is under way: a request has its time limit."""
+        self.pool.shutdown(cancel_futures=True)
+
+    def _confirmed(self, check: Check, replies: list) -> Check:
+        """Judge a right check's plans by what they do on other numbers."""
+        start = time.monotonic()
+        for case, reply in replies:
+            if check.outcome == "pass":
+                check = self._confirm(check, case, reply)
+        check.seconds += time.monotonic() - start
+        return check
+
+    def _confirm(self, check: Check, case: Case, reply: Reply) -> Check:
+        if reply.plan.cut:  # judge() let it through
+            return check
+        foreign = submission.foreign_texts(self.source, reply.plan.texts)
+        if foreign:
+            check.outcome = "rejected"
+            check.lines = (f"The numbers are right, but the kernel {foreign[0]} is not in this "
+                           "file.", "try: write the kernels of this stage in its file.")
+            return check
+        other = other_numbers(case, self.seed)
+        try:
+            got = self.workers.replay(other.call, reply.plan)
+        except SubmissionError as error:
+            return self.absolved(not_repeated(check, error), error)
+        with truths:
+            return judge_repeated(check, other, got, self.device,
+                                  reply.refilled if self.watched else None)
+
+
+def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
+                   unwatched: dict[str, torch.Tensor] | None = None) -> Check:
+    """Add to a right check: does the call's plan alone give right answers, on other numbers?
+
+    got: what the plan gave in a clean process, outputs and "d_q" gradients, on other's inputs.
+    unwatched: outputs of the submission for the same, in a call that was not recorded.
+    """
+    exact = answer(other, device)
+    verdicts = {name: exact.judge(name, x) for name, x in got.items()}
+    wrong = [name for name, verdict in verdicts.items() if not verdict.accepted]
+    if wrong and all(verdicts[name].times <= BARELY for name in wrong):
+        finding = locate(other.case, exact, wrong[0], got[wrong[0]], verdicts[wrong[0]])
+        check.outcome, check.where = "wrong", finding.where
+        check.lines = (
+            "Barely right on the numbers of this case, and not on others of the same shape: "
+            + finding.what[0], f"where: {finding.where}.",
+            "try: what loses accuracy? Sums, weights and statistics belong in float32; only the "
+            "operands of tl.dot and the result are rounded.")
+    elif wrong:
+        names = " and ".join(tensor_name(name) for name in wrong)
+        check.outcome = "rejected"
+        check.lines = (
+            f"The numbers are right, but not by the kernels: {names} came out wrong when the same "
+            "kernels and PyTorch operations ran in a clean process on other numbers.",
+            "try: hand the inputs to your kernels and let them write the results; the host may "
+            "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists).")
+    elif unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
+        check.outcome = "rejected"
+        check.lines = (
+            "A call that was not recorded gave other bits than the kernels and operations of the "
+            "recorded one on the same numbers: it was not made by them.",
+            "try: do the same work in every call, whoever watches.")
+    return check
+
+
+def not_repeated(check: Check, error: SubmissionError) -> Check:
+    """Add to a right check: its plan could not be carried out."""
+    if error.outcome == "wrong":  # the plan holds what no kernel or PyTorch operation can do
+        check.outcome = "rejected"
+        check.lines = (f"The call could not be carried out again in a clean process: "
+                       f"{error.sentence}.",
+                       "try: do the work in @triton.jit kernels of this file, launched on tensors "
+                       "that PyTorch allocated in the call.")
+        return check
+    check.outcome, check.detail = error.outcome, error.detail
+    check.lines = (f"Carried out again in a clean process, on other numbers: {error.sentence}.",)
+    return check

@@ -1,0 +1,99 @@
+"""Right numbers: were they made with the means that the stage teaches?  Read from the call's plan.
+"""
+
+from grader.cases import Built
+from grader.inside.wire import LONGEST
+from grader.results import Check
+from grader.sandbox.calls import Reply
+from grader.sandbox.plan import Plan
+from grader.stages import Stage
+
+# Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
+# over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
+ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
+MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
+GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
+
+
+def judge(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
+    """Add to a right check: is a step of the plan, or too much of it, not the kernels'?"""
+    lines = _products(stage, built, plan) or _too_long(stage, built, plan)
+    if not lines and stage.needs_triton:
+        lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
+    if lines:
+        check.outcome, check.lines = "rejected", tuple(lines)
+    return check
+
+
+def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    forward = stage.forbidden(plan.operations)
+    backward = stage.forbidden(plan.backward_operations)
+    if not forward and not backward:
+        return []
+    names = ", ".join((forward or backward)[:4])
+    allowed = ("PyTorch may allocate, cast, pad and reduce; the products and the softmax are the "
+               "kernel's.")
+    if not stage.needs_triton:
+        allowed = "this stage is about the tiles; compute them from matrix products."
+    return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
+            f"{'forward' if forward else 'backward'}.", "try: " + allowed]
+
+
+def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    """Loops over small tiles in Python are slow but right in stage 1, and many where scores are."""
+    case = built.case
+    scores = case.B * case.HQ * case.N * case.n_keys
+    if not plan.cut or not stage.needs_triton and scores >= MANY_SCORES:
+        return []
+    return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
+            "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
+
+
+def _no_launch(built: Built, plan: Plan) -> list[str]:
+    if plan.launches == 0:
+        return ["The numbers are right, but no Triton kernel ran.",
+                "try: launch your @triton.jit kernel: kernel[grid](...)."]
+    if built.case.grads and plan.backward_launches == 0:
+        return ["The gradients are right, but no Triton kernel ran in the backward.",
+                "try: launch your backward kernels from the Function's backward."]
+    if not plan.results_written:
+        return ["The numbers are right, but no Triton kernel wrote them.",
+                "try: return what your kernels stored, in every case."]
+    if plan.answers_kept:
+        return ["The same call launched other kernels when it was repeated: an answer was kept.",
+                "try: compute every call anew; keep no results."]
+    return []
+
+
+def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
+    case = built.case
+    size = sum(tensor.numel() for tensor in built.tensors.values())
+    size += case.B * case.HQ * case.N * case.D if case.stage > 2 else 0
+    limit = max(size * ARITHMETIC[stage.number == 2], ARITHMETIC_FLOOR)
+    for words, count in (("call", plan.arithmetic), ("backward", plan.backward_arithmetic)):
+        if count > limit:
+            return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
+                    f"{words}; preparing inputs and reducing results take at most {limit:,.0f}.",
+                    "try: PyTorch may allocate, cast, pad and reduce; the work is the kernel's."]
+    return []
+
+
+def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Check:
+    """Add to a right check: does the peak grow with N * N?  large has twice the length of small."""
+    before, after = small.plan.peak_bytes, large.plan.peak_bytes
+    case = built.case
+    # Half of one 16-bit score matrix at 2N: less than that is no N x N, however it grows.
+    floor = (2 * case.N) * (2 * case.n_keys)
+    said = ""
+    if after > floor and after > GROWTH_LIMIT * max(before, 1):
+        said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
+                f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.")
+    elif large.plan.kept_bytes > floor:
+        said = (f"The call used {large.plan.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
+                f"N={2 * case.N}.")
+    if check.outcome == "pass" and said:
+        check.outcome = "rejected"
+        check.lines = (said,
+                       "try: keep one tile of scores at a time; no tensor may be N x N.")
+    return check

@@ -1,0 +1,76 @@
+"""What the command line decided about a grading, and what the files may do meanwhile."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from grader.assignment import ROOT
+from grader.sandbox import kernel_cache
+from grader.sandbox.accounts import find_user
+from grader.sandbox.processes import Confinement
+from grader.sandbox.session import Session
+from grader.stages import Stage
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line decided.  device: "cuda" or "cpu"; timeout: seconds a request."""
+
+    directory: Path
+    device: str
+    seed: int
+    timeout: float
+    bfloat16: bool = False
+    quick: bool = False
+    benchmark: bool = True
+    command: str = "python autograder.py"
+    confinement: Confinement = Confinement()
+    stop_early: bool = False  # after the first case that does not pass
+    case: str = ""  # the only one to ask, by its name
+    show: bool = False  # draw the effective attention matrix of the first wrong case
+    plot: Path | None = None  # and write it there
+    patience: float = 8.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
+    spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
+
+
+def confinement(directory: Path, user: str = "auto",
+                memory_gib: float | None = None) -> Confinement:
+    """What workers may do: see neither this repository nor the submissions' folder, and hold half
+    of the free host memory, at most 16 GiB, unless told otherwise.
+
+    Raises:
+        ValueError: the account is not one that workers can run as.
+    """
+    if memory_gib is None:
+        memory_gib = min(16.0, max(2.0, free_memory_gib() / 2))
+    return Confinement(find_user(user), (ROOT, Path(directory)),
+                       int(memory_gib * 2**30))
+
+
+def free_memory_gib() -> float:
+    """Host memory that new processes could take; 8 where the system does not say."""
+    try:
+        words = Path("/proc/meminfo").read_text().split()
+        return int(words[words.index("MemAvailable:") + 1]) / 2**20
+    except (OSError, ValueError):
+        return 8.0
+
+
+def open_session(stage: Stage, options: Options, source: bytes,
+                 compile_for: int | None = None) -> Session:
+    """A worker for this file of a stage, not asked anything yet; compile_for: as Session's."""
+    if options.spare is not None and compile_for is None:
+        session = options.spare(source)
+        if session is not None:
+            return session
+    cache = None
+    if options.device == "cuda":
+        cache = kernel_cache.folder_for(source, options.confinement.user)
+    return Session(source, stage.filename, device=options.device, timeout=options.timeout,
+                   interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
+                   confinement=options.confinement)
+
+
+def spare_worker(stage: Stage, options: Options) -> Session:
+    """A worker for a file that is not there yet, for Options.spare."""
+    return open_session(stage, replace(options, spare=None), b"")

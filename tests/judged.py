@@ -1,0 +1,37 @@
+"""What the tests of the judge share: a case, a right reply to it, and its verdict."""
+
+import torch
+
+from grader import cases, correctness, judge
+from grader.cases import Case
+from grader.sandbox.calls import Reply
+from grader.stages import STAGES
+from tests.sessions import plan
+
+torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
+
+PLAIN = Case(3, "robust", 40, HQ=2, HKV=2, layout="guarded")
+
+
+def answered(case: Case, **seen):
+    """A case and the reply of a right submission."""
+    built = cases.build(case, 0)
+    exact = correctness.answer(built, "cpu").tiled
+    names = [spec.name for spec in built.call.outputs]
+    outputs = {name: exact[name] for name in names}
+    refilled = None
+    if case.refill:
+        fresh = correctness.answer(built, "cpu", refilled=True).tiled
+        refilled = {name: fresh[name] for name in names}
+    reply = Reply(
+        [{name: x.clone() for name, x in outputs.items()} for _ in range(case.repeats)],
+        {name: exact["d_" + name] for name in case.grads}, refilled,
+        {name: x.clone() for name, x in outputs.items()},
+        {name: t.storage.clone() for name, t in built.call.inputs.items()},
+        plan(**seen), "", 0.1)
+    return built, reply
+
+
+def verdict(built, reply):
+    stage = STAGES[built.case.stage]
+    return judge.judge(stage, built, reply, "cpu", "python autograder.py")

@@ -1,0 +1,43 @@
+"""Right numbers carried out again, on other numbers, by a worker without the file."""
+
+import pytest
+
+from grader import cases, correctness
+from grader.confirm import judge_repeated, not_repeated
+from grader.sandbox.calls import SubmissionError
+from tests.judged import PLAIN, answered, verdict
+
+
+def repeated(off_by=0.0):
+    """off_by: the error of what came out, as a multiple of the limit of all numbers together."""
+    built, reply = answered(PLAIN)
+    other = cases.other_numbers(PLAIN, 0)
+    exact = correctness.answer(other, "cpu")
+    limit = exact.judge("o", exact.tiled["o"]).fro_limit
+    got = {"o": exact.tiled["o"] if not off_by else exact.truth["o"] * (1 + off_by * limit)}
+    return judge_repeated(verdict(built, reply), other, got, "cpu")
+
+
+def test_a_plan_that_is_right_on_other_numbers_changes_nothing():
+    assert repeated().outcome == "pass"
+
+
+def test_a_plan_that_is_wrong_on_other_numbers_was_not_how_it_was_made():
+    check = repeated(off_by=20.0)
+    assert check.outcome == "rejected" and "not by the kernels" in check.lines[0]
+
+
+def test_a_plan_barely_right_on_its_own_numbers_and_not_on_others_is_wrong():
+    check = repeated(off_by=2.0)
+    assert check.outcome == "wrong" and "Barely right" in check.lines[0]
+    assert "2 times what a right kernel may make" in check.lines[0]
+    assert repeated(off_by=0.9).outcome == "pass"
+
+
+@pytest.mark.parametrize("said, outcome", [("wrong", "rejected"), ("crashed", "crashed"),
+                                           ("timeout", "timeout"),
+                                           ("grader_fault", "grader_fault")])
+def test_a_plan_that_cannot_be_carried_out_says_why(said, outcome):
+    built, reply = answered(PLAIN)
+    check = not_repeated(verdict(built, reply), SubmissionError(said, "it uses numpy"))
+    assert check.outcome == outcome and "it uses numpy" in check.lines[0]
