@@ -276,12 +276,12 @@ def _triton_version() -> str | None:
 
 def _next_command(run, everything: list[int], arguments) -> str:
     """What to type next: the first stage that did not pass again, or the one after the last."""
-    where = "" if arguments.submission == Path(".") else f" --submission {arguments.submission}"
     failed = [result for result in run.stages if result.outcome != "pass"]
     begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
     if failed:
         quick = " --quick" * arguments.quick
         return overview.begin((begun or failed)[0].stage, arguments.submission, quick)
     if arguments.quick:
-        return f"{overview.program(run.stages[0].stage)}{where}  (without --quick)"
+        return overview.command(run.stages[0].stage, arguments.submission,
+                                "  (without --quick)")
     return overview.after(run.stages[-1].stage, everything, arguments.submission)

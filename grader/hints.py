@@ -5,9 +5,10 @@ rung was shown last is kept in .autograder/hints.json of the working directory.
 """
 
 import json
-import os
 import tomllib
 from pathlib import Path
+
+from grader.files import replace
 
 RUNGS = ("nudge", "formula", "near_code")
 HINTS_FILE = Path(__file__).parent / "hints.toml"
@@ -54,8 +55,6 @@ def _read(path: Path) -> dict[str, int]:
 def _write(path: Path, state: dict[str, int]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state, indent=1), "utf-8")
-        os.replace(temporary, path)
+        replace(path, json.dumps(state, indent=1).encode(), 0o644)
     except OSError:
         pass  # a read-only directory costs the memory of the rung, not the hint

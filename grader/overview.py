@@ -12,6 +12,12 @@ def program(number: int) -> str:
     return f"python {grader_of(number)} --p{number}"
 
 
+def command(number: int, directory: Path, options: str = "") -> str:
+    """The same for the file in directory, with further options."""
+    where = "" if directory == Path(".") else f" --submission {directory}"
+    return program(number) + where + options
+
+
 def first_screen(numbers: list[int], directory: Path) -> list[str]:
     """A line a stage, and the next command; none as soon as one stage is begun."""
     files = {n: read(directory, f"problem_{n}.py", "") for n in numbers}
@@ -35,8 +41,7 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
 def begin(number: int, directory: Path, options: str = "") -> str:
     """What to do with a stage that has not passed: its blank steps, or else its command."""
     file = read(directory, f"problem_{number}.py", "")
-    where = "" if directory == Path(".") else f" --submission {directory}"
-    if file.blank_carried and not where:
+    if file.blank_carried and directory == Path("."):
         origins = [step.origin for step in file.steps if step.id in file.blank_carried]
         stages = {int(origin.partition(".")[0]) for origin in origins}
         earlier = {stage: read(directory, f"problem_{stage}.py", "") for stage in sorted(stages)}
@@ -50,8 +55,8 @@ def begin(number: int, directory: Path, options: str = "") -> str:
         return begin(min(stages), directory)  # nothing is written that could be copied
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
-                f"      {program(number)}{where} --watch")
-    return program(number) + where + options
+                f"      {command(number, directory, ' --watch')}")
+    return command(number, directory, options)
 
 
 def after(number: int, numbers: list[int], directory: Path) -> str:

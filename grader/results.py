@@ -5,10 +5,10 @@ The JSON file is whole at every moment, and rewritten after every stage.
 
 import json
 import math
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from grader.files import replace
 
 FORMAT = 1  # of the JSON
 
@@ -86,17 +86,9 @@ def as_dict(run: Run) -> dict:
 
 
 def write(run: Run, path: Path) -> None:
-    """Replace the file in one step, so that a reader or a Ctrl-C never meets half of it."""
+    """Replace the file in one step; a gradebook must be able to read it."""
     text = json.dumps(as_dict(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)  # mkstemp made it private; a gradebook must read it
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace(path, text.encode(), 0o644)
 
 
 def _stage(result: StageResult) -> dict:

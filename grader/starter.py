@@ -16,7 +16,7 @@ from pathlib import Path
 
 from grader import assignment
 from grader.assignment import GRADERS, ROOT, Assignment, sha256
-from grader.carry import keep
+from grader.files import keep
 from grader.submission import blank_steps, steps
 from grader.text import ranges
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from grader import results
+from grader import files, results
 from grader.results import Check, Run, StageResult
 
 
@@ -47,7 +47,7 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_litter(tmp_path, monkey
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(results.os, "replace", interrupted)
+    monkeypatch.setattr(files.os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         results.write(Run("x", "x", None, 0, "x"), path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

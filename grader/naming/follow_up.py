@@ -4,7 +4,6 @@ What comes back is only data: it is compared, never believed, and it decides no 
 """
 
 import contextlib
-from pathlib import Path
 
 from grader.cases import Built, Case
 from grader.correctness import answer
@@ -13,6 +12,7 @@ from grader.naming.distance import Sample
 from grader.naming.search import Name, Search
 from grader.naming.words import Finding, describe, locate
 from grader.options import Options
+from grader.overview import command
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError
 from grader.sandbox.session import Session
@@ -60,7 +60,9 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         if error.id:
             check.diagnosis = {"id": error.id, "kind": "observed", "text": error.sentence}
             seen = error.id, f"{failed.label}: {error.sentence}"
-    again = _again(options, case)
+    # The command that asks this one case, with the same numbers.
+    again = command(case.stage, options.directory,
+                    f" --seed {options.seed} --case {case.name}")
     check.lines = describe(finding, stage.steps, options.command, stage.origins, name=name,
                            seen=seen and seen[1], again=again)
     if matrix is not None and options.show:
@@ -102,12 +104,6 @@ def _record(name: Name | None, finding: Finding, seen) -> dict:
         return {"id": seen[0], "kind": "seen", "text": seen[1]}
     text = finding.what[-1] if len(finding.what) > 1 else finding.what[0]
     return {"id": "pattern-" + finding.symptom.replace("_", "-"), "kind": "pattern", "text": text}
-
-
-def _again(options: Options, case: Case) -> str:
-    """The command that asks this one case, with the same numbers."""
-    where = "" if options.directory == Path(".") else f" --submission {options.directory}"
-    return f"{options.command} --p{case.stage}{where} --seed {options.seed} --case {case.name}"
 
 
 def _worst_head(sample: Sample, name: str) -> int:
