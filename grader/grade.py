@@ -26,7 +26,6 @@ from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
 from grader.judge import from_error, judge
 from grader.means import judge_growth
-from grader.naming import follow_up
 from grader.options import Options, open_session
 from grader.report import Reporter
 from grader.results import Check, StageResult
@@ -199,6 +198,8 @@ class Grading:
                 replies.append((doubled(case), large))
                 check = judge_growth(check, built, reply, large)
             if check.outcome == "wrong" and not fatal and not self.taught:
+                from grader.naming import follow_up  # all the mistakes: a right file needs none
+
                 with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
                     # Without a name the verdict and the place that judge() found still stand.
                     follow_up.explain(check, session, built, reply, self.stage, self.options)
