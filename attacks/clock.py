@@ -13,7 +13,7 @@ import torch
 
 from attacks.catalogue import ROOT
 from grader import grade, timing
-from grader.cases import build
+from grader.inputs import build
 from grader.sandbox import replaying
 from grader.sandbox.session import Session
 from grader.stages import STAGES

@@ -21,7 +21,7 @@ import torch
 
 from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
 from grader import grade
-from grader.cases import build
+from grader.inputs import build
 from grader.judge import from_error, judge
 from grader.naming import follow_up
 from grader.sandbox.calls import SubmissionError

@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from grader import submission, timing
-from grader.cases import FAR_GIB, Case, build, doubled, other_numbers
+from grader.cases import Case, doubled
+from grader.inputs import FAR_GIB, build, other_numbers
 from grader.judge import from_error, judge, judge_growth, judge_repeated, not_repeated
 from grader.naming import follow_up
 from grader.naming.follow_up import Wish

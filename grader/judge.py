@@ -2,8 +2,8 @@
 
 import torch
 
-from grader.cases import APART, FAR, Built
 from grader.correctness import Answer, answer
+from grader.inputs import APART, FAR, Built
 from grader.inside.wire import LONGEST
 from grader.naming.words import Finding, describe, locate, tensor_name
 from grader.results import Check

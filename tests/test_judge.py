@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grader import cases, correctness, judge
+from grader import correctness, inputs, judge
 from grader.cases import Case
 from grader.sandbox.calls import Reply, SubmissionError
 from grader.stages import STAGES
@@ -16,7 +16,7 @@ torch.set_num_threads(1)  # tests run side by side; a second thread would only w
 
 def answered(case: Case, **seen):
     """A case and the reply of a right submission."""
-    built = cases.build(case, 0)
+    built = inputs.build(case, 0)
     exact = correctness.answer(built, "cpu").tiled
     names = [spec.name for spec in built.call.outputs]
     outputs = {name: exact[name] for name in names}
@@ -187,7 +187,7 @@ def test_a_call_that_launches_nothing_when_repeated_kept_its_answer():
 def repeated(off_by=0.0):
     """off_by: the error of what came out, as a multiple of the limit of all numbers together."""
     built, reply = answered(PLAIN)
-    other = cases.other_numbers(PLAIN, 0)
+    other = inputs.other_numbers(PLAIN, 0)
     exact = correctness.answer(other, "cpu")
     limit = exact.judge("o", exact.tiled["o"]).fro_limit
     got = {"o": exact.tiled["o"] if not off_by else exact.truth["o"] * (1 + off_by * limit)}

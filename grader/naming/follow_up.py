@@ -7,8 +7,9 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.cases import Built, Case
+from grader.cases import Case
 from grader.correctness import answer
+from grader.inputs import Built
 from grader.naming import attention_map, drawing
 from grader.naming.distance import Sample
 from grader.naming.search import Name, Search

@@ -79,12 +79,13 @@ def test_the_text_of_a_kernel_is_found_whatever_its_indentation_and_coding():
 
 
 def test_other_numbers_are_other_and_a_refilled_case_takes_those_of_its_refill():
-    from grader import cases
+    from grader import inputs
+    from grader.cases import Case
 
-    case = cases.Case(3, "robust", 40, refill=True)
-    built, other = cases.build(case, 0), cases.other_numbers(case, 0)
+    case = Case(3, "robust", 40, refill=True)
+    built, other = inputs.build(case, 0), inputs.other_numbers(case, 0)
     assert torch.equal(other.tensors["q"], built.refilled["q"])
     case = replace(case, refill=False, family="real", D=32)
-    built, other = cases.build(case, 0), cases.other_numbers(case, 0)
+    built, other = inputs.build(case, 0), inputs.other_numbers(case, 0)
     assert not torch.equal(other.tensors["q"], built.tensors["q"])
     assert other.call.refill is None and other.call.repeats == 1
