@@ -19,7 +19,7 @@ import torch
 
 from attacks.catalogue import KINDS, attacks
 from attacks.run import run_job
-from grader.cases import FAR_GIB
+from grader.inputs import FAR_GIB
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import torch
 
 from attacks.catalogue import ROOT
 from grader import timing
-from grader.cases import build
+from grader.inputs import build
 from grader.options import confinement as confinement_of
 from grader.sandbox import replaying
 from grader.sandbox.session import Session

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
-from grader.cases import build
+from grader.inputs import build
 from grader.judge import from_error, judge
 from grader.naming import follow_up
 from grader.options import Options, confinement

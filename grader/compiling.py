@@ -8,7 +8,8 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from grader.cases import Case, build
+from grader.cases import Case
+from grader.inputs import build
 from grader.options import Options, open_session
 from grader.results import Check
 from grader.sandbox.calls import SubmissionError

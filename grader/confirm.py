@@ -10,8 +10,9 @@ from collections.abc import Callable
 import torch
 
 from grader import submission
-from grader.cases import Built, Case, other_numbers
+from grader.cases import Case
 from grader.correctness import answer
+from grader.inputs import Built, other_numbers
 from grader.naming.words import locate, tensor_name
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError, same_bits

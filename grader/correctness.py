@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import torch
 
 import reference
-from grader.cases import Built
+from grader.inputs import Built
 
 FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
 TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25

@@ -21,9 +21,10 @@ from dataclasses import replace
 import torch
 
 from grader import submission, timing
-from grader.cases import FAR_GIB, Case, build, doubled
+from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
+from grader.inputs import FAR_GIB, build
 from grader.judge import from_error, judge
 from grader.means import judge_growth
 from grader.options import Options, open_session

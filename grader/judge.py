@@ -1,8 +1,8 @@
 """One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
 
 from grader import means
-from grader.cases import APART, FAR, Built
 from grader.correctness import Answer, answer
+from grader.inputs import APART, FAR, Built
 from grader.naming.words import Finding, describe, locate, tensor_name
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError, same_bits

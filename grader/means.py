@@ -1,11 +1,15 @@
 """Right numbers: were they made with the means that the stage teaches?  Read from the call's plan.
 """
 
-from grader.cases import Built
+import functools
+
+import torch
+
+from grader.inputs import Built
 from grader.inside.wire import LONGEST
 from grader.results import Check
 from grader.sandbox.calls import Reply
-from grader.sandbox.plan import Plan
+from grader.sandbox.plan import MOVES, REDUCTIONS, WRITES, Plan
 from grader.stages import Stage
 
 # Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
@@ -26,8 +30,8 @@ def judge(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
 
 
 def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
-    forward = stage.forbidden(plan.operations)
-    backward = stage.forbidden(plan.backward_operations)
+    forward = forbidden(stage, plan.operations)
+    backward = forbidden(stage, plan.backward_operations)
     if not forward and not backward:
         return []
     names = ", ".join((forward or backward)[:4])
@@ -37,6 +41,36 @@ def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
         allowed = "this stage is about the tiles; compute them from matrix products."
     return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
             f"{'forward' if forward else 'backward'}.", "try: " + allowed]
+
+
+def forbidden(stage: Stage, operations: tuple[str, ...]) -> list[str]:
+    """Which of these PyTorch operations a right answer may not be made of.
+
+    From stage 2 on that is all but allocating, moving, computing one by one and reducing; in
+    stage 1 only whole attentions, for its products are PyTorch's.
+    """
+    if stage.needs_triton:
+        found = {name for name in operations if not _allowed(name)}
+    else:
+        found = {name for name in operations
+                 if "attention" in name or not name.startswith("aten::")}
+    return sorted({name.removeprefix("aten::").partition(".")[0] for name in found})
+
+
+def _allowed(operation: str) -> bool:
+    """Whether PyTorch may do this beside kernels: allocate, move, compute one by one, reduce."""
+    space, _, name = operation.partition("::")
+    packet, _, overload = name.partition(".")
+    if space != "aten":
+        return False
+    return (packet in MOVES or packet in WRITES or packet in REDUCTIONS
+            or _is_pointwise(packet, overload or "default"))
+
+
+@functools.cache
+def _is_pointwise(packet: str, overload: str) -> bool:
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    return found is not None and torch.Tag.pointwise in found.tags
 
 
 def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from grader.cases import Built, Case, build
+from grader.cases import Case
 from grader.correctness import answer
+from grader.inputs import Built, build
 from grader.inside.wire import dtype_name
 from grader.judge import same_bits
 from grader.report import Reporter

@@ -2,7 +2,7 @@
 
 import torch
 
-from grader import cases, correctness, judge
+from grader import correctness, inputs, judge
 from grader.cases import Case
 from grader.sandbox.calls import Reply
 from grader.stages import STAGES
@@ -15,7 +15,7 @@ PLAIN = Case(3, "robust", 40, HQ=2, HKV=2, layout="guarded")
 
 def answered(case: Case, **seen):
     """A case and the reply of a right submission."""
-    built = cases.build(case, 0)
+    built = inputs.build(case, 0)
     exact = correctness.answer(built, "cpu").tiled
     names = [spec.name for spec in built.call.outputs]
     outputs = {name: exact[name] for name in names}

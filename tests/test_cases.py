@@ -1,120 +1,57 @@
-"""Cases: the same seed gives the same bytes, and each family and layout is what it says."""
+"""The record of a case: what it is called, what it needs, and that it is data."""
 
-from dataclasses import replace
+import ast
+from pathlib import Path
 
 import pytest
 import torch
 
 from grader import cases
 from grader.cases import Case
-from grader.stages import STAGES
 
-BASE = Case(7, "robust", 40, HQ=4, HKV=2, B=2, is_causal=True, window=9, sinks=2)
-
-
-def test_a_seed_replays_the_same_bytes_and_another_does_not():
-    first, again, other = (cases.build(BASE, seed).tensors for seed in (1, 1, 2))
-    assert all(torch.equal(first[name], again[name]) for name in first)
-    assert not torch.equal(first["q"], other["q"])
+GRADER = Path(__file__).parent.parent / "grader"
+SWDA = Case(9, "robust", 70, D=80, HQ=6, HKV=2, B=2, dtype=torch.bfloat16, sinks=3, scale=0.5,
+            family="needles", layout="mixed", dout="small", sink_logits=True, growth=True)
 
 
-@pytest.mark.parametrize("layout", ["guarded", "transposed", "last"])
-def test_views_are_right_and_nan_lies_everywhere_around_them(layout):
-    t = torch.randn(2, 3, 5, 8).half()
-    sent = cases.lay_out(t, layout)
-    assert torch.equal(sent.view(), t)
-    assert int((~torch.isnan(sent.storage)).sum()) == t.numel()
-    assert torch.isnan(sent.storage[0]) and torch.isnan(sent.storage[-1])
+def test_a_name_says_all_that_differs():
+    assert SWDA.name == ("robust/B2-HQ6-HKV2-N70-D80-S3-bfloat16-needles-mixed-dout-small-scale-"
+                         "sink_logits-growth")
+    causal = Case(1, "standard", 12, NK=34, is_causal=True, refill=True, repeats=3)
+    assert causal.name == "standard/H1-NQ12-NK34-D16-causal-float16-refill-x3"
+    assert Case(2, "robust", 20, M=7, layout="far").name == "robust/M7-N20-float16-far"
 
 
-def test_a_far_key_is_beyond_32_bits_and_the_other_inputs_are_not():
-    built = cases.build(Case(3, "robust", 20, B=3, layout="far"), 0)
-    q, k = built.call.inputs["q"], built.call.inputs["k"]
-    assert 2 * k.stride[0] == 2**31 and k.storage.numel() == built.tensors["k"].numel()
-    assert torch.equal(k.view(), built.tensors["k"]) and q.stride == built.tensors["q"].stride()
+def test_a_label_is_the_shape_and_a_note_is_the_rest():
+    assert SWDA.label == "B=2, Hq=6, Hkv=2, L=70, D=80, S=3, not causal"
+    assert SWDA.note == ("bfloat16, needles, mixed strides, dO small, own scale, "
+                         "sink logits, memory at N, 2N")
+    assert Case(2, "standard", 20, M=7).label == "M=7, N=20"
+    assert Case(9, "robust", 20, is_causal=True).label == "H=1, L=20, D=16, no window"
+    assert Case(1, "robust", 20, NK=9, refill=True, repeats=2).note == "float16, refilled, 2 runs"
 
 
-def test_a_small_upstream_gradient_is_below_what_float16_holds():
-    case = Case(8, "robust", 20, dtype=torch.float32, grads=("q",))
-    small = cases.build(replace(case, dout="small"), 0).dout.abs()
-    assert 0 < small.mean() < 2.0**-24
+def test_a_mask_is_what_the_reference_takes():
+    assert SWDA.mask() == {"is_causal": False, "window_size": None, "sink_size": 3, "scale": 0.5}
+    assert Case(6, "robust", 20, window=9).mask()["sink_size"] == 0
 
 
-def test_a_transposed_view_has_heads_inside_positions():
-    sent = cases.lay_out(torch.randn(2, 3, 5, 8), "transposed")
-    assert sent.stride[2] > sent.stride[1] > sent.stride[3] == 1
-    x = cases.lay_out(torch.randn(4, 6), "transposed")
-    assert x.stride[0] == 1 and x.stride[1] > 4
-
-
-@pytest.mark.parametrize("sign", ["+", "-"])
-def test_shift_moves_all_logits_by_128(sign):
-    case = Case(3, "robust", 30, D=64, HQ=1, HKV=1, family=f"shift{sign}")
-    q, k = (cases.build(case, 0).tensors[name].double() for name in "qk")
-    logits = (q @ k.mT / 8).flatten()
-    assert abs(logits.mean() - float(sign + "128")) < 2
-
-
-def test_rising_raises_the_maximum_in_every_tile():
-    case = Case(3, "robust", 256, D=32, family="rising")
-    q, k = (cases.build(case, 0).tensors[name].double() for name in "qk")
-    tiles = (q @ k.mT / 32**0.5).unflatten(-1, (4, 64)).amax(-1)[0, 0]
-    assert (tiles.diff(dim=-1) > 0).double().mean() > 0.95
-
-
-def test_needles_put_most_weight_on_one_key_a_row():
-    case = Case(3, "robust", 128, D=16, family="needles")
-    q, k = (cases.build(case, 0).tensors[name].double() for name in "qk")
-    assert torch.softmax(q @ k.mT / 4, -1).amax(-1).mean() > 0.5
-
-
-def test_real_activations_serve_any_number_of_heads():
-    case = Case(5, "robust", 100, D=32, HQ=8, HKV=4, dtype=torch.float32, family="real")
-    tensors = cases.build(case, 0).tensors
-    assert tensors["q"].shape == (1, 8, 100, 32) and tensors["k"].shape == (1, 4, 100, 32)
-    assert torch.equal(tensors["q"][:, 6], tensors["q"][:, 0])
-
-
-def test_refilled_inputs_have_new_values_in_the_same_layout():
-    built = cases.build(Case(3, "robust", 20, layout="transposed", refill=True), 0)
-    old, new = built.call.inputs["q"], built.call.refill["q"]
-    assert (old.shape, old.stride, old.offset) == (new.shape, new.stride, new.offset)
-    assert not torch.equal(old.view(), new.view())
-
-
-def test_an_expanded_gradient_has_one_number_behind_it():
-    case = Case(8, "robust", 20, HQ=2, HKV=1, dout="expanded", grads=("q", "k", "v"))
-    built = cases.build(case, 0)
-    assert built.call.douts["o"].storage.numel() == 1
-    assert built.dout.shape == (1, 2, 20, 16)
+def test_keys_are_as_many_as_queries_unless_said():
+    assert Case(1, "robust", 20).n_keys == 20 and Case(1, "robust", 20, NK=9).n_keys == 9
 
 
 def test_a_growth_pair_doubles_the_length_and_nothing_else():
     twice = cases.doubled(Case(3, "robust", 64, growth=True))
     assert (twice.N, twice.D, twice.HQ) == (128, 16, 1)
+    assert cases.doubled(Case(1, "robust", 64, NK=10)).n_keys == 20
 
 
-def test_arguments_are_those_of_the_stage():
-    swda = Case(9, "robust", 20, window=None, sinks=0, sink_logits=True, is_causal=True, scale=0.5)
-    call = cases.build(swda, 0).call
-    assert call.args == ("@q", "@k", "@v", None, 0)
-    assert call.kwargs == {"is_causal": True, "scale": 0.5, "sink_logits": "@sink_logits"}
-    assert cases.build(BASE, 0).call.kwargs == {"is_causal": True, "window_size": 9,
-                                                "sink_size": 2}
-    assert cases.build(Case(1, "robust", 20), 0).call.args == ("@q", "@k", "@v", False)
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("number", STAGES)
-def test_every_listed_case_is_inside_the_contract(number, device):
-    for case in STAGES[number].cases(device, device == "cuda"):
-        assert case.D <= 128 and case.HQ % case.HKV == 0
-        assert device == "cuda" or case.dtype != torch.bfloat16
-        if number in (4, 5, 6, 7):
-            assert case.is_causal
-        if number == 3:
-            assert not case.is_causal
-        if number == 1 and case.is_causal:
-            assert case.NK is None
-        if number == 9 and case.window is not None:
-            assert case.is_causal
+@pytest.mark.parametrize(("file", "may_import"), [
+    ("cases.py", {"grader.inside.wire"}), ("case_table.py", {"grader.cases"})])
+def test_cases_are_data_and_know_nothing_of_who_asks_them(file, may_import):
+    tree = ast.walk(ast.parse((GRADER / file).read_text("utf-8")))
+    found = {name for node in tree
+             for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import)
+                          else [node.module] if isinstance(node, ast.ImportFrom) else [])}
+    assert {name for name in found if name.startswith("grader")} <= may_import
+    assert found - may_import <= {"dataclasses", "torch"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader import cases, correctness
+from grader import correctness, inputs
 from grader.confirm import judge_repeated, not_repeated
 from grader.sandbox.calls import SubmissionError
 from tests.judged import PLAIN, answered, verdict
@@ -11,7 +11,7 @@ from tests.judged import PLAIN, answered, verdict
 def repeated(off_by=0.0):
     """off_by: the error of what came out, as a multiple of the limit of all numbers together."""
     built, reply = answered(PLAIN)
-    other = cases.other_numbers(PLAIN, 0)
+    other = inputs.other_numbers(PLAIN, 0)
     exact = correctness.answer(other, "cpu")
     limit = exact.judge("o", exact.tiled["o"]).fro_limit
     got = {"o": exact.tiled["o"] if not off_by else exact.truth["o"] * (1 + off_by * limit)}

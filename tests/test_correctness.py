@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grader import cases, correctness
+from grader import correctness, inputs
 from grader.cases import Case
 from grader.stages import STAGES
 from tests import variants
@@ -36,7 +36,7 @@ def mistakes(number: int) -> dict[str, dict]:
 
 def share_of_limit(number: int, case: Case, switches: dict, seed: int = 0) -> float:
     """The worst error of a variant over its limit; infinite where it is not a number."""
-    return _share(number, cases.build(case, seed), None, switches)
+    return _share(number, inputs.build(case, seed), None, switches)
 
 
 def _share(number, built, answer, switches) -> float:
@@ -65,7 +65,7 @@ def test_honest_variants_stay_well_inside_the_limits(number, honest):
 def test_every_small_mistake_is_rejected_by_some_case_of_its_stage(number):
     worst = dict.fromkeys(mistakes(number), 0.0)
     for case in small_cases(number):
-        built = cases.build(case, 0)
+        built = inputs.build(case, 0)
         answer = correctness.answer(built, "cpu")
         for name, switches in mistakes(number).items():
             if worst[name] < 2:
@@ -112,7 +112,7 @@ def test_lse_is_judged_by_its_absolute_error_near_zero():
 
 
 def test_row_sums_that_cancel_are_judged_by_the_size_of_their_terms():
-    built = cases.build(Case(2, "robust", 400, M=50, dtype=torch.float16), 3)
+    built = inputs.build(Case(2, "robust", 400, M=50, dtype=torch.float16), 3)
     answer = correctness.answer(built, "cpu")
     x, w = built.tensors["x"], built.tensors["w"]
     split = sum((x[:, i:i + 37].float() * w[i:i + 37].float()).sum(1) for i in range(0, 400, 37))
@@ -131,6 +131,6 @@ def test_float32_on_a_gpu_is_given_the_room_tf32_needs():
 def test_our_own_tiles_agree_with_the_truth_in_float32():
     case = Case(9, "robust", 150, D=24, HQ=4, HKV=2, dtype=torch.float32, is_causal=True,
                 window=20, sinks=3, sink_logits=True, grads=("q", "k", "v", "sink_logits"))
-    answer = correctness.answer(cases.build(case, 1), "cpu")
+    answer = correctness.answer(inputs.build(case, 1), "cpu")
     for name, truth in answer.truth.items():
         torch.testing.assert_close(answer.tiled[name].double(), truth, rtol=1e-4, atol=1e-5)

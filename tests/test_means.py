@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from grader.cases import Case
-from grader.means import judge_growth
+from grader.means import forbidden, judge_growth
+from grader.stages import STAGES
 from tests.judged import PLAIN, answered, verdict
 from tests.sessions import plan
 
@@ -78,3 +79,28 @@ def test_allocating_casting_and_a_little_arithmetic_are_pytorchs():
 def test_a_call_that_launches_nothing_when_repeated_kept_its_answer():
     check = verdict(*answered(PLAIN, again=(0,)))
     assert check.outcome == "rejected" and "an answer was kept" in check.lines[0]
+
+
+def test_stage_one_may_multiply_matrices_but_not_call_attention():
+    assert forbidden(STAGES[1], ("aten::bmm", "aten::_softmax")) == []
+    assert forbidden(STAGES[1], ("aten::_scaled_dot_product_flash_attention_for_cpu",))
+    assert forbidden(STAGES[1], ("mkldnn::_linear_pointwise",))
+    assert forbidden(STAGES[3], ("aten::bmm", "aten::mul.Tensor")) == ["bmm"]
+
+
+@pytest.mark.parametrize("operation", [
+    "aten::mul.Tensor", "aten::exp_", "aten::sum.dim_IntList", "aten::_to_copy", "aten::empty_like",
+    "aten::constant_pad_nd", "aten::masked_fill_.Scalar", "aten::div.Tensor_mode",
+])
+def test_pytorch_may_allocate_move_compute_one_by_one_and_reduce(operation):
+    assert forbidden(STAGES[3], (operation,)) == []
+
+
+@pytest.mark.parametrize("operation", [
+    "aten::mm", "aten::bmm", "aten::_softmax", "aten::_addmm_activation", "aten::convolution",
+    "aten::_scaled_dot_product_flash_attention", "aten::logsumexp", "aten::_cdist_forward",
+    "aten::_embedding_bag", "mkldnn::_linear_pointwise", "higher_order::flex_attention",
+    "aten::no_such_operation", "flex_attention",
+])
+def test_products_softmax_and_attention_pytorch_may_not(operation):
+    assert forbidden(STAGES[3], (operation,))

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from grader.submission import Step, blank_steps, read, steps
+from grader.submission import Step, blank_steps, foreign_texts, read, steps
 
 TWO_STEPS = '''\
 """A stage."""
@@ -187,3 +187,12 @@ def test_malformed_markers_are_refused_with_their_line(markers, message):
     with pytest.raises(ValueError, match=message) as caught:
         steps("".join(f"# {marker}\n" for marker in markers))
     assert str(caught.value).startswith("line ")
+
+
+def test_the_text_of_a_kernel_is_found_whatever_its_indentation_and_coding():
+    source = "# -*- coding: latin-1 -*-\nclass A:\n    def f(x):\n        return x  # \xe9\n"
+    text = "def f(x):\n    return x  # \xe9\n"
+    there = source.encode("latin-1")
+    assert foreign_texts(there, [("f", text)]) == []
+    assert foreign_texts(there, [("f", text), ("f", text + "    pass")]) == ["f"]
+    assert foreign_texts(there, [("f", "")]) == ["f"]

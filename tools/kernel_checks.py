@@ -16,7 +16,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 from grader import correctness  # noqa: E402
-from grader.cases import Built, Case  # noqa: E402
+from grader.cases import Case  # noqa: E402
+from grader.inputs import Built  # noqa: E402
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

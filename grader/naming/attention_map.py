@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 import reference
-from grader.cases import Built, Case, build
+from grader.cases import Case
+from grader.inputs import Built, build
 from grader.sandbox.calls import TensorInput
 
 SEEN = 1e-6  # a weight above this is one that was given

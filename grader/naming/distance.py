@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from grader.cases import Built
 from grader.correctness import Answer, answer
+from grader.inputs import Built
 from grader.naming.candidates import Candidate
 from grader.naming.model import Model, RowSum, all_pairs, doubles
 from grader.naming.walks import INF, NotHere

@@ -5,8 +5,9 @@ What comes back is only data: it is compared, never believed, and it decides no 
 
 import contextlib
 
-from grader.cases import Built, Case
+from grader.cases import Case
 from grader.correctness import answer
+from grader.inputs import Built
 from grader.naming import attention_map, drawing
 from grader.naming.distance import Sample
 from grader.naming.search import Name, Search

@@ -9,7 +9,7 @@ import copy
 
 import torch
 
-from grader.cases import Built
+from grader.inputs import Built
 from grader.naming.walks import INF, Pass, Tiles
 
 LARGEST = 65519.0  # above it float16 rounds to infinity

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from grader.cases import Built, Case, build
+from grader.cases import Case
+from grader.inputs import Built, build
 
 F32 = torch.float32
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from grader.cases import Built, Case
+from grader.cases import Case
+from grader.inputs import Built
 from grader.naming import probes
 from grader.naming.candidates import NOTHING, Candidate, double, single
 from grader.naming.distance import NEAR, Sample, alike

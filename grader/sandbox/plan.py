@@ -4,11 +4,8 @@ The plan comes from the worker, and is believed only because replay.py carries i
 leaves out does not happen there.
 """
 
-import functools
 import json
 import math
-
-import torch
 
 from grader.inside.wire import DTYPES, UNINITIALISED, storages_in
 from grader.text import escape
@@ -111,22 +108,6 @@ def _launches(steps) -> int:
 
 def _operations(steps) -> tuple[str, ...]:
     return tuple(sorted({escape(str(step[1]))[:100] for step in steps if step[0] == "op"}))
-
-
-def allowed(operation: str) -> bool:
-    """Whether PyTorch may do this beside kernels: allocate, move, compute one by one, reduce."""
-    space, _, name = operation.partition("::")
-    packet, _, overload = name.partition(".")
-    if space != "aten":
-        return False
-    return (packet in MOVES or packet in WRITES or packet in REDUCTIONS
-            or _is_pointwise(packet, overload or "default"))
-
-
-@functools.cache
-def _is_pointwise(packet: str, overload: str) -> bool:
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    return found is not None and torch.Tag.pointwise in found.tags
 
 
 def _arithmetic(steps) -> int:

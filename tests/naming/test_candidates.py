@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from grader.cases import Case, build
+from grader.cases import Case
+from grader.inputs import build
 from grader.naming.candidates import Candidate, double, single
 from grader.naming.mistakes import TABLE
 from grader.naming.model import Model, all_pairs

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import torch
 
-from grader.cases import Case, build
+from grader.cases import Case
 from grader.correctness import answer
+from grader.inputs import build
 from grader.naming.candidates import single
 from grader.naming.distance import NEAR, Sample, alike
 

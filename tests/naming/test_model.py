@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import reference
-from grader.cases import Case, build
+from grader.cases import Case
+from grader.inputs import build
 from grader.naming.model import CHOPPED, Model, all_pairs, to_16_bits
 
 CASE = Case(9, "probe", 70, B=2, HQ=4, HKV=2, dtype=torch.float32, is_causal=True, window=20,

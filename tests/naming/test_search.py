@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import reference
-from grader.cases import Case, build
+from grader.cases import Case
+from grader.inputs import build
 from grader.naming import search
 from grader.naming.candidates import Candidate, single
 from grader.naming.distance import Sample

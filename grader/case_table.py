@@ -1,0 +1,260 @@
+"""What is asked of each stage: one row a case, in the order in which they are asked.
+
+A row has fields of Case, and may say where it holds: gpu=dict(...) is what is otherwise on a GPU;
+gpu_only; stages=(...), where a list is for several.  A field that it does not name is as at the
+head of its list, or as in Case: B=1, D=16, family="randn", layout="dense", no window, no sinks.
+
+The standard cases are the assignment's own shapes on a GPU, and short ones for the interpreter.
+Each robust one is there for a mistake.  cases.py says which one a family or a layout catches;
+refill: answers kept from the first call; repeats: runs that differ; growth: memory for all scores;
+a ragged N: tails; a D that is no power of two: its padding.
+"""
+
+import torch
+
+from grader.cases import Case
+
+F16, F32 = torch.float16, torch.float32
+HALF = "half"  # bfloat16 where the GPU has it, else float16
+
+
+def standard(**fields) -> dict:
+    return {"group": "standard"} | fields
+
+
+def robust(**fields) -> dict:
+    return {"group": "robust"} | fields
+
+
+def rows(every: dict, asked: list[dict]) -> list[dict]:
+    """Every row with what all of them have, unless it says otherwise."""
+    return [every | row for row in asked]
+
+
+STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
+    standard(N=512, HQ=8, HKV=8),
+    standard(N=1024, HQ=8, HKV=8, is_causal=True),
+    standard(N=768, HQ=16, HKV=16, is_causal=True, gpu=dict(N=2048)),
+    standard(gpu_only=True, N=4096, HQ=16, HKV=16, is_causal=True),
+    robust(N=1, HQ=2, HKV=2, dtype=F32),
+    robust(N=65, B=2, HQ=3, HKV=3, dtype=F16, layout="guarded"),
+    robust(N=129, HQ=2, HKV=2, D=40, is_causal=True, dtype=F32, layout="guarded"),
+    robust(N=70, NK=257, HQ=2, HKV=2),  # more keys than queries, then fewer
+    robust(N=257, NK=63, HQ=2, HKV=2, D=64, dtype=F32),
+    robust(N=200, HQ=2, HKV=2, D=80, is_causal=True, layout="transposed"),
+    robust(N=127, HQ=2, HKV=2, D=128, is_causal=True, dtype=F16, layout="last"),
+    robust(N=193, HQ=2, HKV=2, is_causal=True, family="shift+"),
+    robust(N=193, HQ=2, HKV=2, dtype=F16, family="shift-"),
+    robust(N=129, HQ=2, HKV=2, is_causal=True, dtype=F32, family="deep"),
+    robust(N=193, HQ=2, HKV=2, family="falling"),
+    robust(N=190, HQ=2, HKV=2, is_causal=True, family="steep"),
+    # Long enough for sums in 16 bits to lose something.
+    robust(N=64, NK=2000, HQ=1, HKV=1, family="cancel"),
+    robust(N=64, NK=2000, HQ=1, HKV=1, family="heavy"),
+    robust(N=70, B=2, HQ=3, HKV=3, is_causal=True, layout="mixed"),
+    robust(N=300, HQ=2, HKV=2, family="rising"),
+    robust(N=257, HQ=2, HKV=2, D=64, is_causal=True, dtype=F16, family="hot"),
+    robust(N=150, HQ=2, HKV=2, is_causal=True, family="needles"),
+    robust(N=256, HQ=6, HKV=6, D=32, is_causal=True, dtype=F16, family="real"),
+    robust(N=130, HQ=2, HKV=2, dtype=F32, refill=True),
+    robust(N=130, HQ=2, HKV=2, is_causal=True, repeats=3),
+    robust(N=1024, HQ=1, HKV=1, dtype=F16, growth=True),
+])
+
+STAGE_2 = rows(dict(dtype=HALF), [
+    standard(M=32, N=256, gpu=dict(M=512, N=1024)),
+    standard(M=64, N=512, gpu=dict(M=1024, N=4096)),
+    standard(M=96, N=1024, gpu=dict(M=2048, N=8192)),
+    standard(M=128, N=1024, gpu=dict(M=4096, N=8192)),
+    # One row, one column, a tail of each.
+    robust(M=1, N=1, dtype=F32),
+    robust(M=1, N=300, dtype=F16, layout="guarded"),
+    robust(M=17, N=1, layout="guarded"),
+    robust(M=33, N=127, layout="guarded", gpu=dict(M=321)),
+    robust(M=15, N=129, dtype=F32, layout="guarded", gpu=dict(N=1281)),
+    robust(M=64, N=63, dtype=F16, layout="transposed"),
+    robust(M=19, N=200, dtype=F32, layout="last"),
+    robust(M=31, N=513, family="hot", gpu=dict(N=5121)),
+    robust(M=23, N=257, dtype=F16, family="needles", gpu=dict(N=2561)),
+    robust(M=3, N=20000, family="cancel"),
+    robust(M=18, N=170, dtype=F16, layout="mixed"),
+    robust(gpu_only=True, M=3, N=300, layout="far"),
+    robust(M=20, N=150, refill=True),
+    robust(M=40, N=140, dtype=F32, repeats=2, gpu=dict(M=400, repeats=10)),
+])
+
+STAGES_3_4 = rows(dict(dtype=HALF), [  # 4: is_causal=True
+    standard(N=64, HQ=2, HKV=2, gpu=dict(N=512, HQ=8, HKV=8)),
+    standard(N=128, HQ=2, HKV=2, gpu=dict(N=1024, HQ=8, HKV=8)),
+    standard(N=192, HQ=2, HKV=2, gpu=dict(N=2048, HQ=16, HKV=16)),
+    standard(N=256, HQ=2, HKV=2, gpu=dict(N=4096, HQ=16, HKV=16)),
+    robust(N=65, B=2, HQ=2, HKV=2, layout="guarded"),
+    robust(N=1, HQ=1, HKV=1, D=8, dtype=F32, layout="guarded"),
+    robust(N=63, HQ=2, HKV=2, D=64, layout="guarded", gpu=dict(N=255)),  # still ragged
+    robust(N=127, HQ=1, HKV=1, D=80, dtype=F16, layout="transposed"),
+    robust(N=194, HQ=2, HKV=2, dtype=F32, layout="guarded", gpu=dict(N=773)),
+    robust(N=65, HQ=1, HKV=1, family="shift+"),
+    robust(N=65, HQ=2, HKV=2, dtype=F16, family="shift-"),
+    robust(N=161, HQ=1, HKV=1, family="rising", gpu=dict(N=644)),
+    robust(N=100, HQ=2, HKV=2, D=40, dtype=F32, family="hot", layout="last", gpu=dict(N=400)),
+    robust(N=130, HQ=1, HKV=1, family="needles", gpu=dict(N=520)),
+    robust(N=100, HQ=2, HKV=2, D=32, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=193, HQ=1, HKV=1, dtype=F32, family="shift-", layout="guarded", gpu=dict(N=772)),
+    robust(N=192, HQ=2, HKV=2, D=64, dtype=F32, family="needles", layout="transposed",
+           gpu=dict(N=576)),
+    robust(N=64, HQ=1, HKV=1, refill=True, gpu=dict(N=256)),
+    robust(N=192, HQ=2, HKV=2, D=128, dtype=F16, repeats=2, gpu=dict(N=320, repeats=10)),
+    robust(N=70, B=3, HQ=6, HKV=6, layout="mixed"),  # 18 heads in all, no power of two
+    robust(stages=(3,), N=193, HQ=1, HKV=1, dtype=F32, family="falling"),
+    robust(stages=(4,), N=193, HQ=1, HKV=1, dtype=F32, family="steep"),
+    robust(N=129, HQ=1, HKV=1, dtype=F16, family="deep"),
+    robust(N=200, HQ=1, HKV=1, family="cancel"),
+    # Several tiles, ragged and whole, of 64 and of 128.
+    robust(N=200, HQ=2, HKV=2, D=64, layout="guarded"),
+    robust(N=256, HQ=2, HKV=2, D=64),
+    # Long enough for sums in 16 bits to lose something.
+    robust(N=1000, HQ=1, HKV=1, family="heavy", gpu=dict(N=4096)),
+    # Where half is bfloat16, rising overflows nothing.
+    robust(gpu_only=True, stages=(3,), N=193, HQ=1, HKV=1, dtype=F16, family="steep"),
+    robust(gpu_only=True, N=64, B=3, HQ=1, HKV=1, layout="far"),
+    robust(N=128, HQ=1, HKV=1, dtype=F16, family="creeping", growth=True, gpu=dict(N=8192)),
+])
+
+# Two windows are two past a tile's end, and two one before it (66, 130; 63, 127): there a window's
+# first key is the last of a tile of 64 or 128, or the one before its last row's first key is.
+STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6: no sinks
+    standard(stages=(5, 6), N=64, HQ=4, HKV=1, window=32,
+             gpu=dict(N=512, HQ=8, HKV=2, window=128)),
+    standard(stages=(5, 6), N=128, HQ=4, HKV=1, window=32,
+             gpu=dict(N=1024, HQ=8, HKV=2, window=128)),
+    standard(stages=(7,), N=64, HQ=4, HKV=1, D=32, window=32, sinks=8,
+             gpu=dict(N=512, HQ=8, HKV=2, window=128)),
+    standard(stages=(7,), N=128, HQ=4, HKV=1, D=32, window=32, sinks=8,
+             gpu=dict(N=1024, HQ=8, HKV=2, window=128)),
+    standard(N=128, HQ=4, HKV=2, window=32, sinks=8, gpu=dict(N=2048, HQ=16, window=128)),
+    standard(N=192, HQ=4, HKV=2, window=32, sinks=8, gpu=dict(N=4096, HQ=16, window=128)),
+    robust(N=65, B=2, HQ=4, HKV=2, window=17, sinks=4, layout="guarded"),
+    robust(N=1, HQ=3, HKV=1, D=8, window=100, sinks=0, dtype=F32, layout="guarded"),
+    robust(N=63, HQ=6, HKV=2, D=64, window=1, sinks=1, layout="guarded", gpu=dict(N=255)),
+    robust(N=127, HQ=2, HKV=2, D=80, window=1000, sinks=70, dtype=F16, layout="transposed"),
+    robust(N=194, HQ=4, HKV=2, window=66, sinks=1, dtype=F32, layout="guarded", gpu=dict(N=773)),
+    robust(N=65, HQ=3, HKV=1, window=17, sinks=1000, family="shift+"),
+    robust(N=65, HQ=6, HKV=2, window=64, sinks=4, dtype=F16, family="shift-"),
+    robust(N=161, HQ=2, HKV=2, window=40, sinks=0, family="rising", gpu=dict(N=644)),
+    robust(N=100, HQ=4, HKV=2, D=40, window=50, sinks=65, dtype=F32, family="hot", layout="last",
+           gpu=dict(N=400)),
+    robust(N=130, HQ=3, HKV=1, window=63, sinks=70, family="needles", gpu=dict(N=520)),
+    robust(N=100, HQ=6, HKV=2, D=32, window=17, sinks=9, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=193, HQ=2, HKV=2, window=127, sinks=1, dtype=F32, family="shift-", layout="guarded",
+           gpu=dict(N=772)),
+    robust(N=192, HQ=4, HKV=2, D=64, window=130, sinks=4, dtype=F32, family="needles",
+           layout="transposed", gpu=dict(N=576)),
+    robust(N=64, HQ=3, HKV=1, window=24, sinks=0, refill=True, gpu=dict(N=256)),
+    robust(N=192, HQ=6, HKV=2, D=128, window=9, sinks=1, dtype=F16, repeats=2,
+           gpu=dict(N=320, repeats=10)),
+    robust(N=70, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="mixed"),  # 18 heads, as before
+    robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="steep"),
+    robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
+    robust(N=200, HQ=1, HKV=1, window=1000, sinks=0, family="cancel"),
+    # Several tiles, as before; then windows longer than the default.
+    robust(stages=(5,), N=200, HQ=4, HKV=2, D=64, layout="guarded"),
+    robust(stages=(5,), N=256, HQ=4, HKV=2, D=64),
+    robust(stages=(6, 7), N=190, HQ=1, HKV=1, window=150, sinks=4, dtype=F16),
+    robust(stages=(6, 7), N=200, HQ=1, HKV=1, D=128, window=150, sinks=1),
+    # Over all keys: long enough for sums in 16 bits to lose something.
+    robust(N=1000, HQ=1, HKV=1, window=5000, sinks=0, family="heavy", gpu=dict(N=4096)),
+    robust(gpu_only=True, N=64, B=3, HQ=1, HKV=1, window=128, sinks=8, layout="far"),
+    robust(N=128, HQ=1, HKV=1, window=32, sinks=8, dtype=F16, family="creeping", growth=True,
+           gpu=dict(N=8192, window=5000, sinks=0)),
+])
+
+STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=("q", "k", "v")), [
+    standard(N=128, HQ=2, HKV=2, gpu=dict(N=4096, HQ=16, HKV=16)),
+    standard(N=128, HQ=2, HKV=1, gpu=dict(N=4096, HQ=16, HKV=8)),
+    standard(N=128, HQ=4, HKV=1, gpu=dict(N=4096, HQ=16)),
+    robust(N=1, HQ=2, HKV=1, D=8, dtype=F32, layout="guarded"),
+    robust(N=65, B=2, HQ=3, HKV=3, layout="guarded"),
+    robust(gpu_only=True, N=64, B=3, HQ=2, HKV=1, layout="far"),
+    robust(N=63, HQ=2, HKV=1, D=64, dout="expanded", gpu=dict(N=252)),
+    robust(N=70, HQ=4, HKV=2, D=64, dtype=F16),
+    robust(N=127, HQ=2, HKV=2, D=40, dtype=F32, dout="transposed", gpu=dict(N=508)),
+    robust(N=70, HQ=6, HKV=2, D=80, is_causal=False, dtype=F16, layout="transposed"),
+    robust(N=65, HQ=2, HKV=1, scale=0.5, family="shift+"),
+    robust(N=65, HQ=2, HKV=2, dtype=F16, family="shift-"),
+    robust(N=130, HQ=1, HKV=1, family="rising", grads=("q",), gpu=dict(N=520)),
+    robust(N=100, HQ=2, HKV=2, dtype=F16, family="hot", gpu=dict(N=400)),
+    robust(N=100, HQ=2, HKV=2, D=32, dtype=F32, family="needles", layout="last", dout="small"),
+    robust(N=90, HQ=3, HKV=1, D=32, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=50, HQ=4, HKV=1, D=128),
+    robust(N=37, B=3, HQ=6, HKV=3, layout="mixed", dout="transposed"),
+    robust(N=130, HQ=2, HKV=1, dtype=F32, family="steep"),
+    robust(N=65, HQ=2, HKV=1, dtype=F16, family="deep"),
+    robust(N=150, HQ=1, HKV=1, family="cancel"),
+    # The gradient of one input alone.
+    robust(N=40, HQ=2, HKV=1, dtype=F16, grads=("k",)),
+    robust(N=41, HQ=2, HKV=1, grads=("v",)),
+    robust(N=64, HQ=2, HKV=1, refill=True),
+    robust(N=65, HQ=2, HKV=1, repeats=2, gpu=dict(N=260, repeats=5)),
+    robust(N=128, HQ=1, HKV=1, growth=True, gpu=dict(N=8192)),
+])
+
+LOGITS = dict(sink_logits=True, grads=("q", "k", "v", "sink_logits"))
+
+STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=("q", "k", "v")), [
+    standard(N=128, HQ=2, HKV=2, window=32, sinks=4, gpu=dict(N=4096, HQ=16, HKV=16, window=256)),
+    standard(N=128, HQ=2, HKV=1, window=32, sinks=4, gpu=dict(N=4096, HQ=16, HKV=8, window=256)),
+    standard(N=128, HQ=4, HKV=1, window=32, sinks=4, gpu=dict(N=4096, HQ=16, window=256)),
+    robust(N=1, HQ=2, HKV=1, D=8, window=1, sinks=0, dtype=F32, layout="guarded"),
+    robust(gpu_only=True, N=64, B=3, HQ=2, HKV=1, window=256, sinks=4, layout="far"),
+    robust(N=65, B=2, HQ=3, HKV=3, window=17, sinks=1, layout="guarded"),
+    robust(N=63, HQ=2, HKV=1, D=64, window=20, sinks=0, dout="expanded", **LOGITS, gpu=dict(N=252)),
+    robust(N=70, HQ=4, HKV=2, D=64, window=None, sinks=0, dtype=F16),
+    robust(N=90, HQ=8, HKV=1, window=20, sinks=3, **LOGITS, gpu=dict(N=360)),
+    robust(N=127, HQ=2, HKV=2, D=40, window=33, sinks=4, dtype=F32, dout="transposed",
+           gpu=dict(N=508)),
+    robust(N=70, HQ=6, HKV=2, D=80, window=None, sinks=0, dtype=F16, layout="transposed", **LOGITS),
+    robust(N=65, HQ=2, HKV=1, window=1, sinks=70, scale=0.5, family="shift+"),
+    robust(N=65, HQ=2, HKV=2, window=1000, sinks=0, dtype=F16, family="shift-"),
+    robust(N=80, HQ=2, HKV=2, is_causal=False, window=None, sinks=0, dtype=F32),
+    robust(N=130, HQ=1, HKV=1, window=100, sinks=1, family="rising", grads=("q",), gpu=dict(N=520)),
+    robust(N=100, HQ=2, HKV=2, window=17, sinks=4, dtype=F16, family="hot", **LOGITS,
+           gpu=dict(N=400)),
+    robust(N=130, HQ=2, HKV=2, D=32, window=66, sinks=3, dtype=F32, family="needles",
+           layout="last", dout="small", gpu=dict(N=520)),
+    robust(N=90, HQ=3, HKV=1, D=32, window=40, sinks=4, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=50, HQ=4, HKV=1, D=128, window=9, sinks=1000),
+    robust(N=37, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="mixed", dout="transposed", **LOGITS),
+    robust(N=150, HQ=1, HKV=1, window=None, sinks=0),
+    robust(N=190, HQ=1, HKV=1, window=150, sinks=5, dtype=F16),
+    robust(N=200, HQ=1, HKV=1, D=64, window=127, sinks=0),
+    robust(N=140, HQ=1, HKV=1, window=66, sinks=0),
+    robust(N=260, HQ=1, HKV=1, window=17, sinks=70),
+    robust(N=160, HQ=1, HKV=1, D=64, window=159, sinks=0, family="needles"),
+    robust(N=193, HQ=2, HKV=1, window=60, sinks=3, dtype=F32, family="steep"),
+    robust(N=65, HQ=2, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
+    robust(N=150, HQ=1, HKV=1, window=1000, sinks=0, family="cancel"),
+    # The gradient of one input alone.
+    robust(N=40, HQ=2, HKV=1, window=9, sinks=4, dtype=F16, grads=("k",)),
+    robust(N=41, HQ=2, HKV=1, window=9, sinks=4, grads=("v",)),
+    robust(N=40, HQ=2, HKV=1, window=9, sinks=4, grads=("sink_logits",), sink_logits=True),
+    robust(N=128, HQ=2, HKV=1, window=24, sinks=0, layout="gapped", refill=True),
+    robust(N=65, HQ=2, HKV=1, window=30, sinks=4, repeats=2, **LOGITS, gpu=dict(N=260, repeats=5)),
+    robust(N=128, HQ=1, HKV=1, window=32, sinks=4, growth=True, gpu=dict(N=8192, window=256)),
+])
+
+TABLE = {1: STAGE_1, 2: STAGE_2, 3: STAGES_3_4, 4: rows(dict(is_causal=True), STAGES_3_4),
+         5: STAGES_5_6_7, 6: STAGES_5_6_7, 7: STAGES_5_6_7, 8: STAGE_8, 9: STAGE_9}
+FROM_STAGE = {"window": 6, "sinks": 7}  # a stage before it is asked the row without
+
+
+def listed(stage: int, device: str, has_bfloat16: bool) -> list[Case]:
+    """What is asked of a stage, standard cases first."""
+    half, on_gpu, cases = torch.bfloat16 if has_bfloat16 else F16, device == "cuda", []
+    for row in TABLE[stage]:
+        if stage not in row.get("stages", (stage,)) or row.get("gpu_only") and not on_gpu:
+            continue
+        fields = row | (row.get("gpu", {}) if on_gpu else {})
+        cases.append(Case(stage, **{
+            name: half if value == HALF else value for name, value in fields.items()
+            if name not in ("gpu", "gpu_only", "stages") and stage >= FROM_STAGE.get(name, 1)}))
+    return cases

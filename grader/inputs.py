@@ -1,0 +1,263 @@
+"""A case (shape, dtype, mask, input family, layout) -> tensors and the call that sends them.
+
+Everything here is a function of (seed, case): the same seed replays the same bytes.  Inputs are
+half of the verdict rule, so each family is made to kill a mistake that plain randn forgives.
+"""
+
+import functools
+import hashlib
+import math
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grader.cases import Case
+from grader.sandbox.calls import Call, OutputSpec, TensorInput
+
+REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16 (6, 256, 32)
+FAR = 2**30  # elements between entries: the third is past what 32 bits can count
+FAR_GIB = 16  # free on a GPU for that: the gaps take 4 GiB in each of up to three workers
+SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
+GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
+MIXED = {"q": "transposed", "k": "last", "v": "gapped", "x": "guarded", "w": "last",
+         "sink_logits": "last"}
+APART = ("x", "k")  # the inputs that are far; k, for one of them is enough
+
+
+@dataclass
+class Built:
+    """A case made flesh.  tensors: what truth is computed from, CPU, as sent."""
+
+    case: Case
+    call: Call
+    tensors: dict[str, torch.Tensor]
+    dout: torch.Tensor | None = None
+    refilled: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def build(case: Case, seed: int, salt: str = "") -> Built:
+    """Make the tensors of a case and the call that carries them; another salt, other numbers."""
+    tensors = _tensors(case, _generator(seed, case.name + salt))
+    inputs = {name: lay_out(t, _layout_of(case, name, t)) for name, t in tensors.items()}
+    args, kwargs, outputs = _signature(case)
+    built = Built(case, None, tensors)
+    douts, refill = {}, None
+    if case.grads:
+        sent = _dout(case, _generator(seed, case.name + salt + "/dout"))
+        built.dout, douts = sent.view(), {"o": sent}
+    if case.refill:
+        built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
+        refill = {name: lay_out(t, _layout_of(case, name, t))
+                  for name, t in built.refilled.items()}
+    built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
+                      repeats=case.repeats)
+    return built
+
+
+def other_numbers(case: Case, seed: int) -> Built:
+    """The same call, once, with other numbers in its tensors: those of its refill if it has one.
+
+    Without a refill they are drawn anew every time: nobody who knows the seed knows them.
+    """
+    if case.family == "real":  # there is only one real model
+        case = replace(case, family="randn")
+    built = build(case, seed, "/refill" if case.refill else f"/{secrets.token_hex(8)}")
+    built.call = replace(built.call, refill=None, repeats=1)
+    return built
+
+
+def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
+    if case.layout == "mixed":
+        return MIXED[name]
+    if case.layout == "far":
+        return "far" if name in APART else "dense"
+    return case.layout if tensor.dim() > 1 or case.layout == "guarded" else "dense"
+
+
+def _generator(seed: int, salt: str) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{salt}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+
+def _signature(case: Case):
+    """-> positional arguments, keywords and outputs of the stage's entry point."""
+    if case.stage == 2:
+        return ("@x", "@w"), {}, (OutputSpec("y", (case.M,), case.dtype),)
+    args, kwargs = ("@q", "@k", "@v"), {}
+    o = OutputSpec("o", (case.B, case.HQ, case.N, case.D), case.dtype)
+    if case.stage == 1:  # Function.apply takes no keywords
+        lse = OutputSpec("lse", (case.B, case.HQ, case.N), torch.float32)
+        return args + (case.is_causal,), {}, (o, lse)
+    kwargs["is_causal"] = case.is_causal
+    if case.stage == 9:
+        args += (case.window, case.sinks or 0)
+    else:
+        kwargs |= {} if case.window is None else {"window_size": case.window}
+        kwargs |= {} if case.sinks is None else {"sink_size": case.sinks}
+    if case.scale is not None:
+        kwargs["softmax_scale" if case.stage == 8 else "scale"] = case.scale
+    if case.sink_logits:
+        kwargs["sink_logits"] = "@sink_logits"
+    return args, kwargs, (o,)
+
+
+def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
+    if case.stage == 2:
+        x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
+        if case.family == "hot":
+            x *= 30
+        if case.family == "cancel":  # the running sum grows to N / 2 and comes back
+            x += torch.where(torch.arange(case.N) < case.N // 2, 1.0, -1.0)
+            w = 1 + w / 8
+        if case.family == "needles":  # one column decides; the last one is the one tails forget
+            w = torch.zeros(case.N).index_fill_(0, torch.tensor([case.N - 1]), 1.0)
+        return {"x": x.to(case.dtype), "w": w.to(case.dtype)}
+    q = _randn(gen, case.B, case.HQ, case.N, case.D)
+    k = _randn(gen, case.B, case.HKV, case.n_keys, case.D)
+    v = _randn(gen, case.B, case.HKV, case.n_keys, case.D)
+    if case.family in _PLANTED:
+        of_q, of_k = _PLANTED[case.family]
+        q[..., 0] = _from_to(of_q, case.N)
+        k[..., 0] = _from_to(of_k, case.n_keys) / _scale(case)
+    elif case.family != "randn":
+        q, k, v = _MAKERS[case.family](case, q, k, v)
+    made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
+    if case.sink_logits:  # a parameter often stays in float32
+        dtype = torch.float32 if case.layout == "mixed" else case.dtype
+        made["sink_logits"] = _randn(gen, case.HQ).to(dtype)
+    return made
+
+
+def _randn(gen: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=gen)
+
+
+def _scale(case: Case) -> float:
+    return case.D**-0.5 if case.scale is None else case.scale
+
+
+# Feature 0 of q, and of k times the scale: each logit gains their product, and is about N(0, 1)
+# without.  Two numbers: evenly from the first position to the last.
+_PLANTED = {
+    "shift+": (16.0, 8.0),  # the same for all: the softmax does not change
+    "shift-": (16.0, -8.0),
+    "deep": (16.0, -64.0),
+    "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
+    "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
+    "falling": (4.0, (100.0, 0.0)),
+    "signs": (4.0, (-50.0, 15.0)),
+    "levels": ((0.0, 20.0), 20.0),  # each row has its own level
+}
+
+
+def _from_to(ends: float | tuple[float, float], n: int) -> float | torch.Tensor:
+    return torch.linspace(*ends, n) if isinstance(ends, tuple) else ends
+
+
+def _heavy(case, q, k, v):
+    """The first key weighs 2**19 times as much as any other, whose tiles are lost beside it; in
+    bfloat16, which loses more, and whose limits are wider, 2**16 times."""
+    q, k = torch.ones_like(q), torch.zeros_like(k)
+    k[..., 0, 0] = (16 if case.dtype == torch.bfloat16 else 19) * math.log(2) / _scale(case)
+    v = 2 + v / 10
+    v[..., 0, :] -= 1
+    return q, k, v
+
+
+def _cancel(case, q, k, v):
+    """Nearly equal weights, and values near +16, then -16, so that sums grow and come back."""
+    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 16.0, -16.0)[:, None]
+    return q / 4, k, v
+
+
+def _creeping(case, q, k, v):
+    """Each key weighs a little more than the one before, 128 of 8192 0.4 %; values near +20, then
+    -20, so that sums pass what float16 holds and come back."""
+    q, k = torch.zeros_like(q), torch.zeros_like(k)
+    q[..., 0] = 1.0
+    k[..., 0] = torch.linspace(0.0, 0.25, case.n_keys) / _scale(case)
+    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 20.0, -20.0)[:, None]
+    return q, k, v
+
+
+def _needles(case, q, k, v):
+    """Each query points at one key on an edge of the mask, seen or just not seen; V is one-hot.
+
+    Where the mask is off by one there, the output's row changes as a whole.
+    """
+    rows = torch.arange(case.N)
+    edges = [rows, torch.full_like(rows, case.n_keys - 1), torch.full_like(rows, 64)]
+    if case.is_causal:
+        edges = [rows, rows + 1, rows - 1]
+    if case.window is not None:
+        edges += [rows - case.window + 1, rows - case.window]
+    if case.sinks:
+        edges += [torch.full_like(rows, case.sinks - 1), torch.full_like(rows, case.sinks)]
+    k = k * (case.D**0.5 / torch.linalg.vector_norm(k, dim=-1, keepdim=True))
+    targets = torch.stack(edges).clamp(0, case.n_keys - 1)
+    for h in range(case.HQ):
+        target = targets[(rows + h) % len(edges), rows]
+        # The planted logit is 8, the others are about N(0, 8 / sqrt(D)).
+        q[:, h] = k[:, h // (case.HQ // case.HKV), target] * (8 / (case.D * _scale(case)))
+    v = torch.eye(case.D)[torch.arange(case.n_keys) % case.D].expand_as(v).clone()
+    return q, k, v
+
+
+def _real(case, q, k, v):
+    """One layer of a language model on real text; its six heads serve whatever shape is asked."""
+    stored = _real_activations()
+
+    def served(name, like):
+        heads = torch.arange(like.shape[1]) % stored[name].shape[0]
+        return stored[name][heads, : like.shape[2]].expand_as(like).clone()
+
+    return served("q", q), served("k", k), served("v", v)
+
+
+@functools.cache
+def _real_activations() -> dict[str, torch.Tensor]:
+    with np.load(REAL_FILE) as arrays:
+        return {name: torch.from_numpy(arrays[name]).float() for name in ("q", "k", "v")}
+
+
+_MAKERS = {"heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "needles": _needles,
+           "real": _real, "hot": lambda case, q, k, v: (4 * q, k, v)}
+
+
+def _dout(case: Case, gen: torch.Generator) -> TensorInput:
+    shape = (case.B, case.HQ, case.N, case.D)
+    if case.dout == "expanded":
+        return TensorInput(torch.ones(1, dtype=case.dtype), shape, (0, 0, 0, 0))
+    dout = _randn(gen, *shape)
+    if case.dout == "small":
+        return lay_out((dout * SMALL).to(case.dtype), "dense")
+    return lay_out(dout.to(case.dtype), case.dout)
+
+
+def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
+    """Put t where the layout says, NaN in every element of the storage that t does not cover."""
+    if layout == "dense":
+        return TensorInput.dense(t)
+    if layout == "far":
+        dense = TensorInput.dense(t)
+        return replace(dense, stride=(FAR, *dense.stride[1:]), apart=FAR)
+    order, gaps, step, guard = list(range(t.dim())), [0] * t.dim(), 1, GUARD
+    if layout == "transposed":
+        order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory
+        order = order[::-1] if t.dim() == 2 else order
+        gaps = [3, 0] if t.dim() == 2 else [0, 1, 1, 3]
+    if layout == "gapped":
+        gaps = [0, 1, 3, 5]
+    if layout == "last":
+        step = 2
+        gaps = [1] + gaps[1:] if t.dim() > 1 else gaps
+    stride, size = [0] * t.dim(), step
+    for axis in reversed(order):
+        stride[axis] = size
+        size *= t.shape[axis] + gaps[axis]
+    storage = torch.full((size + 2 * guard,), math.nan, dtype=t.dtype)
+    storage.as_strided(t.shape, stride, guard).copy_(t)
+    return TensorInput(storage, tuple(t.shape), tuple(stride), guard)
