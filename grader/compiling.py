@@ -56,10 +56,10 @@ class Compiling:
         if check.outcome == "pass" and (other or not check.kernels):
             launched = f"another {other[0].partition('@')[0]} than in the interpreter" if other \
                 else "none"
-            check.outcome = "rejected"
-            check.lines = (f"Where kernels are compiled the file launches {launched}.",
-                           "try: launch the same kernels everywhere; the interpreter is only for "
-                           "lack of a GPU.")
+            return check.fail(
+                "rejected", f"Where kernels are compiled the file launches {launched}.",
+                "try: launch the same kernels everywhere; the interpreter is only for lack of a "
+                "GPU.")
         return check
 
     def _begin(self) -> None:
@@ -86,7 +86,6 @@ class Compiling:
                       kernels=tuple(f"{kernel.name}@{kernel.line}" for kernel in kernels))
         warnings = [warning for kernel in kernels for warning in kernel.warnings]
         if warnings:
-            check.outcome = "wrong"
-            check.where = f"{stage.filename}:{warnings[0][0]}"
-            check.lines = tuple(f"line {line}: {text}" for line, text in warnings[:10])
+            return check.fail("wrong", *(f"line {line}: {text}" for line, text in warnings[:10]),
+                              where=f"{stage.filename}:{warnings[0][0]}")
         return check

@@ -68,10 +68,9 @@ class Confirmations:
             return check
         foreign = submission.foreign_texts(self.source, reply.plan.texts)
         if foreign:
-            check.outcome = "rejected"
-            check.lines = (f"The numbers are right, but the kernel {foreign[0]} is not in this "
-                           "file.", "try: write the kernels of this stage in its file.")
-            return check
+            return check.fail(
+                "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this "
+                "file.", "try: write the kernels of this stage in its file.")
         other = other_numbers(case, self.seed)
         try:
             got = self.workers.replay(other.call, reply.plan)
@@ -94,23 +93,22 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
     wrong = [name for name, verdict in verdicts.items() if not verdict.accepted]
     if wrong and all(verdicts[name].times <= BARELY for name in wrong):
         finding = locate(other.case, exact, wrong[0], got[wrong[0]], verdicts[wrong[0]])
-        check.outcome, check.where = "wrong", finding.where
-        check.lines = (
-            "Barely right on the numbers of this case, and not on others of the same shape: "
-            + finding.what[0], f"where: {finding.where}.",
+        return check.fail(
+            "wrong", "Barely right on the numbers of this case, and not on others of the same "
+            "shape: " + finding.what[0], f"where: {finding.where}.",
             "try: what loses accuracy? Sums, weights and statistics belong in float32; only the "
-            "operands of tl.dot and the result are rounded.")
-    elif wrong:
+            "operands of tl.dot and the result are rounded.", where=finding.where)
+    if wrong:
         names = " and ".join(tensor_name(name) for name in wrong)
-        check.outcome = "rejected"
-        check.lines = (
+        return check.fail(
+            "rejected",
             f"The numbers are right, but not by the kernels: {names} came out wrong when the same "
             "kernels and PyTorch operations ran in a clean process on other numbers.",
             "try: hand the inputs to your kernels and let them write the results; the host may "
             "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists).")
-    elif unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
-        check.outcome = "rejected"
-        check.lines = (
+    if unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
+        return check.fail(
+            "rejected",
             "A call that was not recorded gave other bits than the kernels and operations of the "
             "recorded one on the same numbers: it was not made by them.",
             "try: do the same work in every call, whoever watches.")
@@ -120,12 +118,11 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
 def not_repeated(check: Check, error: SubmissionError) -> Check:
     """Add to a right check: its plan could not be carried out."""
     if error.outcome == "wrong":  # the plan holds what no kernel or PyTorch operation can do
-        check.outcome = "rejected"
-        check.lines = (f"The call could not be carried out again in a clean process: "
-                       f"{error.sentence}.",
-                       "try: do the work in @triton.jit kernels of this file, launched on tensors "
-                       "that PyTorch allocated in the call.")
-        return check
-    check.outcome, check.detail = error.outcome, error.detail
-    check.lines = (f"Carried out again in a clean process, on other numbers: {error.sentence}.",)
-    return check
+        return check.fail(
+            "rejected",
+            f"The call could not be carried out again in a clean process: {error.sentence}.",
+            "try: do the work in @triton.jit kernels of this file, launched on tensors that "
+            "PyTorch allocated in the call.")
+    check.detail = error.detail
+    return check.fail(error.outcome, "Carried out again in a clean process, on other numbers: "
+                      f"{error.sentence}.")

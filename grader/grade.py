@@ -232,7 +232,7 @@ class Grading:
     def absolved(self, check: Check, error: SubmissionError) -> Check:
         """check, or a fault of nobody here if other processes hold the GPU's memory."""
         if self.device == "cuda" and (held := device_memory.held_by_others(error)):
-            check.outcome, check.lines, check.diagnosis = "grader_fault", (held,), None
+            return check.fail("grader_fault", held)
         return check
 
     def ends_here(self, check: Check, left: int) -> bool:

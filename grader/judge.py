@@ -21,25 +21,20 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     finding = _first_wrong(check, case, exact, got)
     if finding:
         return _wrong(check, finding, stage, command, case)
-    id, lines = _unsteady(stage, reply) or _overwritten(built, reply)
+    id, *lines = _unsteady(stage, reply) or _overwritten(built, reply) or ("",)
     if id:
-        check.outcome, check.lines = "wrong", lines
-        check.observe(id)
-        return check
+        return check.fail("wrong", *lines, id=id)
     if reply.refilled is not None:
         fresh = answer(built, device, refilled=True)
         finding = _first_wrong(check, case, fresh, list(reply.refilled.items()))
         if finding and _is_stale(exact, reply):
-            check.outcome, check.where = "rejected", "everywhere"
-            check.lines = (
+            return check.fail(
+                "rejected",
                 "The answer is that of an earlier call: the same tensors held new values, and the "
                 "old result came back.",
                 "try: compute every call from the values the inputs hold now; keep no results.",
-            )
-            check.observe("stale-answer")
-            return check
+                id="stale-answer", where="everywhere")
         if finding:
-            check.where = finding.where
             return _wrong(check, finding, stage, command, case)
     return means.judge(check, stage, built, reply.plan)
 
@@ -59,10 +54,8 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
         lines.append(f"where: {', '.join(places)}.")
     lines += _of_layout(case) if error.outcome == "crashed" else ()
     where = "" if error.line is None else f"{filename}:{error.line}"
-    check = Check(case.name, case.group, error.outcome, case_text(case), where=where,
-                  lines=tuple(lines), detail=error.detail)
-    check.observe(error.id)
-    return check
+    check = Check(case.name, case.group, error.outcome, case_text(case), detail=error.detail)
+    return check.fail(error.outcome, *lines, id=error.id, where=where)
 
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
@@ -79,9 +72,8 @@ def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
 
 
 def _wrong(check: Check, finding: Finding, stage: Stage, command: str, case) -> Check:
-    check.outcome, check.where = "wrong", finding.where
-    check.lines = describe(finding, stage.steps, command, stage.origins) + _of_layout(case)
-    return check
+    lines = describe(finding, stage.steps, command, stage.origins)
+    return check.fail("wrong", *lines, *_of_layout(case), where=finding.where)
 
 
 def _of_layout(case) -> tuple[str, ...]:
@@ -93,8 +85,8 @@ def _of_layout(case) -> tuple[str, ...]:
             "try: offsets in 64 bits: tl.program_id(0).to(tl.int64) * stride, and so on.")
 
 
-def _unsteady(stage: Stage, reply: Reply) -> tuple[str, tuple[str, ...]] | None:
-    """-> id and lines.  Bit for bit the same in every run: a race seldom moves a number far.
+def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
+    """-> id and lines, or nothing: the same bits in every run, for a race seldom moves a number far.
 
     Not asked of stage 1, where the CPU library may order its sums anew from call to call; there
     each run was held against the truth, and that must do.
@@ -105,28 +97,27 @@ def _unsteady(stage: Stage, reply: Reply) -> tuple[str, tuple[str, ...]] | None:
         for name, x in outputs.items():
             if not same_bits(x, first[name]):
                 rows = (x != first[name]).flatten().sum()
-                return "differs-between-runs", (
-                    f"{tensor_name(name)} differs between runs: run {i} of the same call gives "
-                    f"{int(rows)} other numbers than run 1.",
-                    "Each run is right within the limits, but no two need be the same.",
-                    "try: let each program write its own part of the output, and no two the "
-                    "same address; no atomics.")
+                return ("differs-between-runs",
+                        f"{tensor_name(name)} differs between runs: run {i} of the same call gives "
+                        f"{int(rows)} other numbers than run 1.",
+                        "Each run is right within the limits, but no two need be the same.",
+                        "try: let each program write its own part of the output, and no two the "
+                        "same address; no atomics.")
     for name, x in reply.late.items():
         if not same_bits(x, first[name]):
-            return "changes-after-return", (
-                f"{tensor_name(name)} changed after the function had returned.",
-                "try: return fresh memory from every call, and leave no work running.")
-    return None
+            return ("changes-after-return",
+                    f"{tensor_name(name)} changed after the function had returned.",
+                    "try: return fresh memory from every call, and leave no work running.")
+    return ()
 
 
-def _overwritten(built: Built, reply: Reply) -> tuple[str, tuple[str, ...]]:
-    """-> id and lines, empty where no input was."""
+def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
+    """-> id and lines, or nothing."""
     for name, storage in reply.inputs_after.items():
         if not same_bits(storage, built.call.inputs[name].storage):
-            return "input-overwritten", (
-                f"The call overwrote its input {name}.",
-                "try: inputs belong to the caller; write to memory you allocated.")
-    return "", ()
+            return ("input-overwritten", f"The call overwrote its input {name}.",
+                    "try: inputs belong to the caller; write to memory you allocated.")
+    return ()
 
 
 def _is_stale(earlier: Answer, reply: Reply) -> bool:

@@ -24,9 +24,7 @@ def judge(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
     lines = _products(stage, built, plan) or _too_long(stage, built, plan)
     if not lines and stage.needs_triton:
         lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
-    if lines:
-        check.outcome, check.lines = "rejected", tuple(lines)
-    return check
+    return check.fail("rejected", *lines) if lines else check
 
 
 def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
@@ -126,8 +124,7 @@ def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Chec
     elif large.plan.kept_bytes > floor:
         said = (f"The call used {large.plan.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
                 f"N={2 * case.N}.")
-    if check.outcome == "pass" and said:
-        check.outcome = "rejected"
-        check.lines = (said,
-                       "try: keep one tile of scores at a time; no tensor may be N x N.")
-    return check
+    if not said:
+        return check
+    return check.fail("rejected", said,
+                      "try: keep one tile of scores at a time; no tensor may be N x N.")

@@ -34,10 +34,11 @@ class Check:
     def message(self) -> str:
         return "\n".join(self.lines)
 
-    def observe(self, id: str) -> None:
-        """Let the first line have this id of what needs no search; "" for none."""
-        if id:
-            self.diagnosis = {"id": id, "kind": "observed", "text": self.lines[0]}
+    def fail(self, outcome: str, *lines: str, id: str = "", where: str = "") -> "Check":
+        """It did not pass: what, and what to try.  id: where that needs no search."""
+        self.outcome, self.lines, self.where = outcome, lines, where or self.where
+        self.diagnosis = {"id": id, "kind": "observed", "text": lines[0]} if id else None
+        return self
 
 
 @dataclass

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 
 import pytest
@@ -73,6 +75,12 @@ def test_no_files_import_each_other_in_a_circle(folders):
 def test_the_grader_needs_nothing_but_itself_and_the_reference():
     found = {name.split(".")[0] for module in modules("grader") for name in imported(module)}
     assert found == {"grader", "reference"}
+
+
+def test_the_nursery_is_started_before_this_process_imports_torch():
+    code = "import sys, grader.cli, grader.sandbox.processes; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_no_file_of_the_grader_is_longer_than_400_lines():

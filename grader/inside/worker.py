@@ -29,7 +29,6 @@ _real_device = torch.Tensor.device.__get__  # pretend_gpu.py puts another in its
 _plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
 
 
-# --------------------------------------------------------------------- worker
 class Worker:
     """One submission, loaded once, called many times."""
 

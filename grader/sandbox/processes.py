@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.inside.wire import LENGTH
 from grader.sandbox.accounts import python_folders
 
 GIB = 1 << 30
@@ -119,6 +118,8 @@ class Nursery:
         return folder
 
     def _send(self, words: dict | str, fds: list[int]) -> None:
+        from grader.inside.wire import LENGTH  # imports torch: after the nursery has begun to
+
         text = json.dumps(words).encode()
         with self._lock, suppress(OSError):  # it died; that shows when nothing answers
             socket.send_fds(self.requests, [LENGTH.pack(len(text))], fds)
