@@ -159,7 +159,7 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
                 reply = session.run(built.call)
             except SubmissionError as error:
                 return _observed(from_error(case, error, stage.filename))
-            check = judge(stage, built, reply, "cpu", "python autograder.py")
+            check = judge(stage, built, reply, "cpu")
             if check.outcome == "pass":
                 continue
             start, own = time.monotonic(), time.thread_time()

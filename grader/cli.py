@@ -56,7 +56,7 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        return _grade(arguments, asked, everything, program)
+        return _grade(arguments, asked, everything)
     except KeyboardInterrupt as stop:
         print("\nInterrupted; what was graded so far stands.", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
@@ -174,7 +174,7 @@ def _hint(step: str) -> int:
     return DONE
 
 
-def _grade(arguments, asked: list[int], everything: list[int], program: str) -> int:
+def _grade(arguments, asked: list[int], everything: list[int]) -> int:
     import torch
 
     from grader import results
@@ -198,12 +198,11 @@ def _grade(arguments, asked: list[int], everything: list[int], program: str) -> 
         print("warning: the files run as root, for the account nobody cannot read this Python or "
               "has no place to write; --worker-user names another.", file=sys.stderr)
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
-    command = f"python {program}"
     options = Options(
         arguments.submission, device, seed, arguments.timeout,
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
-        quick=arguments.quick, benchmark=not arguments.no_benchmark, command=command,
-        confinement=confined, case=arguments.case, show=arguments.show, plot=arguments.plot)
+        quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
+        case=arguments.case, show=arguments.show, plot=arguments.plot)
     if arguments.case:
         asked = [n for n in asked if arguments.case in _case_names(STAGES[n], options)]
         if not asked:

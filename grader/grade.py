@@ -214,7 +214,7 @@ class Grading:
 
     def judge(self, built, reply) -> Check:
         with truths:
-            return judge(self.stage, built, reply, self.device, self.options.command)
+            return judge(self.stage, built, reply, self.device)
 
     def crash(self, case: Case, error: SubmissionError) -> Check:
         """A call without an answer, with the step that it ended in."""

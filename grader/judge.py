@@ -10,7 +10,7 @@ from grader.stages import Stage
 from grader.submission import Step
 
 
-def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -> Check:
+def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
     """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
     case = built.case
     check = Check(case.name, case.group, "pass", case_text(case))
@@ -20,7 +20,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding = _first_wrong(check, case, exact, got)
     if finding:
-        return _wrong(check, finding, stage, command, case)
+        return _wrong(check, finding, stage, case)
     id, *lines = _unsteady(stage, reply) or _overwritten(built, reply) or ("",)
     if id:
         return check.fail("wrong", *lines, id=id)
@@ -35,7 +35,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str, command: str) -
                 "try: compute every call from the values the inputs hold now; keep no results.",
                 id="stale-answer", where="everywhere")
         if finding:
-            return _wrong(check, finding, stage, command, case)
+            return _wrong(check, finding, stage, case)
     return means.judge(check, stage, built, reply.plan)
 
 
@@ -71,8 +71,8 @@ def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
     return found
 
 
-def _wrong(check: Check, finding: Finding, stage: Stage, command: str, case) -> Check:
-    lines = describe(finding, stage.steps, command, stage.origins)
+def _wrong(check: Check, finding: Finding, stage: Stage, case) -> Check:
+    lines = describe(finding, stage)
     return check.fail("wrong", *lines, *_of_layout(case), where=finding.where)
 
 
@@ -86,7 +86,7 @@ def _of_layout(case) -> tuple[str, ...]:
 
 
 def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
-    """-> id and lines, or nothing: the same bits in every run, for a race seldom moves a number far.
+    """-> id and lines, or nothing.  The same bits in every run: a race seldom moves a number far.
 
     Not asked of stage 1, where the CPU library may order its sums anew from call to call; there
     each run was held against the truth, and that must do.

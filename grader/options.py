@@ -23,7 +23,6 @@ class Options:
     bfloat16: bool = False
     quick: bool = False
     benchmark: bool = True
-    command: str = "python autograder.py"
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
     case: str = ""  # the only one to ask, by its name

@@ -34,4 +34,4 @@ def answered(case: Case, **seen):
 
 def verdict(built, reply):
     stage = STAGES[built.case.stage]
-    return judge.judge(stage, built, reply, "cpu", "python autograder.py")
+    return judge.judge(stage, built, reply, "cpu")

@@ -64,8 +64,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     # The command that asks this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
-    check.lines = describe(finding, stage.steps, options.command, stage.origins, name=name,
-                           seen=seen and seen[1], again=again)
+    check.lines = describe(finding, stage, name=name, seen=seen and seen[1], again=again)
     if matrix is not None and options.show:
         check.picture = tuple(drawing.text(matrix, search.tile()))
     if matrix is not None and options.plot:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
+from grader.assignment import grader_of
 from grader.cases import Case
 from grader.correctness import Answer, Verdict, row_errors
+from grader.stages import Stage
 from grader.text import ranges
 
 TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
@@ -84,14 +86,12 @@ def tensor_name(name: str) -> str:
 LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
-def describe(finding: Finding, steps: dict[str, str], command: str,
-             origins: dict[str, str] | None = None, *, name=None, seen: str = "",
+def describe(finding: Finding, stage: Stage, *, name=None, seen: str = "",
              again: str = "") -> tuple[str, ...]:
     """-> verdict, where, the mistake, what to look at, how to see it alone: at most 12 lines.
 
-    steps: symptom -> step; origins: step -> the earlier one that it is a copy of.  command: "python
-    autograder.py".  name: naming.Name or None; seen: what the effective attention matrix shows;
-    again: the command that asks this one case.
+    name: search.Name or None; seen: what the effective attention matrix shows; again: the command
+    that asks this one case.
     """
     symptom = name.symptom if name else finding.symptom
     first, last = finding.what[0], [f"where: {finding.where}."]
@@ -112,11 +112,12 @@ def describe(finding: Finding, steps: dict[str, str], command: str,
     else:
         body += [seen] * bool(seen)
         body.append("try: " + TRY[symptom])
-    step = steps.get(symptom) or steps.get("numbers")
+    step = stage.steps.get(symptom) or stage.steps.get("numbers")
     if step:
-        origin = (origins or {}).get(step, "")  # whose hints say more
+        origin = stage.origins.get(step, "")  # whose hints say more
         carried = f", carried from {origin}" * bool(origin)
-        body.append(f"look at step {step}{carried}; more: {command} --hint {origin or step}")
+        body.append(f"look at step {step}{carried}; more: python {grader_of(stage.number)} "
+                    f"--hint {origin or step}")
     tail = [f"again: {again}"] * bool(again)
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     for drop in range(len(middle) + 1):

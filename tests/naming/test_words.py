@@ -85,7 +85,7 @@ AGAIN = "python autograder.py --p7 --seed 1234567890 --case robust/HQ4-HKV2-N100
 def test_every_symptom_has_something_to_try_and_stays_within_twelve_lines():
     for symptom in words.TRY:
         finding = words.Finding(symptom, "everywhere", ("what", "worst", "pattern"))
-        lines = words.describe(finding, STAGES[7].steps, "python autograder.py", again=AGAIN)
+        lines = words.describe(finding, STAGES[7], again=AGAIN)
         assert len(lines) <= 12 and lines[-1] == "again: " + AGAIN
         assert any(line.startswith("try:") for line in lines)
         assert any("--hint 7." in line for line in lines)
@@ -95,7 +95,7 @@ def test_a_name_comes_with_its_line_its_distance_and_the_command():
     finding = words.Finding("numbers", "rows " + "100-200, " * 20, ("what " * 30, "x " * 60))
     also = replace(NAME, id="no-scale", words="the scores are not divided by sqrt(D) " * 3)
     for name in (NAME, replace(NAME, only="H=1, L=127, D=80"), replace(NAME, also=also)):
-        lines = words.describe(finding, STAGES[7].steps, "python autograder.py", name=name,
+        lines = words.describe(finding, STAGES[7], name=name,
                                    again=AGAIN)
         text = " ".join(" ".join(lines).split())
         assert len(lines) <= 12 and all(len(line) <= 74 for line in lines[:-1])
@@ -107,12 +107,12 @@ def test_what_cannot_be_told_apart_is_said_in_one_breath():
     finding = words.Finding("numbers", "everywhere", ("what",))
     other = replace(NAME, id="another", words="the window is rounded")
     name = replace(NAME, either=other)
-    lines = words.describe(finding, {}, "python autograder.py", name=name)
+    lines = words.describe(finding, replace(STAGES[7], steps={}), name=name)
     text = " ".join(" ".join(lines).split())
     assert "W + 1 keys; or else the window is rounded (both give these numbers)." in text
 
 
 def test_a_step_that_is_a_copy_is_named_with_its_origin():
     finding = words.Finding("rescale", "rows 0-9", ("o differs",))
-    lines = words.describe(finding, {"rescale": "4.5"}, "python autograder.py", {"4.5": "3.5"})
+    lines = words.describe(finding, replace(STAGES[4], origins={"4.5": "3.5"}))
     assert "look at step 4.5, carried from 3.5; more: python autograder.py --hint 3.5" in lines
