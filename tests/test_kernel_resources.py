@@ -32,9 +32,9 @@ def test_every_kernel_compiles_and_fits(arch):
     names = {(stage, "_fwd_kernel") for stage in stages}
     names |= {(2, name) for name in ("_dx_kernel", "_dw_kernel") if 2 in stages}
     names |= {(n, name) for n in stages if n > 7 for name in ("_dq_kernel", "_dkdv_kernel")}
-    assert {(r.stage, r.kernel) for r in rows} == names
+    assert {(r.call.stage, r.kernel) for r in rows} == names
     assert not [r for r in rows if not r.fits]
     assert not [r for r in rows if r.seconds > 20]
-    known = [KNOWN_SPILLS.get((arch, r.stage, r.kernel, r.D), 0) for r in rows]
+    known = [KNOWN_SPILLS.get((arch, r.call.stage, r.kernel, r.call.D), 0) for r in rows]
     assert not [r for r, spills in zip(rows, known, strict=True) if r.spills > spills]
     assert not [r for r in rows if r.notes], "on Hopper products wait for one another"

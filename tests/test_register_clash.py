@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tools import register_clash
+from tools.compiled import map_pretending
 from tools.fast_resources import Call, many
-from tools.kernel_resources import map_pretending
 
 HALF = torch.bfloat16
 

@@ -1,20 +1,20 @@
-"""Compile what fast/ launches, without a GPU, and read what it needs and what ptxas says.
+"""python -m tools.fast_resources [80 90 ...]: what the kernels of fast/ take, without a GPU.
 
-python -m tools.fast_resources                   attention.py for every architecture, and Gluon's
-python -m tools.fast_resources 80 90             only these architectures
-python -m tools.fast_resources --gluon           only the Gluon kernels, for Hopper
-python -m tools.fast_resources --serialised      Gluon's forward with one mistake, which ptxas notes
+Compiles what attention.py launches, for these architectures or all supported ones, and Gluon's
+kernels with 90, and prints shared memory, registers and stack, a row a kernel; half a
+minute an architecture on two cores, four minutes for 90.
 
-Run with another Triton in front of PYTHONPATH for another version.  The last two also print JSON
-with --json.
+--gluon           only Gluon's kernels, for Hopper, with what ptxas notes; under a minute
+--serialised      Gluon's forward with one mistake, which ptxas notes
+--json            with one of these two: a JSON object instead
+
+Run with another Triton in front of PYTHONPATH for another version.
 """
 
 import functools
 import importlib.util
 import itertools
 import json
-import re
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -24,7 +24,9 @@ import torch
 
 # pretend() before Triton and the kernels are imported.
 from grader.inside.pretend_gpu import SHARED_BYTES
-from tools import kernel_resources, register_clash
+from tools import compiled
+from tools.compiled import Need
+from tools.machine_code import Instruction, jumps_back, stack_uses
 
 # ------------------------------------------------------------------ attention.py
 EVEN, RAGGED = 2048, 2000  # a multiple of every tile, and of none
@@ -55,21 +57,15 @@ class Call:
     def __call__(self) -> None:
         from fast.attention import flash_attention
 
-        HQ, HKV = self.heads
-        q, k, v = (self._empty(1, heads, self.N, self.D) for heads in (HQ, HKV, HKV))
-        sink_logits = torch.empty(HQ, requires_grad=True) if self.logits else None
-        o = flash_attention(
-            q, k, v, is_causal=self.causal, window_size=self.window, sink_size=self.sinks,
-            sink_logits=sink_logits,
+        inputs = compiled.attention_inputs(
+            self.heads, self.N, self.D, self.dtype, self.logits, self.columns
         )
-        inputs = [q, k, v] + [sink_logits] * self.logits
-        torch.autograd.grad(o, inputs, torch.empty_like(o))
-
-    def _empty(self, *shape: int) -> torch.Tensor:
-        if self.columns:
-            shape = *shape[:-2], shape[-1], shape[-2]
-        x = torch.empty(shape, dtype=self.dtype)
-        return (x.mT if self.columns else x).requires_grad_()
+        compiled.differentiate(
+            lambda q, k, v, sink_logits=None: flash_attention(
+                q, k, v, is_causal=self.causal, window_size=self.window, sink_size=self.sinks,
+                sink_logits=sink_logits,
+            ), *inputs
+        )
 
 
 def few(D: int, dtype: torch.dtype) -> list[Call]:
@@ -115,49 +111,11 @@ def whole_table(arch: int) -> list[list[Call]]:
     return lists + [fewest(128, torch.float16)]
 
 
-@dataclass(frozen=True)
-class Need:
-    """What one compiled kernel takes: shared and stack in bytes (a stack means spills)."""
-
-    arch: int
-    kernel: str
-    call: Call
-    shared: int
-    registers: int
-    stack: int
-    seconds: float
-
-    @property
-    def fits(self) -> bool:
-        return self.shared <= SHARED_BYTES[self.arch]
-
-
-def needs(arch: int, calls: list[Call]) -> dict[str, Need]:
-    """What these calls' kernels need, by the kernel's hash, in a process that pretends."""
-    found = {}
-    for call in calls:
-        for launch in kernel_resources.compiled(call):
-            if launch.kernel.hash not in found:
-                usage = kernel_resources.cuobjdump(launch.cubin, "-res-usage")
-                registers, stack = (
-                    int(re.search(rf"{word}:(\d+)", usage)[1]) for word in ("REG", "STACK")
-                )
-                found[launch.kernel.hash] = Need(
-                    arch, launch.name, call, launch.kernel.metadata.shared, registers, stack,
-                    launch.seconds,
-                )
-    return found
-
-
 def table(arch: int, lists: list[list[Call]], processes: int | None = None) -> list[Need]:
     """A row for each kernel that these calls launch."""
-    found = {}
-    parts = kernel_resources.map_pretending(
-        arch, functools.partial(needs, arch), sorted(lists, key=len, reverse=True), processes
-    )
-    for part in parts:
-        found |= part
-    return sorted(found.values(), key=lambda r: (r.kernel, r.call.D, str(r.call.dtype)))
+    longest_first = sorted(lists, key=len, reverse=True)
+    rows = compiled.table(arch, longest_first, Need.of, processes)
+    return sorted(rows, key=lambda r: (r.kernel, r.call.D, str(r.call.dtype)))
 
 
 # ------------------------------------------------------------------------ Gluon
@@ -183,7 +141,7 @@ MISSING = "                alpha = alpha + 0.0"
 
 def pretend() -> None:
     """Make this process one with a Hopper GPU, whose launches only compile."""
-    kernel_resources.pretend(90, tempfile.mkdtemp())
+    compiled.pretend(90, tempfile.mkdtemp())
     torch.cuda.is_current_stream_capturing = lambda: False
 
 
@@ -192,69 +150,41 @@ def call(attend, D, dtype, N, sink_logits=False, **options) -> None:
     from fast import hopper
 
     hopper._kernels.clear()  # what only compiles must not be launched a second time
-    q, k, v = (
-        torch.empty(1, heads, N, D, dtype=getattr(torch, dtype), requires_grad=True)
-        for heads in (HEADS[0], HEADS[1], HEADS[1])
+    compiled.differentiate(
+        lambda q, k, v, sink_logits=None: attend(q, k, v, sink_logits=sink_logits, **options),
+        *compiled.attention_inputs(HEADS, N, D, getattr(torch, dtype), sink_logits),
     )
-    inputs = [q, k, v] + [torch.empty(HEADS[0], requires_grad=True)] * sink_logits
-    o = attend(q, k, v, sink_logits=inputs[3] if sink_logits else None, **options)
-    torch.autograd.grad(o, inputs, torch.empty_like(o))
 
 
-def assembled(ptx: str) -> tuple[str, str]:
-    """What ptxas says, and the machine code."""
-    from triton.backends.nvidia.compiler import get_ptxas
-
-    with tempfile.TemporaryDirectory() as folder:
-        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
-        done = subprocess.run(
-            [get_ptxas(90).path, "-v", "--gpu-name=sm_90a", source, "-o", cubin],
-            capture_output=True, text=True, check=True,
-        )
-        sass = kernel_resources.cuobjdump(cubin.read_bytes(), "-sass")
-    return done.stdout + done.stderr, sass
-
-
-def rounds(sass: str) -> list:
-    """Instructions of the shortest loop that has a round's products in it."""
-    code = register_clash.instructions(sass)
-    bodies = []
-    for x in code:
-        target = x.target()
-        if target is not None and target < x.address:
-            body = [y for y in code if target <= y.address <= x.address]
-            if sum(y.name == "HGMMA" for y in body) >= PRODUCTS:
-                bodies.append(body)
+def one_round(code: list[Instruction]) -> list[Instruction]:
+    """The shortest loop that has a round's products in it."""
+    bodies = [
+        body for body in jumps_back(code) if sum(x.name == "HGMMA" for x in body) >= PRODUCTS
+    ]
     return min(bodies, key=len, default=[])
 
 
-def row(name: str, kernel) -> dict:
+def row(launch: compiled.Launch) -> dict:
     """What a compiled kernel needs.  roles: registers a thread of each; notes: C75.. of ptxas."""
-    said, sass = assembled(kernel.asm["ptx"])
-    number = lambda words: int(re.search(words, said)[1])  # noqa: E731
+    code, (registers, stack) = launch.code(), launch.usage()
+    changes = [x.operands for x in code if x.name == "USETMAXREG"]  # 0xf0, or a predicate first
     return {
-        "kernel": name,
-        "registers": number(r"Used (\d+) registers"),
-        "roles": sorted({int(n, 16) for n in re.findall(r"USETMAXREG\S* (0x\w+)", sass)}),
-        "stack": number(r"(\d+) bytes stack frame"),
-        "shared": kernel.metadata.shared,
-        "notes": sorted(set(re.findall(r"C75\d\d", said))),
-        "spills_in_loop": sum(x.name in ("LDL", "STL") for x in rounds(sass)),
-        "products": sass.count("HGMMA"),
+        "kernel": launch.name,
+        "registers": registers,
+        "roles": sorted({int(words, 16) for words in changes if words.startswith("0x")}),
+        "stack": stack,
+        "shared": launch.kernel.metadata.shared,
+        "notes": launch.notes(),
+        "spills_in_loop": stack_uses(one_round(code)),
+        "products": sum(x.name == "HGMMA" for x in code),
     }
 
 
 def rows() -> list[dict]:
     from fast.attention_hopper_autograd import flash_attention_hopper
 
-    found = {}
-    for options in CALLS:
-        run = functools.partial(call, flash_attention_hopper, **options)
-        for launch in kernel_resources.compiled(run):
-            if launch.kernel.hash not in found:
-                found[launch.kernel.hash] = options | row(launch.name, launch.kernel)
-    return list(found.values())
+    calls = [functools.partial(call, flash_attention_hopper, **options) for options in CALLS]
+    return [run.keywords | row(launch) for run, launch in compiled.different(calls)]
 
 
 def serialised() -> list[dict]:
@@ -269,8 +199,7 @@ def serialised() -> list[dict]:
     sys.modules["serialised"] = module
     spec.loader.exec_module(module)
     q = torch.empty(1, 2, 512, 128, dtype=torch.bfloat16)
-    launches = kernel_resources.compiled(lambda: module.attention_forward(q, q, q))
-    return [row(launch.name, launch.kernel) for launch in launches]
+    return [row(x) for x in compiled.launches(lambda: module.attention_forward(q, q, q))]
 
 
 def gluon(options: list[str]) -> None:

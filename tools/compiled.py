@@ -1,0 +1,177 @@
+"""Compile kernels for a GPU that is not there, and ask NVIDIA's tools about them.
+
+A process that pretends has a GPU of one architecture, for good, by grader/inside/pretend_gpu.py,
+and every launch in it becomes a compilation.  kernel_resources, fast_resources and register_clash
+stand on this.
+"""
+
+import functools
+import multiprocessing
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+# Nothing here may import Triton before pretend().
+from grader.inside.pretend_gpu import SHARED_BYTES, install
+from tools.machine_code import Instruction, instructions
+
+
+# ------------------------------------------------------------- what is launched
+def attention_inputs(
+    heads: tuple[int, int], N: int, D: int, dtype: torch.dtype, logits: bool = False,
+    columns: bool = False,
+) -> list[torch.Tensor]:
+    """q, k, v, and sink logits; heads of queries and of keys.  columns: N is the last axis."""
+    HQ, HKV = heads
+    tensors = [
+        torch.empty(1, H, D, N, dtype=dtype).mT if columns else torch.empty(1, H, N, D, dtype=dtype)
+        for H in (HQ, HKV, HKV)
+    ]
+    return [x.requires_grad_() for x in tensors + [torch.empty(HQ)] * logits]
+
+
+def differentiate(function: Callable, *inputs: torch.Tensor) -> None:
+    """One forward and backward."""
+    o = function(*inputs)
+    torch.autograd.grad(o, inputs, torch.empty_like(o))
+
+
+# -------------------------------------------------------------- what it becomes
+@dataclass(frozen=True)
+class Launch:
+    """One launch that became a compilation."""
+
+    name: str
+    kernel: object  # Triton's CompiledKernel
+    seconds: float  # of a core
+
+    def usage(self) -> tuple[int, int]:
+        """Registers a thread, bytes of stack."""
+        said = self._cuobjdump("-res-usage")
+        return tuple(int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
+
+    def code(self) -> list[Instruction]:
+        return instructions(self._cuobjdump("-sass"))
+
+    def notes(self) -> list[str]:
+        """Numbers of what ptxas notes of a kernel for Hopper, which Triton does not show: C7515."""
+        from triton.backends.nvidia.compiler import get_ptxas
+
+        command = get_ptxas(90).path, "-v", "--gpu-name=sm_90a", "-o", os.devnull
+        said = _said(command, "kernel.ptx", self.kernel.asm["ptx"].encode())
+        return sorted(set(re.findall(r"C75\d\d", said)))
+
+    def _cuobjdump(self, option: str) -> str:
+        import triton
+
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        return _said((tool, option), "kernel.cubin", self.kernel.asm["cubin"])
+
+
+def _said(command: tuple, name: str, content: bytes) -> str:
+    """What a command says of a file of that name."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        file.write_bytes(content)
+        done = subprocess.run([*command, file], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+# --------------------------------------------------------- processes that pretend
+_launches: list[Launch] = []
+_only: str | None = None  # a launch without this option is passed over
+
+
+def pretend(arch: int, cache: str) -> None:
+    """Make this a process with a GPU of that architecture, for good.  Before Triton is imported."""
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["TRITON_CACHE_DIR"] = cache
+    torch.set_num_threads(1)
+    install(arch)
+    from triton.runtime.jit import JITFunction
+
+    launch = JITFunction.run
+
+    def compile_only(function, *args, grid, warmup, **kwargs):
+        if _only and not kwargs.get(_only):
+            return None
+        start = sum(os.times()[:4])  # of this process and of ptxas, however busy the machine is
+        kernel = launch(function, *args, grid=grid, warmup=True, **kwargs)
+        seconds = sum(os.times()[:4]) - start
+        _launches.append(Launch(function.__name__, kernel, seconds))
+        return kernel
+
+    JITFunction.run = compile_only
+
+
+def launches(call: Callable, only: str | None = None) -> list[Launch]:
+    """What call() launches, in a process that pretends.  only: what is launched with this true."""
+    global _only
+    _only = only
+    _launches.clear()
+    call()
+    return list(_launches)
+
+
+def different(calls: list, only: str | None = None) -> Iterator[tuple[Callable, Launch]]:
+    """The different kernels that these calls launch, each with the first call that does."""
+    seen = set()
+    for call in calls:
+        for launch in launches(call, only):
+            if launch.kernel.hash not in seen:
+                seen.add(launch.kernel.hash)
+                yield call, launch
+
+
+def map_pretending(
+    arch: int, function: Callable, items: list, processes: int | None = None
+) -> list:
+    """[function(item) for item in items], spread over processes that pretend to have a GPU."""
+    processes = processes or os.cpu_count()
+    with tempfile.TemporaryDirectory() as cache:  # an empty one: the seconds are those of compiling
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, spawn, pretend, (arch, cache)) as pool:
+            return list(pool.map(function, items))
+
+
+# ------------------------------------------------------------------------ a table
+@dataclass(frozen=True)
+class Need:
+    """What one compiled kernel takes: shared and stack in bytes (a stack means spills)."""
+
+    arch: int
+    kernel: str
+    call: Callable
+    shared: int
+    registers: int
+    stack: int
+    seconds: float
+
+    @classmethod
+    def of(cls, arch: int, call: Callable, launch: Launch, **more) -> "Need":
+        registers, stack = launch.usage()
+        shared = launch.kernel.metadata.shared
+        return cls(arch, launch.name, call, shared, registers, stack, launch.seconds, **more)
+
+    @property
+    def fits(self) -> bool:
+        return self.shared <= SHARED_BYTES[self.arch]
+
+
+def table(arch: int, lists: list[list], row: Callable, processes: int | None = None) -> list:
+    """row(arch, call, launch) of each different kernel that these lists of calls launch."""
+    found = {}
+    for part in map_pretending(arch, functools.partial(_rows, arch, row), lists, processes):
+        found |= part
+    return list(found.values())
+
+
+def _rows(arch: int, row: Callable, calls: list) -> dict:
+    return {launch.kernel.hash: row(arch, call, launch) for call, launch in different(calls)}
