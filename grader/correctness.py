@@ -91,25 +91,36 @@ class Answer:
         return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))
 
 
-def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
-    """Each row's error: shape of truth, less its last axis unless a row is one number."""
+def sizes(truth, name: str, scale=None, terms=None) -> tuple:
+    """What errors are measured against: -> that of a whole tensor, and those of its rows."""
     if scale is not None:
-        return (x - truth).abs() / scale
+        return 1.0, scale
     norms = torch.linalg.vector_norm(truth, dim=-1)
     tau = TAU_GRADIENT if name.startswith("d_") else TAU_FORWARD
-    floor = tau * norms.square().mean().sqrt()
+    total, floor = truth.norm(), tau * norms.square().mean().sqrt()
     if terms is not None:
+        total = torch.maximum(total, CANCELLED * terms.norm())
         floor = torch.maximum(floor, CANCELLED * terms)
-    return torch.linalg.vector_norm(x - truth, dim=-1) / torch.maximum(norms, floor)
+    return total, torch.maximum(norms, floor)
+
+
+def relative(off, total, rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """off = x - truth, and its sizes -> (fro, each row's error)."""
+    if off.dim() == rows.dim():  # a row is one number
+        errors = off.abs() / rows
+        return errors.square().mean().sqrt(), errors
+    return off.norm() / total, torch.linalg.vector_norm(off, dim=-1) / rows
+
+
+def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
+    """Each row's error: shape of truth, less its last axis unless a row is one number."""
+    return relative(x - truth, *sizes(truth, name, scale, terms))[1]
 
 
 def errors(x, truth, name: str, scale=None, terms=None) -> tuple[float, float]:
     """-> (fro, row) of x, float64, against truth, float64."""
-    rows = row_errors(x, truth, name, scale, terms)
-    if scale is not None:
-        return float(rows.square().mean().sqrt()), float(rows.max())
-    size = truth.norm() if terms is None else max(truth.norm(), CANCELLED * terms.norm())
-    return float((x - truth).norm() / size), float(rows.max())
+    fro, rows = relative(x - truth, *sizes(truth, name, scale, terms))
+    return float(fro), float(rows.max())
 
 
 def term_sizes(q, k, v, *, dout, exact, is_causal=False, window_size=None, sink_size=0, scale=None,

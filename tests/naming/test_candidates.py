@@ -6,8 +6,9 @@ import torch
 from grader.cases import Case, build
 from grader.naming.candidates import Candidate, double, single
 from grader.naming.mistakes import TABLE
-from grader.naming.model import Model, all_pairs
-from grader.naming.walks import NotHere
+from grader.naming.model import Model
+from grader.naming.reading import all_pairs
+from grader.naming.table import NotHere
 
 
 def of(id, stage, part="forward"):

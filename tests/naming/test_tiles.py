@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grader.cases import Case
-from grader.naming.walks import Tiles, round_up
+from grader.naming.tiles import Tiles, round_up
 
 
 def walked(N, BM, BN, window, sinks):
