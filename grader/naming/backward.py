@@ -88,7 +88,7 @@ class Backward(Model):
         acc, total, m = self.right_sums
         o, lse = self.right
         lse = self.saved_lse(m, total, lse)
-        do = self.dout[self.pairs[:, 0], self.pairs[:, 1]]
+        do = self.dout[self.b, self.h]
         delta = self.delta_of(self.o_of(o), do)
         heads, out = (self.B, self.HQ), {}
         if "q" in self.needed:

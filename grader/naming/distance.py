@@ -7,7 +7,7 @@ from math import inf, isfinite, sqrt
 import torch
 
 from grader.cases import Built
-from grader.correctness import Answer, answer, relative, sizes
+from grader.correctness import Answer, answer, relative, row_sizes, whole_size
 from grader.naming.backward import Backward
 from grader.naming.candidates import Candidate
 from grader.naming.model import Model
@@ -208,16 +208,16 @@ class Part:
             scale = p.abs().clamp_min(1.0)
         elif scale is not None:
             scale = torch.maximum(scale, 0.35 * p.abs())
-        elif not bool(p.any()):  # zeros are zeros
-            return inf if bool(x.any()) else 0.0
-        total, rows = sizes(p, name, scale, terms)
+        off, total, least = x - p, 1.0, 0.0
         if scale is None:
+            if float(p.norm()) == 0:  # zeros are zeros
+                return 0.0 if float(x.norm()) == 0 else inf
             least = max(1e-6 * self._truth_norm(name), 1e-30)  # what is smaller has underflowed
-            total = max(float(total), least)
-            rows = rows.clamp_min(max(least / sqrt(max(len(p), 1)), 1e-30))
-        off = x - p
-        if scale is None and not rounds and float(off.norm()) > NEAR * fro_limit * total:
-            return float(off.norm()) / total / fro_limit
+            total = max(float(whole_size(p, terms)), least)
+            fro = float(off.norm()) / total
+            if fro > NEAR * fro_limit and not rounds:
+                return fro / fro_limit
+        rows = row_sizes(p, name, scale, terms).clamp_min(least / sqrt(max(len(p), 1)))
         return _within(off, total, rows, limits, self._slack(row_limit) if rounds else 0.0)
 
     def _slack(self, row_limit: float) -> float:

@@ -26,7 +26,7 @@ class Model(Reading):
         super().__init__(built, *reading, **more)
         self.got = got or {}
         logits = built.tensors.get("sink_logits")
-        self.sink = None if logits is None else logits.double()[self.pairs[:, 1]]  # (P,)
+        self.sink = None if logits is None else logits.double()[self.h]  # (P,)
         self.online: Online | None = None  # None: all keys at once
         self.sum_keep = self.value_keep = None  # (R, K): weights that join l, and acc
         self.value_factor = 1.0

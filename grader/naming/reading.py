@@ -9,10 +9,10 @@ from grader.naming.tiles import Tiles
 class Reading:
     """q, k and v of a case as they should be read, for some heads and rows, to be changed.
 
-    pairs (P, 2): (batch entry, query head) to compute; rows (R,): query positions.  BM, BN: rows
-    of a query tile and of a key tile.  padded: the keys that fill the last tile are there as
+    pairs (P, 2): (batch entry b, query head h) to compute; rows (R,): query positions.  BM, BN:
+    rows of a query tile and of a key tile.  padded: the keys that fill the last tile are there as
     zeros, which a wrong mask lets in.  known: what is right, by name, which readings of the same
-    heads and rows share, whatever their tile sizes.
+    heads and rows share, whatever their tile sizes.  q_at, kv_at: entries and heads read, (P,).
     """
 
     def __init__(self, built: Built, pairs, rows=None, BM: int = 64, BN: int = 64,
@@ -29,8 +29,8 @@ class Reading:
         self.inputs = self.once("inputs", lambda: {
             name: t.double() for name, t in built.tensors.items() if t.dim() == 4})
         self.scale = case.D**-0.5 if case.scale is None else case.scale
-        b, h = pairs.unbind(1)
-        self.q_at, self.kv_at = (b, h), (b, h // self.group)
+        self.b, self.h = pairs.unbind(1)
+        self.q_at, self.kv_at = (self.b, self.h), (self.b, self.h // self.group)
         self.q_rows, self.q_factor = self.rows, 1.0
         self._own = self.inputs, self.q_at, self.q_rows
 

@@ -76,16 +76,14 @@ def _(m):
          stages=GROUPED)
 def _(m):
     only(m.B > 1)
-    b, h = m.pairs.unbind(1)
-    _address(m, b, b * m.HKV + h // m.group, "kv")
+    _address(m, m.b, m.b * m.HKV + m.h // m.group, "kv")
 
 
 @mistake("q-at-the-kv-head", "the queries are read at the key/value head",
          "q and o at head h, k and v at h // group", "head", slot="heads", stages=GROUPED)
 def _(m):
     only(m.group > 1)
-    b, h = m.pairs.unbind(1)
-    m.q_at = (b, h // m.group)
+    m.q_at = (m.b, m.h // m.group)
 
 
 @mistake("output-at-the-kv-head", "the output is stored at the key/value head",
@@ -93,16 +91,14 @@ def _(m):
          each=(("last",), ("first",)))
 def _(m, which):
     only(m.group > 1)
-    b, h = m.pairs.unbind(1)
-    other = h * m.group + (m.group - 1 if which == "last" else 0)
-    there = h < m.HKV
-    _all_from(m, b, torch.where(there, other, h), "qkv")
+    other = m.h * m.group + (m.group - 1 if which == "last" else 0)
+    there = m.h < m.HKV
+    _all_from(m, m.b, torch.where(there, other, m.h), "qkv")
     _never(m, ~there[:, None])
 
 
 def _heads(m: Model, map_of, which="kv") -> None:
-    b, h = m.pairs.unbind(1)
-    _address(m, b, map_of(h), which)
+    _address(m, m.b, map_of(m.h), which)
 
 
 def _address(m: Model, b, h, which) -> None:
@@ -119,8 +115,7 @@ def _address(m: Model, b, h, which) -> None:
          "batch", slot="heads", each=(("qkv",), ("kv",), ("k",), ("v",), ("q",)))
 def _(m, which):
     only(m.B > 1)
-    b, h = m.pairs.unbind(1)
-    _all_from(m, torch.zeros_like(b), h, which)
+    _all_from(m, torch.zeros_like(m.b), m.h, which)
 
 
 @mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", "head",
@@ -128,8 +123,7 @@ def _(m, which):
 def _(m, which):
     only(m.HQ > 1)
     only("q" in which or m.case.stage not in GROUPED)  # else another name's
-    b, h = m.pairs.unbind(1)
-    _all_from(m, b, torch.zeros_like(h), which)
+    _all_from(m, m.b, torch.zeros_like(m.h), which)
 
 
 def _all_from(m: Model, b, h, which: str) -> None:
@@ -158,8 +152,7 @@ def _(m, how, size=64):
          "the number of the first head of the group is added", "head", slot="output",
          stages=(4, 5, 6, 7, 8, 9), each=(("repeat",), ("full",)))
 def _(m, how):
-    b, h = m.pairs.unbind(1)
-    bh = (b * m.HQ + h)[:, None]
+    bh = (m.b * m.HQ + m.h)[:, None]
     only(m.B * m.HQ > 16)
     _never(m, bh >= 16 if how == "repeat"
            else (bh >= m.B * m.HQ // 16 * 16) & (m.rows >= 64))
@@ -210,8 +203,7 @@ def _(m, how, width):
          tiles="m", each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
                           ("rounded down, a group each",), ("rounded down, by heads",)))
 def _(m, how):
-    b, h = m.pairs.unbind(1)
-    bh, total = (b * m.HQ + h)[:, None], m.B * m.HQ
+    bh, total = (m.b * m.HQ + m.h)[:, None], m.B * m.HQ
     tile, tiles = (m.rows // m.BM)[None], -(-m.N // m.BM)
     programs = max(m.N // m.BM, 1) * total  # for a kernel that counts cdiv(N, BM) tiles a head
     half = -(-m.N // (2 * m.BM)) * total  # for one whose program t writes tiles t and t + 1

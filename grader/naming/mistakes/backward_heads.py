@@ -35,8 +35,7 @@ def _(m):
           "group")
 def _(m):
     only(m.group > 1 and m.HKV > 1)
-    b, h = m.pairs.unbind(1)
-    m.dkv.k_at = m.dkv.v_at = (b, h % m.HKV)
+    m.dkv.k_at = m.dkv.v_at = (m.b, m.h % m.HKV)
     m.over_group = lambda parts: parts.flatten(1, 2).unflatten(1, (m.group, m.HKV)).sum(1)
 
 
@@ -44,9 +43,8 @@ def _(m):
           "h // (HQ // HKV), in the backward too", "d_q", "dq", each=(("kv",), ("k",), ("v",)))
 def _(m, which):
     only(m.group > 1 and m.HKV > 1)
-    b, h = m.pairs.unbind(1)
-    m.dq.k_at = (b, h % m.HKV) if "k" in which else m.dq.k_at
-    m.dq.v_at = (b, h % m.HKV) if "v" in which else m.dq.v_at
+    m.dq.k_at = (m.b, m.h % m.HKV) if "k" in which else m.dq.k_at
+    m.dq.v_at = (m.b, m.h % m.HKV) if "v" in which else m.dq.v_at
 
 
 @backward("dkdv-batch-miscounted", "the batch entry of dk and dv is found with the wrong number of "
@@ -58,7 +56,7 @@ def _(m, how):
     other = (b * m.HKV + kv) // m.HQ if how == "hq" else torch.zeros_like(b)
     only(not torch.equal(other, b))
     if how == "zero":
-        m.dkv.k_at = m.dkv.v_at = (other.repeat_interleave(m.group), m.pairs[:, 1] // m.group)
+        m.dkv.k_at = m.dkv.v_at = (other.repeat_interleave(m.group), m.h // m.group)
     elif how == "all of the first":
         m.over_group = lambda parts: parts.sum(2)[:1].expand(m.B, -1, -1, -1)
     else:  # everything that the walk of (b, kv) reads is that of the other entry

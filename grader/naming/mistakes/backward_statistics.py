@@ -144,8 +144,7 @@ def _(m):
           each=(("dkv", "both"), ("all", "both"), ("dkv", "lse"), ("dkv", "delta")))
 def _(m, where, which):
     only(m.B > 1 and m.group > 1)
-    b, h = m.pairs.unbind(1)
-    at = b * m.HKV + h
+    at = m.b * m.HKV + m.h
     if which in ("both", "delta"):
         m.dkv.delta = lambda delta: delta[at]
     if which in ("both", "lse"):
@@ -180,8 +179,7 @@ def _(m):
     m.saved_lse = lambda top, total, lse: torch.log(total)
 
 
-@saved("saved-lse-in-16-bits", "lse is saved in 16 bits", "lse in float32",
-       rounds=True,
+@saved("saved-lse-in-16-bits", "lse is saved in 16 bits", "lse in float32", rounds=True,
        each=tuple((dtype, unit) for dtype in (torch.float16, torch.bfloat16, None)
                   for unit in (LOG2E, 1.0)))
 def _(m, dtype, unit):

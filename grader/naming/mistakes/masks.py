@@ -173,8 +173,7 @@ def _(p):
 
 
 @mask("first-key-hidden", "key 0 is hidden from every query but the first",
-      "query i sees keys 0 ... i", stages=CAUSAL, tiles="mn",
-      each=((False,), (True,)))
+      "query i sees keys 0 ... i", stages=CAUSAL, tiles="mn", each=((False,), (True,)))
 def _(p, in_diagonal):
     keys = (p.j == 0) & (p.i > 0)
     p.keep = p.keep & ~(keys & (p.j >= p.diag) if in_diagonal else keys)
@@ -247,8 +246,7 @@ def _(m):
 
 # ------------------------------------------------------------ tiles of the keys
 @mask("tail-unmasked", "keys past the end of the sequence count, with the score 0",
-      "a key j >= N does not exist: its score is -inf", "tail", tiles="n",
-      each=((0,), (1,)))
+      "a key j >= N does not exist: its score is -inf", "tail", tiles="n", each=((0,), (1,)))
 def _(p, count):
     only(not p.causal and p.pad)
     extra = p.j >= p.NK
@@ -294,8 +292,7 @@ def _(p, and_tail):
 
 
 @mask("first-key-tile-skipped", "the first tile of keys is skipped",
-      "the walk begins at key 0", tiles="mn",
-      each=(("always",), ("if more",), ("not diagonal",)))
+      "the walk begins at key 0", tiles="mn", each=(("always",), ("if more",), ("not diagonal",)))
 def _(p, when):
     only(p.NK > p.BN and (p.NK >= 2 * p.BN or when != "if more"))
     only(p.causal or when != "not diagonal")
@@ -325,8 +322,7 @@ def _(m):
 
 
 @mask("keys-counted-by-queries", "the walk has as many keys as there are queries",
-      "the keys end at NK, not at NQ", "tail", stages=(1,), tiles="n",
-      each=((False,), (True,)))
+      "the keys end at NK, not at NQ", "tail", stages=(1,), tiles="n", each=((False,), (True,)))
 def _(p, whole_tiles):
     only(p.N < p.NK)
     p.keep = p.keep & (p.j < (round_up(p.N, p.BN) if whole_tiles else p.N))

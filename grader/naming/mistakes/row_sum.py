@@ -73,7 +73,7 @@ def _(m):
 @lse("lse-of-one-head", "every head gets the lse of head 0", whole="all")
 def _(m):
     only(m.HQ > 1)
-    first = m.pairs[:, 0] * m.HQ
+    first = m.b * m.HQ
     m.after = lambda out: out | {"lse": out["lse"][first]}
 
 

@@ -10,53 +10,52 @@ from grader.naming.rounding import CHOPPED, to_16_bits, to_32_bits
 from grader.naming.table import LN2, LOG2E, WINDOWED, mask, mistake, only
 
 
+def online(id, words, line, symptom="rescale", tiles="n", **more):
+    """As mistake, for a change of Online."""
+    return mistake(id, words, line, symptom, slot="online", tiles=tiles, **more)
+
+
 # ------------------------------------------------------------------ rescaling
-@mistake("acc-not-rescaled", "acc is not multiplied by alpha when the maximum grows",
-         "acc = alpha acc + P V, alpha = exp(m_old - m_new)", "rescale", slot="online", tiles="n",
-         each=((None,), ("phase 2",)))
+@online("acc-not-rescaled", "acc is not multiplied by alpha when the maximum grows",
+        "acc = alpha acc + P V, alpha = exp(m_old - m_new)", each=((None,), ("phase 2",)))
 def _(m, where):
     m.online = Online(alpha_acc=_alpha(m, none_but_the_first, where))
 
 
-@mistake("l-not-rescaled", "l is not multiplied by alpha when the maximum grows",
-         "l = alpha l + rowsum(P), alpha = exp(m_old - m_new)", "rescale", slot="online",
-         tiles="n")
+@online("l-not-rescaled", "l is not multiplied by alpha when the maximum grows",
+        "l = alpha l + rowsum(P), alpha = exp(m_old - m_new)")
 def _(m):
     m.online = Online(alpha_l=_alpha(m, none_but_the_first))
 
 
-@mistake("nothing-rescaled", "neither acc nor l is multiplied by alpha",
-         "alpha = exp(m_old - m_new) for both", "rescale", slot="online", tiles="mn",
-         each=((None,), ("phase 2",)))
+@online("nothing-rescaled", "neither acc nor l is multiplied by alpha",
+        "alpha = exp(m_old - m_new) for both", tiles="mn", each=((None,), ("phase 2",)))
 def _(m, where):
     _both_alphas(m, none_but_the_first, where)
 
 
-@mistake("alpha-inverted", "alpha is upside down: exp(m_new - m_old)",
-         "alpha = exp(m_old - m_new), never above 1", "rescale", slot="online", tiles="n")
+@online("alpha-inverted", "alpha is upside down: exp(m_new - m_old)",
+        "alpha = exp(m_old - m_new), never above 1")
 def _(m):
     _both_alphas(m, lambda t: torch.where(
         t.old == -torch.inf, 0.0, to_32_bits(torch.exp(t.new - t.old))))
 
 
-@mistake("alpha-in-another-base", "alpha and the weights use different bases",
-         "exp2 for both, or exp for both", "rescale", slot="online", tiles="n",
-         each=((LN2,), (LOG2E,)))
+@online("alpha-in-another-base", "alpha and the weights use different bases",
+        "exp2 for both, or exp for both", each=((LN2,), (LOG2E,)))
 def _(m, factor):
     _both_alphas(m, lambda t: torch.where(
         t.old == -torch.inf, 0.0, torch.exp((t.old - t.new) * factor)))
 
 
-@mistake("small-rescales-skipped", "alpha is left out where the maximum grows only little",
-         "alpha = exp(m_old - m_new) every time", "rescale", slot="online", tiles="n",
-         each=((0.01,), (0.01 * LN2,), (0.1,), (1.0,)))
+@online("small-rescales-skipped", "alpha is left out where the maximum grows only little",
+        "alpha = exp(m_old - m_new) every time", each=((0.01,), (0.01 * LN2,), (0.1,), (1.0,)))
 def _(m, below):
     _both_alphas(m, lambda t: torch.where(t.new - t.old < below, 1.0, t.alpha))
 
 
-@mistake("rescaled-after-adding", "alpha multiplies the new tile's share as well",
-         "acc = alpha acc + P V", "rescale", slot="online", tiles="n",
-         each=(("spared",), ("lost",)))
+@online("rescaled-after-adding", "alpha multiplies the new tile's share as well",
+        "acc = alpha acc + P V", each=(("spared",), ("lost",)))
 def _(m, first_tile):
     def late(acc, share, alpha, t):
         sums = to_32_bits(alpha * (acc + share))
@@ -64,9 +63,8 @@ def _(m, first_tile):
     m.online = Online(add_acc=late)
 
 
-@mistake("alpha-on-the-new-sum", "alpha multiplies what is new, not what was summed before",
-         "l = alpha l + rowsum(P), acc = alpha acc + P V", "rescale", slot="online", tiles="n",
-         each=(("l",), ("acc",), ("both",)))
+@online("alpha-on-the-new-sum", "alpha multiplies what is new, not what was summed before",
+        "l = alpha l + rowsum(P), acc = alpha acc + P V", each=(("l",), ("acc",), ("both",)))
 def _(m, which):
     def swapped(old, new, alpha, t):
         return old + alpha * new
@@ -108,7 +106,7 @@ def maximum(id, words, line, symptom="overflow", tiles="mn", **more):
     def add(maximum_of):
         def change(m, *values):
             m.online = Online(maximum=maximum_of(m, *values), to_values=_in_own_dtype(m))
-        return mistake(id, words, line, symptom, slot="online", tiles=tiles, **more)(change)
+        return online(id, words, line, symptom, tiles, **more)(change)
     return add
 
 
@@ -117,9 +115,9 @@ def _in_own_dtype(m: Model):
     return as_it_is if m.case.stage == 1 else lambda w: w.to(m.case.dtype).double()
 
 
-@mistake("max-not-running", "the maximum is that of the tile, not the largest so far",
-         "m_new = max(m_old, rowmax(S_tile))", "overflow", slot="online", tiles="mn",
-         each=(("tile", None), ("tile", "none")))
+@online("max-not-running", "the maximum is that of the tile, not the largest so far",
+        "m_new = max(m_old, rowmax(S_tile))", "overflow", tiles="mn",
+        each=(("tile", None), ("tile", "none")))
 def _(m, kind, rescaling):
     alpha = none_but_the_first if rescaling == "none" else Online.alpha_l
     m.online = Online(maximum=lambda t: t.top, to_values=_in_own_dtype(m),
@@ -156,7 +154,7 @@ def _(m):
         t.old, torch.where(t.s > -torch.inf, t.s.abs(), t.s).amax(-1, keepdim=True))
 
 
-# By how much the scores are multiplied before exp: by the scale, or in base 2 by more.
+# What the scores are multiplied with beside the scale: log2(e) where exp2 follows.
 UNITS = {"unscaled": 1.0, "unscaled2": LOG2E, "unscaled2, q doubled": LOG2E / 2}
 
 
@@ -174,8 +172,7 @@ def _(m, which):
             (t.s == -torch.inf) & t.walked, 0.0, t.s).amax(-1, keepdim=True))
     seen = m.fwd.walked if which == "hidden" else m.fwd.walked & (m.keys < m.NK)
     raw = (m.fwd.products() * m.fwd.scale).masked_fill(~seen, -torch.inf)
-    return lambda t: torch.maximum(
-        t.old, raw[..., t.lo:t.lo + m.BN].amax(-1, keepdim=True))
+    return lambda t: torch.maximum(t.old, raw[..., t.lo:t.lo + m.BN].amax(-1, keepdim=True))
 
 
 @maximum("no-max", "no maximum is subtracted before exp", "P = exp(S - m)", tiles="n")
@@ -183,22 +180,22 @@ def _(m):
     return lambda t: torch.zeros_like(t.old)
 
 
-@mistake("max-starts-at-zero", "m starts at 0 instead of -inf", "m = -inf before the first key",
-         "overflow", slot="online", tiles="n")
+@online("max-starts-at-zero", "m starts at 0 instead of -inf", "m = -inf before the first key",
+        "overflow")
 def _(m):
     m.online = Online(start=0.0, to_values=_in_own_dtype(m))
 
 
-@mistake("no-pivot", "-inf - (-inf) is NaN for a row that has seen no key yet",
-         "subtract 0 where m is still -inf", "nan", slot="online", stages=WINDOWED, tiles="mn")
+@online("no-pivot", "-inf - (-inf) is NaN for a row that has seen no key yet",
+        "subtract 0 where m is still -inf", "nan", stages=WINDOWED, tiles="mn")
 def _(m):
     def alpha(t):
         return torch.where((t.old == -torch.inf) & (t.new == -torch.inf), torch.nan, t.alpha)
     m.online = Online(pivot=as_it_is, alpha_l=alpha, alpha_acc=alpha)
 
 
-@mistake("weights-of-the-old-max", "the weights are taken against the old maximum",
-         "P = exp(S - m_new)", "rescale", slot="online", tiles="n")
+@online("weights-of-the-old-max", "the weights are taken against the old maximum",
+        "P = exp(S - m_new)")
 def _(m):
     m.online = Online(against=lambda t: torch.where(t.old > -torch.inf, t.old, t.new))
 
@@ -267,24 +264,23 @@ def _(m, every, left):
     m.sum_keep = columns[None].double().expand(len(m.rows), -1)
 
 
-@mistake("small-weights-dropped", "small weights do not reach the values", "O = sum_j P_ij v_j",
-         "rescale", slot="online", tiles="n", each=((0.01,), (0.001,)))
+@online("small-weights-dropped", "small weights do not reach the values", "O = sum_j P_ij v_j",
+        each=((0.01,), (0.001,)))
 def _(m, below):
     m.online = Online(to_values=lambda w: torch.where(w > below, w, 0.0))
 
 
 # ------------------------------------------------------------------- rounding
-@mistake("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
-         "store", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
+@online("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
+        "store", "numbers",
+        each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
     m.online = Online(add_acc=_rounded(m, dtype), to_values=_in_own_dtype(m))
 
 
-@mistake("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", slot="online",
-         tiles="n", rounds=True,
-         each=tuple((dtype, lanes) for dtype in (torch.float16, torch.bfloat16, CHOPPED, None)
-                    for lanes in (1, 8)))
+@online("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", rounds=True,
+        each=tuple((dtype, lanes) for dtype in (torch.float16, torch.bfloat16, CHOPPED, None)
+                   for lanes in (1, 8)))
 def _(m, dtype, lanes):
     m.online = Online(add_l=_rounded(m, dtype), lanes=lanes)
 
@@ -295,9 +291,9 @@ def _rounded(m: Model, dtype):
     return lambda *sums: to_16_bits(rescaled(*sums), dtype or m.case.dtype)
 
 
-@mistake("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
-         "round P to the dtype of v, no further", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (256,)), rounds=True)
+@online("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
+        "round P to the dtype of v, no further", "numbers",
+        each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (256,)), rounds=True)
 def _(m, dtype):
     only(dtype == 256 or m.case.dtype == torch.float32)
     m.online = Online(weights=lambda w: torch.round(w * 256) / 256 if dtype == 256
@@ -329,15 +325,15 @@ def _(m):
     m.sink = None
 
 
-# Model, its heads (P,) and the logits (HQ,) -> the logit of each pair of batch entry and head.
+# Model and the logits (HQ,) -> the logit of each pair of batch entry and head, (P,).
 SINK_LOGITS = {
-    "is taken to be in base 2": lambda m, h, logits: m.sink * LN2,
-    "counts eight times": lambda m, h, logits: m.sink + math.log(8),
-    "is multiplied by the scale": lambda m, h, logits: m.sink * m.scale,
-    "moves the maximum but does not join the sum": lambda m, h, logits: None,
-    "is that of the key/value head": lambda m, h, logits: logits[h // m.group],
-    "is that of head 0": lambda m, h, logits: logits[torch.zeros_like(h)],
-    "has the wrong sign": lambda m, h, logits: -m.sink,
+    "is taken to be in base 2": lambda m, logits: m.sink * LN2,
+    "counts eight times": lambda m, logits: m.sink + math.log(8),
+    "is multiplied by the scale": lambda m, logits: m.sink * m.scale,
+    "moves the maximum but does not join the sum": lambda m, logits: None,
+    "is that of the key/value head": lambda m, logits: logits[m.h // m.group],
+    "is that of head 0": lambda m, logits: logits[torch.zeros_like(m.h)],
+    "has the wrong sign": lambda m, logits: -m.sink,
 }
 
 
@@ -345,8 +341,7 @@ SINK_LOGITS = {
          "numbers", slot="sink logits", stages=(9,), each=tuple((how,) for how in SINK_LOGITS))
 def _(m, how):
     only(m.sink is not None)
-    logits = m.built.tensors["sink_logits"].double()
-    m.sink = SINK_LOGITS[how](m, m.pairs[:, 1], logits)
+    m.sink = SINK_LOGITS[how](m, m.built.tensors["sink_logits"].double())
 
 
 @mistake("sink-logits-strides", "sink_logits are read as if they lay side by side",
@@ -356,4 +351,4 @@ def _(m):
     sent = m.built.call.inputs["sink_logits"]
     only(sent.stride != (1,))
     near = sent.storage.as_strided(sent.shape, (1,), sent.offset).double()
-    m.sink = near[m.pairs[:, 1]]
+    m.sink = near[m.h]

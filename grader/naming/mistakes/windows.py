@@ -57,8 +57,7 @@ def _(p, step):
 
 
 @mask("no-window-is-a-window", "window_size=None is taken for a number",
-      "window_size=None: no window", "window", stages=(9,),
-      each=((128,), (1,), (0,), (64,)))
+      "window_size=None: no window", "window", stages=(9,), each=((128,), (1,), (0,), (64,)))
 def _(p, size):
     only(p.window is None and p.causal)
     p.keep = p.rule(window=size)
