@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from grader.cases import Case
 from grader.naming.mistakes import TABLE
-from grader.naming.model import Model, RowSum
-from grader.naming.table import TILE_SIZES, Hypothesis
-from grader.naming.walks import NotHere
+from grader.naming.model import Model
+from grader.naming.row_sum import RowSum
+from grader.naming.table import TILE_SIZES, Mistake, NotHere
 
 ORDER = ("inputs", "strides", "stride", "scale", "heads", "sink logits", "mask", "window", "sinks",
          "tail", "fill", "online", "rescale", "finish", "rows", "output")
@@ -51,10 +51,10 @@ USUAL = {
 class Candidate:
     """A mistake with the values it is tried with, whatever the tile sizes.
 
-    walk: "", or which of the gradients' walks it is in; padded: see Model.
+    walk: "", or which of the gradients' walks it is in; padded: see Reading.
     """
 
-    mistake: Hypothesis
+    mistake: Mistake
     more: tuple = ()
     walk: str = ""
     padded: bool = False
@@ -97,10 +97,15 @@ class Candidate:
             found.setdefault(key, []).append((m, n))
         return {same[0]: same for same in found.values()}
 
+    @property
+    def walks(self) -> tuple[str, ...]:
+        """The walks of a Model or Backward that a mask's mistake is in."""
+        return {"": ("fwd",), "backward": ("dq", "dkv")}.get(self.walk, (self.walk,))
+
     def affects(self) -> set[str]:
         """The gradients that a mistake in the backward changes; those of all others are right."""
         if self.walk:
-            return {"dq": {"d_q"}, "dkv": {"d_k", "d_v"}}.get(self.walk, {"d_q", "d_k", "d_v"})
+            return set().union(*({"dq": {"d_q"}, "dkv": {"d_k", "d_v"}}[w] for w in self.walks))
         return AFFECTED.get(self.mistake.slot, {"d_q", "d_k", "d_v", "d_sink_logits"})
 
     def apply(self, model: Model | RowSum) -> None:
@@ -113,10 +118,8 @@ class Candidate:
                     made += 1
             if not made:
                 raise NotHere
-        elif self.mistake.kind == "mask" and not self.walk:
-            self.mistake.change(model.fwd, *self.more)
         elif self.mistake.kind == "mask":
-            for walk in ("dq", "dkv") if self.walk == "backward" else (self.walk,):
+            for walk in self.walks:
                 self.mistake.change(getattr(model, walk), *self.more)
         else:
             self.mistake.change(model, *self.more)
@@ -127,7 +130,7 @@ class Candidate:
         return where.get(self.walk, "") + text
 
 
-NOTHING = Candidate(Hypothesis("", "", "", "", "forward", "", (), lambda model: None))
+NOTHING = Candidate(Mistake("", "", "", "", "forward", "", (), lambda model: None))
 
 
 def single(stage: int, part: str) -> list[Candidate]:

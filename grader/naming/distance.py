@@ -1,20 +1,24 @@
 """How far is an answer from what a mistake would give?  In limits that a right kernel has."""
 
 import copy
-import math
 from dataclasses import dataclass, field
+from math import inf, isfinite, sqrt
 
 import torch
 
-from grader.correctness import Answer, answer
+from grader.correctness import Answer, answer, relative, row_sizes, whole_size
 from grader.inputs import Built
+from grader.naming.backward import Backward
 from grader.naming.candidates import Candidate
-from grader.naming.model import Model, RowSum, all_pairs, doubles
-from grader.naming.walks import INF, NotHere
+from grader.naming.model import Model
+from grader.naming.reading import all_pairs
+from grader.naming.row_sum import RowSum
+from grader.naming.table import NotHere
 
 NEAR = 20.0  # what is further away than so many limits is not measured exactly
 ROWS, MANY_ROWS = 24, 160  # of a head: for a first look, and to be sure
 UNSURE = 0.25  # of the rows, at most: on the edge of what float32 can hold
+ONE_A_ROW = ("lse", "y", "d_sink_logits")  # these have one number a row
 FLIPPED = 0.2  # of the rows, at most: their numbers lay on a border when they were rounded
 
 
@@ -82,18 +86,11 @@ class Part:
         """The right computation with these tile sizes, to be changed."""
         sample, key = self.sample, (BM, BN, padded)
         if sample.built.case.stage == 2:
-            return RowSum(sample.built, BM, BN, sample.got.get("y"))
+            return RowSum(sample.built, BM, BN, sample.got)
         if key not in self._models:
-            if "inputs" not in self._known:
-                self._known["inputs"] = doubles(sample.built)
-            model = Model(sample.built, self.pairs, self.rows, BM, BN, padded, self.got.get("o"),
-                          self._known["inputs"], self._known)
-            model.all_got = sample.got
-            if self.backward:
-                if "sums" not in self._known:
-                    self._known["sums"] = model._whole()
-                model.sums = self._known["sums"]
-            self._models[key] = model
+            kind, got = (Backward, sample.got) if self.backward else (Model, self.got)
+            self._models[key] = kind(sample.built, self.pairs, self.rows, *key, self._known,
+                                     got=got)
         return self._models[key].again()
 
     def changed(self, candidate: Candidate, BM: int, BN: int) -> Model | RowSum:
@@ -132,7 +129,7 @@ class Part:
         unsure = getattr(model, "unsure", None)
         if unsure is not None and bool(unsure.any()):  # they say nothing, for or against
             if unsure.double().mean() > UNSURE:
-                return INF, model.found
+                return inf, model.found
             return self._sure(predicted, ~unsure, candidate.rounds), model.found
         return self.distance(predicted, candidate.rounds), model.found
 
@@ -158,8 +155,7 @@ class Part:
             raise NotHere
         keep, count, bits = self._masks[what]
         worst = 0.0
-        for name in {"": ("fwd",), "backward": ("dq", "dkv")}.get(candidate.walk,
-                                                                  (candidate.walk,)):
+        for name in candidate.walks:
             key = name, bits
             if key not in self._distances:
                 model = self.right(BM, BN, candidate.padded)
@@ -187,11 +183,10 @@ class Part:
         """Infinite where NaN does not match NaN."""
         x, bad_x, sample = self.got[name], self.bad[name], self.sample
         if x.shape != p.shape:
-            return INF
-        fro_limit, row_limit = sample.limits[name]
-        single = name in ("lse", "y", "d_sink_logits")  # one number a row
-        bad_p = None if math.isfinite(float(p.sum())) else ~torch.isfinite(p)
-        if not single:
+            return inf
+        fro_limit, row_limit = limits = sample.limits[name]
+        bad_p = None if isfinite(float(p.sum())) else ~torch.isfinite(p)
+        if name not in ONE_A_ROW:
             bad_x = bad_x.any(-1)
             bad_p = bad_p if bad_p is None else bad_p.any(-1)
         terms = sample.exact.terms.get(name)
@@ -199,9 +194,9 @@ class Part:
         scale = sample.exact.scale[name].cpu() if name in ("y", "d_sink_logits") else None
         if bad_p is None or not bool(bad_p.any()):
             if bool(bad_x.any()):
-                return INF
+                return inf
         elif not torch.equal(bad_x, bad_p):
-            return INF
+            return inf
         else:
             good = ~bad_p
             if not bool(good.any()):
@@ -209,30 +204,21 @@ class Part:
             x, p = x[good], p[good]
             terms = terms if terms is None else terms[good]
             scale = scale if scale is None else scale[good]
-        if single:
-            size = p.abs().clamp_min(1.0) if name == "lse" else torch.maximum(scale, 0.35 * p.abs())
-            errors = (x - p).abs() / size
-            return _within(errors, float(errors.square().mean().sqrt()), fro_limit, row_limit,
-                           (errors, 1.0, self._slack(row_limit)) if rounds else None)
-        size2 = float(p.square().sum())
-        if size2 == 0:  # zeros are zeros
-            return 0.0 if float(x.square().sum()) == 0 else INF
-        least = 1e-6 * self._truth_norm(name)  # what is so small has underflowed
-        total = max(math.sqrt(size2), least, 1e-30)
-        if terms is not None:
-            total = max(total, 0.25 * float(terms.norm()))
-        off = x - p
-        fro = float(off.norm()) / total
-        if fro > NEAR * fro_limit and not rounds:
-            return fro / fro_limit
-        norms = torch.linalg.vector_norm(p, dim=-1)
-        floor = (0.25 if name.startswith("d_") else 0.05) * float(norms.square().mean().sqrt())
-        size = norms.clamp_min(max(floor, least / math.sqrt(max(len(p), 1)), 1e-30))
-        if terms is not None:
-            size = torch.maximum(size, 0.25 * terms)
-        lengths = torch.linalg.vector_norm(off, dim=-1)
-        return _within(lengths / size, fro, fro_limit, row_limit,
-                       (lengths, total, self._slack(row_limit)) if rounds else None)
+        if name == "lse":
+            scale = p.abs().clamp_min(1.0)
+        elif scale is not None:
+            scale = torch.maximum(scale, 0.35 * p.abs())
+        off, total, least = x - p, 1.0, 0.0
+        if scale is None:
+            if float(p.norm()) == 0:  # zeros are zeros
+                return 0.0 if float(x.norm()) == 0 else inf
+            least = max(1e-6 * self._truth_norm(name), 1e-30)  # what is smaller has underflowed
+            total = max(float(whole_size(p, terms)), least)
+            fro = float(off.norm()) / total
+            if fro > NEAR * fro_limit and not rounds:
+                return fro / fro_limit
+        rows = row_sizes(p, name, scale, terms).clamp_min(least / sqrt(max(len(p), 1)))
+        return _within(off, total, rows, limits, self._slack(row_limit) if rounds else 0.0)
 
     def _slack(self, row_limit: float) -> float:
         """How far a flipped rounding may move a row: no further than the answer is off."""
@@ -245,23 +231,21 @@ class Part:
         return self._known[key]
 
 
-def _within(errors, fro: float, fro_limit: float, row_limit: float, rounding=None) -> float:
-    """The larger of the two errors, each over its limit.
+def _within(off, total, rows, limits: tuple[float, float], slack: float) -> float:
+    """The larger of the two errors, each over its limit.  off, total, rows: as of relative.
 
-    rounding: (lengths, total, slack) of a mistake that rounds on the way.  Our sums are not the
-    submission's to the last bit, so a number on a border may be rounded the other way: a few rows
-    may be off, by slack at most.
+    slack: not 0 for a mistake that rounds on the way.  Our sums are not the submission's to the
+    last bit, so a number on a border may be rounded the other way: a few rows may be off, by
+    slack at most.
     """
-    if rounding is not None:
-        lengths, total, slack = rounding
-        errors, lengths = errors.flatten(), lengths.flatten()
-        order = errors.argsort()
-        kept = order[:len(order) - int(FLIPPED * len(order))]
-        if len(kept) < len(order) and float(errors.max()) < slack:
-            errors = errors[kept]
-            left = lengths[kept].norm() if total != 1.0 else errors.square().mean().sqrt()
-            fro = float(left) / total
-    return max(fro / fro_limit, float(errors.max()) / row_limit)
+    fro, errors = relative(off, total, rows)
+    few = int(FLIPPED * errors.numel())
+    if few and float(errors.max()) < slack:
+        kept = errors.flatten().argsort()[:-few]
+        off = off.flatten() if off.dim() == rows.dim() else off.flatten(0, -2)
+        fro, errors = relative(off[kept], total, rows.flatten()[kept])
+    fro_limit, row_limit = limits
+    return max(float(fro) / fro_limit, float(errors.max()) / row_limit)
 
 
 def alike(a: dict, b: dict) -> bool:

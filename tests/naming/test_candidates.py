@@ -7,8 +7,9 @@ from grader.cases import Case
 from grader.inputs import build
 from grader.naming.candidates import Candidate, double, single
 from grader.naming.mistakes import TABLE
-from grader.naming.model import Model, all_pairs
-from grader.naming.walks import NotHere
+from grader.naming.model import Model
+from grader.naming.reading import all_pairs
+from grader.naming.table import NotHere
 
 
 def of(id, stage, part="forward"):

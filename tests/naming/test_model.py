@@ -1,4 +1,4 @@
-"""Model: unchanged it is the right computation, and a changed copy leaves the others alone."""
+"""Model and Backward: unchanged they are right, and a changed copy leaves the others alone."""
 
 import pytest
 import torch
@@ -6,7 +6,11 @@ import torch
 import reference
 from grader.cases import Case
 from grader.inputs import build
-from grader.naming.model import CHOPPED, Model, all_pairs, to_16_bits
+from grader.naming.backward import Backward
+from grader.naming.model import Model
+from grader.naming.online import Online
+from grader.naming.reading import all_pairs
+from grader.naming.rounding import CHOPPED, held, to_16_bits
 
 CASE = Case(9, "probe", 70, B=2, HQ=4, HKV=2, dtype=torch.float32, is_causal=True, window=20,
             sinks=3, scale=0.3, sink_logits=True, grads=("q", "k", "v", "sink_logits"))
@@ -23,7 +27,7 @@ def exact(built):
 
 
 def test_an_unchanged_model_is_the_reference(built, exact):
-    model = Model(built, all_pairs(CASE), BM=32, BN=16)
+    model = Backward(built, all_pairs(CASE), BM=32, BN=16)
     out = model.outputs()
     assert torch.allclose(out["o"].unflatten(0, (2, 4)), exact["o"], atol=1e-12)
     assert torch.allclose(out["lse"].unflatten(0, (2, 4)), exact["lse"], atol=1e-12)
@@ -33,28 +37,28 @@ def test_an_unchanged_model_is_the_reference(built, exact):
 
 def test_tile_by_tile_it_is_the_same_within_float32(built, exact):
     model = Model(built, all_pairs(CASE), BM=32, BN=16)
-    model.online["max"] = "running"
+    model.online = Online()
     out = model.outputs()["o"].unflatten(0, (2, 4))
     assert torch.allclose(out, exact["o"], atol=1e-5) and not torch.equal(out, exact["o"])
 
 
 def test_a_changed_copy_leaves_the_others_alone(built, exact):
-    model = Model(built, all_pairs(CASE))
+    model = Backward(built, all_pairs(CASE))
     right = model.again().gradients()
     wrong = model.again()
     wrong.dq.keep = wrong.dq.keep & (wrong.dq.j > 0)
     wrong.factor["k"] = 1.0
-    wrong.online["max"] = "none"
+    wrong.online = Online()
     found, after = wrong.gradients(), model.again()
     assert not torch.allclose(found["d_q"], right["d_q"])
     assert not torch.allclose(found["d_k"], right["d_k"])
     assert torch.equal(found["d_v"], right["d_v"])
-    assert not after.online and torch.equal(after.gradients()["d_q"], right["d_q"])
+    assert after.online is None and torch.equal(after.gradients()["d_q"], right["d_q"])
 
 
 def test_sums_in_eight_lanes_are_the_same_sums(built, exact):
     model = Model(built, all_pairs(CASE), BM=32, BN=16)
-    model.online |= {"lanes": 8, "max": "running"}
+    model.online = Online(lanes=8)
     out = model.outputs()["o"].unflatten(0, (2, 4))
     assert torch.allclose(out, exact["o"], atol=1e-5)
 
@@ -65,8 +69,7 @@ def test_the_interpreters_bfloat16_is_chopped_not_rounded():
     assert to_16_bits(x, torch.bfloat16).tolist() == [1.0078125, -3.140625, 2.0]
 
 
-def test_what_float16_cannot_hold_is_infinite(built):
-    half = Model(build(Case(3, "probe", 8), 0), all_pairs(CASE)[:1])
+def test_what_float16_cannot_hold_is_infinite():
     x = torch.tensor([7e4, -7e4, 6e4], dtype=torch.float64)
-    assert half.held(x).tolist() == [float("inf"), -float("inf"), 6e4]
-    assert torch.equal(Model(built, all_pairs(CASE)).held(x), x)  # float32 holds it
+    assert held(x, torch.float16).tolist() == [float("inf"), -float("inf"), 6e4]
+    assert torch.equal(held(x, torch.float32), x)

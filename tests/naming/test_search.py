@@ -12,7 +12,7 @@ from grader.naming import search
 from grader.naming.candidates import Candidate, single
 from grader.naming.distance import Sample
 from grader.naming.search import Search
-from grader.naming.table import Hypothesis
+from grader.naming.table import Mistake
 
 F32 = torch.float32
 CASE = Case(6, "standard", 96, D=16, HQ=4, HKV=2, is_causal=True, window=20)
@@ -131,7 +131,7 @@ def test_two_mistakes_that_give_the_same_numbers_are_named_together(monkeypatch)
     same = whole["window-plus-one"].mistake
 
     def twice(stage, part):
-        other = Hypothesis("another", "the same", "a line", "window", "mask", "", (6,), same.change)
+        other = Mistake("another", "the same", "a line", "window", "mask", "", (6,), same.change)
         return [*single(stage, part), Candidate(other)]
     monkeypatch.setattr(search, "single", twice)
     name = name_of("window")

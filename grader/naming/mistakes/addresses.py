@@ -3,8 +3,7 @@
 import torch
 
 from grader.naming.model import Model
-from grader.naming.table import GROUPED, mistake
-from grader.naming.walks import NotHere
+from grader.naming.table import GROUPED, NotHere, mistake, only
 
 
 # --------------------------------------------------------- heads and batches
@@ -49,8 +48,7 @@ def _(m, clipped):
          each=tuple((size, how) for how in ("", "at least", "clipped") for size in (2, 4, 8)))
 def _(m, size, how):
     size = max(size, m.group) if how == "at least" else size
-    if size == m.group or size >= m.HQ and m.HKV == 1:
-        raise NotHere
+    only(size != m.group and (size < m.HQ or m.HKV > 1))
     _heads(m, lambda h: (h // size).clamp(max=m.HKV - 1 if how == "clipped" else 1 << 30))
 
 
@@ -77,47 +75,37 @@ def _(m):
          "kv_head = h // group, with h inside its batch entry", "head", slot="heads",
          stages=GROUPED)
 def _(m):
-    if m.B == 1:
-        raise NotHere
-    b, h = m.pairs.unbind(1)
-    _address(m, b, b * m.HKV + h // m.group, "kv")
+    only(m.B > 1)
+    _address(m, m.b, m.b * m.HKV + m.h // m.group, "kv")
 
 
 @mistake("q-at-the-kv-head", "the queries are read at the key/value head",
          "q and o at head h, k and v at h // group", "head", slot="heads", stages=GROUPED)
 def _(m):
-    if m.group == 1:
-        raise NotHere
-    b, h = m.pairs.unbind(1)
-    m.q_at = (b, h // m.group)
+    only(m.group > 1)
+    m.q_at = (m.b, m.h // m.group)
 
 
 @mistake("output-at-the-kv-head", "the output is stored at the key/value head",
          "q and o at head h, k and v at h // group", "head", slot="output", stages=GROUPED,
          each=(("last",), ("first",)))
 def _(m, which):
-    if m.group == 1:
-        raise NotHere
-    b, h = m.pairs.unbind(1)
-    other = h * m.group + (m.group - 1 if which == "last" else 0)
-    there = h < m.HKV
-    other = torch.where(there, other, h)
-    m.q_at = (b, other)
-    m.fwd.k_at = m.fwd.v_at = (b, other // m.group)
-    _never(m, ~there[:, None].expand(-1, len(m.rows)))
+    only(m.group > 1)
+    other = m.h * m.group + (m.group - 1 if which == "last" else 0)
+    there = m.h < m.HKV
+    _all_from(m, m.b, torch.where(there, other, m.h), "qkv")
+    _never(m, ~there[:, None])
 
 
 def _heads(m: Model, map_of, which="kv") -> None:
-    b, h = m.pairs.unbind(1)
-    _address(m, b, map_of(h), which)
+    _address(m, m.b, map_of(m.h), which)
 
 
 def _address(m: Model, b, h, which) -> None:
     """Head h of k or v, by its address: one past the last is the next batch entry's first."""
     flat = b * m.HKV + h
-    beyond = int(h.max()) >= m.HKV or int(h.min()) < 0
-    if int(flat.max()) >= m.B * m.HKV or int(flat.min()) < 0 or beyond and not m.dense:
-        raise NotHere
+    inside = 0 <= int(h.min()) and int(h.max()) < m.HKV
+    only(0 <= int(flat.min()) and int(flat.max()) < m.B * m.HKV and (inside or m.dense))
     at = flat // m.HKV, flat % m.HKV
     m.fwd.k_at = at if "k" in which else m.fwd.k_at
     m.fwd.v_at = at if "v" in which else m.fwd.v_at
@@ -126,25 +114,23 @@ def _address(m: Model, b, h, which) -> None:
 @mistake("batch-ignored", "every batch entry reads entry 0", "the address holds b * stride_b",
          "batch", slot="heads", each=(("qkv",), ("kv",), ("k",), ("v",), ("q",)))
 def _(m, which):
-    if m.B == 1:
-        raise NotHere
-    b, h = m.pairs.unbind(1)
-    zero = torch.zeros_like(b)
-    m.q_at = (zero, h) if "q" in which else m.q_at
-    m.fwd.k_at = (zero, h // m.group) if "k" in which else m.fwd.k_at
-    m.fwd.v_at = (zero, h // m.group) if "v" in which else m.fwd.v_at
+    only(m.B > 1)
+    _all_from(m, torch.zeros_like(m.b), m.h, which)
 
 
 @mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", "head",
          slot="heads", each=(("qkv",), ("k",), ("v",), ("q",), ("kv",)))
 def _(m, which):
-    if m.HQ == 1 or "q" not in which and m.case.stage in GROUPED:  # there another name's
-        raise NotHere
-    b, h = m.pairs.unbind(1)
-    zero = torch.zeros_like(h)
-    m.q_at = (b, zero) if "q" in which else m.q_at
-    m.fwd.k_at = (b, zero) if "k" in which else m.fwd.k_at
-    m.fwd.v_at = (b, zero) if "v" in which else m.fwd.v_at
+    only(m.HQ > 1)
+    only("q" in which or m.case.stage not in GROUPED)  # else another name's
+    _all_from(m, m.b, torch.zeros_like(m.h), which)
+
+
+def _all_from(m: Model, b, h, which: str) -> None:
+    """q, k or v of query head (b, h), each (P,)."""
+    m.q_at = (b, h) if "q" in which else m.q_at
+    m.fwd.k_at = (b, h // m.group) if "k" in which else m.fwd.k_at
+    m.fwd.v_at = (b, h // m.group) if "v" in which else m.fwd.v_at
 
 
 @mistake("batch-and-head-mixed", "batch entry and head are split by the wrong number",
@@ -153,41 +139,30 @@ def _(m, which):
 def _(m, how, size=64):
     b, h = m.pairs.unbind(1)
     bh = b * m.HQ + h
-    if how == "swapped":
-        b, h = bh % m.HQ, bh // m.HQ
-    elif how == "tiles":
-        b = bh // -(-m.N // size)
-    elif how == "hkv":
-        b, h = bh // m.HKV, bh % m.HKV
-    else:
-        b = bh // m.HKV
+    b, h = {"swapped": (bh % m.HQ, bh // m.HQ), "tiles": (bh // -(-m.N // size), h),
+            "hkv": (bh // m.HKV, bh % m.HKV), "kv": (bh // m.HKV, h)}[how]
     if int(b.max()) >= m.B or int(h.max()) >= m.HQ:
-        flat = (b * m.HQ + h)
-        if int(flat.max()) >= m.B * m.HQ or not m.dense or m.group > 1:
-            raise NotHere
+        flat = b * m.HQ + h
+        only(int(flat.max()) < m.B * m.HQ and m.dense and m.group == 1)
         b, h = flat // m.HQ, flat % m.HQ
-    m.q_at, m.fwd.k_at = (b, h), (b, h // m.group)
-    m.fwd.v_at = m.fwd.k_at
+    _all_from(m, b, h, "qkv")
 
 
 @mistake("heads-past-sixteen", "heads are numbered within their group of 16 programs only",
          "the number of the first head of the group is added", "head", slot="output",
          stages=(4, 5, 6, 7, 8, 9), each=(("repeat",), ("full",)))
 def _(m, how):
-    b, h = m.pairs.unbind(1)
-    bh = b * m.HQ + h
-    if m.B * m.HQ <= 16:
-        raise NotHere
-    if how == "repeat":
-        _never(m, (bh >= 16)[:, None].expand(-1, len(m.rows)))
-    else:
-        _never(m, (bh >= m.B * m.HQ // 16 * 16)[:, None] & (m.rows >= 64)[None])
+    bh = (m.b * m.HQ + m.h)[:, None]
+    only(m.B * m.HQ > 16)
+    _never(m, bh >= 16 if how == "repeat"
+           else (bh >= m.B * m.HQ // 16 * 16) & (m.rows >= 64))
+
 
 # ---------------------------------------------------- what is written, and where
 def _never(m: Model, rows) -> None:
-    """Rows (P, R) keep what the memory held: the grader's NaN."""
-    if not bool(rows.any()):
-        raise NotHere
+    """Rows (P or 1, R or 1) keep what the memory held: the grader's NaN."""
+    only(bool(rows.any()))
+    rows = rows.expand(len(m.pairs), len(m.rows))
 
     def poison(out):
         return {name: x.masked_fill(rows[..., None] if x.dim() == 3 else rows, torch.nan)
@@ -201,13 +176,13 @@ def _never(m: Model, rows) -> None:
 def _(m, tiles, least):
     size = m.BM * tiles
     whole = max(m.N // size, least) * size
-    _never(m, (m.rows >= whole)[None].expand(len(m.pairs), -1))
+    _never(m, (m.rows >= whole)[None])
 
 
 @mistake("last-row-not-written", "the last row is never written", "rows < N are stored", "tail",
          slot="output")
 def _(m):
-    _never(m, (m.rows == m.N - 1)[None].expand(len(m.pairs), -1))
+    _never(m, (m.rows == m.N - 1)[None])
 
 
 @mistake("some-tiles-not-written", "some query tiles are never written: programs work on the same "
@@ -217,11 +192,10 @@ def _(m):
 def _(m, how, width):
     size = m.BM * width
     tile, tiles = m.rows // size, -(-m.N // size)
-    never = {
+    _never(m, {
         "first only": tile > 0, "last only": tile < tiles - 1, "not first": tile == 0,
         "overlap": m.rows >= (tiles - 1) * (size // 2) + size,
-        "second of two": m.rows % size >= m.BM}[how]
-    _never(m, never[None].expand(len(m.pairs), -1))
+        "second of two": m.rows % size >= m.BM}[how][None])
 
 
 @mistake("some-heads-not-written", "there are too few programs: the last heads are never written",
@@ -229,29 +203,17 @@ def _(m, how, width):
          tiles="m", each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
                           ("rounded down, a group each",), ("rounded down, by heads",)))
 def _(m, how):
-    b, h = m.pairs.unbind(1)
-    bh, total = b * m.HQ + h, m.B * m.HQ
-    tiles = -(-m.N // m.BM)
-    if how == "tiles":  # the kernel counts tiles of BM rows, the launch of 2 BM
-        programs = -(-m.N // (2 * m.BM)) * total
-        number = bh[:, None] * tiles + (m.rows // m.BM)[None]
-        start = m.rows // m.BM
-        reached = torch.zeros(len(bh), len(m.rows), dtype=torch.bool)
-        for first in (0, 1):  # a program at tile t writes t and t + 1
-            previous = bh[:, None] * tiles + (start - first)[None]
-            reached |= (previous < programs) & ((start - first) >= 0)[None]
-        del number
-        _never(m, ~reached)
-    elif "rounded down" in how:  # the kernel counts cdiv(N, BM) tiles a head, the launch N // BM
-        heads = m.group if "group" in how else 1
-        programs = max(m.N // m.BM, 1) * total // heads
-        if "by heads" in how:
-            _never(m, (bh >= programs // tiles)[:, None].expand(-1, len(m.rows)))
-        else:
-            _never(m, (bh // heads)[:, None] * tiles + (m.rows // m.BM)[None] >= programs)
-    else:
-        count = m.HQ if how == "batch" else m.B * m.HKV
-        _never(m, (bh >= count)[:, None].expand(-1, len(m.rows)))
+    bh, total = (m.b * m.HQ + m.h)[:, None], m.B * m.HQ
+    tile, tiles = (m.rows // m.BM)[None], -(-m.N // m.BM)
+    programs = max(m.N // m.BM, 1) * total  # for a kernel that counts cdiv(N, BM) tiles a head
+    half = -(-m.N // (2 * m.BM)) * total  # for one whose program t writes tiles t and t + 1
+    number = bh * tiles + tile
+    _never(m, {
+        "batch": bh >= m.HQ, "hkv": bh >= m.B * m.HKV,
+        "rounded down": number >= programs,
+        "rounded down, a group each": bh // m.group * tiles + tile >= programs // m.group,
+        "rounded down, by heads": bh >= programs // tiles,
+        "tiles": (number >= half) & ((number > half) | (tile == 0))}[how])
 
 
 @mistake("second-tile-is-the-first", "the second query tile of a program reads the first one's "
@@ -287,8 +249,7 @@ def _(m, name, axes, other):
             wrong[n] = restrided(m, n, axes, other).double()
         except NotHere:
             continue
-    if not wrong or len(wrong) == 1 < len(name):
-        raise NotHere
+    only(wrong and (len(wrong) > 1 or len(name) == 1))
     m.inputs = m.inputs | wrong
 
 
@@ -304,11 +265,9 @@ def restrided(m: Model, name: str, axes: str, other: str):
         wrong = sent[other].stride
     chosen = range(4) if axes == "all axes" else (AXES.index(axes),)
     stride = [wrong[a] if a in chosen else own.stride[a] for a in range(4)]
-    if all(s == t or n == 1 for s, t, n in zip(stride, own.stride, own.shape, strict=True)):
-        raise NotHere
+    only(any(s != t and n > 1 for s, t, n in zip(stride, own.stride, own.shape, strict=True)))
     last = own.offset + sum(s * (n - 1) for s, n in zip(stride, own.shape, strict=True))
-    if last >= own.storage.numel() or min(stride) < 0:
-        raise NotHere
+    only(last < own.storage.numel() and min(stride) >= 0)
     return own.storage.as_strided(own.shape, stride, own.offset)
 
 
@@ -319,8 +278,7 @@ def _(m, like):
     sent = m.built.call.inputs[like]
     view = sent.storage.as_strided(sent.shape, sent.stride, sent.offset)
     stride = torch.empty_like(view).stride()
-    if stride == torch.empty(sent.shape).stride() or len(m.pairs) != m.B * m.HQ:
-        raise NotHere
+    only(stride != torch.empty(sent.shape).stride() and len(m.pairs) == m.B * m.HQ)
 
     def after(out):
         x = out["o"].contiguous().flatten().as_strided(sent.shape, stride)
@@ -333,8 +291,7 @@ def _(m, like):
          each=(("in", 0), ("in", 16), ("in", 32), ("in", 64), ("in", 128)))
 def _(m, how, width):
     width = width or max(16, 1 << (m.D - 1).bit_length())
-    if width <= m.D:
-        raise NotHere
+    only(width > m.D)
     wide = {}
     for name in "qkv":
         own = m.built.call.inputs[name]

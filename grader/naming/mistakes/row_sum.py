@@ -4,9 +4,8 @@ import math
 
 import torch
 
-from grader.naming.model import CHOPPED, to_16_bits
-from grader.naming.table import LN2, LOG2E, mistake
-from grader.naming.walks import INF, NotHere
+from grader.naming.rounding import CHOPPED, to_16_bits
+from grader.naming.table import LN2, LOG2E, mistake, only
 
 
 # ----------------------------------------------------------------------- lse
@@ -67,15 +66,14 @@ def _(m, extra):
 def _(m):
     p, s = m.fwd, m.fwd.scores()
     start = torch.where(p.keep, p.j, 0).amax(1, keepdim=True) // m.BN * m.BN
-    later = s.masked_fill(p.j < start, -INF)
+    later = s.masked_fill(p.j < start, -torch.inf)
     m.lse_of = lambda top, total: torch.logsumexp(later, -1, keepdim=True)
 
 
 @lse("lse-of-one-head", "every head gets the lse of head 0", whole="all")
 def _(m):
-    if m.HQ == 1:
-        raise NotHere
-    first = m.pairs[:, 0] * m.HQ
+    only(m.HQ > 1)
+    first = m.b * m.HQ
     m.after = lambda out: out | {"lse": out["lse"][first]}
 
 
@@ -88,6 +86,7 @@ def _(m, dtype):
 @lse("lse-of-scaled-rows", "lse lacks a part: it is m + log(l) of the unscaled maximum")
 def _(m):
     m.lse_of = lambda top, total: top / m.scale + torch.log(total)
+
 
 # ------------------------------------------------------------------- row sum
 def row_sum(id, words, line="y_i = sum_j x_ij w_j", symptom="numbers", **more):
@@ -107,29 +106,38 @@ def _(m):
 
 @row_sum("mean-not-sum", "the sum is divided by N", slot="finish")
 def _(m):
-    m.factor = 1.0 / m.N
+    _times(m, 1.0 / m.N)
 
 
 @row_sum("divided-by-tiles", "the sum is divided by the number of tiles", slot="finish", tiles="n",
          each=((True,), (False,)))
 def _(m, whole):
-    m.factor = 1.0 / -(-m.N // m.BN) if whole else min(m.BN / m.N, 1.0)
+    _times(m, 1.0 / -(-m.N // m.BN) if whole else min(m.BN / m.N, 1.0))
 
 
 @row_sum("divided-by-weights", "the sum is divided by the sum of the weights", slot="finish")
 def _(m):
-    m.factor = 1.0 / float(m.w.sum())
+    _times(m, 1.0 / float(m.w.sum()))
 
 
 @row_sum("zeros", "the output is zero", slot="finish")
 def _(m):
-    m.factor = 0.0
+    _times(m, 0.0)
 
 
 @row_sum("output-off-by-a-factor", "the output is {factor:.4g} times what it should be",
          slot="finish", fitted=True)
 def _(m):
-    m.fit = True
+    only("y" in m.got)
+
+    def fitted(y):
+        m.found["factor"] = factor = float((m.got["y"] * y).sum() / y.square().sum())
+        return y * factor
+    m.after = fitted
+
+
+def _times(m, factor: float) -> None:
+    m.after = lambda y: y * factor
 
 
 @row_sum("last-tile-only", "what earlier tiles summed is lost: acc is assigned, not added to",
@@ -149,8 +157,7 @@ def _(m, ragged):
 @row_sum("walk-ends-a-column-early", "the walk ends at N - 1: a tile that begins there is left out",
          "the walk ends at N", "tail", slot="columns", tiles="n")
 def _(m):
-    if (m.N - 1) % m.BN:
-        raise NotHere
+    only((m.N - 1) % m.BN == 0)
     m.columns = m.columns * (m.j < m.N - 1)
 
 
@@ -169,8 +176,7 @@ def _(m):
 @row_sum("step-of-the-wrong-block", "the walk steps by the wrong block: columns are summed several "
          "times", "for start_n in range(0, N, BLOCK_N)", slot="columns", tiles="mn")
 def _(m):
-    if m.BM >= m.BN:
-        raise NotHere
+    only(m.BM < m.BN)
     starts = torch.arange(0, m.N, m.BM)[:, None]
     m.columns = m.columns * ((m.j >= starts) & (m.j < starts + m.BN)).sum(0)
 
@@ -184,15 +190,14 @@ def _(m):
 @row_sum("columns-masked-by-rows", "columns are masked by the number of rows",
          "columns j < N exist, rows i < M", "tail", slot="columns")
 def _(m):
-    if m.M >= m.N:
-        raise NotHere
+    only(m.M < m.N)
     m.columns = m.columns * (m.j < m.M)
 
 
 @row_sum("masked-lanes-not-zero", "lanes past N read 1, not 0", "masked lanes leave the sum alone: "
          "other=0", "tail", slot="finish", tiles="n", padded=True)
 def _(m):
-    m.extra = float(-m.N % m.BN)
+    m.after = lambda y: y + float(-m.N % m.BN)
 
 
 @row_sum("first-weights-repeated", "every tile is weighted with the first weights",
@@ -212,12 +217,12 @@ def _(m):
          each=(("first only",), ("overlap",), ("last row",), ("ragged",), ("by columns",)))
 def _(m, how):
     i, tiles = torch.arange(m.M), -(-m.M // m.BM)
-    m.never = {"first only": i >= m.BM, "last row": i == m.M - 1,
-               "overlap": i >= (tiles - 1) * (m.BM - 1) + m.BM,
-               "ragged": i >= m.M // m.BM * m.BM,
-               "by columns": i >= -(-m.N // m.BN) * m.BM}[how]
-    if not bool(m.never.any()):
-        raise NotHere
+    never = {"first only": i >= m.BM, "last row": i == m.M - 1,
+             "overlap": i >= (tiles - 1) * (m.BM - 1) + m.BM,
+             "ragged": i >= m.M // m.BM * m.BM,
+             "by columns": i >= -(-m.N // m.BN) * m.BM}[how]
+    only(bool(never.any()))
+    m.after = lambda y: y.masked_fill(never, torch.nan)
 
 
 @row_sum("product-in-16-bits", "the product is rounded to 16 bits before it is summed",
@@ -225,8 +230,7 @@ def _(m, how):
          each=((None,), (torch.float16,), (torch.bfloat16,)))
 def _(m, dtype):
     dtype = dtype or m.case.dtype
-    if dtype == torch.float32:
-        raise NotHere
+    only(dtype != torch.float32)
     m.x, m.w = m.x.to(dtype).double(), m.w.to(dtype).double()
     m.round_product = lambda x: x.to(dtype).double()
 
@@ -236,8 +240,7 @@ def _(m, dtype):
          each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
     dtype = dtype or m.case.dtype
-    if dtype == torch.float32:
-        raise NotHere
+    only(dtype != torch.float32)
     m.round_acc = lambda x: to_16_bits(x, dtype)
 
 
@@ -254,6 +257,5 @@ def _(m, name, how):
               "as if contiguous": (m.N, 1) if name == "x" else (1,),
               "as if x's columns": (m.built.call.inputs["x"].stride[1],)}[how]
     last = own.offset + sum(s * (n - 1) for s, n in zip(stride, own.shape, strict=True))
-    if stride == tuple(own.stride) or last >= own.storage.numel():
-        raise NotHere
+    only(stride != tuple(own.stride) and last < own.storage.numel())
     setattr(m, name, own.storage.as_strided(own.shape, stride, own.offset).double())

@@ -3,7 +3,7 @@
 import torch
 
 from grader.naming.table import BACKWARD, CAUSAL, LN2, LOG2E, mistake, only
-from grader.naming.walks import INF, NotHere, round_up
+from grader.naming.tiles import round_up
 
 
 # -------------------------------------------------------------------- scores
@@ -21,25 +21,23 @@ def _(m):
 @mistake("scale-of-padded-width", "the scale is that of D rounded up to a power of two",
          "scale = 1 / sqrt(D), with D and not BLOCK_D", slot="scale")
 def _(m):
-    if m.D & (m.D - 1) == 0 and m.D >= 16:
-        raise NotHere
-    m.set_scale(max(16, 1 << (m.D - 1).bit_length()) ** -0.5)
+    width = max(16, 1 << (m.D - 1).bit_length())
+    only(m.D != width)
+    m.set_scale(width**-0.5)
 
 
 @mistake("scale-hard-coded", "the scale is a fixed number that fits one head dimension only",
          "scale = 1 / sqrt(D), for the D of this call", slot="scale",
          each=((16,), (32,), (64,), (128,)))
 def _(m, width):
-    if m.D == width:
-        raise NotHere
+    only(m.D != width)
     m.set_scale(width**-0.5)
 
 
 @mistake("own-scale-ignored", "the scale that the caller gave is not used",
          "S = softmax_scale * Q K^T", slot="scale", stages=BACKWARD)
 def _(m):
-    if m.case.scale is None:
-        raise NotHere
+    only(m.case.scale is not None)
     m.set_scale(m.D**-0.5)
 
 
@@ -60,21 +58,20 @@ def _(m):
          fitted=True)
 def _(m, start):
     """The factor by Gauss-Newton steps, from start."""
-    if m.got is None:
-        raise NotHere
-    x, right, factor = m.got, m.scale, start
+    only("o" in m.got)
+    x, right, factor = m.got["o"], m.scale, start
+
+    def output(scale):
+        m.fwd.scale = scale
+        acc, total, _ = m.sums()
+        return acc / total
     for _ in range(6):
-        m.fwd.scale = right * factor
-        acc, total, _top = m._whole()
-        o = acc / total
-        m.fwd.scale = right * factor * 1.001
-        acc, total, _top = m._whole()
-        slope = (acc / total - o) / (0.001 * factor)
+        o = output(right * factor)
+        slope = (output(right * factor * 1.001) - o) / (0.001 * factor)
         good = torch.isfinite(x) & torch.isfinite(slope)
         step = float(((x - o) * slope)[good].sum() / slope.square()[good].sum().clamp_min(1e-30))
         factor = min(max(factor + step, factor / 2), factor * 2)
-    if factor == 1.0 or start == 1.0 and abs(factor - 1) > 0.5:
-        raise NotHere
+    only(factor != 1.0 and (start != 1.0 or abs(factor - 1) <= 0.5))
     m.set_scale(right * factor)
     m.found["factor"] = factor
 
@@ -83,11 +80,11 @@ def _(m, start):
          "one scale, with log2(e), for every tile", slot="scale", stages=CAUSAL, tiles="mn",
          each=tuple((phase, factor) for phase in (1, 2) for factor in (LN2, LOG2E, "root", "one")))
 def _(m, phase, factor):
-    only(m.fwd, m.causal)
+    only(m.causal)
     factor = {"root": m.scale, "one": 1 / m.scale}.get(factor, factor)
-    scores, before = m.fwd.scores, m.fwd.j < m.fwd.diag
+    before = m.fwd.j < m.fwd.diag
     there = before if phase == 1 else ~before
-    m.fwd.scores = lambda: torch.where(there, scores() * factor, scores())
+    m.fwd.changes.append(lambda s: torch.where(there, s * factor, s))
 
 
 @mistake("scale-by-keys", "the scores are divided by the root of the number of keys in the tile",
@@ -96,7 +93,7 @@ def _(m, phase, factor):
 def _(m):
     count = (m.NK - m.keys // m.BN * m.BN).clamp(max=m.BN).double()
     m.q_factor = 1.0 / m.scale  # the usual one is taken out
-    m.inputs = {**m.inputs, "k": m.inputs["k"] / count.sqrt()[:, None]}
+    m.inputs = m.inputs | {"k": m.inputs["k"] / count.sqrt()[:, None]}
 
 
 @mistake("scale-by-rows", "the scores are divided by the root of the number of rows in the tile",
@@ -114,28 +111,25 @@ def _(m):
     if m.case.stage == 1:  # a tile has as many rows as there are left, and any width may be
         tiles = [k[:, :, lo:lo + m.BN] for lo in range(0, m.NK, m.BN)]
         mixed = [x.reshape(*x.shape[:2], m.D, x.shape[2]).mT for x in tiles]
-        m.inputs = {**m.inputs, "k": torch.cat(mixed, 2)}
+        m.inputs = m.inputs | {"k": torch.cat(mixed, 2)}
         return
-    if m.D & (m.D - 1):
-        raise NotHere
-    m_keys = round_up(m.NK, m.BN)
-    padded = torch.cat([k, k.new_zeros(*k.shape[:2], m_keys - m.NK, m.D)], 2)
+    only(m.D & (m.D - 1) == 0)
+    padded = torch.nn.functional.pad(k, (0, 0, 0, -m.NK % m.BN))
     tiles = padded.unflatten(2, (-1, m.BN))
     mixed = tiles.reshape(*tiles.shape[:3], m.D, m.BN).mT.flatten(2, 3)
-    m.inputs = {**m.inputs, "k": mixed[:, :, :m.NK]}
+    m.inputs = m.inputs | {"k": mixed[:, :, :m.NK]}
 
 
 @mistake("scores-transposed", "the tile of scores is transposed: K Q^T", "S = Q K^T",
          slot="inputs", tiles="n", whole="rows")
 def _(m):
-    if m.NK != m.N:
-        raise NotHere
+    only(m.NK == m.N)
     p, n = m.fwd, round_up(m.N, m.BN)
     more = torch.nn.functional.pad
-    q, k = more(m.q, (0, 0, 0, n - m.N)), more(m.take("k", p.k_at), (0, 0, 0, n - m.N))
+    q, k = more(m.q, (0, 0, 0, n - m.N)), more(p.k(), (0, 0, 0, n - m.N))
     tiles = (k @ q.mT * p.scale).view(-1, n // m.BN, m.BN, n // m.BN, m.BN)
     s = tiles.permute(0, 3, 2, 1, 4).reshape(-1, n, n)[:, :m.N, :m.N]
-    p.scores = lambda: s.masked_fill(~p.keep, -INF)
+    p.changes.append(lambda _: s.masked_fill(~p.keep, -torch.inf))
 
 
 @mistake("q-k-swapped", "q and k change places: softmax(S^T) V", "S = Q K^T", slot="inputs")
@@ -156,22 +150,20 @@ def _(m):
 @mistake("values-are-keys", "the values are read from k: softmax(S) K", "O = softmax(S) V",
          slot="inputs")
 def _(m):
-    m.inputs = {**m.inputs, "v": m.inputs["k"]}
+    m.inputs = m.inputs | {"v": m.inputs["k"]}
 
 
 @mistake("keys-are-values", "the keys are read from v: S = Q V^T", "S = Q K^T", slot="inputs")
 def _(m):
-    m.inputs = {**m.inputs, "k": m.inputs["v"]}
+    m.inputs = m.inputs | {"k": m.inputs["v"]}
 
 
 @mistake("keys-are-queries", "the keys are read from q: S = Q Q^T", "S = Q K^T", slot="inputs")
 def _(m):
-    if m.inputs["q"].shape != m.inputs["k"].shape:
-        raise NotHere
-    m.inputs = {**m.inputs, "k": m.inputs["q"]}
+    only(m.inputs["q"].shape == m.inputs["k"].shape)
+    m.inputs = m.inputs | {"k": m.inputs["q"]}
 
 
 def _swap(m, a, b):
-    if m.inputs[a].shape != m.inputs[b].shape:
-        raise NotHere
-    m.inputs = {**m.inputs, a: m.inputs[b], b: m.inputs[a]}
+    only(m.inputs[a].shape == m.inputs[b].shape)
+    m.inputs = m.inputs | {a: m.inputs[b], b: m.inputs[a]}

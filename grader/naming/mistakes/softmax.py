@@ -4,74 +4,72 @@ import math
 
 import torch
 
-from grader.naming.model import CHOPPED, Model, to_16_bits
-from grader.naming.table import LN2, LOG2E, WINDOWED, mistake, only
-from grader.naming.walks import INF, NotHere
+from grader.naming.model import Model, best_factor
+from grader.naming.online import Online, Tile, as_it_is, rescaled
+from grader.naming.rounding import CHOPPED, to_16_bits, to_32_bits
+from grader.naming.table import LN2, LOG2E, WINDOWED, mask, mistake, only
 
 
-# -------------------------------------------------------------------- softmax
-@mistake("acc-not-rescaled", "acc is not multiplied by alpha when the maximum grows",
-         "acc = alpha acc + P V, alpha = exp(m_old - m_new)", "rescale", slot="online", tiles="n",
-         each=((None,), ("phase 2",)))
+def online(id, words, line, symptom="rescale", tiles="n", **more):
+    """As mistake, for a change of Online."""
+    return mistake(id, words, line, symptom, slot="online", tiles=tiles, **more)
+
+
+# ------------------------------------------------------------------ rescaling
+@online("acc-not-rescaled", "acc is not multiplied by alpha when the maximum grows",
+        "acc = alpha acc + P V, alpha = exp(m_old - m_new)", each=((None,), ("phase 2",)))
 def _(m, where):
-    _alpha(m, lambda a, old, new, lo: (_first(a, old), a), where)
+    m.online = Online(alpha_acc=_alpha(m, none_but_the_first, where))
 
 
-@mistake("l-not-rescaled", "l is not multiplied by alpha when the maximum grows",
-         "l = alpha l + rowsum(P), alpha = exp(m_old - m_new)", "rescale", slot="online",
-         tiles="n")
+@online("l-not-rescaled", "l is not multiplied by alpha when the maximum grows",
+        "l = alpha l + rowsum(P), alpha = exp(m_old - m_new)")
 def _(m):
-    _alpha(m, lambda a, old, new, lo: (a, _first(a, old)))
+    m.online = Online(alpha_l=_alpha(m, none_but_the_first))
 
 
-@mistake("nothing-rescaled", "neither acc nor l is multiplied by alpha",
-         "alpha = exp(m_old - m_new) for both", "rescale", slot="online", tiles="mn",
-         each=((None,), ("phase 2",)))
+@online("nothing-rescaled", "neither acc nor l is multiplied by alpha",
+        "alpha = exp(m_old - m_new) for both", tiles="mn", each=((None,), ("phase 2",)))
 def _(m, where):
-    _alpha(m, lambda a, old, new, lo: (_first(a, old), _first(a, old)), where)
+    _both_alphas(m, none_but_the_first, where)
 
 
-@mistake("alpha-inverted", "alpha is upside down: exp(m_new - m_old)",
-         "alpha = exp(m_old - m_new), never above 1", "rescale", slot="online", tiles="n")
+@online("alpha-inverted", "alpha is upside down: exp(m_new - m_old)",
+        "alpha = exp(m_old - m_new), never above 1")
 def _(m):
-    def inverted(a, old, new, lo):
-        a = torch.where(old == -INF, 0.0, torch.exp(new - old).float().double())
-        return a, a
-    _alpha(m, inverted)
+    _both_alphas(m, lambda t: torch.where(
+        t.old == -torch.inf, 0.0, to_32_bits(torch.exp(t.new - t.old))))
 
 
-@mistake("alpha-in-another-base", "alpha and the weights use different bases",
-         "exp2 for both, or exp for both", "rescale", slot="online", tiles="n",
-         each=((LN2,), (LOG2E,)))
+@online("alpha-in-another-base", "alpha and the weights use different bases",
+        "exp2 for both, or exp for both", each=((LN2,), (LOG2E,)))
 def _(m, factor):
-    def other(a, old, new, lo):
-        a = torch.where(old == -INF, 0.0, torch.exp((old - new) * factor))
-        return a, a
-    _alpha(m, other)
+    _both_alphas(m, lambda t: torch.where(
+        t.old == -torch.inf, 0.0, torch.exp((t.old - t.new) * factor)))
 
 
-@mistake("small-rescales-skipped", "alpha is left out where the maximum grows only little",
-         "alpha = exp(m_old - m_new) every time", "rescale", slot="online", tiles="n",
-         each=((0.01,), (0.01 * LN2,), (0.1,), (1.0,)))
+@online("small-rescales-skipped", "alpha is left out where the maximum grows only little",
+        "alpha = exp(m_old - m_new) every time", each=((0.01,), (0.01 * LN2,), (0.1,), (1.0,)))
 def _(m, below):
-    def skip(a, old, new, lo):
-        a = torch.where(new - old < below, 1.0, a)
-        return a, a
-    _alpha(m, skip)
+    _both_alphas(m, lambda t: torch.where(t.new - t.old < below, 1.0, t.alpha))
 
 
-@mistake("rescaled-after-adding", "alpha multiplies the new tile's share as well",
-         "acc = alpha acc + P V", "rescale", slot="online", tiles="n",
-         each=(("spared",), ("lost",)))
+@online("rescaled-after-adding", "alpha multiplies the new tile's share as well",
+        "acc = alpha acc + P V", each=(("spared",), ("lost",)))
 def _(m, first_tile):
-    m.online["late_alpha"] = first_tile
+    def late(acc, share, alpha, t):
+        sums = to_32_bits(alpha * (acc + share))
+        return torch.where(t.old == -torch.inf, share, sums) if first_tile == "spared" else sums
+    m.online = Online(add_acc=late)
 
 
-@mistake("alpha-on-the-new-sum", "alpha multiplies what is new, not what was summed before",
-         "l = alpha l + rowsum(P), acc = alpha acc + P V", "rescale", slot="online", tiles="n",
-         each=(("l",), ("acc",), ("both",)))
+@online("alpha-on-the-new-sum", "alpha multiplies what is new, not what was summed before",
+        "l = alpha l + rowsum(P), acc = alpha acc + P V", each=(("l",), ("acc",), ("both",)))
 def _(m, which):
-    m.online["new_alpha"] = which
+    def swapped(old, new, alpha, t):
+        return old + alpha * new
+    m.online = Online(add_l=rescaled if which == "acc" else swapped,
+                      add_acc=rescaled if which == "l" else swapped)
 
 
 @mistake("divided-by-the-max", "the output is divided by the maximum, not by the sum",
@@ -80,101 +78,129 @@ def _(m):
     m.finish = lambda acc, total, top: acc / top
 
 
-def _first(alpha, old):
-    """1, but for the first tile, where there is nothing to rescale."""
-    return torch.where(old == -INF, alpha, torch.ones_like(alpha))
+def none_but_the_first(t: Tile):
+    """alpha is 1, but for the first tile, where there is nothing to rescale."""
+    return torch.where(t.old == -torch.inf, t.alpha, torch.ones_like(t.alpha))
 
 
-def _alpha(m: Model, change, where=None) -> None:
-    p = m.fwd
-    if m.NK + m.pad <= m.BN and m.sink is None:
-        raise NotHere
-    if where == "phase 2":
-        if not m.causal:
-            raise NotHere
-
-        def some(a, old, new, tile):
-            changed = change(a, old, new, tile)
-            on = (tile * m.BN >= p.diag)[None]
-            return tuple(torch.where(on, c, a) for c in changed)
-        m.online["alpha"] = some
-    else:
-        m.online["alpha"] = change
+def _alpha(m: Model, wrong, where=None):
+    """A wrong alpha(tile), everywhere or in phase 2 alone."""
+    only(m.NK + m.pad > m.BN or m.sink is not None)
+    if where is None:
+        return wrong
+    only(m.causal)
+    return lambda t: torch.where((t.lo >= m.fwd.diag)[None], wrong(t), t.alpha)
 
 
-@mistake("max-not-running", "the maximum is that of the tile, not the largest so far",
-         "m_new = max(m_old, rowmax(S_tile))", "overflow", slot="online", tiles="mn",
-         each=(("tile", None), ("tile", "none")))
-def _(m, kind, alpha):
-    m.online["max"] = kind
-    if alpha:
-        m.online["alpha"] = lambda a, old, new, lo: (_first(a, old), _first(a, old))
+def _both_alphas(m: Model, wrong, where=None) -> None:
+    alpha = _alpha(m, wrong, where)
+    m.online = Online(alpha_l=alpha, alpha_acc=alpha)
 
 
-@mistake("max-of-the-first-tile", "the maximum stays that of the first tile",
-         "m_new = max(m_old, rowmax(S_tile))", "overflow", slot="online", tiles="mn")
+# ---------------------------------------------------------------- the maximum
+def maximum(id, words, line, symptom="overflow", tiles="mn", **more):
+    """As mistake, for the maximum that is subtracted; the function says tile -> m.
+
+    Small weights lose digits where they are rounded for their product with v.
+    """
+    def add(maximum_of):
+        def change(m, *values):
+            m.online = Online(maximum=maximum_of(m, *values), to_values=_in_own_dtype(m))
+        return online(id, words, line, symptom, tiles, **more)(change)
+    return add
+
+
+def _in_own_dtype(m: Model):
+    """Rounds weights as a kernel does for their product with v; stage 1 need not."""
+    return as_it_is if m.case.stage == 1 else lambda w: w.to(m.case.dtype).double()
+
+
+@online("max-not-running", "the maximum is that of the tile, not the largest so far",
+        "m_new = max(m_old, rowmax(S_tile))", "overflow", tiles="mn",
+        each=(("tile", None), ("tile", "none")))
+def _(m, kind, rescaling):
+    alpha = none_but_the_first if rescaling == "none" else Online.alpha_l
+    m.online = Online(maximum=lambda t: t.top, to_values=_in_own_dtype(m),
+                      alpha_l=alpha, alpha_acc=alpha)
+
+
+@maximum("max-of-the-first-tile", "the maximum stays that of the first tile",
+         "m_new = max(m_old, rowmax(S_tile))")
 def _(m):
-    m.online["max"] = "first"
+    return lambda t: torch.where(t.old == -torch.inf, t.top, t.old)
 
 
-@mistake("max-over-the-block", "one maximum serves all rows of the tile",
-         "m is one number a row", "overflow", slot="online", tiles="mn", whole="all",
-         each=(("block",), ("blocks",)))
+@maximum("max-over-the-block", "one maximum serves all rows of the tile", "m is one number a row",
+         whole="all", each=(("block",), ("blocks",)))
 def _(m, kind):
-    if kind == "blocks" and m.case.stage > 1:  # of all heads: where one line computes them all
-        raise NotHere
-    m.online["max"] = kind
+    only(kind == "block" or m.case.stage == 1)  # of all heads: where one line computes them all
+
+    def of_the_block(t):
+        highest = torch.empty_like(t.top)
+        for start in range(0, m.N, m.BM):
+            rows = slice(start, start + m.BM)
+            most = t.top[:, rows].amax((1,) if kind == "block" else (0, 1), keepdim=True)
+            if start + m.BM > m.N and m.case.stage > 1:  # rows past the end score 0
+                most = most.clamp(min=0.0)
+            highest[:, rows] = most
+        return torch.maximum(t.old, highest)
+    return of_the_block
 
 
-@mistake("max-of-magnitudes", "the maximum is that of |S|", "m = max(S), which may be negative",
-         "overflow", slot="online", tiles="n")
+@maximum("max-of-magnitudes", "the maximum is that of |S|", "m = max(S), which may be negative",
+         tiles="n")
 def _(m):
-    m.online["max"] = "abs"
+    return lambda t: torch.maximum(
+        t.old, torch.where(t.s > -torch.inf, t.s.abs(), t.s).amax(-1, keepdim=True))
 
 
-@mistake("max-not-scaled", "the maximum of the raw scores is subtracted from the scaled ones",
-         "both in the same units: scale them first", "overflow", slot="online", tiles="n",
-         each=(("unscaled",), ("unscaled2",), ("unscaled2, q doubled",)))
-def _(m, kind):
-    m.online["max"] = kind
+# What the scores are multiplied with beside the scale: log2(e) where exp2 follows.
+UNITS = {"unscaled": 1.0, "unscaled2": LOG2E, "unscaled2, q doubled": LOG2E / 2}
 
 
-@mistake("max-of-hidden-keys", "the maximum is taken before the mask",
-         "mask first, then the maximum", "overflow", slot="online", tiles="mn",
-         each=(("hidden",), ("exist",), ("zero",)))
-def _(m, kind):
-    m.online["max"] = kind
+@maximum("max-not-scaled", "the maximum of the raw scores is subtracted from the scaled ones",
+         "both in the same units: scale them first", tiles="n", each=tuple((u,) for u in UNITS))
+def _(m, unit):
+    return lambda t: torch.maximum(t.old, t.top / (m.fwd.scale * UNITS[unit]))
 
 
-@mistake("no-max", "no maximum is subtracted before exp", "P = exp(S - m)", "overflow",
-         slot="online", tiles="n")
+@maximum("max-of-hidden-keys", "the maximum is taken before the mask",
+         "mask first, then the maximum", each=(("hidden",), ("exist",), ("zero",)))
+def _(m, which):
+    if which == "zero":  # a padded or hidden key's 0 joins the maximum
+        return lambda t: torch.maximum(t.old, torch.where(
+            (t.s == -torch.inf) & t.walked, 0.0, t.s).amax(-1, keepdim=True))
+    seen = m.fwd.walked if which == "hidden" else m.fwd.walked & (m.keys < m.NK)
+    raw = (m.fwd.products() * m.fwd.scale).masked_fill(~seen, -torch.inf)
+    return lambda t: torch.maximum(t.old, raw[..., t.lo:t.lo + m.BN].amax(-1, keepdim=True))
+
+
+@maximum("no-max", "no maximum is subtracted before exp", "P = exp(S - m)", tiles="n")
 def _(m):
-    m.online["max"] = "none"
+    return lambda t: torch.zeros_like(t.old)
 
 
-@mistake("max-starts-at-zero", "m starts at 0 instead of -inf", "m = -inf before the first key",
-         "overflow", slot="online", tiles="n")
+@online("max-starts-at-zero", "m starts at 0 instead of -inf", "m = -inf before the first key",
+        "overflow")
 def _(m):
-    m.online["max"] = "start0"
+    m.online = Online(start=0.0, to_values=_in_own_dtype(m))
 
 
-@mistake("no-pivot", "-inf - (-inf) is NaN for a row that has seen no key yet",
-         "subtract 0 where m is still -inf", "nan", slot="online", stages=WINDOWED, tiles="mn")
+@online("no-pivot", "-inf - (-inf) is NaN for a row that has seen no key yet",
+        "subtract 0 where m is still -inf", "nan", stages=WINDOWED, tiles="mn")
 def _(m):
-    m.online["pivot"] = False
-
-    def alpha(a, old, new, tile):
-        bad = torch.where((old == -INF) & (new == -INF), torch.nan, a)
-        return bad, bad
-    m.online["alpha"] = alpha
+    def alpha(t):
+        return torch.where((t.old == -torch.inf) & (t.new == -torch.inf), torch.nan, t.alpha)
+    m.online = Online(pivot=as_it_is, alpha_l=alpha, alpha_acc=alpha)
 
 
-@mistake("weights-of-the-old-max", "the weights are taken against the old maximum",
-         "P = exp(S - m_new)", "rescale", slot="online", tiles="n")
+@online("weights-of-the-old-max", "the weights are taken against the old maximum",
+        "P = exp(S - m_new)")
 def _(m):
-    m.online["weights"] = "old"
+    m.online = Online(against=lambda t: torch.where(t.old > -torch.inf, t.old, t.new))
 
 
+# -------------------------------------------------------------------- the end
 @mistake("mean-of-values", "all weights are alike: the output is the mean of the values",
          "P = softmax(S)", slot="scale")
 def _(m):
@@ -189,14 +215,12 @@ def _(m):
 @mistake("l-plus-something", "something is added to l before the division: {extra:.2g}",
          "O = acc / l", slot="finish", fitted=True)
 def _(m):
-    if m.got is None:
-        raise NotHere
+    only("o" in m.got)
 
     def finish(acc, total, top):
-        x = m.got
+        x = m.got["o"]
         good = torch.isfinite(x)
-        if not bool(good.any()):
-            raise NotHere
+        only(bool(good.any()))
         extra = float(((acc - x * total) * x)[good].sum() / x.square()[good].sum())
         m.found["extra"] = extra
         return acc / (total + extra)
@@ -206,14 +230,11 @@ def _(m):
 @mistake("output-off-by-a-factor", "the output is {factor:.4g} times what it should be",
          "O = acc / l, nothing else", slot="finish", fitted=True)
 def _(m):
-    if m.got is None:
-        raise NotHere
+    only("o" in m.got)
 
     def finish(acc, total, top):
         o = acc / total
-        good = torch.isfinite(m.got) & torch.isfinite(o)
-        factor = float((m.got * o)[good].sum() / o.square()[good].sum().clamp_min(1e-30))
-        m.found["factor"] = factor
+        m.found["factor"] = factor = best_factor(m.got["o"], o)
         return o * (factor if factor else 1.0)
     m.finish = finish
 
@@ -229,10 +250,10 @@ def _(m):
     m.value_factor = 0.0
 
 
-@mistake("copy-of-values", "row i of the output is value i: each query sees itself alone",
-         "O = softmax(S) V", slot="mask", kind="mask")
+@mask("copy-of-values", "row i of the output is value i: each query sees itself alone",
+      "O = softmax(S) V", "numbers", slot="mask")
 def _(p):
-    only(p, p.model.N == p.model.NK and not (p.model.case.stage == 9 and p.model.window is None))
+    only(p.N == p.NK and not (p.stage == 9 and p.window is None))
     p.keep = p.keep & (p.i == p.j)
 
 
@@ -243,53 +264,48 @@ def _(m, every, left):
     m.sum_keep = columns[None].double().expand(len(m.rows), -1)
 
 
-@mistake("small-weights-dropped", "small weights do not reach the values", "O = sum_j P_ij v_j",
-         "rescale", slot="online", tiles="n", each=((0.01,), (0.001,)))
+@online("small-weights-dropped", "small weights do not reach the values", "O = sum_j P_ij v_j",
+        each=((0.01,), (0.001,)))
 def _(m, below):
-    m.online["drop"] = below
+    m.online = Online(to_values=lambda w: torch.where(w > below, w, 0.0))
+
 
 # ------------------------------------------------------------------- rounding
-@mistake("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
-         "store", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
+@online("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
+        "store", "numbers",
+        each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
-    m.online["round_acc"] = _or_own(m, dtype)
+    m.online = Online(add_acc=_rounded(m, dtype), to_values=_in_own_dtype(m))
 
 
-@mistake("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", slot="online",
-         tiles="n", rounds=True,
-         each=tuple((dtype, lanes) for dtype in (torch.float16, torch.bfloat16, CHOPPED, None)
-                    for lanes in (1, 8)))
+@online("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", rounds=True,
+        each=tuple((dtype, lanes) for dtype in (torch.float16, torch.bfloat16, CHOPPED, None)
+                   for lanes in (1, 8)))
 def _(m, dtype, lanes):
-    m.online["round_l"] = _or_own(m, dtype)
-    m.online["lanes"] = lanes
+    m.online = Online(add_l=_rounded(m, dtype), lanes=lanes)
 
 
-def _or_own(m, dtype):
-    """dtype, or that of the inputs."""
-    if dtype is None and m.case.dtype == torch.float32:
-        raise NotHere
-    return dtype or m.case.dtype
+def _rounded(m: Model, dtype):
+    """A sum that is rounded after every tile, to dtype or that of the inputs."""
+    only(dtype is not None or m.case.dtype != torch.float32)
+    return lambda *sums: to_16_bits(rescaled(*sums), dtype or m.case.dtype)
 
 
-@mistake("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
-         "round P to the dtype of v, no further", "numbers", slot="online", tiles="n",
-         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (256,)), rounds=True)
+@online("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
+        "round P to the dtype of v, no further", "numbers",
+        each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (256,)), rounds=True)
 def _(m, dtype):
-    if dtype == 256:
-        m.online["round_p"] = lambda w: torch.round(w * 256) / 256
-    elif m.case.dtype != torch.float32:
-        raise NotHere
-    else:
-        m.online["round_p"] = lambda w: to_16_bits(w, dtype)
+    only(dtype == 256 or m.case.dtype == torch.float32)
+    m.online = Online(weights=lambda w: torch.round(w * 256) / 256 if dtype == 256
+                      else to_16_bits(w, dtype))
 
 
 @mistake("scores-in-16-bits", "the scores are rounded to 16 bits before the softmax",
          "S in float32", "numbers", slot="scale",
          each=((torch.float16, True), (torch.float16, False), (torch.bfloat16, False)), rounds=True)
 def _(m, dtype, raw):
-    scores, unit = m.fwd.scores, m.scale if raw else 1.0
-    m.fwd.scores = lambda: (scores() / unit).to(dtype).double() * unit
+    unit = m.scale if raw else 1.0
+    m.fwd.changes.append(lambda s: (s / unit).to(dtype).double() * unit)
 
 
 @mistake("inputs-in-fewer-bits", "inputs are rounded to fewer bits than they have",
@@ -297,53 +313,42 @@ def _(m, dtype, raw):
          each=(("v", torch.float16), ("qk", torch.float8_e4m3fn), ("v", torch.bfloat16),
                ("qk", torch.float16), ("qk", torch.bfloat16), ("qkv", torch.float16)))
 def _(m, names, dtype):
-    if m.case.dtype != torch.float32 and dtype != torch.float8_e4m3fn:
-        raise NotHere
+    only(m.case.dtype == torch.float32 or dtype == torch.float8_e4m3fn)
     m.inputs = m.inputs | {n: m.inputs[n].to(dtype).double() for n in names}
+
 
 # ----------------------------------------------------------------- sink logits
 @mistake("sink-logits-ignored", "the sink logits have no effect",
          "lse = log(exp(sink) + sum_j exp(S_ij))", "numbers", slot="sink logits", stages=(9,))
 def _(m):
-    _has_logits(m)
+    only(m.sink is not None)
     m.sink = None
 
 
+# Model and the logits (HQ,) -> the logit of each pair of batch entry and head, (P,).
+SINK_LOGITS = {
+    "is taken to be in base 2": lambda m, logits: m.sink * LN2,
+    "counts eight times": lambda m, logits: m.sink + math.log(8),
+    "is multiplied by the scale": lambda m, logits: m.sink * m.scale,
+    "moves the maximum but does not join the sum": lambda m, logits: None,
+    "is that of the key/value head": lambda m, logits: logits[m.h // m.group],
+    "is that of head 0": lambda m, logits: logits[torch.zeros_like(m.h)],
+    "has the wrong sign": lambda m, logits: -m.sink,
+}
+
+
 @mistake("sink-logit-wrong", "the sink logit {0}", "exp(sink_h) joins the denominator, once",
-         "numbers", slot="sink logits", stages=(9,),
-         each=(("is taken to be in base 2",), ("counts eight times",), ("is multiplied by the "
-               "scale",), ("moves the maximum but does not join the sum",),
-               ("is that of the key/value head",), ("is that of head 0",),
-               ("has the wrong sign",)))
+         "numbers", slot="sink logits", stages=(9,), each=tuple((how,) for how in SINK_LOGITS))
 def _(m, how):
-    _has_logits(m)
-    b, h = m.pairs.unbind(1)
-    logits = m.built.tensors["sink_logits"].double()
-    if how == "is taken to be in base 2":
-        m.sink = m.sink * LN2
-    elif how == "counts eight times":
-        m.sink = m.sink + math.log(8)
-    elif how == "is multiplied by the scale":
-        m.sink = m.sink * m.scale
-    elif how == "has the wrong sign":
-        m.sink = -m.sink
-    elif how == "moves the maximum but does not join the sum":
-        m.sink = None
-    else:
-        m.sink = logits[h // m.group if "key" in how else torch.zeros_like(h)]
+    only(m.sink is not None)
+    m.sink = SINK_LOGITS[how](m, m.built.tensors["sink_logits"].double())
 
 
 @mistake("sink-logits-strides", "sink_logits are read as if they lay side by side",
          "a column of a matrix has a stride", "stride", slot="sink logits", stages=(9,))
 def _(m):
-    _has_logits(m)
+    only(m.sink is not None)
     sent = m.built.call.inputs["sink_logits"]
-    if sent.stride == (1,):
-        raise NotHere
+    only(sent.stride != (1,))
     near = sent.storage.as_strided(sent.shape, (1,), sent.offset).double()
-    m.sink = near[m.pairs[:, 1]]
-
-
-def _has_logits(m: Model) -> None:
-    if m.sink is None:
-        raise NotHere
+    m.sink = near[m.h]
