@@ -1,7 +1,7 @@
 """Which mistake of the table made this answer?  A name, or none: never a guess.
 
 The live worker is asked a plain, small case first.  What it answers, and the wrong answer, are
-held against what every mistake (candidates.py) would have given there (scores.py).  Those that
+held against what every mistake (candidates.py) would have given there (evidence.py).  Those that
 match go on to further small cases (probes.py), chosen so that the mistakes in question come out
 differently.  A name is given only if one mistake matches everything within rounding, and neither
 the truth nor any other mistake comes near; two that come to the same numbers are named together.
@@ -19,7 +19,7 @@ from grader.inputs import Built
 from grader.naming import probes
 from grader.naming.candidates import NOTHING, Candidate, double, single
 from grader.naming.distance import NEAR, Sample, alike
-from grader.naming.scores import Scores
+from grader.naming.evidence import Evidence
 from grader.naming.table import NotHere
 
 APART = 5.0  # the truth and the runner-up are so many times further away
@@ -55,13 +55,13 @@ class Search:
                  seconds: float = 8.0):
         self.sample, self.ask, self.device = sample, ask, device
         self.stage = sample.built.case.stage
-        self.scores = Scores(*_part_and_names(sample), time.thread_time() + seconds)
+        self.evidence = Evidence(*_part_and_names(sample), time.thread_time() + seconds)
         self.matched, self.harder = False, None
         self._answers: dict[Case, Sample | None] = {}
 
     def tile(self) -> int:
         """The key tile that fitted last, for a picture."""
-        return self.scores.tile()
+        return self.evidence.tile()
 
     # ------------------------------------------------------------------ search
     def run(self) -> Name | None:
@@ -72,9 +72,9 @@ class Search:
                 return None
             if any(plain.wrong.values()):
                 part, names = _part_and_names(plain)
-                if PARTS.index(part) < PARTS.index(self.scores.part):
-                    self.scores.part, self.scores.names = part, names  # what is wrong first
-            found = self._run(single(self.stage, self.scores.part), plain)
+                if PARTS.index(part) < PARTS.index(self.evidence.part):
+                    self.evidence.part, self.evidence.names = part, names  # what is wrong first
+            found = self._run(single(self.stage, self.evidence.part), plain)
             if found is None and self.matched and self.harder is not None:
                 self.matched = False  # two mistakes may show there
             return found if found or self.matched else self._two(plain)
@@ -83,33 +83,33 @@ class Search:
 
     def _run(self, pool: list[Candidate], plain: Sample) -> Name | None:
         """The one of pool that explains everything; plain: the answer to a plain, small case."""
-        self.scores.restart()
-        positive = self.scores.wrong(plain)
+        self.evidence.restart()
+        positive = self.evidence.wrong(plain)
         case, first = self.sample.built.case, [self.sample]
         first += [plain] if positive else []
         if self.harder is not None:
             first = [self.harder] + [s for s in first if s is not self.harder]
         elif positive and (case.N > plain.built.case.N
-                           or self.scores.score(None, self.sample, "many") < 10 * NEAR):
+                           or self.evidence.score(None, self.sample, "many") < 10 * NEAR):
             first.reverse()  # all are tried on the smaller one, or where most of them are far off
         for sample in first:
-            pool = self.scores.take(sample, pool)
-            if not self.scores.matching(pool):
-                self.matched = len(self.scores.samples) > 1
-                self.harder = sample if self.matched and self.scores.wrong(sample) else None
+            pool = self.evidence.take(sample, pool)
+            if not self.evidence.matching(pool):
+                self.matched = len(self.evidence.samples) > 1
+                self.harder = sample if self.matched and self.evidence.wrong(sample) else None
                 return None
         self.matched = True
         if not positive:
             pool = self._twin(pool)
-            matching = self.scores.matching(pool)
+            matching = self.evidence.matching(pool)
             if not matching:
                 return None
-            pool = self.scores.take(plain, pool)
-            if not self.scores.matching(pool):
+            pool = self.evidence.take(plain, pool)
+            if not self.evidence.matching(pool):
                 return self._only_here(matching)
         asked = {probes.general(case)}
         for _ in range(6):
-            matching = self.scores.matching(pool)
+            matching = self.evidence.matching(pool)
             further = probes.long(case)  # many tiles: what differs from tile to tile shows
             if further in asked:
                 if len({c.id for c in matching}) == 1 and positive and (
@@ -121,15 +121,15 @@ class Search:
                 break
             asked.add(further)
             sample = self._answer(further)
-            if sample is None or sample in self.scores.samples:
+            if sample is None or sample in self.evidence.samples:
                 continue
-            rest = self.scores.take(sample, pool)
-            if not self.scores.matching(rest):
-                if self.scores.wrong(sample) or positive:  # no mistake explains all of it
-                    self.harder = sample if self.scores.wrong(sample) else None
+            rest = self.evidence.take(sample, pool)
+            if not self.evidence.matching(rest):
+                if self.evidence.wrong(sample) or positive:  # no mistake explains all of it
+                    self.harder = sample if self.evidence.wrong(sample) else None
                     return None
                 return self._only_here(matching)
-            pool, positive = rest, positive or self.scores.wrong(sample)
+            pool, positive = rest, positive or self.evidence.wrong(sample)
         return self._decide(pool) if positive else self._only_here(pool, keep=True)
 
     def _twin(self, pool: list[Candidate]) -> list[Candidate]:
@@ -138,33 +138,33 @@ class Search:
         case = self.sample.built.case
         own = replace(case, group="probe", repeats=1, refill=False, growth=False)
         twin = self._answer(replace(own, dtype=F32))
-        if twin is not None and case.dtype != F32 and not self.scores.wrong(twin):
+        if twin is not None and case.dtype != F32 and not self.evidence.wrong(twin):
             twin = self._answer(own)
-        return pool if twin is None else self.scores.take(twin, pool)
+        return pool if twin is None else self.evidence.take(twin, pool)
 
     def _only_here(self, pool: list[Candidate], keep: bool = False) -> Name | None:
         """The submission is right on plain cases: does the mistake show wherever dtype, window and
         head dimension are those of the wrong case?  keep: in what was asked it need not show."""
-        case, scores = self.sample.built.case, self.scores
+        case, evidence = self.sample.built.case, self.evidence
         if not keep:
-            own = sum(s.built.case.D == case.D and scores.wrong(s) for s in scores.samples)
-            scores.forget(len(scores.samples) - own)
-        matching = scores.matching(pool)
+            own = sum(s.built.case.D == case.D and evidence.wrong(s) for s in evidence.samples)
+            evidence.forget(len(evidence.samples) - own)
+        matching = evidence.matching(pool)
         if keep and all(c.rounds for c in matching):
             return self._decide(pool, only=case.label)
         if case.family not in ("randn", "real", "hot", "needles"):
             special = all(c.mistake.symptom == "overflow" for c in matching)
             return self._decide(pool, only=case.label) if special else None
-        dtype = [s for s in scores.samples if scores.wrong(s)][-1].built.case.dtype
+        dtype = [s for s in evidence.samples if evidence.wrong(s)][-1].built.case.dtype
         sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout,
                                       window=case.window, sinks=case.sinks))
-        if sample is None or not scores.wrong(sample):
+        if sample is None or not evidence.wrong(sample):
             return None
-        return self._decide(scores.take(sample, pool), only=case.label)
+        return self._decide(evidence.take(sample, pool), only=case.label)
 
     def _answer(self, case: Case) -> Sample | None:
         """What the submission answers to a further case; None where it fails."""
-        if self.scores.part != "backward":
+        if self.evidence.part != "backward":
             case = replace(case, grads=())
         if case not in self._answers:
             built = probes.build_probe(case, 1)
@@ -174,29 +174,29 @@ class Search:
 
     def _decide(self, pool, only: str = "") -> Name | None:
         """The one name that fits everything, or None."""
-        scores = self.scores
-        matching = scores.matching(pool)
+        evidence = self.evidence
+        matching = evidence.matching(pool)
         if not matching:
             return None
         total = {}
         for c in pool:
-            if len(scores.of[c]) == len(scores.samples) and (c in matching or (
-                    not c.mistake.fitted and scores.same_tiles(c))):
-                score = max(scores.of[c])
+            if len(evidence.of[c]) == len(evidence.samples) and (c in matching or (
+                    not c.mistake.fitted and evidence.same_tiles(c))):
+                score = max(evidence.of[c])
                 if score < total.get(c.id, (inf,))[0]:
                     total[c.id] = score, c
         ranked = sorted(total.values(), key=lambda item: item[0])
         best, winner = ranked[0]
-        if not scores.one_number(winner):
+        if not evidence.one_number(winner):
             return None
-        truth, floor = min(max(scores.of_truth), scores.least_truth), max(best, 0.2)
+        truth, floor = min(max(evidence.of_truth), evidence.least_truth), max(best, 0.2)
         either = None
-        if len(ranked) > 1 and scores.same_numbers(winner, ranked[1][1]):
+        if len(ranked) > 1 and evidence.same_numbers(winner, ranked[1][1]):
             either = ranked.pop(1)[1]
         second = ranked[1] if len(ranked) > 1 else (NEAR, None)
         if truth < APART * floor or second[0] < APART * floor:
             return None
-        if not any(scores.tells(sample) for sample in scores.samples):
+        if not any(evidence.tells(sample) for sample in evidence.samples):
             return None
         runner_up = second[1].id if second[1] else "none within reach"
         name = self._name(winner, best, runner_up, second[0], truth, only)
@@ -206,7 +206,7 @@ class Search:
 
     def _name(self, winner, best, runner_up, second, truth, only) -> Name:
         m, also = winner.mistake, None
-        found = self.scores.found.get(winner, [{}])[0]
+        found = self.evidence.found.get(winner, [{}])[0]
         if winner.second is not None:
             other = winner.second.mistake
             also = Name(winner.second.id, winner.second.words(found), other.line, other.symptom,
@@ -219,15 +219,15 @@ class Search:
         and from the truth."""
         best, most = None, 1
         few = list({c.id: c for c in reversed(pool)}.values())[:8]
-        longest = max(self.scores.samples, key=lambda s: s.built.case.N)
+        longest = max(self.evidence.samples, key=lambda s: s.built.case.N)
         for case in probes.further(self.sample.built.case):
             if case in asked:
                 continue
-            part = Sample(probes.build_probe(case, 1), {}, None).part(self.scores.names, "all")
+            part = Sample(probes.build_probe(case, 1), {}, None).part(self.evidence.names, "all")
             right = part.answers(part.changed(NOTHING, 64, 64))
             groups = [right]
             for candidate in few:
-                sizes = self.scores.fits.get((candidate, id(longest))) or candidate.sizes(case)
+                sizes = self.evidence.fits.get((candidate, id(longest))) or candidate.sizes(case)
                 try:
                     found = part.answers(part.changed(candidate, *next(iter(sizes))))
                 except NotHere:
@@ -243,25 +243,25 @@ class Search:
     # ------------------------------------------------------------- two mistakes
     def _two(self, plain: Sample) -> Name | None:
         """Two mistakes at once: of two kinds in the forward, or in two gradients."""
-        if self.scores.part == "backward":
+        if self.evidence.part == "backward":
             return self._each_gradient(plain)
-        if self.scores.part != "forward" or self.stage == 2:
+        if self.evidence.part != "forward" or self.stage == 2:
             return None
         return self._run(double(self.stage), plain)
 
     def _each_gradient(self, plain: Sample) -> Name | None:
         """A mistake for every gradient that is wrong."""
-        wrong = [n for n in self.scores.names if self.sample.wrong[n]]
+        wrong = [n for n in self.evidence.names if self.sample.wrong[n]]
         if len(wrong) < 2:
             return None
-        names, everything = {}, self.scores.names
+        names, everything = {}, self.evidence.names
         for name in wrong:
-            self.scores.names = [name]
-            found = self._run(single(self.stage, self.scores.part), plain)
+            self.evidence.names = [name]
+            found = self._run(single(self.stage, self.evidence.part), plain)
             if found is None:
                 return None
             names.setdefault(found.id, found)
-        self.scores.names = everything
+        self.evidence.names = everything
         first, *rest = names.values()
         return replace(first, also=rest[0]) if len(rest) == 1 else None
 

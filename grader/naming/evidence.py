@@ -12,7 +12,7 @@ from grader.naming.table import NotHere
 MATCH = 1.5  # times the limits that a right kernel has: mistakes may round a little worse
 
 
-class Scores:
+class Evidence:
     """The distances of candidates from the samples judged so far, in limits.
 
     part: "forward", "lse" or "backward"; names: its tensors.  deadline: of this thread's own time.
