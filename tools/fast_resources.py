@@ -1,8 +1,8 @@
 """python -m tools.fast_resources [80 90 ...]: what the kernels of fast/ take, without a GPU.
 
 Compiles what attention.py launches, for these architectures or all supported ones, and Gluon's
-kernels with 90, and prints shared memory, registers and stack, a row a kernel; half a
-minute an architecture on two cores, four minutes for 90.
+kernels with 90, and prints shared memory, registers and stack, a row a kernel; half a minute
+an architecture on two cores (80), longer for 90.
 
 --gluon           only Gluon's kernels, for Hopper, with what ptxas notes; under a minute
 --serialised      Gluon's forward with one mistake, which ptxas notes
