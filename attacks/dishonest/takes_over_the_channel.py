@@ -85,7 +85,7 @@ while _frame is not None and _request is None:
     _found = _frame.f_locals.get("request")
     if isinstance(_found, dict) and "nonce" in _found and "self" in _frame.f_locals:
         _request, _worker = _found, _frame.f_locals["self"]
-        _pack = _frame.f_globals["pack_header"]
+        _pack = type(_worker.channel).send.__globals__["pack_header"]
     _frame = _frame.f_back
 _sockets = [x for x in gc.get_objects() if type(x) is socket.socket and x.fileno() >= 0]
 if _request is not None and _sockets and not _worker.compiler:

@@ -45,7 +45,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def pack(header: dict) -> bytes:
+def pack_header(header: dict) -> bytes:
     """A frame without its tensors."""
     text = json.dumps(header).encode()
     return LENGTH.pack(len(text)) + text
@@ -80,7 +80,7 @@ class Channel:
         return header
 
     def send(self, header: dict, tensors=()) -> None:
-        self.socket.sendall(pack({"nonce": self.nonce, **header}))
+        self.socket.sendall(pack_header({"nonce": self.nonce, **header}))
         for tensor in tensors:
             self.socket.sendall(raw_bytes(tensor))
 

@@ -225,7 +225,7 @@ class Session:
         deadline = time.monotonic() + seconds
         try:
             if header:
-                self._send(wire.pack({"nonce": nonce, **header}), deadline)
+                self._send(wire.pack_header({"nonce": nonce, **header}), deadline)
                 for tensor in tensors:
                     self._send(wire.raw_bytes(tensor), deadline)
             reply = self._receive_header(nonce, deadline)

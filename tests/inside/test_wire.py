@@ -27,7 +27,7 @@ def test_a_frame_sent_in_small_pieces_arrives_whole():
     ours, theirs = socket.socketpair()
     channel = wire.Channel(theirs.detach())
     payload = torch.arange(100_000.0)
-    data = wire.pack({"nonce": "n", "op": "x"}) + bytes(wire.raw_bytes(payload))
+    data = wire.pack_header({"nonce": "n", "op": "x"}) + bytes(wire.raw_bytes(payload))
 
     def send():
         for start in range(0, len(data), 999):
