@@ -5,12 +5,15 @@ answer at once, on any machine.
 """
 
 import argparse
+import contextlib
 import ctypes
 import importlib.util
 import os
 import secrets
 import signal
 import sys
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 from grader import assignment, overview
@@ -237,9 +240,6 @@ def _case_names(stage, options) -> list[str]:
 
 def _watch(asked: list[int], options, reporter) -> None:
     """Until Ctrl-C."""
-    import contextlib
-    from dataclasses import replace
-
     from grader.grade import grade_stage
     from grader.options import spare_worker
     from grader.stages import STAGES
@@ -263,8 +263,6 @@ def _watch(asked: list[int], options, reporter) -> None:
 
 
 def _triton_version() -> str | None:
-    from importlib import metadata
-
     for name in ("triton", "pytorch-triton", "triton-windows"):
         try:
             return metadata.version(name)

@@ -34,8 +34,8 @@ class Compiling:
         self.check: concurrent.futures.Future | None = None
 
     def __enter__(self) -> "Compiling":
-        if self.is_asked_for and self.options.spare is None:
-            self._begin()  # --watch: nothing beside the first wrong case
+        if self.is_asked_for and self.options.spare is None:  # --watch: only once all is right
+            self._begin()
         return self
 
     def __exit__(self, *error) -> None:

@@ -14,9 +14,11 @@ from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built, other_numbers
 from grader.naming.words import locate, tensor_name
+from grader.options import Options
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError, same_bits
 from grader.sandbox.replaying import ReplayingWorkers
+from grader.stages import Stage
 
 BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
 truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory
@@ -25,17 +27,16 @@ truths = threading.Lock()  # one at a time: naive attention in float64 takes a G
 class Confirmations:
     """Checks in the order of their cases, settled as their plans are carried out.
 
-    source: the file; watched: whether a call that is not recorded must give the same bits as its
-    plan.  done(check) is called once a check is settled; absolved(check, error) may make what a
-    worker could not do a fault of nobody here.
+    Wrong ones only wait for their turn.  source: the file.  done(check) is called once a check is
+    settled; absolved(check, error) may make what a worker could not do a fault of nobody here.
     """
 
     MOST_WAITING = 4  # each holds the results of its calls
 
-    def __init__(self, source: bytes, device: str, seed: int, watched: bool,
-                 workers: ReplayingWorkers, done: Callable[[Check], None],
+    def __init__(self, stage: Stage, source: bytes, options: Options, workers: ReplayingWorkers,
+                 done: Callable[[Check], None],
                  absolved: Callable[[Check, SubmissionError], Check]):
-        self.source, self.device, self.seed, self.watched = source, device, seed, watched
+        self.stage, self.source, self.options = stage, source, options
         self.workers, self.done, self.absolved = workers, done, absolved
         self.pool = concurrent.futures.ThreadPoolExecutor(workers.count)
         self.waiting: list[concurrent.futures.Future] = []
@@ -71,14 +72,14 @@ class Confirmations:
             return check.fail(
                 "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this "
                 "file.", "try: write the kernels of this stage in its file.")
-        other = other_numbers(case, self.seed)
+        other = other_numbers(case, self.options.seed)
+        unwatched = reply.refilled if self.stage.needs_triton else None  # nobody recorded that call
         try:
             got = self.workers.replay(other.call, reply.plan)
         except SubmissionError as error:
             return self.absolved(not_repeated(check, error), error)
         with truths:
-            return judge_repeated(check, other, got, self.device,
-                                  reply.refilled if self.watched else None)
+            return judge_repeated(check, other, got, self.options.device, unwatched)
 
 
 def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,

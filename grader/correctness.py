@@ -1,6 +1,6 @@
 """The verdict rule: is this tensor as close to the float64 truth as an honest kernel comes?
 
-Two errors a tensor, after shape, dtype and device (sandbox.py) and finiteness (here):
+Two errors a tensor, after shape, dtype and device (inside/returned.py) and finiteness (here):
 
     fro = ||x - t|| / ||t||             row = max_i ||x_i - t_i|| / max(||t_i||, tau rms_row(t))
 

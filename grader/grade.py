@@ -1,7 +1,7 @@
 """One stage of a submission, from its file to its points, in the order of its way.
 
     read the file                       submission.py, which parses and never runs it
-    ask a worker every case             sandbox/session.py; its tensors come from cases.py
+    ask a worker every case             sandbox/session.py; its tensors come from inputs.py
     judge what it answers               judge.py: right by correctness.py, and by which means.py
     name the first mistake              naming/follow_up.py, which asks the worker a little more
     confirm what is right               confirm.py: the same kernels, other numbers, no file
@@ -70,7 +70,7 @@ class Grading:
         self.result = StageResult(stage.number, stage.title, stage.points)
         self.file: submission.Submission | None = None
         self.cases: list[Case] = []  # that are to be asked
-        self.taught = options.patience <= 0  # a mistake was explained; one at a time is enough
+        self.taught = options.patience <= 0  # no mistake is to be named: one at a time is enough
 
     def run(self) -> None:
         """From the file to the checks."""
@@ -83,8 +83,7 @@ class Grading:
             workers = replaying.workers(self.device, self.options.timeout,
                                         self.options.confinement)
             self.confirmations = Confirmations(
-                self.file.source, self.device, self.options.seed, self.stage.needs_triton, workers,
-                self.done, self.absolved)
+                self.stage, self.file.source, self.options, workers, self.done, self.absolved)
             stack.callback(self.confirmations.close)
             session = self.ask_cases(stack)
             self.confirmations.flush()
@@ -94,7 +93,7 @@ class Grading:
                 self.done(check)
             if self.file.unreached and self.all_right():
                 self.done(self.blanks_left())
-            if self.options.benchmark and self.result.checks and self.all_right():
+            if self.options.benchmark and session is not None and self.all_right():
                 self.result.benchmark, failed = timing.run(
                     self.stage, self.options, session, workers.replay, self.reporter)
                 if failed:
@@ -140,7 +139,7 @@ class Grading:
 
         -> the session of the last case, open until stack closes; None if the stage ended early.
         """
-        waiting, deaths, session = list(self.cases), 0, None
+        waiting, deaths, alive, session = list(self.cases), 0, False, None
         while waiting:
             session = stack.enter_context(open_session(self.stage, self.options, self.file.source))
             if not self.import_file(session):
@@ -151,9 +150,14 @@ class Grading:
                 place = f"case {len(self.cases) - len(waiting)} of {len(self.cases)}, {case.name}"
                 with self.reporter.working(self.stage, place):
                     check, alive = self.ask(session, case)
-                if self.ends_here(check, len(waiting)):
+                if waiting and (check.diagnosis or {}).get("id") == "blank-step":
+                    self.end("crashed", f"the other {len(waiting)} cases wait for what is blank.")
                     return None
-            if not alive:
+                if self.options.stop_early:
+                    self.confirmations.flush()  # which may yet find a right check wrong
+                    if check.outcome != "pass":
+                        return None
+            if not alive and check.outcome != "pass":  # right: we ended it ourselves, for memory
                 deaths += 1
                 hung = check.outcome == "timeout"
                 if waiting and (hung or deaths > 1):
@@ -161,7 +165,7 @@ class Grading:
                     self.end(check.outcome,
                              f"{why}, so the remaining {len(waiting)} cases were not run.")
                     return None
-        return session
+        return session if alive else None
 
     def import_file(self, session: Session) -> bool:
         """Have the worker import the file.  -> whether it could."""
@@ -223,7 +227,7 @@ class Grading:
         check = from_error(case, error, file.path.name, step)
         if step is not None and step.id in file.blank_steps:
             check.lines, check.detail = (error.sentence, *file.blanks()), ""
-        elif step is None and error.line is not None and "is not defined" in error.sentence:
+        elif step is None and error.line is not None and error.id == "name-not-defined":
             above = [step for step in file.steps if 0 < error.line - step.last_line <= 20]
             check.lines += tuple(f"try: is it {step.words}, above, that makes it?"
                                  for step in above[-1:])
@@ -234,15 +238,6 @@ class Grading:
         if self.device == "cuda" and (held := device_memory.held_by_others(error)):
             return check.fail("grader_fault", held)
         return check
-
-    def ends_here(self, check: Check, left: int) -> bool:
-        """Whether no further case is to be asked; left: how many are."""
-        blank = bool(check.diagnosis) and check.diagnosis["id"] == "blank-step" and left > 0
-        if blank or self.options.stop_early:
-            self.confirmations.flush()
-        if blank:
-            self.end("crashed", f"the other {left} cases wait for what is blank.")
-        return blank or self.options.stop_early and check.outcome != "pass"
 
     # -------------------------------------------------------------- what is noted
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:

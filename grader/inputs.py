@@ -1,6 +1,6 @@
 """A case (shape, dtype, mask, input family, layout) -> tensors and the call that sends them.
 
-Everything here is a function of (seed, case): the same seed replays the same bytes.  Inputs are
+What build() makes is a function of (seed, case): the same seed replays the same bytes.  Inputs are
 half of the verdict rule, so each family is made to kill a mistake that plain randn forgives.
 """
 

@@ -36,7 +36,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
                 id="stale-answer", where="everywhere")
         if finding:
             return _wrong(check, finding, stage, case)
-    return means.judge(check, stage, built, reply.plan)
+    return means.made_by_kernels(check, stage, built, reply.plan)
 
 
 def case_text(case) -> str:

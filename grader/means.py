@@ -19,7 +19,7 @@ MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that 
 GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
 
 
-def judge(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
+def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
     """Add to a right check: is a step of the plan, or too much of it, not the kernels'?"""
     lines = _products(stage, built, plan) or _too_long(stage, built, plan)
     if not lines and stage.needs_triton:

@@ -8,10 +8,12 @@ that it is a copy of an earlier one.
 import ast
 import errno
 import hashlib
+import io
 import os
 import re
 import stat
 import textwrap
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -200,9 +202,6 @@ def read_regular(path: Path) -> bytes:
 
 def coding(source: bytes) -> str:
     """The encoding the file names, if Python reads it in a time that grows with its length."""
-    import io
-    import tokenize
-
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     if encoding not in CODINGS:
         raise SyntaxError(f"want a file in UTF-8; got coding {encoding}")

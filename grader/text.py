@@ -2,7 +2,6 @@
 
 import unicodedata
 
-MAX_TEXT = 8192
 KEPT = 32 * 1024  # bytes kept at either end of what a submission prints
 
 

@@ -20,11 +20,10 @@ from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built, build
 from grader.inside.wire import dtype_name
-from grader.judge import same_bits
 from grader.report import Reporter
 from grader.results import Check
 from grader.sandbox import device_memory
-from grader.sandbox.calls import Call, SubmissionError, TensorInput
+from grader.sandbox.calls import Call, SubmissionError, TensorInput, same_bits
 from grader.sandbox.session import STEP, Session
 from grader.stages import Stage
 from reference import naive_attention

@@ -43,6 +43,9 @@ class Honest:
     def start(self):
         pass
 
+    def close(self):
+        pass
+
     def load(self, *args):
         type(self).started += 1
 
@@ -151,6 +154,20 @@ def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
     assert [check.outcome for check in result.checks].count("crashed") == 1
 
 
+def test_memory_that_our_own_judgement_lacks_is_no_death_of_the_worker(graded, monkeypatch):
+    right, failed = grade.judge, set()
+
+    def judge(stage, built, reply, device):
+        if built.case.name not in failed:
+            failed.add(built.case.name)
+            raise torch.OutOfMemoryError
+        return right(stage, built, reply, device)
+
+    monkeypatch.setattr(grade, "judge", judge)
+    result = graded(Honest)
+    assert (result.outcome, result.points) == ("pass", 200) and len(failed) > 10
+
+
 def test_a_dead_worker_is_replaced_once(graded):
     session = failing("crashed", True, lambda call: call.refill is not None)
     result = graded(session)
@@ -241,7 +258,7 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
 
 def out_of_memory(in_use: str) -> SubmissionError:
     return SubmissionError(
-        "crashed", "out of GPU memory: is something of size N x N kept?",
+        "crashed", "out of GPU memory: is something of size N x N kept?", id="out-of-memory",
         detail="CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
                "79.60 GiB of which 812.00 MiB is free. Including non-PyTorch memory, this process "
                f"has {in_use} memory in use.")

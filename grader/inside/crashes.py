@@ -4,6 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import numpy
+
 from .interpreter import OutOfBounds
 from .wire import MAX_TEXT
 
@@ -245,7 +247,6 @@ def _frames(error, path: str) -> list[str]:
 
 
 def _old_interpreter() -> bool:
-    import numpy
     import triton
 
     def version(module) -> tuple[int, ...]:

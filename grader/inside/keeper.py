@@ -12,6 +12,7 @@ holds the family to its limits and says one thing to the grader, a JSON line on 
 {"returncode": as subprocess has it, "over": which limit was passed, or ""}.
 """
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -24,6 +25,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from . import confine, worker
@@ -39,16 +41,14 @@ GIB = 2.0**30
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
-def main() -> None:
+def main(fd: int, modules: list[str]) -> None:
     """The nursery.  A request is a length, then JSON, with three descriptors: the worker's
     channel, the keeper's control socket, and where the worker prints.  Without descriptors it is
     the path of a folder that a request will name."""
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    for name in sys.argv[2:]:
-        try:
+    requests = socket.socket(fileno=fd)
+    for name in filter(None, modules):
+        with contextlib.suppress(ImportError):  # stage 1 needs no Triton
             importlib.import_module(name)
-        except ImportError:  # stage 1 needs no Triton, and what is missing shows in the worker
-            pass
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
     announced = set()
     while (request := receive(requests)) is not None:
@@ -152,8 +152,6 @@ def run_worker(config: dict) -> None:
     except SystemExit:
         pass
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         os._exit(1)
     finally:
@@ -254,7 +252,7 @@ def family() -> list[int]:
         except (OSError, ValueError):  # it ended meanwhile
             continue
         children.setdefault(int(parent), []).append(int(name))
-        if state in b"ZX":
+        if state in b"ZX" and len(tasks(int(name))) < 2:
             dead.add(int(name))
     found, waiting = [], [os.getpid()]
     while waiting:
@@ -263,9 +261,23 @@ def family() -> list[int]:
     return [pid for pid in found if pid not in dead]
 
 
-def resident_bytes(pid: int) -> int:
+def tasks(pid: int) -> list[str]:
+    """Ids of a process's threads: its first may have ended, which looks like death, before them."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+def resident_bytes(pid: int) -> int:
+    # A thread that has ended holds nothing; its process may.
+    pages = _pages(pid) or max(map(_pages, tasks(pid)[-1:]), default=0)
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _pages(task: int | str) -> int:
+    try:
+        return int(Path(f"/proc/{task}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return 0
 

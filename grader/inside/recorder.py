@@ -50,7 +50,7 @@ def current() -> "Recorder | None":
 
 
 class Recorder(TorchDispatchMode):
-    """Use as `with recorder:` around a forward, then again, with backward set, around a backward.
+    """Use as `with recorder:` around a forward, then, after begin_backward(), around a backward.
 
     inputs: name -> the 1-D tensor over what may be touched of a storage.
     """

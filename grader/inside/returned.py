@@ -5,7 +5,7 @@ import torch
 
 from .wire import DTYPES, dtype_name
 
-_real_device = torch.Tensor.device.__get__  # pretend_gpu.py puts another in its place
+real_device = torch.Tensor.device.__get__  # pretend_gpu.py puts another in its place
 
 
 class Failure(Exception):
@@ -57,7 +57,7 @@ def check(output, spec: dict, device: str) -> None:
                                + (" (axes 1 and 2 are swapped)" if swapped else ""),
                       "output-" + what)
     with torch._C.DisableTorchFunction():  # a default device set by the file is such a function
-        found_on, layout = _real_device(output).type, str(output.layout)
+        found_on, layout = real_device(output).type, str(output.layout)
     if found_on != device or layout != "torch.strided":
         got = found_on if layout == "torch.strided" else layout
         raise Failure("wrong", f"{name}: want a dense tensor on {device}; got {got}")

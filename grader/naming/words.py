@@ -1,7 +1,7 @@
 """Where an answer is wrong, what that looks like, and which step to read again.
 
 locate() compares one tensor with its truth and names the pattern it sees; describe() turns that,
-and the name of the mistake where naming.py found one, into at most 12 lines of 80 columns.
+and the name of the mistake where search.py found one, into at most 12 lines of 80 columns.
 """
 
 import textwrap

@@ -43,7 +43,7 @@ class Peak:
 def held_by_others(error: SubmissionError) -> str:
     """A sentence, if a worker ran out of GPU memory that other processes hold most of."""
     own = _gib(r"this process has ([\d.]+) ([GMK])iB memory in use", error.detail)
-    if "out of GPU memory" not in str(error) or own is None:
+    if error.id != "out-of-memory" or own is None:
         return ""
     free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
     then = _gib(r"of which ([\d.]+) ([GMK])iB is free", error.detail)

@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.sandbox.accounts import python_folders
+from grader.sandbox.accounts import package_folders, python_folders
 
 GIB = 1 << 30
-END_SECONDS = 8.0  # the keeper takes 5 at most, and then removes the folder
+END_SECONDS = 12.0  # the keeper takes 5 at most, twice, and then removes the folder
 NURSERY = Path(__file__).parent.parent / "inside" / "__main__.py"
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH",
@@ -62,7 +62,9 @@ class Ending:
             return "crashed the process with a segmentation fault"
         if number == signal.SIGKILL:
             return "was killed by signal 9 (SIGKILL), probably for want of host memory"
-        return f"was killed by signal {number} ({signal.Signals(number).name})"
+        known = number in [*signal.Signals]  # most real-time signals have no names
+        name = f" ({signal.Signals(number).name})" if known else ""
+        return f"was killed by signal {number}{name}"
 
 
 class Nursery:
@@ -76,11 +78,11 @@ class Nursery:
     _lock = threading.Lock()
 
     def __init__(self, device: str):
-        modules = ["torch", "numpy"] + ["triton", "triton.language"] * (device == "cuda")
+        modules = ["triton", "triton.language"] if device == "cuda" else []
         self.requests, theirs = socket.socketpair()
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-B", "-u", str(NURSERY), str(theirs.fileno()),
-             *modules],
+             os.pathsep.join(package_folders()), ",".join(modules)],
             cwd="/", env=worker_environment(device, False), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True)
         theirs.close()
@@ -98,7 +100,7 @@ class Nursery:
 
     @classmethod
     def end_all(cls) -> None:
-        """They end by themselves when nobody can ask any more; this waits for it."""
+        """Of this process, with which the folders of its sessions go."""
         for nursery in cls._running.values():
             nursery.requests.close()
         for nursery in cls._running.values():
@@ -106,18 +108,15 @@ class Nursery:
             nursery.process.wait()
         cls._running.clear()
 
-    def ask(self, config: dict, fds: list[int]) -> None:
-        """For a keeper and its worker."""
-        self._send(config, fds)
-
     def new_folder(self) -> Path:
         """A folder for one worker, which does not outlive this process however it ends."""
         folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
-        self._send(str(folder), [])
+        self.send(str(folder), [])
         folder.mkdir(mode=0o700)
         return folder
 
-    def _send(self, words: dict | str, fds: list[int]) -> None:
+    def send(self, words: dict | str, fds: list[int]) -> None:
+        """Ask for a keeper and its worker, or announce a folder."""
         from grader.inside.wire import LENGTH  # imports torch: after the nursery has begun to
 
         text = json.dumps(words).encode()
@@ -150,7 +149,7 @@ class Family:
         output, printed = os.pipe()
         self.stdout = open(output, "rb", buffering=0)
         os.set_blocking(output, False)
-        nursery.ask(config, [channel, theirs.fileno(), printed])
+        nursery.send(config, [channel, theirs.fileno(), printed])
         theirs.close()
         os.close(printed)
 

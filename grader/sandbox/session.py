@@ -23,7 +23,6 @@ from pathlib import Path
 import torch
 
 from grader.inside import wire
-from grader.sandbox.accounts import package_folders
 from grader.sandbox.calls import Call, CompiledKernel, Reply, SubmissionError, pack
 from grader.sandbox.plan import Plan
 from grader.sandbox.processes import Confinement, Family, Nursery
@@ -68,8 +67,7 @@ class Session:
             if confinement.user is not None:
                 for item in (self.folder, *self.folder.rglob("*")):
                     os.chown(item, *confinement.user)
-            config = {"path": str(path), "device": device, "compile_for": compile_for,
-                      "packages": package_folders()}
+            config = {"path": str(path), "device": device, "compile_for": compile_for}
             self.family = Family(config, self.folder, cache or self.folder / "cache",
                                  theirs.fileno(), interpret=interpret or bool(compile_for),
                                  confinement=confinement)

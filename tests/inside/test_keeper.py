@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from grader.sandbox.session import Session
 from tests.sessions import double_call
 
 LIMITED = Confinement(memory_bytes=1 << 30)
+EXIT = {"x86_64": 60, "aarch64": 93}  # the system call that ends one thread
 
 
 def ending(source: str, confinement=LIMITED, timeout=20.0) -> SubmissionError:
@@ -56,6 +58,27 @@ def double(x):
     error = ending(source)
     assert error.outcome == "crashed" and "exit code 3" in error.sentence
     assert processes_with(mark) == []
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT, reason="the number of exit is not known here")
+def test_a_process_whose_first_thread_has_ended_is_ended_too():
+    source = f"""
+import ctypes, os, threading, time
+def double(x):
+    pid = os.fork()
+    if pid == 0:
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
+    while open(f"/proc/{{pid}}/stat").read().split()[2] != "Z":
+        time.sleep(0.01)
+    return 0 * x + pid
+"""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=20.0,
+                 interpret=False) as session:
+        session.load("double", None, ("x",))
+        pid = int(session.run(double_call()).outputs[0]["y"][0, 0])
+        assert len(os.listdir(f"/proc/{pid}/task")) == 2
+    assert not os.path.exists(f"/proc/{pid}")
 
 
 def test_host_memory_over_the_limit_is_a_crash_that_says_so():
@@ -139,7 +162,8 @@ def double(x):
 def nursery_of_its_own():
     """The process, and the grader's end of its requests."""
     ours, theirs = socket.socketpair()
-    nursery = subprocess.Popen([sys.executable, "-I", "-B", str(NURSERY), str(theirs.fileno())],
+    nursery = subprocess.Popen([sys.executable, "-I", "-B", str(NURSERY), str(theirs.fileno()), "",
+                                ""],
                                pass_fds=[theirs.fileno()])
     theirs.close()
     try:

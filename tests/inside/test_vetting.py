@@ -62,6 +62,15 @@ def _vetted(function):
     vetting.vet(text, scope, function.__name__)
 
 
+def _by_another_name(x):
+    tl.nothing_such(x)
+
+
+def test_what_is_refused_is_named_whole():
+    with pytest.raises(vetting.Unrepeatable, match=r"uses tl\.nothing_such, which"):
+        _vetted(_by_another_name)
+
+
 def test_a_kernel_of_tritons_language_may_run():
     _vetted(_plain_kernel)
 
