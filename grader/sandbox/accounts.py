@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import pwd
 import sys
 import tempfile
 from pathlib import Path
@@ -18,8 +19,6 @@ def find_user(name: str) -> tuple[int, int] | None:
     Raises:
         ValueError: the account does not exist, is root, or cannot be taken or used from here.
     """
-    import pwd  # there is none on Windows
-
     automatic = name == "auto"
     if name == "none" or automatic and os.geteuid() != 0:
         return None
