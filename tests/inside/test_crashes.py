@@ -70,3 +70,95 @@ def test_what_was_raised_has_an_id_where_it_needs_no_search(tmp_path, raised, wh
 
 def test_every_id_is_one_that_the_grader_knows():
     assert {id for _, id, _ in crashes.WANTS} | crashes.TELLING <= set(OBSERVED)
+
+
+def _raised(source: str, path) -> dict:
+    path.write_text(textwrap.dedent(source))
+    try:
+        exec(compile(path.read_text(), str(path), "exec"), {})
+    except BaseException as error:
+        return crashes.explain(error, str(path), "when it was called")
+    raise AssertionError("nothing was raised")
+
+
+def test_the_line_is_the_deepest_one_of_the_students_file(tmp_path):
+    found = _raised("""\
+        import json
+        def helper():
+            json.loads("{")
+        helper()
+        """, tmp_path / "problem_3.py")
+    assert found["line"] == 3 and found["outcome"] == "crashed"
+    assert "problem_3.py:3 in helper" in found["detail"] and str(tmp_path) not in found["detail"]
+
+
+def test_the_lines_of_wrapped_interpreter_errors_are_unwrapped(tmp_path):
+    found = _raised("""\
+        class InterpreterError(Exception):
+            pass
+        def kernel():
+            raise IndexError("the real one")
+        try:
+            kernel()
+        except IndexError as error:
+            raise InterpreterError(repr(error)) from error
+        """, tmp_path / "problem_3.py")
+    assert found["line"] == 4
+    assert found["sentence"] == "IndexError when it was called: the real one"
+
+
+def test_a_circle_of_causes_ends(tmp_path):
+    found = _raised("""\
+        a, b = ValueError("a"), ValueError("b")
+        a.__cause__, b.__cause__ = b, a
+        raise a
+        """, tmp_path / "problem_3.py")
+    assert found["sentence"] == "ValueError when it was called: a"
+
+
+def test_the_old_interpreter_under_a_new_numpy_is_skipped_not_blamed(tmp_path, monkeypatch):
+    triton = pytest.importorskip("triton")
+    source = 'raise TypeError("only 0-dimensional arrays can be converted to Python scalars")'
+    monkeypatch.setattr(triton, "__version__", "3.6.0")
+    monkeypatch.setattr("numpy.__version__", "2.4.1")
+    found = _raised(source, tmp_path / "problem_3.py")
+    assert found["outcome"] == "skipped" and "numpy<2.4" in found["sentence"]
+    for module, version in (("numpy", "2.3.5"), ("triton", "3.7.1")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.__version__", version)
+            assert _raised(source, tmp_path / "problem_3.py")["outcome"] == "crashed"
+
+
+def test_a_missing_triton_is_skipped_but_any_other_missing_module_is_a_crash(
+        tmp_path, monkeypatch):
+    source = "raise ModuleNotFoundError('No module named x', name='{}')"
+    assert _raised(source.format("triton"), tmp_path / "a.py")["outcome"] == "crashed"  # it is here
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert _raised(source.format("triton"), tmp_path / "a.py")["outcome"] == "skipped"
+    assert _raised(source.format("flash_attn"), tmp_path / "a.py")["outcome"] == "crashed"
+
+
+@pytest.mark.parametrize(("message", "fatal"), [
+    ("CUDA error: an illegal memory access was encountered", True),
+    ("CUDA error: misaligned address", True),
+    ("CUDA error: invalid argument", False),
+])
+def test_a_dead_cuda_context_ends_the_worker(tmp_path, message, fatal):
+    found = _raised(f"raise RuntimeError({message!r})", tmp_path / "problem_3.py")
+    assert found["fatal"] is fatal and message in found["sentence"]
+
+
+def test_out_of_memory_on_the_gpu_asks_about_n_squared(tmp_path):
+    found = _raised("""\
+        import torch
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB")
+        """, tmp_path / "problem_3.py")
+    assert "N x N" in found["sentence"] and "8.00 GiB" in found["sentence"]
+
+
+def test_out_of_resources_says_what_to_make_smaller(tmp_path):
+    found = _raised("""\
+        from triton.runtime.errors import OutOfResources
+        raise OutOfResources(270336, 232448, "shared memory")
+        """, tmp_path / "problem_3.py")
+    assert "needs 270336 of shared memory, and the GPU has 232448" in found["sentence"]
