@@ -70,6 +70,7 @@ class Grading:
         self.result = StageResult(stage.number, stage.title, stage.points)
         self.file: submission.Submission | None = None
         self.cases: list[Case] = []  # that are to be asked
+        self.deaths = 0  # of workers
         self.taught = options.patience <= 0  # no mistake is to be named: one at a time is enough
 
     def run(self) -> None:
@@ -139,7 +140,7 @@ class Grading:
 
         -> the session of the last case, open until stack closes; None if the stage ended early.
         """
-        waiting, deaths, alive, session = list(self.cases), 0, False, None
+        waiting, alive, session = list(self.cases), False, None
         while waiting:
             session = stack.enter_context(open_session(self.stage, self.options, self.file.source))
             if not self.import_file(session):
@@ -157,14 +158,12 @@ class Grading:
                     self.confirmations.flush()  # which may yet find a right check wrong
                     if check.outcome != "pass":
                         return None
-            if not alive and check.outcome != "pass":  # right: we ended it ourselves, for memory
-                deaths += 1
-                hung = check.outcome == "timeout"
-                if waiting and (hung or deaths > 1):
-                    why = "a call did not end" if hung else "the worker died twice"
-                    self.end(check.outcome,
-                             f"{why}, so the remaining {len(waiting)} cases were not run.")
-                    return None
+            hung = check.outcome == "timeout" and not alive
+            if waiting and (hung or self.deaths > 1):
+                why = "a call did not end" if hung else "the worker died twice"
+                self.end(check.outcome,
+                         f"{why}, so the remaining {len(waiting)} cases were not run.")
+                return None
         return session if alive else None
 
     def import_file(self, session: Session) -> bool:
@@ -187,7 +186,7 @@ class Grading:
 
         -> its check, and whether the worker is still there.
         """
-        start, fatal, replies = time.monotonic(), False, []
+        start, closed, died, replies = time.monotonic(), False, False, []
         built = build(case, self.options.seed)
         try:
             reply = session.run(built.call)
@@ -197,24 +196,26 @@ class Grading:
             except torch.OutOfMemoryError:  # the worker may hold what the judgement needs
                 session.close()
                 torch.cuda.empty_cache()
-                check, fatal = self.judge(built, reply), True
-            if case.growth and check.outcome == "pass" and not fatal:
+                check, closed = self.judge(built, reply), True
+            if case.growth and check.outcome == "pass" and not closed:
                 large = session.run(build(doubled(case), self.options.seed).call)
                 replies.append((doubled(case), large))
                 check = judge_growth(check, built, reply, large)
-            if check.outcome == "wrong" and not fatal and not self.taught:
+            if check.outcome == "wrong" and not closed and not self.taught:
                 from grader.naming import follow_up  # all the mistakes: a right file needs none
 
                 with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
                     # Without a name the verdict and the place that judge() found still stand.
                     follow_up.explain(check, session, built, reply, self.stage, self.options)
         except SubmissionError as error:
-            check, fatal = self.absolved(self.crash(case, error), error), error.fatal
+            check, died = self.absolved(self.crash(case, error), error), error.fatal
         self.taught = self.taught or check.outcome not in ("pass", "skipped")
         self.result.kernels |= set(check.kernels)
         check.seconds = time.monotonic() - start
         self.confirmations.add(check, replies)
-        return check, not fatal and not session.gone
+        died = died or session.gone
+        self.deaths += died
+        return check, not (closed or died)
 
     def judge(self, built, reply) -> Check:
         with truths:

@@ -112,16 +112,16 @@ def _sentence(error, text: str, filename: str, where: str, source: str) -> tuple
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
     sentence = f"{kind} {where}: {first[:500]}" if first else f"{kind} {where}"
-    return "crashed", _id_of(error, first, where), sentence
+    return "crashed", _id_of(error, text, where), sentence
 
 
-def _id_of(error, first: str, where: str) -> str:
-    """Of an exception that Python or PyTorch raised; first: its first line."""
+def _id_of(error, text: str, where: str) -> str:
+    """Of an exception that Python or PyTorch raised; text: what the whole chain says."""
     if isinstance(error, OutOfBounds):
         return error.id
-    if "invalid gradient at index" in first:  # autograd's own words
+    if re.search(r"invalid gradient at index \d+ - got", text):  # autograd's own words
         return "gradient-shape"
-    if "is not defined" in first:
+    if "is not defined" in text:
         return "name-not-defined"
     refuses = type(error) in (ValueError, TypeError, AssertionError)
     return "input-refused" if refuses and where == "when it was called" else ""

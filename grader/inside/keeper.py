@@ -27,6 +27,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from . import confine, worker
 from .wire import LENGTH
@@ -148,6 +149,8 @@ def run_worker(config: dict) -> None:
             confined += confine.confine(
                 config["writable"], config["hidden"], config["readable"])
         config["confined"] = confined
+        # A child that the file starts would run the main module's file, ours, once more.
+        sys.modules["__main__"] = ModuleType("__main__")
         worker.main(config)
     except SystemExit:
         pass
@@ -315,4 +318,3 @@ def remove(folder: str) -> None:
     except (OSError, RecursionError):
         for command in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
             subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
-

@@ -56,7 +56,7 @@ def vet(text: str, scope: dict, name: str) -> None:
 
 
 def _vet_chain(node: ast.Attribute, scope: dict, own: set[str], where: str) -> None:
-    names, whole = [], ast.unparse(node)
+    names, whole = [], node
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
         node = node.value
@@ -68,7 +68,7 @@ def _vet_chain(node: ast.Attribute, scope: dict, own: set[str], where: str) -> N
             if inspect.ismodule(found) and not found.__name__.startswith(MODULES):
                 raise Unrepeatable(f"{where} uses the module {found.__name__}")
         if not is_language(found):
-            raise Unrepeatable(f"{where} uses {whole}, which a kernel cannot")
+            raise Unrepeatable(f"{where} uses {ast.unparse(whole)}, which a kernel cannot")
     elif root in scope and root not in own and getattr(scope[root], "__name__", "") == "constants":
         names = names[1:]
     if refused := [name for name in names if name not in _attributes()]:

@@ -115,5 +115,3 @@ def _worst_head(sample: Sample, name: str) -> int:
         return 0
     head = int(error.flatten(2).amax(2)[0].argmax())
     return head if error.shape[1] == case.HQ else head * (case.HQ // case.HKV)
-
-

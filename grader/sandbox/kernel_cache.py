@@ -30,7 +30,7 @@ def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | Non
 def replaying_folder(user: tuple[int, int] | None = None) -> Path | None:
     """The folder for what replaying workers compile, whichever file it came from: no submission can
     write there, where the kernel confines it."""
-    return _folder("replayed", user, REPLAYED_KEPT)
+    return _folder("clean", user, REPLAYED_KEPT)
 
 
 def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = None) -> Path | None:

@@ -238,7 +238,8 @@ class Session:
             outcome = "grader_fault" if phase == "start" else "timeout"
             raise self._lost(SubmissionError(
                 outcome, f"no answer within {seconds:g} s {DOING[self.phase]}",
-                id="timeout", detail=self._printed(), fatal=True)) from None
+                id="timeout" * (outcome == "timeout"), detail=self._printed(),
+                fatal=True)) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,

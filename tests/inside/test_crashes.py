@@ -58,6 +58,8 @@ def test_an_error_of_the_students_own_gets_no_advice(tmp_path):
     (TypeError("want q in float16"), "while being imported", ""),
     (RuntimeError("_FlashBackward returned an invalid gradient at index 1 - got [2] but expected "
                   "shape compatible with [3]"), "when it was called", "gradient-shape"),
+    (RuntimeError("_FlashBackward returned an invalid gradient at index 1 - expected device cuda:0 "
+                  "but got cpu"), "when it was called", ""),
     (RuntimeError("CUDA error: an illegal memory access was encountered"), "when it was called",
      "outside-its-tensors"),
     (KeyError("k"), "when it was called", ""),

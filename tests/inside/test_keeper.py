@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.assignment import ROOT
 from grader.inside.wire import LENGTH
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.processes import NURSERY, Confinement
@@ -79,6 +80,21 @@ def double(x):
         pid = int(session.run(double_call()).outputs[0]["y"][0, 0])
         assert len(os.listdir(f"/proc/{pid}/task")) == 2
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_child_that_python_spawns_runs_none_of_our_files():
+    source = """
+import multiprocessing
+def double(x):
+    child = multiprocessing.get_context("spawn").Process(target=int)
+    child.start()
+    child.join()
+    return 0 * x + child.exitcode
+"""
+    with Session(source.encode(), "problem_2.py", device="cpu", timeout=20.0, interpret=False,
+                 confinement=Confinement(hidden=(ROOT,))) as session:
+        session.load("double", None, ("x",))
+        assert session.run(double_call()).outputs[0]["y"][0, 0] == 0
 
 
 def test_host_memory_over_the_limit_is_a_crash_that_says_so():

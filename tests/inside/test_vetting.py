@@ -71,6 +71,10 @@ def test_what_is_refused_is_named_whole():
         _vetted(_by_another_name)
 
 
+def test_a_long_chain_of_calls_is_no_trouble():
+    vetting.vet("def kernel(x):\n    return x" + ".abs()" * 300, {}, "kernel")
+
+
 def test_a_kernel_of_tritons_language_may_run():
     _vetted(_plain_kernel)
 
