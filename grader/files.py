@@ -20,7 +20,7 @@ def replace(path: Path, contents: bytes, mode: int | None = None) -> None:
         os.chmod(temporary, stat.S_IMODE(path.stat().st_mode) if mode is None else mode)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink(missing_ok=True)  # a Ctrl-C may come just after the replacement
         raise
 
 

@@ -28,6 +28,20 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(tmp_
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_ctrl_c_just_after_the_replacement_is_still_a_ctrl_c(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    replace = files.os.replace
+
+    def interrupted(*paths):
+        replace(*paths)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files.replace(path, b"new", 0o644)
+    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
+
+
 def test_what_is_kept_never_takes_the_name_of_what_was_kept_before(tmp_path):
     path = tmp_path / "a.py"
     for text in "123":
