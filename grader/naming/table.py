@@ -46,6 +46,9 @@ class Mistake:
     padded: bool = False  # a tile larger than the sequence still matters
     fitted: bool = False  # a number is found from the answer: named where nothing else fits
     rounds: bool = False  # to 16 bits on the way, which no two sums do alike to the last bit
+    composed: bool = False  # of a part and a change: tried where nothing else fits
+    walks: tuple[str, ...] = ("dq", "dkv", "backward")  # of the gradients, where a mask's may be
+    in_forward: bool = True
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(BM, BN) to try: a submission may use any, and others for another case."""
@@ -62,11 +65,11 @@ TABLE: list[Mistake] = []
 
 
 def mistake(id, words, line, symptom="numbers", *, kind="forward", slot="", stages=ATTENTION,
-            tiles="", each=((),), whole="", padded=False, fitted=False, rounds=False):
+            each=((),), **more):
     """Put the decorated change into TABLE."""
     def add(change):
         TABLE.append(Mistake(id, words, line, symptom, kind, slot or symptom, stages, change,
-                             tiles, tuple(each), whole, padded, fitted, rounds))
+                             each=tuple(each), **more))
         return change
     return add
 
