@@ -98,7 +98,7 @@ class Search:
         first += [plain] if positive else []
         if self.harder is not None:
             first = [self.harder] + [s for s in first if s is not self.harder]
-        elif positive and (case.N > plain.built.case.N
+        elif positive and (case.N > plain.built.case.N or pool[-1].mistake.composed
                            or self.evidence.score(None, self.sample, "many") < 10 * NEAR):
             first.reverse()  # all are tried on the smaller one, or where most of them are far off
         for sample in first:

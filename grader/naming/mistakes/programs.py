@@ -237,7 +237,8 @@ def _(m, who, how):
              ("counted from the start of the tile", False),
              ("a tile late", True), ("a tile early", True), ("a row late", True)))
 def _(m, how, reverse):
-    only(len(m.rows) == m.N)
+    only(len(m.rows) == m.N and len(m.pairs) == m.B * m.HQ)
+    m.take_rows(torch.arange(-(-m.N // m.BM) * m.BM))  # with those past the end, which score 0
     i, p = m.rows, m.fwd
     at = {"counted from the other end, tile by tile": _mirrored(m, i),
           "counted from the start of the tile": i % m.BM, "a tile late": i + m.BM,
@@ -250,11 +251,12 @@ def _(m, how, reverse):
         p.keep = torch.where(edge, keep, p.keep)
 
     def stored(out):
-        order = in_order(m, reverse)
-        order = order[(at[order % m.N] >= 0) & (at[order % m.N] < m.N)]
-        x = out["o"].flatten(0, 1)
-        y = torch.full_like(x, torch.nan)
-        for one in order.split(m.BM):  # later programs write over earlier ones
-            y[one // m.N * m.N + at[one % m.N]] = x[one]
-        return out | {"o": y.view(out["o"].shape)}
+        x = out["o"]
+        y = torch.full((len(x), m.N, m.D), torch.nan, dtype=x.dtype)
+        tiles = list(range(0, len(i), m.BM))
+        for lo in reversed(tiles) if reverse else tiles:  # later programs write over earlier ones
+            rows = torch.arange(lo, lo + m.BM)
+            rows = rows[(at[rows] >= 0) & (at[rows] < m.N)]
+            y[:, at[rows]] = x[:, rows]
+        return {"o": y}
     m.after = stored
