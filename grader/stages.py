@@ -21,7 +21,7 @@ class Stage:
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
     cases: Callable[[str, bool], list[Case]]
-    steps: dict[str, str]  # symptom, as naming/words.py names it -> the step to look at
+    steps: dict[str, str]  # step -> what is written in it: places, as naming/table.py names them
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function
     origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
     optional: bool = False
@@ -36,6 +36,11 @@ class Stage:
         """As PyTorch, which recomputes everything from the saved lse."""
         return 3 <= self.number <= 7
 
+    def steps_of(self, places: tuple[str, ...]) -> list[str]:
+        """The steps in which any of these places is written, the likeliest first."""
+        return list(dict.fromkeys(step for place in places for step, own in self.steps.items()
+                                  if place in own.split(", ")))
+
 
 QKV = ("q", "k", "v")
 FORWARD = "flash_attention_forward"
@@ -44,53 +49,66 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
     Stage(
         number=1, title="FlashAttention in PyTorch", points=200, cases=partial(listed, 1),
         entry="FlashAttention2Function", attribute="apply", positional=(*QKV, "is_causal"),
-        steps={"mask": "1.1", "numbers": "1.3", "overflow": "1.3", "nan": "1.3", "rescale": "1.4",
-               "lse": "1.5", "tail": "1.2"}, needs_triton=False),
+        steps={"1.1": "scores, scale, mask", "1.2": "walk, borders", "1.3": "softmax",
+               "1.4": "sums", "1.5": "normalise, lse", "1.6": "delta", "1.7": "dq P, dkdv P",
+               "1.8": "dq products, dkdv products, dq scale, dk scale"}, needs_triton=False),
     Stage(
         number=2, title="Weighted Row-Sum in Triton", points=100, cases=partial(listed, 2),
         entry="weighted_row_sum_forward", positional=("x", "w"),
-        steps={"tail": "2.2", "stride": "2.2", "nan": "2.2", "numbers": "2.3"}),
+        steps={"2.1": "rows", "2.2": "load", "2.3": "sums", "2.4": "dx", "2.5": "dw",
+               "2.6": "launch"}),
     Stage(
         number=3, title="Non-Causal Flash Attention", points=200, cases=partial(listed, 3),
         entry=FORWARD, positional=(*QKV, "is_causal"),
-        steps={"numbers": "3.5", "overflow": "3.5", "rescale": "3.5", "mask": "3.4", "tail": "3.2",
-               "nan": "3.1", "batch": "3.1", "head": "3.1", "stride": "3.7", "width": "3.7"}),
+        steps={"3.1": "rows", "3.2": "walk, borders, scale", "3.3": "normalise, lse",
+               "3.4": "scores", "3.5": "softmax, sums", "3.6": "mask", "3.7": "load",
+               "3.8": "store"}),
     Stage(
         number=4, title="Causal Flash Attention", points=100, cases=partial(listed, 4),
         entry=FORWARD, positional=(*QKV, "is_causal"),
-        steps={"numbers": "4.2", "tail": "4.2", "mask": "4.6", "nan": "4.1", "batch": "4.1",
-               "head": "4.1", "overflow": "4.5", "rescale": "4.5", "stride": "4.7",
-               "width": "4.7"}),
+        steps={"4.1": "rows", "4.2": "walk, borders, scale", "4.3": "normalise, lse",
+               "4.4": "scores", "4.5": "softmax, sums", "4.6": "mask", "4.7": "load",
+               "4.8": "store"}),
     Stage(
         number=5, title="Grouped-Query Attention", points=50, cases=partial(listed, 5),
         entry=FORWARD, positional=(*QKV, "is_causal"),
-        steps={"numbers": "5.2", "head": "5.2", "batch": "5.2", "stride": "5.2", "nan": "5.1",
-               "width": "5.8", "tail": "5.3", "overflow": "5.6", "rescale": "5.6",
-               "mask": "5.7"}),
+        steps={"5.1": "rows", "5.2": "kv head", "5.3": "walk, borders, scale",
+               "5.4": "normalise, lse", "5.5": "scores", "5.6": "softmax, sums", "5.7": "mask",
+               "5.8": "load", "5.9": "store"}),
     Stage(
         number=6, title="Sliding-Window Attention", points=50, cases=partial(listed, 6),
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size"),
-        steps={"numbers": "6.7", "overflow": "6.7", "rescale": "6.7", "nan": "6.7",
-               "window": "6.8", "mask": "6.8", "tail": "6.3", "batch": "6.1", "head": "6.2",
-               "stride": "6.9", "width": "6.9"}),
+        steps={"6.1": "rows", "6.2": "kv head", "6.3": "borders", "6.4": "walk, scale",
+               "6.5": "normalise, lse", "6.6": "scores", "6.7": "softmax, sums", "6.8": "mask",
+               "6.9": "load", "6.10": "store"}),
     Stage(
         number=7, title="Attention Sinks", points=50, cases=partial(listed, 7),
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size", "sink_size"),
-        steps={"numbers": "7.4", "tail": "7.4", "sinks": "7.8", "window": "7.8", "mask": "7.8",
-               "overflow": "7.7", "rescale": "7.7", "nan": "7.7", "batch": "7.1", "head": "7.2",
-               "stride": "7.9", "width": "7.9"}),
+        steps={"7.1": "rows", "7.2": "kv head", "7.3": "borders",
+               "7.4": "walk, sink walk, scale", "7.5": "normalise, lse", "7.6": "scores",
+               "7.7": "softmax, sums", "7.8": "mask", "7.9": "load", "7.10": "store"}),
     Stage(
         number=8, title="Backward Pass with GQA", points=200, cases=partial(listed, 8),
         entry="flash_attention_gqa", positional=(*QKV, "is_causal", "softmax_scale"),
-        steps={"numbers": "8.3", "mask": "8.18", "nan": "8.11", "tail": "8.14", "d_q": "8.12",
-               "d_k": "8.17", "d_v": "8.17", "overflow": "8.6", "rescale": "8.6", "batch": "8.1",
-               "head": "8.2", "stride": "8.19", "width": "8.19"}, optional=True),
+        steps={"8.1": "rows", "8.2": "kv head", "8.3": "walk, borders, scale",
+               "8.4": "normalise, lse", "8.5": "scores", "8.6": "softmax, sums",
+               "8.7": "dq rows", "8.8": "dq kv head", "8.9": "delta",
+               "8.10": "dq walk, dq borders, dq scale", "8.11": "dq P, dq mask, dq scores",
+               "8.12": "dq products, dq sums", "8.13": "dkdv rows",
+               "8.14": "dkdv walk, dkdv borders", "8.15": "dkdv walk, dkdv calls",
+               "8.16": "dkdv P, dkdv mask, dkdv scores", "8.17": "dkdv products, dkdv sums",
+               "8.18": "mask", "8.19": "load", "8.20": "store"}, optional=True),
     Stage(
         number=9, title="Backward Pass with GQA, Window and Sinks", points=200,
         cases=partial(listed, 9), entry="flash_swda_with_sink",
         positional=(*QKV, "window_size", "sink_size", "is_causal", "scale"),
-        steps={"numbers": "9.3", "mask": "9.21", "window": "9.21", "sinks": "9.21", "tail": "9.20",
-               "d_q": "9.12", "d_k": "9.16", "d_v": "9.16", "d_sink_logits": "9.11",
-               "overflow": "9.7", "rescale": "9.7", "nan": "9.7", "batch": "9.1", "head": "9.2",
-               "stride": "9.22", "width": "9.22"}, optional=True),
+        steps={"9.1": "rows", "9.2": "kv head", "9.3": "sink start",
+               "9.4": "walk, sink walk, scale", "9.5": "normalise, lse", "9.6": "scores",
+               "9.7": "softmax, sums", "9.8": "dq rows", "9.9": "dq kv head", "9.10": "delta",
+               "9.11": "dsink", "9.12": "dq walk, dq borders, dq sink walk, dq scale",
+               "9.13": "dq P, dq mask, dq scores", "9.14": "dq products, dq sums",
+               "9.15": "dkdv rows", "9.16": "dkdv walk, dkdv borders, dkdv sink walk",
+               "9.17": "dkdv walk, dkdv calls", "9.18": "dkdv P, dkdv mask, dkdv scores",
+               "9.19": "dkdv products, dkdv sums", "9.20": "borders, sink walk", "9.21": "mask",
+               "9.22": "load", "9.23": "store"}, optional=True),
 )}

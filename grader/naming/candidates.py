@@ -112,6 +112,15 @@ class Candidate:
         """The walks of a Model or Backward that a mask's mistake is in."""
         return {"": ("fwd",), "backward": ("dq", "dkv")}.get(self.walk, (self.walk,))
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it may stand, in this pass: a mask's own place, in a walk of the gradients."""
+        found = self.mistake.places(*self.more)
+        if self.walk == "backward":  # in both; what both have in common comes first
+            found = found[:1]
+        return tuple({"dq": "dq ", "dkv": "dkdv "}[w] + one for w in self.walks for one in found
+                     ) if self.walk else found
+
     def affects(self) -> set[str]:
         """The gradients that a mistake in the backward changes; those of all others are right."""
         if self.walk:

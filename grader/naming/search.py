@@ -34,7 +34,7 @@ class Name:
     id: str
     words: str
     line: str
-    symptom: str
+    places: tuple[str, ...]  # in the computation, as table.py names them
     distance: float
     runner_up: str
     runner_up_distance: float
@@ -122,8 +122,7 @@ class Search:
             further = probes.long(case)  # many tiles: what differs from tile to tile shows
             if further in asked:
                 if len({c.said for c in matching}) == 1 and positive and (
-                        len(asked) > 3 or not any(c.mistake.symptom in ("overflow", "nan")
-                                                  for c in matching)):
+                        len(asked) > 3 or not any(c.mistake.shows for c in matching)):
                     break
                 further = self._telling_apart(matching, asked)
             if further is None:
@@ -162,7 +161,7 @@ class Search:
         if keep and all(c.rounds for c in matching):
             return self._decide(pool, only=case.label)
         if case.family not in ("randn", "real", "hot", "needles"):
-            special = all(c.mistake.symptom == "overflow" for c in matching)
+            special = all(c.mistake.shows == "overflow" for c in matching)
             return self._decide(pool, only=case.label) if special else None
         dtype = [s for s in evidence.samples if evidence.wrong(s)][-1].built.case.dtype
         sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout,
@@ -217,10 +216,10 @@ class Search:
         m, also = winner.mistake, None
         found = self.evidence.found.get(winner, [{}])[0]
         if winner.second is not None:
-            other = winner.second.mistake
-            also = Name(winner.second.id, winner.second.words(found), other.line, other.symptom,
-                        best, runner_up, second, truth)
-        return Name(winner.id.split(" + ")[0], winner.words(found), m.line, m.symptom, best,
+            other = winner.second
+            also = Name(other.id, other.words(found), other.mistake.line, other.places, best,
+                        runner_up, second, truth)
+        return Name(winner.id.split(" + ")[0], winner.words(found), m.line, winner.places, best,
                     runner_up, second, truth, only, also)
 
     def _telling_apart(self, pool: list[Candidate], asked: set[Case]) -> Case | None:

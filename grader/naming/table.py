@@ -1,11 +1,26 @@
 """The mistakes the grader knows by name: what each does to the right computation.
 
-One entry a mistake: a stable id, words, the line of mathematics it comes down to, the symptom whose
-step and hint fit, and a function that changes the right computation (model.py, backward.py,
-row_sum.py), or a walk of it (walks.py), as the mistake would.  Where the outcome depends on
+One entry a mistake: a stable id, words, the line of mathematics it comes down to, its place in the
+computation, and a function that changes the right computation (model.py, backward.py, row_sum.py),
+or a walk of it (walks.py), as the mistake would.  Where the outcome depends on
 something the grader cannot see (tile sizes, a constant), the entry is tried with each of several
 values.  A forward mistake is looked for in the outputs, a backward one in the gradients once the
 outputs are right.  docs/diagnoses.md is the table for readers.
+
+Places are named alike in every stage, whose table in stages.py says in which step each is written.
+A mistake that may stand in several names them all: "mask, walk".  "" is none: given code.
+
+    rows         which rows, head and batch entry a program has; launch: grid, order, allocation
+    kv head      which keys and values it reads
+    borders      where the walk over the keys changes or ends; walk, sink walk: what is done between
+    scale        the factor of the scores; scores: S, and -inf where a key is hidden; mask: where
+    softmax      maximum, weights, alpha; sums: l and acc; sink start: what they begin with
+    normalise    o from acc and l; lse; load, store: the addresses of a tile
+    dx, dw       stage 2's gradients
+
+The backward has delta, dsink (the gradient of the sink logits), and, of dq's kernel and of dkdv's,
+"dq rows", "dkdv rows" and so on: rows, kv head, borders, walk, P (made again from lse), products
+(dS, and what it is multiplied with), scale; dkdv calls: what the walk passes on.
 """
 
 import itertools
@@ -35,7 +50,7 @@ class Mistake:
     id: str
     words: str
     line: str
-    symptom: str
+    place: str | Callable[..., str]  # or a function of the further values
     kind: str
     slot: str
     stages: tuple[int, ...]
@@ -49,6 +64,12 @@ class Mistake:
     composed: bool = False  # of a part and a change: tried where nothing else fits
     walks: tuple[str, ...] = ("dq", "dkv", "backward")  # of the gradients, where a mask's may be
     in_forward: bool = True
+    shows: str = ""  # "overflow" or "nan", if it shows as that alone, where it shows at all
+
+    def places(self, *more) -> tuple[str, ...]:
+        """Where it may stand; more: the further values that it was found with."""
+        place = self.place if isinstance(self.place, str) else self.place(*more)
+        return tuple(one.strip() for one in place.split(",") if one.strip())
 
     def sizes(self) -> tuple[tuple[int, int], ...]:
         """(BM, BN) to try: a submission may use any, and others for another case."""
@@ -64,30 +85,28 @@ class Mistake:
 TABLE: list[Mistake] = []
 
 
-def mistake(id, words, line, symptom="numbers", *, kind="forward", slot="", stages=ATTENTION,
-            each=((),), **more):
+def mistake(id, words, line, place, *, kind="forward", slot, stages=ATTENTION, each=((),), **more):
     """Put the decorated change into TABLE."""
     def add(change):
-        TABLE.append(Mistake(id, words, line, symptom, kind, slot or symptom, stages, change,
-                             each=tuple(each), **more))
+        TABLE.append(Mistake(id, words, line, place, kind, slot, stages, change, each=tuple(each),
+                             **more))
         return change
     return add
 
 
-def mask(id, words, line, symptom="mask", *, here=lambda p: True, **more):
+def mask(id, words, line, place="mask", *, here=lambda p: True, slot="mask", **more):
     """As mistake, for what a Pass keeps, where here(p) holds."""
     def add(change):
         def change_there(p, *values):
             only(here(p))
             change(p, *values)
-        return mistake(id, words, line, symptom, kind="mask", **more)(change_there)
+        return mistake(id, words, line, place, kind="mask", slot=slot, **more)(change_there)
     return add
 
 
-def backward(id, words, line, symptom, slot="", stages=BACKWARD, **more):
+def backward(id, words, line, place, slot="", stages=BACKWARD, **more):
     """As mistake, for gradients where the outputs are right."""
-    return mistake(id, words, line, symptom, kind="backward", slot=slot or id, stages=stages,
-                   **more)
+    return mistake(id, words, line, place, kind="backward", slot=slot or id, stages=stages, **more)
 
 
 def only(condition) -> None:

@@ -93,7 +93,6 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: str = "",
     name: search.Name or None; seen: what the effective attention matrix shows; again: the command
     that asks this one case.
     """
-    symptom = name.symptom if name else finding.symptom
     first, last = finding.what[0], [f"where: {finding.where}."]
     middle = list(finding.what[1:])
     body = []
@@ -111,13 +110,13 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: str = "",
                     "any other.")
     else:
         body += [seen] * bool(seen)
-        body.append("try: " + TRY[symptom])
-    step = stage.steps.get(symptom) or stage.steps.get("numbers")
-    if step:
-        origin = stage.origins.get(step, "")  # whose hints say more
-        carried = f", carried from {origin}" * bool(origin)
-        body.append(f"look at step {step}{carried}; more: python {grader_of(stage.number)} "
-                    f"--hint {origin or step}")
+        body.append("try: " + TRY[finding.symptom])
+    steps = stage.steps_of(name.places + (name.also.places if name.also else ())) if name else []
+    if steps:
+        origin = stage.origins.get(steps[0], "")  # whose hints say more
+        carried = f", carried from {origin}" * (bool(origin) and len(steps) == 1)
+        body.append(f"look at step {either(steps)}{carried}; more: python "
+                    f"{grader_of(stage.number)} --hint {origin or steps[0]}")
     tail = [f"again: {again}"] * bool(again)
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     for drop in range(len(middle) + 1):
@@ -126,6 +125,11 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: str = "",
         if len(lines) <= LINES:
             break
     return tuple([*lines[:LINES - len(tail)], *tail] if len(lines) > LINES else lines)
+
+
+def either(words: list[str]) -> str:
+    """ "6.3, 6.4 or 6.8"."""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -78,7 +78,7 @@ def test_a_wrong_gradient_names_its_formula():
 
 
 NAME = Name("window-plus-one", "the window is one key too wide: query i sees W + 1 keys",
-            "query i sees keys i - W + 1 ... i", "window", 0.3, "no-scale", 900.0, 2e4)
+            "query i sees keys i - W + 1 ... i", ("mask",), 0.3, "no-scale", 900.0, 2e4)
 AGAIN = "python autograder.py --p7 --seed 1234567890 --case robust/HQ4-HKV2-N100-D8-W20-S4-float16"
 
 

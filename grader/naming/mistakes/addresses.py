@@ -8,21 +8,21 @@ from grader.naming.table import GROUPED, NotHere, mistake, only
 
 # --------------------------------------------------------- heads and batches
 @mistake("heads-interleaved", "query head h reads key/value head h % HKV",
-         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
          each=(("kv",), ("k",), ("v",)))
 def _(m, which):
     _heads(m, lambda h: h % m.HKV, which)
 
 
 @mistake("one-kv-head-for-all", "every query head reads the same key/value head",
-         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
          each=(("kv", 0), ("kv", -1), ("k", 0), ("v", 0)))
 def _(m, which, head):
     _heads(m, lambda h: torch.full_like(h, head % m.HKV), which)
 
 
 @mistake("heads-not-mapped", "query head h reads key/value head h", "query head h reads "
-         "h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         "h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
          each=(("kv", "clip"), ("kv", "on"), ("k", "on"), ("v", "on"), ("k", "clip"),
                ("v", "clip")))
 def _(m, which, how):
@@ -30,21 +30,21 @@ def _(m, which, how):
 
 
 @mistake("heads-multiplied", "query head h reads h * group instead of h // group",
-         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
          each=((True,), (False,)))
 def _(m, wrapped):
     _heads(m, lambda h: h * m.group % (m.HKV if wrapped else 1 << 30))
 
 
 @mistake("heads-divided-by-hkv", "query head h reads h // HKV, not h // group",
-         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
          each=((True,), (False,)))
 def _(m, clipped):
     _heads(m, lambda h: (h // m.HKV).clamp(max=m.HKV - 1 if clipped else 1 << 30))
 
 
 @mistake("group-hard-coded", "the group is a fixed number of heads",
-         "a group has HQ // HKV query heads", "head", slot="heads", stages=GROUPED,
+         "a group has HQ // HKV query heads", "kv head", slot="heads", stages=GROUPED,
          each=tuple((size, how) for how in ("", "at least", "clipped") for size in (2, 4, 8)))
 def _(m, size, how):
     size = max(size, m.group) if how == "at least" else size
@@ -53,26 +53,26 @@ def _(m, size, how):
 
 
 @mistake("head-in-its-group", "query head h reads h % group, its place within the group",
-         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED,
+         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
          each=((True,), (False,)))
 def _(m, wrapped):
     _heads(m, lambda h: h % m.group % (m.HKV if wrapped else 1 << 30))
 
 
 @mistake("groups-shifted", "the groups begin a head late", "query head h reads h // (HQ // HKV)",
-         "head", slot="heads", stages=GROUPED, each=((1,), (-1,)))
+         "kv head", slot="heads", stages=GROUPED, each=((1,), (-1,)))
 def _(m, by):
     _heads(m, lambda h: ((h + by) // m.group).clamp(0, m.HKV - 1))
 
 
 @mistake("groups-reversed", "the first group reads the last key/value head",
-         "query head h reads h // (HQ // HKV)", "head", slot="heads", stages=GROUPED)
+         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED)
 def _(m):
     _heads(m, lambda h: m.HKV - 1 - h // m.group)
 
 
 @mistake("heads-counted-over-batches", "the key/value head counts on over batch entries",
-         "kv_head = h // group, with h inside its batch entry", "head", slot="heads",
+         "kv_head = h // group, with h inside its batch entry", "kv head", slot="heads",
          stages=GROUPED)
 def _(m):
     only(m.B > 1)
@@ -80,14 +80,14 @@ def _(m):
 
 
 @mistake("q-at-the-kv-head", "the queries are read at the key/value head",
-         "q and o at head h, k and v at h // group", "head", slot="heads", stages=GROUPED)
+         "q and o at head h, k and v at h // group", "", slot="heads", stages=GROUPED)
 def _(m):
     only(m.group > 1)
     m.q_at = (m.b, m.h // m.group)
 
 
 @mistake("output-at-the-kv-head", "the output is stored at the key/value head",
-         "q and o at head h, k and v at h // group", "head", slot="output", stages=GROUPED,
+         "q and o at head h, k and v at h // group", "normalise", slot="output", stages=GROUPED,
          each=(("last",), ("first",)))
 def _(m, which):
     only(m.group > 1)
@@ -111,14 +111,19 @@ def _address(m: Model, b, h, which) -> None:
     m.fwd.v_at = at if "v" in which else m.fwd.v_at
 
 
+def _whose(which, *_) -> str:
+    """Who reads another entry: what the rows are read with, or only the keys and values."""
+    return "rows" if "q" in which else "kv head"
+
+
 @mistake("batch-ignored", "every batch entry reads entry 0", "the address holds b * stride_b",
-         "batch", slot="heads", each=(("qkv",), ("kv",), ("k",), ("v",), ("q",)))
+         _whose, slot="heads", each=(("qkv",), ("kv",), ("k",), ("v",), ("q",)))
 def _(m, which):
     only(m.B > 1)
     _all_from(m, torch.zeros_like(m.b), m.h, which)
 
 
-@mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", "head",
+@mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", _whose,
          slot="heads", each=(("qkv",), ("k",), ("v",), ("q",), ("kv",)))
 def _(m, which):
     only(m.HQ > 1)
@@ -134,7 +139,7 @@ def _all_from(m: Model, b, h, which: str) -> None:
 
 
 @mistake("batch-and-head-mixed", "batch entry and head are split by the wrong number",
-         "b = bh // HQ, h = bh % HQ", "batch", slot="heads",
+         "b = bh // HQ, h = bh % HQ", "rows, kv head", slot="heads",
          each=(("swapped",), ("tiles", 64), ("tiles", 128), ("tiles", 32), ("hkv",), ("kv",)))
 def _(m, how, size=64):
     b, h = m.pairs.unbind(1)
@@ -149,7 +154,7 @@ def _(m, how, size=64):
 
 
 @mistake("heads-past-sixteen", "heads are numbered within their group of 16 programs only",
-         "the number of the first head of the group is added", "head", slot="output",
+         "the number of the first head of the group is added", "rows", slot="output",
          stages=(4, 5, 6, 7, 8, 9), each=(("repeat",), ("full",)))
 def _(m, how):
     bh = (m.b * m.HQ + m.h)[:, None]
@@ -171,7 +176,7 @@ def _never(m: Model, rows) -> None:
 
 
 @mistake("last-rows-not-written", "the rows after the last whole query tile are never written",
-         "the grid has cdiv(N, BLOCK_M) programs a head", "tail", slot="output", tiles="m",
+         "the grid has cdiv(N, BLOCK_M) programs a head", "rows, store", slot="output", tiles="m",
          each=((1, 1), (2, 1), (1, 0)))
 def _(m, tiles, least):
     size = m.BM * tiles
@@ -179,14 +184,15 @@ def _(m, tiles, least):
     _never(m, (m.rows >= whole)[None])
 
 
-@mistake("last-row-not-written", "the last row is never written", "rows < N are stored", "tail",
+@mistake("last-row-not-written", "the last row is never written", "rows < N are stored", "store",
          slot="output")
 def _(m):
     _never(m, (m.rows == m.N - 1)[None])
 
 
 @mistake("some-tiles-not-written", "some query tiles are never written: programs work on the same "
-         "rows", "start_m = tile * BLOCK_M, every tile once", "nan", slot="output", tiles="m",
+         "rows", "start_m = tile * BLOCK_M, every tile once", "rows, store", shows="nan",
+         slot="output", tiles="m",
          each=(("first only", 1), ("last only", 1), ("overlap", 1), ("not first", 1),
                ("second of two", 2), ("first only", 2)))
 def _(m, how, width):
@@ -199,9 +205,10 @@ def _(m, how, width):
 
 
 @mistake("some-heads-not-written", "there are too few programs: the last heads are never written",
-         "the grid has a program for every tile of all B * H heads", "nan", slot="output",
-         tiles="m", each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
-                          ("rounded down, a group each",), ("rounded down, by heads",)))
+         "the grid has a program for every tile of all B * H heads", "rows, normalise, store",
+         shows="nan", slot="output", tiles="m",
+         each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
+               ("rounded down, a group each",), ("rounded down, by heads",)))
 def _(m, how):
     bh, total = (m.b * m.HQ + m.h)[:, None], m.B * m.HQ
     tile, tiles = (m.rows // m.BM)[None], -(-m.N // m.BM)
@@ -217,7 +224,7 @@ def _(m, how):
 
 
 @mistake("second-tile-is-the-first", "the second query tile of a program reads the first one's "
-         "rows", "q2 begins BLOCK_M rows after q", "tail", slot="rows", tiles="m", stages=(3,))
+         "rows", "q2 begins BLOCK_M rows after q", "rows", slot="rows", tiles="m", stages=(3,))
 def _(m):
     m.q_rows = torch.where(m.rows % (2 * m.BM) >= m.BM, m.rows - m.BM, m.rows)
 
@@ -239,9 +246,16 @@ def _stride_variants():
         yield "qkv", axis, "contiguous"
 
 
+def _strided(name, axes, _) -> str:
+    """Strides of heads and batch entries are used where a head is found, the others at the load."""
+    if axes in ("batch entries", "heads"):
+        return "" if name == "q" else "kv head"
+    return "kv head, load" if name in ("k", "v") else "load"
+
+
 @mistake("wrong-strides", "{0} is read with other strides than its own: {1} as if {2}",
          "address = base + b stride_b + h stride_h + row stride_n + column stride_d, its own four",
-         "stride", slot="strides", each=tuple(_stride_variants()))
+         _strided, slot="strides", each=tuple(_stride_variants()))
 def _(m, name, axes, other):
     wrong = {}
     for n in name:
@@ -272,7 +286,7 @@ def restrided(m: Model, name: str, axes: str, other: str):
 
 
 @mistake("output-strides", "the output is allocated like {0}, and then filled as if it were "
-         "contiguous", "o = torch.empty(...), or pass o's own strides", "stride", slot="strides",
+         "contiguous", "o = torch.empty(...), or pass o's own strides", "store", slot="strides",
          each=(("q",),), whole="all")
 def _(m, like):
     sent = m.built.call.inputs[like]
@@ -287,7 +301,7 @@ def _(m, like):
 
 
 @mistake("padded-columns", "columns past D are read: the next row's numbers join the scores",
-         "columns d >= D do not exist: mask them at the load", "stride", slot="strides",
+         "columns d >= D do not exist: mask them at the load", "load", slot="strides",
          each=(("in", 0), ("in", 16), ("in", 32), ("in", 64), ("in", 128)))
 def _(m, how, width):
     width = width or max(16, 1 << (m.D - 1).bit_length())

@@ -7,7 +7,7 @@ from grader.naming.table import LN2, backward, only
 
 
 @backward("group-sum-missing", "dk and dv are those of one query head of the group: {0}",
-          "dK and dV are summed over the query heads of the group", "d_k", "group",
+          "dK and dV are summed over the query heads of the group", "dkdv calls", "group",
           each=(("the first", 0), ("the last", -1)))
 def _(m, words, which):
     only(m.group > 1)
@@ -15,14 +15,14 @@ def _(m, words, which):
 
 
 @backward("group-mean", "dk and dv are means over the group",
-          "dK and dV are summed over the query heads of the group", "d_k", "group")
+          "dK and dV are summed over the query heads of the group", "", "group")
 def _(m):
     only(m.group > 1)
     m.over_group = lambda parts: parts.mean(2)
 
 
 @backward("diagonal-of-one-head", "on the diagonal only the group's first head gives to dk and dv",
-          "every head of the group has a diagonal", "d_k", "group", tiles="n")
+          "every head of the group has a diagonal", "dkdv calls", "group", tiles="n")
 def _(m):
     only(m.group > 1 and m.causal)
     start = m.dkv.j // m.BN * m.BN
@@ -31,8 +31,8 @@ def _(m):
 
 
 @backward("dkdv-heads-interleaved", "dk and dv add up query heads h, h + HKV, ...",
-          "key/value head g serves the query heads g * group ... g * group + group - 1", "d_k",
-          "group")
+          "key/value head g serves the query heads g * group ... g * group + group - 1",
+          "dkdv rows", "group")
 def _(m):
     only(m.group > 1 and m.HKV > 1)
     m.dkv.k_at = m.dkv.v_at = (m.b, m.h % m.HKV)
@@ -40,7 +40,8 @@ def _(m):
 
 
 @backward("dq-heads-interleaved", "dq reads key/value head h % HKV", "query head h reads "
-          "h // (HQ // HKV), in the backward too", "d_q", "dq", each=(("kv",), ("k",), ("v",)))
+          "h // (HQ // HKV), in the backward too", "dq kv head", "dq",
+          each=(("kv",), ("k",), ("v",)))
 def _(m, which):
     only(m.group > 1 and m.HKV > 1)
     m.dq.k_at = (m.b, m.h % m.HKV) if "k" in which else m.dq.k_at
@@ -48,7 +49,7 @@ def _(m, which):
 
 
 @backward("dkdv-batch-miscounted", "the batch entry of dk and dv is found with the wrong number of "
-          "heads", "b = bh // HKV where bh counts key/value heads", "d_k", "group",
+          "heads", "b = bh // HKV where bh counts key/value heads", "dkdv rows", "group",
           each=(("hq",), ("zero",), ("all of the first",)))
 def _(m, how):
     only(m.B > 1)
@@ -65,7 +66,7 @@ def _(m, how):
 
 
 @backward("gradients-in-the-wrong-order", "gradients come back in another order: {0}",
-          "one gradient an argument, in the order of forward's arguments", "numbers", "order",
+          "one gradient an argument, in the order of forward's arguments", "launch", "order",
           each=(("dq, dv, dk", ("q", "v", "k")), ("dk, dq, dv", ("k", "q", "v")),
                 ("dv, dk, dq", ("v", "k", "q"))))
 def _(m, words, order):
@@ -77,14 +78,14 @@ def _(m, words, order):
 
 
 @backward("do-strides", "the gradient that arrives is read with strides not its own: {0}",
-          "dO may be expanded or transposed: pass its strides on", "numbers", "do",
+          "dO may be expanded or transposed: pass its strides on", "launch", "do",
           each=(("as if contiguous", "contiguous"), ("those of q", "q")))
 def _(m, words, other):
     m.dout = restrided(m, "o", "all axes", other).double()
 
 
 @backward("sink-gradient-positive", "the gradient of sink_logits lacks its minus sign",
-          "d sink = -sum_i exp(sink - lse_i) delta_i", "d_sink_logits", "d sink", stages=(9,))
+          "d sink = -sum_i exp(sink - lse_i) delta_i", "dsink", "d sink", stages=(9,))
 def _(m):
     m.factor["sink_logits"] = -1.0
 
@@ -106,7 +107,7 @@ SINK_SUMS = {
 
 
 @backward("sink-gradient-wrong", "the gradient of sink_logits {0}",
-          "d sink = -sum over batch and queries of exp(sink - lse) delta", "d_sink_logits",
+          "d sink = -sum over batch and queries of exp(sink - lse) delta", "dsink",
           "d sink", stages=(9,), tiles="m", each=tuple((how,) for how in SINK_SUMS))
 def _(m, how):
     only(m.sink is not None)

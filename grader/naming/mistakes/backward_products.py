@@ -7,14 +7,18 @@ from grader.naming.table import backward, only
 from grader.naming.walks import Pass
 
 
-@backward("dp-with-k", "dP is made with k, not with v, in {0}", "dP = dO V^T", "d_q", "P",
+def _products(words, walk, *_) -> str:
+    return {"dq": "dq products", "dkv": "dkdv products"}[walk]
+
+
+@backward("dp-with-k", "dP is made with k, not with v, in {0}", "dP = dO V^T", _products, "P",
           each=(("dq", "dq"), ("dk and dv", "dkv")))
 def _(m, words, walk):
     walk = getattr(m, walk)
     walk.dp_with = walk.k
 
 
-@backward("ds-without-p", "dS lacks its factor P in {0}", "dS = P * (dP - delta)", "d_q", "P",
+@backward("ds-without-p", "dS lacks its factor P in {0}", "dS = P * (dP - delta)", _products, "P",
           tiles="mn", each=tuple((words, walk, hidden) for words, walk in
                                  (("dq", "dq"), ("dk and dv", "dkv")) for hidden in (False, True)))
 def _(m, words, walk, hidden):
@@ -23,42 +27,44 @@ def _(m, words, walk, hidden):
     walk.instead_of_p = walk.walked & (walk.j < m.NK) if hidden else walk.keep
 
 
-@backward("dv-not-normalised", "dv is made of exp(S), not of P", "dV = P^T dO", "d_v", "dv")
+@backward("dv-not-normalised", "dv is made of exp(S), not of P", "dV = P^T dO", "dkdv products",
+          "dv")
 def _(m):
     m.dkv.d_v = lambda w: (w.p * torch.exp(w.lse)).mT @ w.do
 
 
-@backward("dv-from-ds", "dv is made of dS, not of P", "dV = P^T dO", "d_v", "dv")
+@backward("dv-from-ds", "dv is made of dS, not of P", "dV = P^T dO", "dkdv products", "dv")
 def _(m):
     m.dkv.d_v = lambda w: w.ds.mT @ w.do
 
 
 @backward("dv-unmasked", "dv counts hidden queries: the mask is applied to dS alone",
-          "P is 0 where hidden, before dV", "d_v", "dv", tiles="mn")
+          "P is 0 where hidden, before dV", "dkdv products", "dv", tiles="mn")
 def _(m):
     everything = Pass(m)
     everything.keep = m.dkv.walked & m.dkv.exists
     m.dkv.d_v = lambda w: torch.exp(everything.scores() - w.lse).mT @ w.do
 
 
-@backward("dk-from-p", "dk is made of P, not of dS", "dK = scale * dS^T Q", "d_k", "dk")
+@backward("dk-from-p", "dk is made of P, not of dS", "dK = scale * dS^T Q", "dkdv products", "dk")
 def _(m):
     m.dkv.d_k = lambda w: w.p.mT @ m.q
 
 
-@backward("dk-from-do", "dk is made with dO in the place of Q", "dK = scale * dS^T Q", "d_k", "dk",
-          each=(("ds*do",), ("p*do",)))
+@backward("dk-from-do", "dk is made with dO in the place of Q", "dK = scale * dS^T Q",
+          "dkdv products", "dk", each=(("ds*do",), ("p*do",)))
 def _(m, what):
     m.dkv.d_k = lambda w: (w.ds if what == "ds*do" else w.p).mT @ w.do
 
 
-@backward("dq-from-p", "dq is made of P, not of dS", "dQ = scale * dS K", "d_q", "dq")
+@backward("dq-from-p", "dq is made of P, not of dS", "dQ = scale * dS K", "dq products", "dq")
 def _(m):
     m.dq.d_q = lambda w: w.p @ m.dq.k()
 
 
-@backward("dq-in-16-bits", "the sum of dq is kept in 16 bits", "dQ adds up in float32", "d_q", "dq",
-          tiles="n", each=((torch.float16,), (torch.bfloat16,), (CHOPPED,)), rounds=True)
+@backward("dq-in-16-bits", "the sum of dq is kept in 16 bits", "dQ adds up in float32",
+          "dq products", "dq", tiles="n", each=((torch.float16,), (torch.bfloat16,), (CHOPPED,)),
+          rounds=True)
 def _(m, dtype):
     def rounded(w):
         k, dq = m.dq.k(), 0.0
@@ -70,7 +76,7 @@ def _(m, dtype):
 
 
 @backward("dk-not-transposed", "dk is made with dS, not its transpose", "dK = scale * dS^T Q",
-          "d_k", "dk", tiles="n")
+          "dkdv products", "dk", tiles="n")
 def _(m):
     """dS of a square tile lies where its transpose belongs."""
     def flipped(w):
@@ -82,7 +88,7 @@ def _(m):
 
 
 @backward("o-strides", "the backward reads o with strides not its own: {0}",
-          "o is contiguous: its own strides, not those of q", "numbers", "o",
+          "o is contiguous: its own strides, not those of q", "", "o",
           each=(("those of q", "q"), ("those of k", "k")))
 def _(m, words, other):
     sent = m.built.call.inputs[other]
@@ -97,7 +103,7 @@ def _(m, words, other):
 
 
 @backward("dk-without-dq", "where q needs no gradient, delta is not computed, and dk needs it",
-          "delta is for dq and dk alike", "d_k", "delta")
+          "delta is for dq and dk alike", "", "delta")
 def _(m):
     only("q" not in m.case.grads)
     m.delta_of = lambda o, do: torch.full_like(o[..., :1], torch.nan)

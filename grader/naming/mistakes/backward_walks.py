@@ -7,7 +7,8 @@ from grader.naming.tiles import round_up
 
 
 @backward("dq-of-the-last-tile", "dq is overwritten by every key tile", "dQ adds up over all key "
-          "tiles", "d_q", "dq", tiles="mn", each=(("of the row",), ("of the query tile",)))
+          "tiles", "dq products, dq walk", "dq", tiles="mn",
+          each=(("of the row",), ("of the query tile",)))
 def _(m, which):
     p = m.dq
     last = torch.where(p.keep, p.j, 0).amax(1, keepdim=True) // m.BN * m.BN
@@ -15,7 +16,7 @@ def _(m, which):
 
 
 @backward("dkdv-of-the-last-tile", "dk and dv are overwritten by every query tile",
-          "dK and dV add up over all query tiles", "d_k", "dkdv", tiles="m")
+          "dK and dV add up over all query tiles", "dkdv products, dkdv calls", "dkdv", tiles="m")
 def _(m):
     p = m.dkv
     last = torch.where(p.keep, p.i, 0).amax(0, keepdim=True)
@@ -30,7 +31,7 @@ def query_walk(id, words, line, tiles="mn", **more):
     def add(change):
         def change_walk(m, *values):
             change(m.dkv, m.dkv.j // m.BN * m.BN, *values)
-        return backward(id, words, line, "d_k", "dkdv mask", tiles=tiles, **more)(change_walk)
+        return backward(id, words, line, "dkdv walk", "dkdv mask", tiles=tiles, **more)(change_walk)
     return add
 
 

@@ -39,12 +39,12 @@ def count(p, phases) -> None:
     p.count_pairs(total)
 
 
-def border(id, words, line, each, **more):
+def border(id, words, line, each, place="borders, walk", **more):
     """As mistake, for walks over keys or queries: the function gets a walk and gives its phases."""
     def add(phases_of):
         def change(p, *values):
             count(p, phases_of(p, *values))
-        return mistake(id, words, line, "tail", kind="mask", slot="mask", composed=True, each=each,
+        return mistake(id, words, line, place, kind="mask", slot="mask", composed=True, each=each,
                        tiles="mn", **more)(change)
     return add
 
@@ -179,7 +179,7 @@ SINK_ENDS = {
 
 @border("sinks-border", "the walk over the sinks ends at {0}",
         "it ends at the last sink, or at the window's first tile if that comes first",
-        walks=("dq",), stages=SINKS, each=tuple((how,) for how in SINK_ENDS))
+        place="walk, borders", walks=("dq",), stages=SINKS, each=tuple((how,) for how in SINK_ENDS))
 def _(p, how):
     only(p.causal and p.window is not None and not p.over_queries)
     return of_causal(p, sink_end=SINK_ENDS[how](p)).values()

@@ -13,13 +13,13 @@ def causal(id, words, line, **more):
 
 
 @causal("causal-ignored", "keys after the query are seen: there is no causal mask",
-        "query i sees keys j <= i")
+        "query i sees keys j <= i", place="mask, walk, borders")
 def _(p):
     p.keep = p.rule(causal=False)
 
 
 @mask("causal-always", "the causal mask is there though is_causal is False",
-      "is_causal=False: every query sees every key", stages=(1, 8, 9))
+      "is_causal=False: every query sees every key", "mask, borders", stages=(1, 8, 9))
 def _(p):
     only(not p.causal)
     p.keep = p.rule(causal=True)
@@ -41,7 +41,8 @@ def _(p):
 
 
 @causal("mask-reversed", "the mask is the wrong way round, or transposed: j >= i where it is made",
-        "query i sees keys j <= i", tiles="mn", each=(("tile",), ("walk",), ("NaN",), ("all",)))
+        "query i sees keys j <= i", place="mask, scores", tiles="mn",
+        each=(("tile",), ("walk",), ("NaN",), ("all",)))
 def _(p, where):
     later = (p.j >= p.i) & p.exists
     if where == "tile":
@@ -56,7 +57,7 @@ def _(p, where):
 
 @causal("diagonal-unmasked", "keys after the query are seen up to the end of its tile: the tiles "
         "on the diagonal enter whole", "query i sees keys j <= i, not j // T <= i // T",
-        tiles="mn", each=((0,), (16,), (32,)))
+        place="walk, mask, scores", tiles="mn", each=((0,), (16,), (32,)))
 def _(p, block):
     reach = p.i // block * block + block if block else p.end
     p.keep = p.keep | ((p.j >= p.diag) & (p.j < reach) & p.walked & p.exists)
@@ -65,14 +66,14 @@ def _(p, block):
 @causal("diagonal-skipped", "nothing is seen on the diagonal: the walk stops before it, or the "
         "mask counts query positions from the start of the tile",
         "the walk ends with the query's own tile; row r of it is query start_m + r",
-        tiles="mn", each=((False,), (True,)))
+        place="walk, mask", tiles="mn", each=((False,), (True,)))
 def _(p, first_spared):
     p.keep = p.keep & ((p.j < p.diag) | ((p.tile_start == 0) & first_spared))
 
 
 @mask("last-tile-only", "only the last tiles count: those before are skipped, or what they "
       "summed is lost", "l = alpha l + ..., acc = alpha acc + ...: both go on from tile to tile",
-      tiles="mn", each=(("diagonal",), ("tile",)))
+      "walk, sums", tiles="mn", each=(("diagonal",), ("tile",)))
 def _(p, what):
     if what == "diagonal":
         only(p.causal)
@@ -83,20 +84,20 @@ def _(p, what):
 
 
 @causal("last-full-tile-skipped", "the walk before the diagonal ends a tile early",
-        "phase 1 walks the keys 0 ... diag - 1", tiles="mn")
+        "phase 1 walks the keys 0 ... diag - 1", place="walk, borders", tiles="mn")
 def _(p):
     p.keep = p.keep & ~((p.j < p.diag) & (p.j >= p.diag - p.BN))
 
 
 @causal("phase-1-in-tiles", "the walk before the diagonal counts tiles where it should count keys",
-        "phase 1 walks the keys 0 ... diag - 1", tiles="mn")
+        "phase 1 walks the keys 0 ... diag - 1", place="borders, walk", tiles="mn")
 def _(p):
     end = round_up(p.diag // p.BN, p.BN)
     p.keep = p.keep & ((p.j < end) | (p.j >= p.diag))
 
 
 @causal("diagonal-twice", "the tiles on the diagonal are walked twice, once unmasked",
-        "each key tile belongs to one phase", tiles="mn",
+        "each key tile belongs to one phase", place="walk, borders", tiles="mn",
         each=(("one",), ("all",), ("masked",)))
 def _(p, which):
     on_diag = (p.j >= p.diag) & (p.j < (p.diag + p.BN if which == "one" else p.end))
@@ -105,7 +106,8 @@ def _(p, which):
 
 @causal("phase-1-past-the-diagonal", "the unmasked walk ends at the first row, not at a tile's "
         "border, and its last tile reaches past the diagonal",
-        "diag = start_m // BLOCK_N * BLOCK_N", tiles="mn", each=((False,), (True,)))
+        "diag = start_m // BLOCK_N * BLOCK_N", place="borders, walk", tiles="mn",
+        each=((False,), (True,)))
 def _(p, up):
     only(p.BN > p.BM)
     start = round_up(p.tile_start, p.BN) if up else p.tile_start
@@ -120,14 +122,14 @@ def _(p, up):
 
 @causal("walk-ends-by-the-wrong-block", "the walk ends BLOCK_N keys after the tile's first row, "
         "not BLOCK_M: of several tiles on the diagonal only the first is walked",
-        "end = start_m + BLOCK_M", tiles="mn")
+        "end = start_m + BLOCK_M", place="walk", tiles="mn")
 def _(p):
     only(p.BM > p.BN)
     p.keep = p.keep & (p.j < p.diag + p.BN)
 
 
 @mask("walk-ends-a-key-early", "the walk ends at N - 1: a tile that begins there is left out",
-      "the last key is N - 1, so the walk ends at N", "tail", tiles="mn")
+      "the last key is N - 1, so the walk ends at N", "walk, borders", slot="tail", tiles="mn")
 def _(p):
     only((p.NK - 1) % p.BN == 0 or (p.causal and (p.N - 1) % p.BM == 0))
     p.keep = p.keep & (p.j < p.NK - 1)
@@ -167,7 +169,7 @@ def _shifted_mask(p, i, j, where):
 
 
 @causal("only-first-tile-masked", "the mask is made in the first query tile only",
-        "every tile that the diagonal cuts needs the mask", tiles="mn")
+        "every tile that the diagonal cuts needs the mask", place="mask, walk", tiles="mn")
 def _(p):
     p.keep = torch.where(p.tile_start == 0, p.keep, p.walked & p.exists)
 
@@ -185,7 +187,7 @@ def _(p):
 
 # ------------------------------------------------------- what hidden keys get
 @mistake("hidden-scores-zero", "hidden keys get the score 0, not -inf",
-         "softmax(S with -inf where hidden), for exp(-inf) = 0 and exp(0) = 1", "mask",
+         "softmax(S with -inf where hidden), for exp(-inf) = 0 and exp(0) = 1", "scores",
          slot="fill", tiles="mn")
 def _(m):
     _hidden(m.fwd)
@@ -193,8 +195,8 @@ def _(m):
 
 
 @mistake("hidden-scores-finite", "hidden keys get a finite score, {fill} after scaling, and not "
-         "-inf", "exp(-inf) is 0 whatever the other scores are", "overflow", slot="fill",
-         tiles="mn", fitted=True)
+         "-inf", "exp(-inf) is 0 whatever the other scores are", "scores", shows="overflow",
+         slot="fill", tiles="mn", fitted=True)
 def _(m):
     """x (l + t n) = acc + t sum(hidden v) is linear in t = exp(fill)."""
     p, x = m.fwd, m.got.get("o")
@@ -227,8 +229,8 @@ def _hidden(p) -> None:
 
 
 @mistake("hidden-keys-in-denominator", "hidden keys leave the values but stay in the denominator",
-         "softmax comes after the mask: hidden keys are in neither sum", "mask", slot="fill",
-         tiles="mn")
+         "softmax comes after the mask: hidden keys are in neither sum", "scores, sums",
+         slot="fill", tiles="mn")
 def _(m):
     p = m.fwd
     _hidden(p)
@@ -237,7 +239,7 @@ def _(m):
 
 
 @mistake("hidden-keys-in-values", "hidden keys leave the denominator but not the values",
-         "hidden keys are in neither sum", "mask", slot="fill", tiles="mn")
+         "hidden keys are in neither sum", "scores, sums", slot="fill", tiles="mn")
 def _(m):
     p = m.fwd
     m.sum_keep, everything = p.keep.double(), p.walked & p.exists
@@ -246,14 +248,16 @@ def _(m):
 
 # ------------------------------------------------------------ tiles of the keys
 @mask("tail-unmasked", "keys past the end of the sequence count, with the score 0",
-      "a key j >= N does not exist: its score is -inf", "tail", tiles="n", each=((0,), (1,)))
+      "a key j >= N does not exist: its score is -inf", "mask, borders", slot="tail", tiles="n",
+      each=((0,), (1,)))
 def _(p, count):
     only(not p.causal and p.pad)
     extra = p.j >= p.NK
     p.keep = p.keep | (extra & (p.j < p.NK + count) if count else extra)
 
 
-@mask("last-key-dropped", "the last key is never seen", "keys 0 ... N - 1", "tail")
+@mask("last-key-dropped", "the last key is never seen", "keys 0 ... N - 1", "mask, scores",
+      slot="tail")
 def _(p):
     only(p.NK > 1)
     p.keep = p.keep & (p.j != p.NK - 1)
@@ -265,7 +269,7 @@ def _(p):
 
 
 @mask("ragged-tail-skipped", "keys after the last whole tile are skipped",
-      "the walk ends at N, not at N // BLOCK_N * BLOCK_N", "tail", tiles="n",
+      "the walk ends at N, not at N // BLOCK_N * BLOCK_N", "walk, borders", slot="tail", tiles="n",
       each=((False,), (True,)))
 def _(p, spared):
     whole = p.NK // p.BN * p.BN
@@ -274,7 +278,7 @@ def _(p, spared):
 
 
 @mask("last-key-tile-skipped", "the last tile of keys is skipped",
-      "the walk takes cdiv(N, BLOCK_N) tiles", "tail", tiles="n", padded=True,
+      "the walk takes cdiv(N, BLOCK_N) tiles", "walk, borders", slot="tail", tiles="n", padded=True,
       each=((False,), (True,)))
 def _(p, even):
     start = (p.NK - 1) // p.BN * p.BN
@@ -283,8 +287,8 @@ def _(p, even):
 
 
 @mask("first-key-tile-only", "only the first tile of keys is walked",
-      "the walk goes on over all tiles: start_n += BLOCK_N", "tail", tiles="n",
-      each=((False,), (True,)))
+      "the walk goes on over all tiles: start_n += BLOCK_N", "walk, borders", slot="tail",
+      tiles="n", each=((False,), (True,)))
 def _(p, and_tail):
     only(p.NK > p.BN)
     whole = p.NK // p.BN * p.BN
@@ -292,7 +296,8 @@ def _(p, and_tail):
 
 
 @mask("first-key-tile-skipped", "the first tile of keys is skipped",
-      "the walk begins at key 0", tiles="mn", each=(("always",), ("if more",), ("not diagonal",)))
+      "the walk begins at key 0", "walk, borders", tiles="mn",
+      each=(("always",), ("if more",), ("not diagonal",)))
 def _(p, when):
     only(p.NK > p.BN and (p.NK >= 2 * p.BN or when != "if more"))
     only(p.causal or when != "not diagonal")
@@ -300,7 +305,7 @@ def _(p, when):
 
 
 @mask("ragged-tail-twice", "the last, ragged tile of keys is walked twice, once unmasked",
-      "each key tile is walked once", "tail", tiles="n")
+      "each key tile is walked once", "walk", slot="tail", tiles="n")
 def _(p):
     whole = p.NK // p.BN * p.BN
     only(whole < p.NK and not p.causal)
@@ -308,21 +313,22 @@ def _(p):
 
 
 @mistake("first-keys-repeated", "every round of the walk reads the first tile of keys",
-         "round t reads the keys from t * BLOCK_N on", "tail", slot="inputs", tiles="n")
+         "round t reads the keys from t * BLOCK_N on", "walk", slot="inputs", tiles="n")
 def _(m):
     only(m.NK > m.BN)
     m.fwd.k_rows = m.keys % m.BN
 
 
 @mistake("first-values-repeated", "every round of the walk reads the first tile of values",
-         "round t reads the values from t * BLOCK_N on", "tail", slot="inputs", tiles="n")
+         "round t reads the values from t * BLOCK_N on", "", slot="inputs", tiles="n")
 def _(m):
     only(m.NK > m.BN)
     m.fwd.v_rows = m.keys % m.BN
 
 
 @mask("keys-counted-by-queries", "the walk has as many keys as there are queries",
-      "the keys end at NK, not at NQ", "tail", stages=(1,), tiles="n", each=((False,), (True,)))
+      "the keys end at NK, not at NQ", "borders", slot="tail", stages=(1,), tiles="n",
+      each=((False,), (True,)))
 def _(p, whole_tiles):
     only(p.N < p.NK)
     p.keep = p.keep & (p.j < (round_up(p.N, p.BN) if whole_tiles else p.N))

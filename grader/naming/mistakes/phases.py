@@ -7,45 +7,45 @@ from grader.naming.phases import FIRST_AND_LAST, NAMES, OF_KEYS, OF_QUERIES, SOM
 from grader.naming.table import ATTENTION, LN2, LOG2E, mistake, only
 
 
-def of_a_phase(id, words, line, symptom="tail", *, names=SOME_OF_KEYS, each=((),), **more):
+def of_a_phase(id, words, line, place="walk", *, names=SOME_OF_KEYS, each=((),), **more):
     """As mistake, for the tiles of one phase: the function gets what is changed, the phase's pairs,
     and the values of each."""
     def add(change):
         def change_there(x, name, *values):
             change(x, pairs(getattr(x, "fwd", x), name), *values)
-        return mistake(id, "in the tiles {0}: " + words, line, symptom, composed=True,
+        return mistake(id, "in the tiles {0}: " + words, line, place, composed=True,
                        each=tuple((name, *values) for values in each for name in names),
                        tiles="mn", **more)(change_there)
     return add
 
 
-def mask_of_a_phase(id, words, line, **more):
+def mask_of_a_phase(id, words, line, place, **more):
     """As of_a_phase, for what a Pass keeps."""
-    return of_a_phase(id, words, line, kind="mask", stages=ATTENTION, names=NAMES
+    return of_a_phase(id, words, line, place, kind="mask", slot="mask", stages=ATTENTION, names=NAMES
                       + tuple(FIRST_AND_LAST), walks=("dq", "dkv"), **more)
 
 
 # ------------------------------------------------------------------ visible pairs
 @mask_of_a_phase("phase-unmasked", "nothing is hidden",
-                 "a tile that the mask cuts needs it, element by element")
+                 "a tile that the mask cuts needs it, element by element", "walk, scores")
 def _(p, there):
     p.keep = p.keep | (there & p.exists)
 
 
 @mask_of_a_phase("phase-skipped", "nothing is seen: they are not walked",
-                 "the phases together visit every tile that is seen")
+                 "the phases together visit every tile that is seen", "walk, borders")
 def _(p, there):
     p.keep = p.keep & ~there
 
 
-@mask_of_a_phase("phase-twice", "every key counts twice{1}", "each tile is visited once",
+@mask_of_a_phase("phase-twice", "every key counts twice{1}", "each tile is visited once", "walk, borders",
                  each=(("", True), (", once without the mask", False)))
 def _(p, there, words, masked):
     p.count_again(there & (p.keep if masked else p.exists))
 
 
 @mask_of_a_phase("phase-alone", "what they bring is all that counts: the rest is lost",
-                 "sums go on from tile to tile and from phase to phase")
+                 "sums go on from tile to tile and from phase to phase", "walk, sums")
 def _(p, there):
     only(bool((p.keep & ~there).any()))
     p.keep = p.keep & there
@@ -60,15 +60,15 @@ def _factor(factor, scale: float) -> float:
     return {"root": scale, "one": 1 / scale}.get(factor, factor)
 
 
-@of_a_phase("phase-scale", "the scores {1}", "one scale, with log2(e), for every tile", "numbers",
-            slot="scale", each=FACTORS)
+@of_a_phase("phase-scale", "the scores {1}", "one scale, with log2(e), for every tile",
+            "scores, softmax, walk", slot="scale", each=FACTORS)
 def _(m, there, words, factor):
     factor = _factor(factor, m.scale)
     m.fwd.changes.append(lambda s: torch.where(there, s * factor, s))
 
 
 @of_a_phase("phase-fill", "hidden keys {1}", "exp(-inf) = 0: a hidden key is in neither sum",
-            "mask", slot="fill", names=tuple(OF_KEYS),
+            "scores", slot="fill", names=tuple(OF_KEYS),
             each=(("get the score 0", 1.0, 1.0), ("join the sum l alone", 1.0, 0.0),
                   ("join the values alone", 0.0, 1.0)))
 def _(m, there, words, in_sum, in_values):
@@ -86,7 +86,7 @@ def _(m, there, words, in_sum, in_values):
 
 # -------------------------------------------------------------------------- sums
 @of_a_phase("phase-weights", "the weights {1}", "l and acc sum up the same weights, once",
-            "rescale", slot="finish",
+            "sums, softmax", slot="finish",
             each=(("do not join the sum l", 0.0, 1.0), ("join the sum l twice", 2.0, 1.0),
                   ("do not reach the values", 1.0, 0.0), ("reach the values twice", 1.0, 2.0)))
 def _(m, there, words, in_sum, in_values):
@@ -95,7 +95,7 @@ def _(m, there, words, in_sum, in_values):
 
 
 @of_a_phase("phase-values", "the values are those of {1}", "round t reads the rows of tile t",
-            slot="inputs", each=(("the first tile", "first"), ("the tile before", -1),
+            "load, walk", slot="inputs", each=(("the first tile", "first"), ("the tile before", -1),
                                  ("the tile after", 1)))
 def _(m, there, words, which):
     m.moved_values = there, other_tile(m, which)
@@ -116,8 +116,8 @@ ALPHAS = {
 }
 
 
-@of_a_phase("phase-alpha", "{1} {2}", "l = alpha l + rowsum(P), acc = alpha acc + P V", "rescale",
-            slot="online", each=tuple(
+@of_a_phase("phase-alpha", "{1} {2}", "l = alpha l + rowsum(P), acc = alpha acc + P V",
+            "sums", slot="online", each=tuple(
                 (which, how) for how in ALPHAS for which in
                 ("acc", "l", "what was summed before, l and acc,")))
 def _(m, there, which, how):
@@ -131,7 +131,7 @@ def _(m, there, which, how):
 
 
 @of_a_phase("phase-late-alpha", "alpha multiplies the new tile's share as well",
-            "acc = alpha acc + P V", "rescale", slot="online")
+            "acc = alpha acc + P V", "sums", slot="online")
 def _(m, there):
     tiles = torch.nn.functional.pad(there.double(), (0, -there.shape[1] % m.BN))
     tiles = tiles.unflatten(1, (-1, m.BN)).amax(2) > 0

@@ -87,14 +87,14 @@ def written(m, x, address, reverse: bool):
 
 
 @mistake("stored-elsewhere", "o is stored {0}", "row i of head bh is row bh * N + i, D wide",
-         "tail", slot="output", stages=FROM_2, tiles="m", whole="all", composed=True,
+         "store", slot="output", stages=FROM_2, tiles="m", whole="all", composed=True,
          each=tuple((how, reverse) for how in ADDRESSES for reverse in (True, False)))
 def _(m, how, reverse):
     m.after = lambda out: out | {"o": written(m, out["o"], ADDRESSES[how], reverse)}
 
 
 @mistake("stored-in-part", "{0} of o are never written", "every row of every head is stored, all D "
-         "columns of it", "tail", slot="output", stages=ATTENTION, tiles="m", composed=True,
+         "columns of it", "store, rows", slot="output", stages=ATTENTION, tiles="m", composed=True,
          each=(("the first query tile's rows",), ("the last query tile's rows",),
                ("the first row of each tile",), ("the last row of each tile",), ("the first row",),
                ("the last row",), ("the last two rows",), ("the second half of each tile's rows",),
@@ -167,7 +167,7 @@ def read_at(m, b, h, name: str):
     return flat // heads, flat % heads
 
 
-@mistake("heads-split-wrongly", "a program takes {0}", "b = bh // HQ, h = bh % HQ", "batch",
+@mistake("heads-split-wrongly", "a program takes {0}", "b = bh // HQ, h = bh % HQ", "rows",
          slot="heads", stages=FROM_2, composed=True, each=tuple((how,) for how in SPLITS))
 def _(m, how):
     bh = m.b * m.HQ + m.h
@@ -193,7 +193,7 @@ KV_HEADS = {
 
 
 @mistake("kv-head-wrong", "query head h reads {1} at head {0}", "query head h reads k and v at "
-         "h // (HQ // HKV)", "head", slot="heads", stages=GROUPED, composed=True,
+         "h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED, composed=True,
          each=tuple((how, names) for how in KV_HEADS for names in ("k and v", "k", "v")))
 def _(m, how, names):
     h = KV_HEADS[how](m)
@@ -202,7 +202,7 @@ def _(m, how, names):
 
 
 @mistake("rows-of-another-tile", "{0} {1}", "row r of the tile at start_m is query start_m + r",
-         "tail", slot="rows", tiles="mn", composed=True, stages=FROM_2, each=tuple(
+         "rows, load", slot="rows", tiles="mn", composed=True, stages=FROM_2, each=tuple(
              (who, how) for who in ("q is read", "the mask counts queries") for how in
              ("from the start of the tile, without start_m", "a tile early", "a tile late",
               "from the other end of the sequence, tile by tile", "a row late", "a row early",
@@ -230,7 +230,7 @@ def _(m, who, how):
 
 
 @mistake("whole-tile-elsewhere", "a program's rows are {0} for the mask and the store",
-         "query = start_m + arange, with the start_m that q is read at", "tail", slot="output",
+         "query = start_m + arange, with the start_m that q is read at", "rows", slot="output",
          tiles="mn", whole="all", composed=True, stages=FROM_2, each=(
              ("counted from the other end, tile by tile", True),
              ("counted from the start of the tile", True),

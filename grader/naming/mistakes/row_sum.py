@@ -9,9 +9,9 @@ from grader.naming.table import LN2, LOG2E, mistake, only
 
 
 # ----------------------------------------------------------------------- lse
-def lse(id, words, line="lse = m + log(l)", each=((),), **more):
+def lse(id, words, line="lse = m + log(l)", place="lse", **more):
     """As mistake, for stage 1's second output."""
-    return mistake(id, words, line, "lse", kind="lse", stages=(1,), each=each, **more)
+    return mistake(id, words, line, place, kind="lse", slot="lse", stages=(1,), **more)
 
 
 @lse("lse-is-the-max", "lse is the maximum alone, without the sum")
@@ -70,7 +70,7 @@ def _(m):
     m.lse_of = lambda top, total: torch.logsumexp(later, -1, keepdim=True)
 
 
-@lse("lse-of-one-head", "every head gets the lse of head 0", whole="all")
+@lse("lse-of-one-head", "every head gets the lse of head 0", place="", whole="all")
 def _(m):
     only(m.HQ > 1)
     first = m.b * m.HQ
@@ -89,9 +89,9 @@ def _(m):
 
 
 # ------------------------------------------------------------------- row sum
-def row_sum(id, words, line="y_i = sum_j x_ij w_j", symptom="numbers", **more):
+def row_sum(id, words, line="y_i = sum_j x_ij w_j", place="sums", **more):
     """As mistake, for stage 2."""
-    return mistake(id, words, line, symptom, kind="row sum", stages=(2,), **more)
+    return mistake(id, words, line, place, kind="row sum", stages=(2,), **more)
 
 
 @row_sum("w-ignored", "w is left out", slot="weights")
@@ -147,7 +147,7 @@ def _(m):
 
 
 @row_sum("last-column-tile-dropped", "the last tile of columns is skipped",
-         "the walk takes cdiv(N, BLOCK_N) tiles", "tail", slot="columns", tiles="n",
+         "the walk takes cdiv(N, BLOCK_N) tiles", "walk", slot="columns", tiles="n",
          each=((False,), (True,)))
 def _(m, ragged):
     end = m.N // m.BN * m.BN if ragged else (m.N - 1) // m.BN * m.BN
@@ -155,26 +155,26 @@ def _(m, ragged):
 
 
 @row_sum("walk-ends-a-column-early", "the walk ends at N - 1: a tile that begins there is left out",
-         "the walk ends at N", "tail", slot="columns", tiles="n")
+         "the walk ends at N", "walk", slot="columns", tiles="n")
 def _(m):
     only((m.N - 1) % m.BN == 0)
     m.columns = m.columns * (m.j < m.N - 1)
 
 
 @row_sum("first-column-tile-only", "only the first tile of columns is walked",
-         "the walk goes on to N", "tail", slot="columns", tiles="n")
+         "the walk goes on to N", "walk", slot="columns", tiles="n")
 def _(m):
     m.columns = m.columns * (m.j < m.BN)
 
 
 @row_sum("first-column-tile-repeated", "every round reads the first tile of columns",
-         "offs_n = start_n + arange", "tail", slot="columns", tiles="n")
+         "offs_n = start_n + arange", "load", slot="columns", tiles="n")
 def _(m):
     m.columns = m.columns * (m.j < m.BN) * -(-m.N // m.BN)
 
 
 @row_sum("step-of-the-wrong-block", "the walk steps by the wrong block: columns are summed several "
-         "times", "for start_n in range(0, N, BLOCK_N)", slot="columns", tiles="mn")
+         "times", "for start_n in range(0, N, BLOCK_N)", "walk", slot="columns", tiles="mn")
 def _(m):
     only(m.BM < m.BN)
     starts = torch.arange(0, m.N, m.BM)[:, None]
@@ -182,38 +182,38 @@ def _(m):
 
 
 @row_sum("last-column-dropped", "the last column is masked away", "columns 0 ... N - 1 exist",
-         "tail", slot="columns")
+         "load", slot="columns")
 def _(m):
     m.columns = m.columns * (m.j < m.N - 1)
 
 
 @row_sum("columns-masked-by-rows", "columns are masked by the number of rows",
-         "columns j < N exist, rows i < M", "tail", slot="columns")
+         "columns j < N exist, rows i < M", "load", slot="columns")
 def _(m):
     only(m.M < m.N)
     m.columns = m.columns * (m.j < m.M)
 
 
 @row_sum("masked-lanes-not-zero", "lanes past N read 1, not 0", "masked lanes leave the sum alone: "
-         "other=0", "tail", slot="finish", tiles="n", padded=True)
+         "other=0", "load", slot="finish", tiles="n", padded=True)
 def _(m):
     m.after = lambda y: y + float(-m.N % m.BN)
 
 
 @row_sum("first-weights-repeated", "every tile is weighted with the first weights",
-         "w at offs_n, with start_n", slot="weights", tiles="n")
+         "w at offs_n, with start_n", "load", slot="weights", tiles="n")
 def _(m):
     m.w = m.w[m.j % m.BN]
 
 
 @row_sum("one-row-tile-read-by-all", "every program reads the first rows",
-         "row = program_id * BLOCK_M + arange", "tail", slot="rows", tiles="m")
+         "row = program_id * BLOCK_M + arange", "load", slot="rows", tiles="m")
 def _(m):
     m.x = m.x[torch.arange(m.M) % m.BM]
 
 
 @row_sum("rows-not-written", "some rows are never written", "the grid has cdiv(M, BLOCK_M) "
-         "programs of BLOCK_M rows each", "nan", slot="rows", tiles="mn",
+         "programs of BLOCK_M rows each", "rows", shows="nan", slot="rows", tiles="mn",
          each=(("first only",), ("overlap",), ("last row",), ("ragged",), ("by columns",)))
 def _(m, how):
     i, tiles = torch.arange(m.M), -(-m.M // m.BM)
@@ -245,7 +245,7 @@ def _(m, dtype):
 
 
 @row_sum("wrong-strides", "{0} is read with other strides than its own: {1}",
-         "address = base + row stride_m + column stride_n, its own two", "stride", slot="strides",
+         "address = base + row stride_m + column stride_n, its own two", "load", slot="strides",
          each=(("x", "rows as if N apart"), ("x", "columns as if 1 apart"),
                ("x", "rows and columns exchanged"), ("x", "as if contiguous"),
                ("w", "as if contiguous"), ("w", "as if x's columns")))

@@ -7,19 +7,20 @@ from grader.naming.tiles import round_up
 
 
 # -------------------------------------------------------------------- scores
-@mistake("no-scale", "the scores are not divided by sqrt(D)", "S = Q K^T / sqrt(D)", slot="scale")
+@mistake("no-scale", "the scores are not divided by sqrt(D)", "S = Q K^T / sqrt(D)", "scale",
+         slot="scale")
 def _(m):
     m.set_scale(1.0)
 
 
 @mistake("scale-twice", "the scores are divided by D: the scale is applied twice",
-         "S = Q K^T / sqrt(D), not / D", slot="scale")
+         "S = Q K^T / sqrt(D), not / D", "scale", slot="scale")
 def _(m):
     m.set_scale(m.scale**2)
 
 
 @mistake("scale-of-padded-width", "the scale is that of D rounded up to a power of two",
-         "scale = 1 / sqrt(D), with D and not BLOCK_D", slot="scale")
+         "scale = 1 / sqrt(D), with D and not BLOCK_D", "scale", slot="scale")
 def _(m):
     width = max(16, 1 << (m.D - 1).bit_length())
     only(m.D != width)
@@ -27,7 +28,7 @@ def _(m):
 
 
 @mistake("scale-hard-coded", "the scale is a fixed number that fits one head dimension only",
-         "scale = 1 / sqrt(D), for the D of this call", slot="scale",
+         "scale = 1 / sqrt(D), for the D of this call", "scale", slot="scale",
          each=((16,), (32,), (64,), (128,)))
 def _(m, width):
     only(m.D != width)
@@ -35,27 +36,27 @@ def _(m, width):
 
 
 @mistake("own-scale-ignored", "the scale that the caller gave is not used",
-         "S = softmax_scale * Q K^T", slot="scale", stages=BACKWARD)
+         "S = softmax_scale * Q K^T", "scale", slot="scale", stages=BACKWARD)
 def _(m):
     only(m.case.scale is not None)
     m.set_scale(m.D**-0.5)
 
 
 @mistake("no-log2e", "exp2 is used without log2(e): softmax(S ln 2)",
-         "exp(x) = exp2(x * log2(e))", slot="scale")
+         "exp(x) = exp2(x * log2(e))", "scale, softmax", slot="scale")
 def _(m):
     m.set_scale(m.scale * LN2)
 
 
 @mistake("log2e-twice", "log2(e) counts twice, or stands inside exp: softmax(S log2(e))",
-         "exp(x) = exp2(x * log2(e)); exp itself wants no log2(e)", slot="scale")
+         "exp(x) = exp2(x * log2(e)); exp itself wants no log2(e)", "scale, softmax", slot="scale")
 def _(m):
     m.set_scale(m.scale * LOG2E)
 
 
 @mistake("scores-off-by-a-factor", "every score is multiplied by {factor:.4g}",
-         "S = scale * Q K^T, nothing else", slot="scale", each=((1.0,), (2.0,), (0.5,)),
-         fitted=True)
+         "S = scale * Q K^T, nothing else", "scale, softmax", slot="scale",
+         each=((1.0,), (2.0,), (0.5,)), fitted=True)
 def _(m, start):
     """The factor by Gauss-Newton steps, from start."""
     only("o" in m.got)
@@ -77,7 +78,7 @@ def _(m, start):
 
 
 @mistake("scale-differs-by-phase", "the scores of one phase are scaled unlike those of the other",
-         "one scale, with log2(e), for every tile", slot="scale", stages=CAUSAL, tiles="mn",
+         "one scale, with log2(e), for every tile", "walk", slot="scale", stages=CAUSAL, tiles="mn",
          each=tuple((phase, factor) for phase in (1, 2) for factor in (LN2, LOG2E, "root", "one")))
 def _(m, phase, factor):
     only(m.causal)
@@ -88,8 +89,8 @@ def _(m, phase, factor):
 
 
 @mistake("scale-by-keys", "the scores are divided by the root of the number of keys in the tile",
-         "S = Q K^T / sqrt(D): D is the width of a row, not the number of rows", slot="scale",
-         tiles="n")
+         "S = Q K^T / sqrt(D): D is the width of a row, not the number of rows", "scale",
+         slot="scale", tiles="n")
 def _(m):
     count = (m.NK - m.keys // m.BN * m.BN).clamp(max=m.BN).double()
     m.q_factor = 1.0 / m.scale  # the usual one is taken out
@@ -97,14 +98,14 @@ def _(m):
 
 
 @mistake("scale-by-rows", "the scores are divided by the root of the number of rows in the tile",
-         "S = Q K^T / sqrt(D): D is the width of a row, not the number of rows", slot="scale",
-         tiles="m")
+         "S = Q K^T / sqrt(D): D is the width of a row, not the number of rows", "scale",
+         slot="scale", tiles="m")
 def _(m):
     count = (m.N - m.rows // m.BM * m.BM).clamp(max=m.BM).double()
     m.q_factor = (count.sqrt() * m.scale).reciprocal()[:, None]
 
 
-@mistake("k-reshaped", "k is reshaped to (D, BLOCK_N), not transposed", "S = Q K^T",
+@mistake("k-reshaped", "k is reshaped to (D, BLOCK_N), not transposed", "S = Q K^T", "scores",
          slot="inputs", tiles="n", padded=True)
 def _(m):
     k = m.inputs["k"]
@@ -120,7 +121,7 @@ def _(m):
     m.inputs = m.inputs | {"k": mixed[:, :, :m.NK]}
 
 
-@mistake("scores-transposed", "the tile of scores is transposed: K Q^T", "S = Q K^T",
+@mistake("scores-transposed", "the tile of scores is transposed: K Q^T", "S = Q K^T", "scores",
          slot="inputs", tiles="n", whole="rows")
 def _(m):
     only(m.NK == m.N)
@@ -132,33 +133,36 @@ def _(m):
     p.changes.append(lambda _: s.masked_fill(~p.keep, -torch.inf))
 
 
-@mistake("q-k-swapped", "q and k change places: softmax(S^T) V", "S = Q K^T", slot="inputs")
+@mistake("q-k-swapped", "q and k change places: softmax(S^T) V", "S = Q K^T", "scores",
+         slot="inputs")
 def _(m):
     _swap(m, "q", "k")
 
 
-@mistake("k-v-swapped", "k and v change places", "O = softmax(Q K^T) V", slot="inputs")
+@mistake("k-v-swapped", "k and v change places", "O = softmax(Q K^T) V", "kv head", slot="inputs")
 def _(m):
     _swap(m, "k", "v")
 
 
-@mistake("q-v-swapped", "q and v change places", "O = softmax(Q K^T) V", slot="inputs")
+@mistake("q-v-swapped", "q and v change places", "O = softmax(Q K^T) V", "scores", slot="inputs")
 def _(m):
     _swap(m, "q", "v")
 
 
 @mistake("values-are-keys", "the values are read from k: softmax(S) K", "O = softmax(S) V",
-         slot="inputs")
+         "kv head", slot="inputs")
 def _(m):
     m.inputs = m.inputs | {"v": m.inputs["k"]}
 
 
-@mistake("keys-are-values", "the keys are read from v: S = Q V^T", "S = Q K^T", slot="inputs")
+@mistake("keys-are-values", "the keys are read from v: S = Q V^T", "S = Q K^T", "kv head",
+         slot="inputs")
 def _(m):
     m.inputs = m.inputs | {"k": m.inputs["v"]}
 
 
-@mistake("keys-are-queries", "the keys are read from q: S = Q Q^T", "S = Q K^T", slot="inputs")
+@mistake("keys-are-queries", "the keys are read from q: S = Q Q^T", "S = Q K^T",
+         "scores, kv head", slot="inputs")
 def _(m):
     only(m.inputs["q"].shape == m.inputs["k"].shape)
     m.inputs = m.inputs | {"k": m.inputs["q"]}

@@ -10,9 +10,9 @@ from grader.naming.rounding import CHOPPED, to_16_bits, to_32_bits
 from grader.naming.table import LN2, LOG2E, WINDOWED, mask, mistake, only
 
 
-def online(id, words, line, symptom="rescale", tiles="n", **more):
+def online(id, words, line, place="sums", tiles="n", **more):
     """As mistake, for a change of Online."""
-    return mistake(id, words, line, symptom, slot="online", tiles=tiles, **more)
+    return mistake(id, words, line, place, slot="online", tiles=tiles, **more)
 
 
 # ------------------------------------------------------------------ rescaling
@@ -29,27 +29,29 @@ def _(m):
 
 
 @online("nothing-rescaled", "neither acc nor l is multiplied by alpha",
-        "alpha = exp(m_old - m_new) for both", tiles="mn", each=((None,), ("phase 2",)))
+        "alpha = exp(m_old - m_new) for both", "softmax, sums", tiles="mn",
+        each=((None,), ("phase 2",)))
 def _(m, where):
     _both_alphas(m, none_but_the_first, where)
 
 
 @online("alpha-inverted", "alpha is upside down: exp(m_new - m_old)",
-        "alpha = exp(m_old - m_new), never above 1")
+        "alpha = exp(m_old - m_new), never above 1", "softmax")
 def _(m):
     _both_alphas(m, lambda t: torch.where(
         t.old == -torch.inf, 0.0, to_32_bits(torch.exp(t.new - t.old))))
 
 
 @online("alpha-in-another-base", "alpha and the weights use different bases",
-        "exp2 for both, or exp for both", each=((LN2,), (LOG2E,)))
+        "exp2 for both, or exp for both", "softmax", each=((LN2,), (LOG2E,)))
 def _(m, factor):
     _both_alphas(m, lambda t: torch.where(
         t.old == -torch.inf, 0.0, torch.exp((t.old - t.new) * factor)))
 
 
 @online("small-rescales-skipped", "alpha is left out where the maximum grows only little",
-        "alpha = exp(m_old - m_new) every time", each=((0.01,), (0.01 * LN2,), (0.1,), (1.0,)))
+        "alpha = exp(m_old - m_new) every time", "softmax",
+        each=((0.01,), (0.01 * LN2,), (0.1,), (1.0,)))
 def _(m, below):
     _both_alphas(m, lambda t: torch.where(t.new - t.old < below, 1.0, t.alpha))
 
@@ -73,7 +75,7 @@ def _(m, which):
 
 
 @mistake("divided-by-the-max", "the output is divided by the maximum, not by the sum",
-         "O = acc / l", slot="finish")
+         "O = acc / l", "normalise", slot="finish")
 def _(m):
     m.finish = lambda acc, total, top: acc / top
 
@@ -98,7 +100,7 @@ def _both_alphas(m: Model, wrong, where=None) -> None:
 
 
 # ---------------------------------------------------------------- the maximum
-def maximum(id, words, line, symptom="overflow", tiles="mn", **more):
+def maximum(id, words, line, tiles="mn", **more):
     """As mistake, for the maximum that is subtracted; the function says tile -> m.
 
     Small weights lose digits where they are rounded for their product with v.
@@ -106,7 +108,7 @@ def maximum(id, words, line, symptom="overflow", tiles="mn", **more):
     def add(maximum_of):
         def change(m, *values):
             m.online = Online(maximum=maximum_of(m, *values), to_values=_in_own_dtype(m))
-        return online(id, words, line, symptom, tiles, **more)(change)
+        return online(id, words, line, "softmax", tiles, shows="overflow", **more)(change)
     return add
 
 
@@ -116,7 +118,7 @@ def _in_own_dtype(m: Model):
 
 
 @online("max-not-running", "the maximum is that of the tile, not the largest so far",
-        "m_new = max(m_old, rowmax(S_tile))", "overflow", tiles="mn",
+        "m_new = max(m_old, rowmax(S_tile))", "softmax", shows="overflow", tiles="mn",
         each=(("tile", None), ("tile", "none")))
 def _(m, kind, rescaling):
     alpha = none_but_the_first if rescaling == "none" else Online.alpha_l
@@ -181,13 +183,13 @@ def _(m):
 
 
 @online("max-starts-at-zero", "m starts at 0 instead of -inf", "m = -inf before the first key",
-        "overflow")
+        "softmax", shows="overflow")
 def _(m):
     m.online = Online(start=0.0, to_values=_in_own_dtype(m))
 
 
 @online("no-pivot", "-inf - (-inf) is NaN for a row that has seen no key yet",
-        "subtract 0 where m is still -inf", "nan", stages=WINDOWED, tiles="mn")
+        "subtract 0 where m is still -inf", "softmax", shows="nan", stages=WINDOWED, tiles="mn")
 def _(m):
     def alpha(t):
         return torch.where((t.old == -torch.inf) & (t.new == -torch.inf), torch.nan, t.alpha)
@@ -195,25 +197,26 @@ def _(m):
 
 
 @online("weights-of-the-old-max", "the weights are taken against the old maximum",
-        "P = exp(S - m_new)")
+        "P = exp(S - m_new)", "softmax")
 def _(m):
     m.online = Online(against=lambda t: torch.where(t.old > -torch.inf, t.old, t.new))
 
 
 # -------------------------------------------------------------------- the end
 @mistake("mean-of-values", "all weights are alike: the output is the mean of the values",
-         "P = softmax(S)", slot="scale")
+         "P = softmax(S)", "scores, softmax", slot="scale")
 def _(m):
     m.set_scale(0.0)
 
 
-@mistake("not-normalised", "the output is not divided by l", "O = acc / l", slot="finish")
+@mistake("not-normalised", "the output is not divided by l", "O = acc / l", "normalise",
+         slot="finish")
 def _(m):
     m.finish = lambda acc, total, top: acc
 
 
 @mistake("l-plus-something", "something is added to l before the division: {extra:.2g}",
-         "O = acc / l", slot="finish", fitted=True)
+         "O = acc / l", "normalise, sums", slot="finish", fitted=True)
 def _(m):
     only("o" in m.got)
 
@@ -228,7 +231,7 @@ def _(m):
 
 
 @mistake("output-off-by-a-factor", "the output is {factor:.4g} times what it should be",
-         "O = acc / l, nothing else", slot="finish", fitted=True)
+         "O = acc / l, nothing else", "normalise", slot="finish", fitted=True)
 def _(m):
     only("o" in m.got)
 
@@ -240,25 +243,25 @@ def _(m):
 
 
 @mistake("values-scaled", "the values are multiplied by the scale as well: O / sqrt(D)",
-         "O = softmax(S) V", slot="finish")
+         "O = softmax(S) V", "sums, normalise", slot="finish")
 def _(m):
     m.value_factor = m.scale
 
 
-@mistake("zeros", "the output is zero", "O = softmax(S) V", slot="finish")
+@mistake("zeros", "the output is zero", "O = softmax(S) V", "normalise, sums", slot="finish")
 def _(m):
     m.value_factor = 0.0
 
 
 @mask("copy-of-values", "row i of the output is value i: each query sees itself alone",
-      "O = softmax(S) V", "numbers", slot="mask")
+      "O = softmax(S) V", "mask, walk", slot="mask")
 def _(p):
     only(p.N == p.NK and not (p.stage == 9 and p.window is None))
     p.keep = p.keep & (p.i == p.j)
 
 
 @mistake("some-sums-left-out", "l leaves out some columns of the tile", "l adds up every weight",
-         slot="finish", each=((8, 7),))
+         "sums", slot="finish", each=((8, 7),))
 def _(m, every, left):
     columns = torch.arange(m.NK) % every != left
     m.sum_keep = columns[None].double().expand(len(m.rows), -1)
@@ -272,13 +275,13 @@ def _(m, below):
 
 # ------------------------------------------------------------------- rounding
 @online("acc-in-16-bits", "acc is kept in 16 bits", "acc and l in float32, rounded once at the "
-        "store", "numbers",
+        "store",
         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (None,)), rounds=True)
 def _(m, dtype):
     m.online = Online(add_acc=_rounded(m, dtype), to_values=_in_own_dtype(m))
 
 
-@online("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", "numbers", rounds=True,
+@online("l-in-16-bits", "l is kept in 16 bits", "acc and l in float32", rounds=True,
         each=tuple((dtype, lanes) for dtype in (torch.float16, torch.bfloat16, CHOPPED, None)
                    for lanes in (1, 8)))
 def _(m, dtype, lanes):
@@ -292,7 +295,7 @@ def _rounded(m: Model, dtype):
 
 
 @online("weights-in-16-bits", "the weights are rounded to 16 bits or fewer, though v has more",
-        "round P to the dtype of v, no further", "numbers",
+        "round P to the dtype of v, no further", "softmax",
         each=((torch.float16,), (torch.bfloat16,), (CHOPPED,), (256,)), rounds=True)
 def _(m, dtype):
     only(dtype == 256 or m.case.dtype == torch.float32)
@@ -301,15 +304,19 @@ def _(m, dtype):
 
 
 @mistake("scores-in-16-bits", "the scores are rounded to 16 bits before the softmax",
-         "S in float32", "numbers", slot="scale",
+         "S in float32", "scores", slot="scale",
          each=((torch.float16, True), (torch.float16, False), (torch.bfloat16, False)), rounds=True)
 def _(m, dtype, raw):
     unit = m.scale if raw else 1.0
     m.fwd.changes.append(lambda s: (s / unit).to(dtype).double() * unit)
 
 
+def _whose_digits(names, _) -> str:
+    return {"v": "sums", "qk": "scores"}.get(names, "load")
+
+
 @mistake("inputs-in-fewer-bits", "inputs are rounded to fewer bits than they have",
-         "tiles keep the dtype they were loaded in", "numbers", slot="inputs",
+         "tiles keep the dtype they were loaded in", _whose_digits, slot="inputs",
          each=(("v", torch.float16), ("qk", torch.float8_e4m3fn), ("v", torch.bfloat16),
                ("qk", torch.float16), ("qk", torch.bfloat16), ("qkv", torch.float16)))
 def _(m, names, dtype):
@@ -319,7 +326,7 @@ def _(m, names, dtype):
 
 # ----------------------------------------------------------------- sink logits
 @mistake("sink-logits-ignored", "the sink logits have no effect",
-         "lse = log(exp(sink) + sum_j exp(S_ij))", "numbers", slot="sink logits", stages=(9,))
+         "lse = log(exp(sink) + sum_j exp(S_ij))", "sink start", slot="sink logits", stages=(9,))
 def _(m):
     only(m.sink is not None)
     m.sink = None
@@ -338,14 +345,14 @@ SINK_LOGITS = {
 
 
 @mistake("sink-logit-wrong", "the sink logit {0}", "exp(sink_h) joins the denominator, once",
-         "numbers", slot="sink logits", stages=(9,), each=tuple((how,) for how in SINK_LOGITS))
+         "sink start", slot="sink logits", stages=(9,), each=tuple((how,) for how in SINK_LOGITS))
 def _(m, how):
     only(m.sink is not None)
     m.sink = SINK_LOGITS[how](m, m.built.tensors["sink_logits"].double())
 
 
 @mistake("sink-logits-strides", "sink_logits are read as if they lay side by side",
-         "a column of a matrix has a stride", "stride", slot="sink logits", stages=(9,))
+         "a column of a matrix has a stride", "", slot="sink logits", stages=(9,))
 def _(m):
     only(m.sink is not None)
     sent = m.built.call.inputs["sink_logits"]

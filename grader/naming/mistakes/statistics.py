@@ -11,9 +11,9 @@ from grader.naming.rounding import to_16_bits, to_32_bits
 from grader.naming.table import LN2, LOG2E, mistake, only
 
 
-def statistic(id, words, line, tiles="n", **more):
+def statistic(id, words, line, place="softmax", tiles="n", **more):
     """As mistake, for a change of the online softmax: the function gets a Model and makes it."""
-    return mistake(id, words, line, "rescale", slot="online", tiles=tiles, composed=True, **more)
+    return mistake(id, words, line, place, slot="online", tiles=tiles, composed=True, **more)
 
 
 TOPS = {"the maximum so far": lambda t: t.new, "the maximum before this tile": lambda t: t.old,
@@ -89,7 +89,7 @@ def _(m, which):
 
 
 @statistic("max-of", "the maximum is {0}", "m_new = max(m_old, rowmax(S_tile))",
-           each=tuple((how,) for how in (
+           shows="overflow", each=tuple((how,) for how in (
                "scaled as a whole, though m_old is scaled", "the smaller of both",
                "max(m_old, S) with S not in base 2", "max(m_old, S) with S in base 2 twice",
                "max(m_old, S) with S scaled twice", "taken of the mean score",
@@ -134,7 +134,7 @@ def _(m, which):
     m.after = lambda out: {name: x[:, :m.N] for name, x in out.items()}
 
 
-@statistic("l-of", "l adds up {0}", "l = alpha l + rowsum(P)", each=(
+@statistic("l-of", "l adds up {0}", "l = alpha l + rowsum(P)", "sums", each=(
     ("the mean of the weights, not their sum",), ("the largest weight, not their sum",),
     ("squared weights",), ("one a key, not its weight",)))
 def _(m, which):
@@ -147,14 +147,14 @@ def _(m, which):
 
 
 @statistic("late-alpha", "alpha multiplies the new tile's share as well, in {0}",
-           "l = alpha l + rowsum(P), acc = alpha acc + P V", each=(("l",), ("l and acc",)))
+           "l = alpha l + rowsum(P), acc = alpha acc + P V", "sums", each=(("l",), ("l and acc",)))
 def _(m, which):
     def late(old, new, alpha, t):
         return torch.where(t.old == -torch.inf, new, alpha * (old + new))
     m.online = Online(add_l=late, add_acc=late if which == "l and acc" else rescaled)
 
 
-@statistic("l-and-alpha-late", "{0}", "l and acc take the same alpha", each=(
+@statistic("l-and-alpha-late", "{0}", "l and acc take the same alpha", "sums", each=(
     ("acc takes the alpha of the tile before", "acc"), ("l takes the alpha of the tile before",
                                                         "l")))
 def _(m, words, which):
@@ -168,7 +168,7 @@ def _(m, words, which):
 
 
 @statistic("normalised-early", "acc is divided by l after every tile{0}", "O = acc / l, once, after "
-           "the last tile", each=((", and again at the end", True), (", and not at the end", False)))
+           "the last tile", "sums, normalise", each=((", and again at the end", True), (", and not at the end", False)))
 def _(m, words, again):
     sums = {}
 
@@ -200,7 +200,7 @@ ENDS = {
 }
 
 
-@mistake("divided-by", "acc is {0} at the end", "O = acc / l", slot="finish", composed=True,
+@mistake("divided-by", "acc is {0} at the end", "O = acc / l", "normalise", slot="finish", composed=True,
          each=tuple((how,) for how in ENDS))
 def _(m, how):
     m.finish = {"divided by l, and multiplied by the scale":
@@ -211,7 +211,7 @@ def _(m, how):
 
 
 @mistake("rounded-on-the-way", "{0} rounded to {1} on the way", "all of it in float32; only P and "
-         "O are rounded, to the dtype of v", "numbers", slot="online", composed=True, rounds=True,
+         "O are rounded, to the dtype of v", "softmax, scores", slot="online", composed=True, rounds=True,
          tiles="n", each=tuple((what, words, dtype) for what in (
              "the scores Q K^T are", "the scaled scores are", "the maximum is", "alpha is",
              "the output is", "the weights of l and acc are", "l is", "acc is", "q is", "k is",
@@ -248,8 +248,8 @@ def _(m, what, words, dtype):
             "the weights of l and acc are": Online(weights=near)}[what]
 
 
-@mistake("all-in-16-bits", "{0} kept in {1}", "scores, statistics and sums in float32", "numbers",
-         slot="online", composed=True, rounds=True, tiles="n", stages=(1,),
+@mistake("all-in-16-bits", "{0} kept in {1}", "scores, statistics and sums in float32",
+         "scores, sums", slot="online", composed=True, rounds=True, tiles="n", stages=(1,),
          each=tuple((what, words, dtype) for what in (
              "scores, weights and all sums are", "scores and weights are", "weights and acc are",
              "the scores and acc are")
@@ -278,7 +278,7 @@ def _(m, what, words, dtype):
 
 # ------------------------------------------------------------- sink logits
 @mistake("sink-logit-is", "the sink counts as exp({0})", "exp(sink_h) joins the denominator, once",
-         "numbers", slot="sink logits", stages=(9,), composed=True, each=tuple((how,) for how in (
+         "sink start", slot="sink logits", stages=(9,), composed=True, each=tuple((how,) for how in (
              "2 sink", "sink log2(e)", "sink + sink ln 2", "sink + sink log2(e)", "0", "sink / 2",
              "sink scale log2(e)", "sink / scale", "sink log2(e)^2", "1")))
 def _(m, how):
@@ -291,7 +291,7 @@ def _(m, how):
 
 
 @statistic("sink-start", "the softmax begins with m = {0} and l = {1}, which are not one key with "
-           "the logit sink", "m = sink, l = 1", stages=(9,), each=tuple(
+           "the logit sink", "m = sink, l = 1", "sink start", stages=(9,), each=tuple(
                (m, l) for m in ("sink", "0", "-inf", "sink ln 2", "sink log2(e)")
                for l in ("exp(sink)", "2^sink", "1", "sink", "0", "2")))
 def _(m, top, total):

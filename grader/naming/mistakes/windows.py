@@ -7,10 +7,10 @@ from grader.naming.tiles import round_up
 
 
 # ------------------------------------------------------------------- windows
-def windowed(id, words, line, symptom="window", stages=WINDOWED, **more):
+def windowed(id, words, line, place="mask", slot="window", stages=WINDOWED, **more):
     """As mask, where there is a window."""
-    return mask(id, words, line, symptom, stages=stages, here=lambda p: p.window is not None,
-                **more)
+    return mask(id, words, line, place, slot=slot, stages=stages,
+                here=lambda p: p.window is not None, **more)
 
 
 @windowed("window-plus-one", "the window is one key too wide: query i sees W + 1 keys",
@@ -57,7 +57,8 @@ def _(p, step):
 
 
 @mask("no-window-is-a-window", "window_size=None is taken for a number",
-      "window_size=None: no window", "window", stages=(9,), each=((128,), (1,), (0,), (64,)))
+      "window_size=None: no window", "", slot="window", stages=(9,),
+      each=((128,), (1,), (0,), (64,)))
 def _(p, size):
     only(p.window is None and p.causal)
     p.keep = p.rule(window=size)
@@ -92,20 +93,20 @@ def _(p):
 
 
 @windowed("mask-forgotten", "nothing is masked: all tiles that are walked enter whole",
-          "tiles that the mask cuts need it, element by element", tiles="mn")
+          "tiles that the mask cuts need it, element by element", "mask, scores", tiles="mn")
 def _(p):
     only(p.window < p.N)
     p.keep = p.walked & p.exists
 
 
 @windowed("left-edge-unmasked", "the tiles on the window's left edge enter whole",
-          "a tile that the window's edge cuts needs the mask", tiles="mn")
+          "a tile that the window's edge cuts needs the mask", "walk", tiles="mn")
 def _(p):
     p.keep = p.keep | ((p.j >= p.first) & (p.j < p.inner) & p.exists)
 
 
 @windowed("first-window-tile-skipped", "the walk begins one tile after the window's first",
-          "first = max(start_m - W + 1, 0) // BLOCK_N * BLOCK_N",
+          "first = max(start_m - W + 1, 0) // BLOCK_N * BLOCK_N", "borders, walk",
           tiles="mn", each=(("tile",), ("tile, but from 0",), ("up",)))
 def _(p, how):
     start = {"tile": p.first + p.BN,
@@ -117,7 +118,7 @@ def _(p, how):
 
 
 @windowed("window-walk-off-by-one", "the walk's first tile is found with a key too late: start_m "
-          "- W + 2", "first = max(start_m - W + 1, 0) // BLOCK_N * BLOCK_N", tiles="mn")
+          "- W + 2", "first = max(start_m - W + 1, 0) // BLOCK_N * BLOCK_N", "borders", tiles="mn")
 def _(p):
     start = (p.tile_start - p.window + 2).clamp(min=0) // p.BN * p.BN
     sunk = p.j < round_up(start.clamp(max=p.sinks), p.BN)
@@ -125,7 +126,7 @@ def _(p):
 
 
 @windowed("interior-too-early", "tiles that the window leaves halfway are walked without a mask",
-          "inner = cdiv(max(start_m + BLOCK_M - W, 0), BLOCK_N) * BLOCK_N",
+          "inner = cdiv(max(start_m + BLOCK_M - W, 0), BLOCK_N) * BLOCK_N", "borders",
           tiles="mn", each=(("one",), ("down",), ("first row",), ("before it",)))
 def _(p, how):
     last = p.tile_start + p.BM - p.window
@@ -138,22 +139,22 @@ def _(p, how):
 
 
 @windowed("interior-skipped", "the tiles that need no mask are left out",
-          "three walks: left edge, interior, diagonal", tiles="mn")
+          "three walks: left edge, interior, diagonal", "walk", tiles="mn")
 def _(p):
     p.keep = p.keep & ~((p.j >= torch.maximum(p.inner, p.first)) & (p.j < p.diag))
 
 
 @windowed("left-edge-past-the-diagonal", "with a short window the left edge runs into the "
-          "diagonal, whose tiles count twice", "inner = min(inner, diag)", tiles="mn")
+          "diagonal, whose tiles count twice", "inner = min(inner, diag)", "borders", tiles="mn")
 def _(p):
     inner = round_up((p.tile_start + p.BM - p.window).clamp(min=0), p.BN)
     p.count_again(p.keep & (p.j >= p.diag) & (p.j < inner))
 
 
 # --------------------------------------------------------------------- sinks
-def with_sinks(id, words, line, **more):
+def with_sinks(id, words, line, place="mask", **more):
     """As mask, where there are sinks."""
-    return mask(id, words, line, "sinks", stages=SINKS, here=_has_sinks, **more)
+    return mask(id, words, line, place, slot="sinks", stages=SINKS, here=_has_sinks, **more)
 
 
 def _has_sinks(p) -> bool:
@@ -167,7 +168,7 @@ def _(p):
 
 
 @windowed("sinks-plus-one", "there is one sink too many: key S is one, too",
-          "keys j < S stay visible", "sinks", stages=SINKS)
+          "keys j < S stay visible", slot="sinks", stages=SINKS)
 def _(p):
     p.keep = p.rule(sinks=p.sinks + 1)
 
@@ -209,7 +210,7 @@ def _(p):
 
 
 @with_sinks("sinks-twice", "a key that is a sink and in the window counts twice",
-            "a union: a key in both counts once", tiles="mn",
+            "a union: a key in both counts once", place="sink walk, borders", tiles="mn",
             each=(("window",), ("walk",), ("always",), ("one",)))
 def _(p, how):
     def also_walked(end):
@@ -223,7 +224,7 @@ def _(p, how):
 
 
 @with_sinks("sink-walk-twice", "the walk over the sinks is taken twice",
-            "each key counts once", tiles="mn")
+            "each key counts once", place="sink walk", tiles="mn")
 def _(p):
     p.count_again(p.keep & (p.j < p.sink_end))
 
@@ -235,34 +236,35 @@ def _(p):
 
 
 @windowed("sinks-rounded", "the sinks are rounded up to a whole tile or a multiple of 16",
-          "keys j < S stay visible, no more", "sinks", stages=SINKS,
+          "keys j < S stay visible, no more", "mask, sink walk", slot="sinks", stages=SINKS,
           each=((16,), (32,), (64,), (128,)))
 def _(p, step):
     p.keep = p.rule(sinks=round_up(p.sinks, step))
 
 
 @with_sinks("sink-phase-unmasked", "the last tile of the walk over the sinks enters whole",
-            "the sinks' last tile needs the mask", tiles="mn")
+            "the sinks' last tile needs the mask", place="sink walk", tiles="mn")
 def _(p):
     p.keep = p.keep | ((p.j < p.sink_end) & p.exists)
 
 
 @windowed("window-and-sinks-swapped", "window and sinks change places", "window_size is W, "
-          "sink_size is S", "sinks", stages=SINKS)
+          "sink_size is S", "walk, mask", slot="sinks", stages=SINKS)
 def _(p):
     only(p.sinks != p.window)
     p.keep = p.rule(window=max(p.sinks, 1), sinks=p.window)
 
 
 @windowed("sinks-hard-coded", "the number of sinks is a fixed number, not sink_size",
-          "keys j < sink_size stay visible", "sinks", stages=SINKS, each=((4,), (1,), (8,), (16,)))
+          "keys j < sink_size stay visible", slot="sinks", stages=SINKS,
+          each=((4,), (1,), (8,), (16,)))
 def _(p, count):
     only(count != p.sinks)
     p.keep = p.rule(sinks=count)
 
 
 @windowed("no-sinks-is-default", "sink_size=0 is taken for the default", "sink_size=0: no sinks",
-          "sinks", stages=SINKS, each=((4,), (1,)))
+          "", slot="sinks", stages=SINKS, each=((4,), (1,)))
 def _(p, count):
     p.keep = p.rule(sinks=p.sinks or count)
 
@@ -275,7 +277,7 @@ def _(p):
 
 @with_sinks("no-sink-phase", "sinks before the window's first tile are not seen: their walk is "
             "missing, too short, or its sums are lost", "sinks before the window's first tile need "
-            "a walk of their own; m, l and acc go on from it",
+            "a walk of their own; m, l and acc go on from it", place="sink walk",
             tiles="mn", each=(("all",), ("S=1",), ("short",), ("down",), ("one tile",)))
 def _(p, how):
     wanted = p.first.clamp(max=p.sinks)  # the right end, before it is rounded up to whole tiles
@@ -286,7 +288,7 @@ def _(p, how):
 
 
 @mistake("two-softmaxes", "sinks and window each have a softmax of their own, and are added "
-         "without rescaling", "one maximum and one sum over both walks", "sinks", slot="online",
+         "without rescaling", "one maximum and one sum over both walks", "sink walk", slot="online",
          stages=SINKS, tiles="mn")
 def _(m):
     p = m.fwd
