@@ -276,6 +276,38 @@ def _(m, what, words, dtype):
     m.online = with_weights[what]
 
 
+# -------------------------------------------------------------- the log-sum-exp
+MAXIMA = {"": 0.0, "m": 1.0, "m log2(e)": LOG2E, "m ln 2": LN2, "-m": -1.0, "m scale": None,
+          "2 m": 2.0, "m ln 2 ln 2": LN2**2}
+LOGARITHMS = {
+    "": torch.zeros_like, "ln(l)": torch.log, "log2(l)": torch.log2, "log10(l)": torch.log10,
+    "ln(l) ln 2": lambda l: torch.log(l) * LN2, "l": lambda l: l, "l ln 2": lambda l: l * LN2,
+    "l log2(e)": lambda l: l * LOG2E, "(-ln(l))": lambda l: -torch.log(l),
+    "(-log2(l))": lambda l: -torch.log2(l), "exp(l)": torch.exp, "1 / l": lambda l: 1 / l,
+    "ln(l + 1)": lambda l: torch.log(l + 1), "2 ln(l)": lambda l: 2 * torch.log(l),
+    "ln(l) scale": None,
+}
+LSE_PARTS = tuple((" + ".join(filter(None, (a, b))) or "0",) for a in MAXIMA for b in LOGARITHMS
+                  if (a, b) != ("m", "ln(l)"))
+
+
+def lse_of(what: str, scale: float):
+    """m and l -> one of LSE_PARTS."""
+    first, *rest = what.split(" + ", 1)
+    if first not in MAXIMA or (not rest and first == "l + 1)"):
+        first, rest = "", [what]
+    a = scale if MAXIMA[first] is None else MAXIMA[first]
+    b = rest[0] if rest and rest[0] != "0" else ""
+    log = LOGARITHMS[b] or (lambda total: torch.log(total) * scale)
+    return lambda top, total: a * top + log(total)
+
+
+@mistake("lse-is", "lse is {0}", "lse = m + ln(l)", "lse", kind="lse", slot="lse", stages=(1,),
+         composed=True, each=LSE_PARTS)
+def _(m, what):
+    m.lse_of = lse_of(what, m.scale)
+
+
 # ------------------------------------------------------------- sink logits
 @mistake("sink-logit-is", "the sink counts as exp({0})", "exp(sink_h) joins the denominator, once",
          "sink start", slot="sink logits", stages=(9,), composed=True, each=tuple((how,) for how in (
