@@ -75,7 +75,7 @@ class Backward(Model):
         super().__init__(*model, **more)
         self.right_sums = self.once("sums", self.sums)
         acc, total, m = self.right_sums
-        self.right = self.once("ends", lambda: (acc / total, m + torch.log(total)))  # o, lse
+        self.right = self.once("ends", lambda: (self._own_o(acc / total), m + torch.log(total)))
         self.right_dout = self.dout = self.built.dout.double()
         self.needed = set(self.case.grads)  # gradients to compute
         self.saved_lse: Callable = lambda m, total, lse: lse  # what the forward saved
@@ -89,6 +89,11 @@ class Backward(Model):
         self.sink_sum: Callable = lambda parts, delta: parts.sum((0, 2))  # (B, HQ, N) -> (HQ,)
         self.dq, self.dkv = BackwardPass(self, False), BackwardPass(self, True)
         self.factor = {"q": self.scale, "k": self.scale, "v": 1.0, "sink_logits": 1.0}
+
+    def _own_o(self, o):
+        """The output as it was answered: right, and rounded as the backward reads it."""
+        got = self.got.get("o")
+        return o if got is None or not bool(torch.isfinite(got).all()) else got[self.b, self.h]
 
     def again(self) -> "Backward":
         new = super().again()

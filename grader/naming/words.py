@@ -41,6 +41,8 @@ TRY = {
     "d_q": "dQ = scale * dS K, dS = P * (dP - delta), summed over every key tile.",
     "d_k": "dK = scale * dS^T Q, summed over every query tile and every head of the group.",
     "d_v": "dV = P^T dO, summed over every query tile and every head of the group.",
+    "d_x": "dx = outer(dy, w).",
+    "d_w": "dw = sum over rows of dy x.",
     "d_sink_logits": "d sink_logits = -sum(exp(sink - lse) * delta), one number a query head.",
 }
 

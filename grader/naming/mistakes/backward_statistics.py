@@ -170,9 +170,9 @@ def _(m, factor):
     m.saved_lse = lambda top, total, lse: lse * factor
 
 
-@saved("lse-half-in-another-base", "the maximum in base 2 plus log(l) in base e",
-       "lse2 = m + log2(l)", each=((LN2,), (LOG2E,)))
-def _(m, factor):
+@saved("lse-half-in-another-base", "lse is the maximum in base {0} plus log(l) in base {1}",
+       "lse = m + log(l), both in one base", each=(("2", "e", LN2), ("e", "2", LOG2E)))
+def _(m, words, other, factor):
     m.saved_lse = lambda top, total, lse: top + torch.log(total) * factor
 
 

@@ -139,8 +139,7 @@ def _(m, words, walk, how):
 # ------------------------------------------------------------------------------ dS
 DS = {
     "P * dP": lambda p, dp, delta, c: p * dp,
-    "P * dP - delta": lambda p, dp, delta, c: torch.where(p != 0, p * dp - delta, 0.0),
-    "P * dP - delta, hidden keys too": lambda p, dp, delta, c: p * dp - delta,
+    "P * dP - delta": lambda p, dp, delta, c: p * dp - delta,
     "P * (delta - dP)": lambda p, dp, delta, c: p * (delta - dp),
     "P * (dP + delta)": lambda p, dp, delta, c: p * (dp + delta),
     "P * dP * delta": lambda p, dp, delta, c: p * dp * delta,
@@ -169,12 +168,13 @@ def ds_spoils(words, walk, *_) -> set[str]:
 
 
 @composed("ds-is", "in {0}, dS is {2}", "dS = P * (dP - delta)", products_of, spoils=ds_spoils,
-          stages=OWN_BACKWARD, tiles="n",
+          stages=OWN_BACKWARD, tiles="mn",
           each=tuple((*walk, how) for walk in (DQ, DKDV) for how in DS))
 def _(m, words, walk, how):
     p = walk_of(m, walk)
     if DS[how] is not None:
-        p.ds_of = lambda w, dp, delta: DS[how](w, dp, delta, m.scale)
+        visited = p.walked_by_keys if p.over_queries else p.walked
+        p.ds_of = lambda w, dp, delta: DS[how](w, dp, delta, m.scale) * visited
         return
 
     def of_the_tile(w, dp, delta):
@@ -186,10 +186,12 @@ def _(m, words, walk, how):
 
 @composed("ds-is-everywhere", "dS is {0}", "dS = P * (dP - delta)",
           "dq products, dkdv products", spoils=lambda how: {"d_q", "d_k"}, stages=OWN_BACKWARD,
-          tiles="n", each=tuple((how,) for how in DS))
+          tiles="mn", each=tuple((how,) for how in DS))
 def _(m, how):
     only(DS[how] is not None)
-    m.dq.ds_of = m.dkv.ds_of = lambda w, dp, delta: DS[how](w, dp, delta, m.scale)
+    for p in (m.dq, m.dkv):
+        visited = p.walked_by_keys if p.over_queries else p.walked
+        p.ds_of = lambda w, dp, delta, v=visited: DS[how](w, dp, delta, m.scale) * v
 
 
 @composed("dp-of", "in {0}, dP is made of {2}", "dP = dO V^T", products_of, spoils=ds_spoils,

@@ -7,7 +7,7 @@ import torch
 
 from grader.naming.mistakes.softmax import _in_own_dtype
 from grader.naming.online import Online, rescaled
-from grader.naming.rounding import to_16_bits, to_32_bits
+from grader.naming.rounding import CHOPPED, to_16_bits, to_32_bits
 from grader.naming.table import LN2, LOG2E, mistake, only
 
 
@@ -213,14 +213,17 @@ def _(m, how):
 @mistake("rounded-on-the-way", "{0} rounded to {1} on the way", "all of it in float32; only P and "
          "O are rounded, to the dtype of v", "softmax, scores", slot="online", composed=True, rounds=True,
          tiles="n", each=tuple((what, words, dtype) for what in (
-             "the scores Q K^T are", "the scaled scores are", "the maximum is", "alpha is",
+             "the scores Q K^T are", "the scaled scores are", "the scores, and again once scaled, are",
+             "the maximum is", "alpha is",
              "the output is", "the weights of l and acc are", "l is", "acc is", "q is", "k is",
              "v is", "q with the scale is")
              for words, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16),
-                                  ("the dtype of the inputs", None))))
+                                  ("the dtype of the inputs", None),
+                                  ("the dtype of the inputs", CHOPPED))))
 def _(m, what, words, dtype):
     own = m.case.dtype
     only(dtype is not None or own != torch.float32)
+    only(dtype != CHOPPED or own == torch.bfloat16)  # as Triton's interpreter rounds
     dtype = dtype or own
     only(dtype != own or what not in ("the output is", "q is", "k is", "v is"))
 
@@ -229,6 +232,10 @@ def _(m, what, words, dtype):
     if what in ("the scores Q K^T are", "the scaled scores are"):
         unit = m.scale if "Q K^T" in what else 1.0
         m.fwd.changes.append(lambda s: near(s / unit) * unit)
+        m.online = Online() if m.case.stage > 1 else None
+    elif what.startswith("the scores, and"):
+        unit = LOG2E if m.case.stage > 1 else 1.0
+        m.fwd.changes.append(lambda s: near(near(s / m.scale) * (m.scale * unit)) / unit)
         m.online = Online() if m.case.stage > 1 else None
     elif what in ("q is", "k is", "v is"):
         m.inputs = m.inputs | {what[0]: near(m.inputs[what[0]])}
