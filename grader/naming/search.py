@@ -82,9 +82,9 @@ class Search:
         """The mistake, listed or composed.  Those listed are as near as they are in both."""
         pool = single(self.stage, self.evidence.part)
         found = self._run(pool, plain)
-        if found is None:
+        composed = single(self.stage, self.evidence.part, composed=True)
+        if found is None and composed:
             near = self.evidence.ever_near()
-            composed = single(self.stage, self.evidence.part, composed=True)
             found = self._run([*(c for c in pool if c in near), *composed], plain)
         if found is None and self.matched and self.harder is not None:
             self.matched = False  # two mistakes may show there
@@ -200,7 +200,7 @@ class Search:
         truth, floor = min(max(evidence.of_truth), evidence.least_truth), max(best, 0.2)
         same = [item for item in ranked[1:7] if evidence.same_numbers(winner, item[1])]
         ranked = [item for item in ranked if item not in same]
-        either = same[0][1] if same else None
+        either = min((c for _, c in same), key=lambda c: c.id == winner.id, default=None)
         second = ranked[1] if len(ranked) > 1 else (NEAR, None)
         if truth < APART * floor or second[0] < APART * floor:
             return None

@@ -235,7 +235,9 @@ def _(m, what, words, dtype):
         m.online = Online() if m.case.stage > 1 else None
     elif what.startswith("the scores, and"):
         unit = LOG2E if m.case.stage > 1 else 1.0
-        m.fwd.changes.append(lambda s: near(near(s / m.scale) * (m.scale * unit)) / unit)
+        factor = torch.tensor(m.scale * unit, dtype=torch.float64)
+        factor = near(factor) if m.case.stage > 1 else factor  # Triton rounds the factor, too
+        m.fwd.changes.append(lambda s: near(near(s / m.scale) * factor) / unit)
         m.online = Online() if m.case.stage > 1 else None
     elif what in ("q is", "k is", "v is"):
         m.inputs = m.inputs | {what[0]: near(m.inputs[what[0]])}
