@@ -42,8 +42,10 @@ class Compiling:
         self.stack.close()
 
     def is_due(self, interpreted: set[str], all_right: bool) -> bool:
-        """Whether there is a check to wait for.  interpreted: the kernels that ran; all_right: every
-        case passed."""
+        """Whether there is a check to wait for.
+
+        interpreted: the kernels that ran; all_right: every case passed.
+        """
         return bool(self.is_asked_for and interpreted and (self.check is not None or all_right))
 
     def finish(self, interpreted: set[str]) -> Check:
