@@ -31,6 +31,11 @@ class Stage:
     def filename(self) -> str:
         return f"problem_{self.number}.py"
 
+    @property
+    def backward_is_given(self) -> bool:
+        """As PyTorch, which recomputes everything from the saved lse."""
+        return 3 <= self.number <= 7
+
     def steps_of(self, places: tuple[str, ...]) -> list[str]:
         """The steps in which any of these places is written, the likeliest first."""
         return list(dict.fromkeys(step for place in places for step, own in self.steps.items()

@@ -23,8 +23,8 @@ class Recomputed:
 class BackwardPass(Pass):
     """A walk that recomputes P, to be changed: P = exp(S - lse), dS = P * (dP - delta)."""
 
-    def __init__(self, model: "Backward"):
-        super().__init__(model)
+    def __init__(self, model: "Backward", over_queries: bool):
+        super().__init__(model, over_queries)
         self.exponent = 1.0  # times S - lse: not 1 in another base
         self.lse: Callable = lambda lse: lse  # (P, R, 1), as this walk reads it
         self.delta: Callable = lambda delta: delta  # (P, R, 1), likewise
@@ -74,13 +74,13 @@ class Backward(Model):
         self.delta_of: Callable = lambda o, do: (do * o).sum(-1, keepdim=True)
         self.over_group: Callable = lambda parts: parts.sum(2)  # (B, HKV, group, NK, D)
         self.sink_sum: Callable = lambda parts, delta: parts.sum((0, 2))  # (B, HQ, N) -> (HQ,)
-        self.dq, self.dkv = BackwardPass(self), BackwardPass(self)
+        self.dq, self.dkv = BackwardPass(self, False), BackwardPass(self, True)
         self.factor = {"q": self.scale, "k": self.scale, "v": 1.0, "sink_logits": 1.0}
 
     def again(self) -> "Backward":
         new = super().again()
         new.needed, new.factor = set(self.needed), dict(self.factor)
-        new.dq, new.dkv = BackwardPass(new), BackwardPass(new)
+        new.dq, new.dkv = BackwardPass(new, False), BackwardPass(new, True)
         return new
 
     def gradients(self) -> dict[str, torch.Tensor]:

@@ -7,10 +7,11 @@ from grader.cases import Case
 from grader.naming.mistakes import TABLE
 from grader.naming.model import Model
 from grader.naming.row_sum import RowSum
-from grader.naming.table import TILE_SIZES, Mistake, NotHere
+from grader.naming.table import BACKWARD, TILE_SIZES, Mistake, NotHere
 
 ORDER = ("inputs", "strides", "stride", "scale", "heads", "sink logits", "mask", "window", "sinks",
          "tail", "fill", "online", "rescale", "finish", "rows", "output")
+SQUARE_TILES = tuple((size, size) for size in TILE_SIZES)
 USUAL_TILES = ((64, 64), (64, 32), (64, 128), (128, 64), (128, 128), (32, 32), (16, 16))
 
 AFFECTED = {
@@ -28,7 +29,7 @@ LET_IN = {
     "both-positions-of-the-tile", "only-first-tile-masked", "window-symmetric",
     "window-without-causal", "ragged-tail-twice", "tail-unmasked", "sinks-not-causal",
     "hidden-scores-zero", "hidden-scores-finite", "hidden-keys-in-denominator",
-    "max-of-hidden-keys", "interior-too-early", "mask-forgotten",
+    "max-of-hidden-keys", "interior-too-early", "mask-forgotten", "phase-unmasked", "phase-fill",
 }
 
 # The mistakes that are tried two at a time.
@@ -67,6 +68,13 @@ class Candidate:
         return own if self.second is None else f"{own} + {self.second.id}"
 
     @property
+    def said(self) -> tuple:
+        """What its words tell apart: of what is composed, the parts, too."""
+        m = self.mistake
+        parts = [x for i, x in enumerate(self.more) if m.composed and f"{{{i}}}" in m.words]
+        return self.id, *parts
+
+    @property
     def whole(self) -> str:
         return self.mistake.whole or (self.second.whole if self.second else "")
 
@@ -83,6 +91,8 @@ class Candidate:
         sizes = self.mistake.sizes()
         if self.padded and self.mistake.tiles in ("", "m"):
             sizes = tuple((m, n) for m, _ in sizes for n in TILE_SIZES)
+        if self.mistake.composed and self.mistake.tiles:
+            sizes = SQUARE_TILES
         if self.second is not None:  # fewer for two mistakes at once: there are many of them
             both = self.mistake.tiles + self.second.mistake.tiles
             sizes = USUAL_TILES if both or self.padded else sizes
@@ -142,17 +152,18 @@ class Candidate:
 NOTHING = Candidate(Mistake("", "", "", "", "forward", "", (), lambda model: None))
 
 
-def single(stage: int, part: str) -> list[Candidate]:
+def single(stage: int, part: str, composed: bool = False) -> list[Candidate]:
     """Every mistake that could be behind this part of an answer: "forward", "lse", "backward"."""
     kinds = {"forward": ("forward", "mask", "row sum"), "lse": ("lse",),
              "backward": ("backward", "mask")}[part]
     found = []
     for mistake in TABLE:
-        if mistake.kind not in kinds or stage not in mistake.stages:
+        if (mistake.kind not in kinds or stage not in mistake.stages
+                or mistake.composed != composed):
             continue
-        walks = ("",)
+        walks = ("",) * mistake.in_forward
         if part == "backward" and mistake.kind == "mask":
-            walks = ("dq", "dkv", "backward")
+            walks = mistake.walks if stage in BACKWARD else ()
         pads = (False, True) if mistake.id in LET_IN and (
             stage > 2 or mistake.id == "tail-unmasked") else (False,)
         found += [Candidate(mistake, more, walk, padded) for more in mistake.each

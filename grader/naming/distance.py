@@ -142,9 +142,10 @@ class Part:
 
     def _from_mask(self, candidate: Candidate, BM: int, BN: int) -> float:
         """Many mistakes and tile sizes come down to the same mask: each is tried once."""
-        what = candidate.mistake, candidate.more, BM, BN, candidate.padded
+        own = candidate.walks[0] if candidate.mistake.composed else "fwd"
+        what = candidate.mistake, candidate.more, BM, BN, candidate.padded, own == "dkv"
         if what not in self._masks:
-            walk = self.right(BM, BN, candidate.padded).fwd
+            walk = getattr(self.right(BM, BN, candidate.padded), own)
             try:
                 candidate.mistake.change(walk, *candidate.more)
                 count = None if walk.count is None else walk.count.numpy().tobytes()

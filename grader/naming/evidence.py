@@ -31,6 +31,10 @@ class Evidence:
         self.least_truth = inf
         self.found: dict[Candidate, list[dict]] = {}  # one a sample where the answer is wrong
 
+    def ever_near(self) -> set[Candidate]:
+        """Those that were near any answer so far."""
+        return {candidate for (candidate, _), sizes in self.fits.items() if sizes}
+
     def tile(self) -> int:
         """The key tile that fitted last, for a picture; 64 where none did."""
         for sizes in reversed(list(self.fits.values())):

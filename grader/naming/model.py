@@ -13,6 +13,7 @@ from grader.inputs import Built
 from grader.naming.online import Online
 from grader.naming.reading import Reading
 from grader.naming.rounding import held
+from grader.naming.tiles import Tiles
 from grader.naming.walks import Pass
 
 
@@ -28,7 +29,8 @@ class Model(Reading):
         logits = built.tensors.get("sink_logits")
         self.sink = None if logits is None else logits.double()[self.h]  # (P,)
         self.online: Online | None = None  # None: all keys at once
-        self.sum_keep = self.value_keep = None  # (R, K): weights that join l, and acc
+        self.sum_keep = self.value_keep = None  # (R, K): how often weights join l, and acc
+        self.moved_values = None  # (R, K) bool, and (K,): the rows of v that these pairs read
         self.value_factor = 1.0
         self.finish = lambda acc, total, m: acc / total
         self.lse_of = lambda m, total: m + torch.log(total)
@@ -42,6 +44,13 @@ class Model(Reading):
         new = copy.copy(self)
         new.found, new.fwd = {}, Pass(new)
         return new
+
+    def take_rows(self, rows: torch.Tensor) -> None:
+        """Other rows; those past the end are there as zeros."""
+        self.rows, self.q_rows = rows, rows.clamp(max=self.N - 1)
+        self.q_factor = (rows < self.N).double()[:, None]
+        self.tiles = Tiles(self.case, rows, self.BM, self.BN, self.pad)
+        self.fwd = Pass(self)
 
     def set_scale(self, scale: float) -> None:
         """Another factor of the scores."""
@@ -68,8 +77,12 @@ class Model(Reading):
         total = (p if self.sum_keep is None else p * self.sum_keep).sum(-1, keepdim=True)
         if self.sink is not None:
             total = total + torch.exp(self.sink[:, None, None] - m)
-        weights = p if self.value_keep is None else p * self.value_keep
-        return weights @ self.fwd.v() * self.value_factor, total, m
+        weights, v = p if self.value_keep is None else p * self.value_keep, self.fwd.v()
+        acc = weights @ v
+        if self.moved_values is not None:
+            pairs, rows = self.moved_values
+            acc = acc + (weights * pairs) @ (v[:, rows] - v)
+        return acc * self.value_factor, total, m
 
     def _whole_lse(self):
         p = self.fwd

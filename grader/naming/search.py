@@ -80,13 +80,22 @@ class Search:
                 part, names = _part_and_names(plain)
                 if PARTS.index(part) < PARTS.index(self.evidence.part):
                     self.evidence.part, self.evidence.names = part, names  # what is wrong first
-            found = self._run(single(self.stage, self.evidence.part), plain)
-            if found is None and self.matched and self.harder is not None:
-                self.matched = False  # two mistakes may show there
-            return found if found or self.matched else self._two(plain)
+            return self._one(plain) or (None if self.matched else self._two(plain))
         except TimeoutError:
             self.gave_up = True
             return None
+
+    def _one(self, plain: Sample) -> Name | None:
+        """The mistake, listed or composed.  Those listed are as near as they are in both."""
+        pool = single(self.stage, self.evidence.part)
+        found = self._run(pool, plain)
+        if found is None:
+            near = self.evidence.ever_near()
+            composed = single(self.stage, self.evidence.part, composed=True)
+            found = self._run([*(c for c in pool if c in near), *composed], plain)
+        if found is None and self.matched and self.harder is not None:
+            self.matched = False  # two mistakes may show there
+        return found
 
     def _run(self, pool: list[Candidate], plain: Sample) -> Name | None:
         """The one of pool that explains everything; plain: the answer to a plain, small case."""
@@ -96,7 +105,7 @@ class Search:
         first += [plain] if positive else []
         if self.harder is not None:
             first = [self.harder] + [s for s in first if s is not self.harder]
-        elif positive and (case.N > plain.built.case.N
+        elif positive and (case.N > plain.built.case.N or pool[-1].mistake.composed
                            or self.evidence.score(None, self.sample, "many") < 10 * NEAR):
             first.reverse()  # all are tried on the smaller one, or where most of them are far off
         for sample in first:
@@ -119,7 +128,7 @@ class Search:
             matching = self.evidence.matching(pool)
             further = probes.long(case)  # many tiles: what differs from tile to tile shows
             if further in asked:
-                if len({c.id for c in matching}) == 1 and positive and (
+                if len({c.said for c in matching}) == 1 and positive and (
                         len(asked) > 3 or not any(c.mistake.shows for c in matching)):
                     break
                 further = self._telling_apart(matching, asked)
@@ -189,16 +198,16 @@ class Search:
             if len(evidence.of[c]) == len(evidence.samples) and (c in matching or (
                     not c.mistake.fitted and evidence.same_tiles(c))):
                 score = max(evidence.of[c])
-                if score < total.get(c.id, (inf,))[0]:
-                    total[c.id] = score, c
-        ranked = sorted(total.values(), key=lambda item: item[0])
+                if score < total.get(c.said, (inf,))[0]:
+                    total[c.said] = score, c
+        ranked = sorted(total.values(), key=lambda item: round(item[0], 3))
         best, winner = ranked[0]
         if not evidence.one_number(winner):
             return None
         truth, floor = min(max(evidence.of_truth), evidence.least_truth), max(best, 0.2)
-        either = None
-        if len(ranked) > 1 and evidence.same_numbers(winner, ranked[1][1]):
-            either = ranked.pop(1)[1]
+        same = [item for item in ranked[1:7] if evidence.same_numbers(winner, item[1])]
+        ranked = [item for item in ranked if item not in same]
+        either = same[0][1] if same else None
         second = ranked[1] if len(ranked) > 1 else (NEAR, None)
         if truth < APART * floor or second[0] < APART * floor:
             return None
@@ -224,7 +233,7 @@ class Search:
         """The small case on which most of the mistakes still in question differ, from each other
         and from the truth."""
         best, most = None, 1
-        few = list({c.id: c for c in reversed(pool)}.values())[:8]
+        few = list({c.said: c for c in reversed(pool)}.values())[-8:]
         longest = max(self.evidence.samples, key=lambda s: s.built.case.N)
         for case in probes.further(self.sample.built.case):
             if case in asked:
@@ -263,7 +272,7 @@ class Search:
         names, everything = {}, self.evidence.names
         for name in wrong:
             self.evidence.names = [name]
-            found = self._run(single(self.stage, self.evidence.part), plain)
+            found = self._one(plain)
             if found is None:
                 return None
             names.setdefault(found.id, found)

@@ -61,6 +61,9 @@ class Mistake:
     padded: bool = False  # a tile larger than the sequence still matters
     fitted: bool = False  # a number is found from the answer: named where nothing else fits
     rounds: bool = False  # to 16 bits on the way, which no two sums do alike to the last bit
+    composed: bool = False  # of a part and a change: tried where nothing else fits
+    walks: tuple[str, ...] = ("dq", "dkv", "backward")  # of the gradients, where a mask's may be
+    in_forward: bool = True
     shows: str = ""  # "overflow" or "nan", if it shows as that alone, where it shows at all
 
     def places(self, *more) -> tuple[str, ...]:

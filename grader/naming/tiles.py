@@ -62,6 +62,40 @@ class Tiles:
         """(R, K) bool: pairs in tiles that are visited at all."""
         return ((self.j >= self.first) & (self.j < self.end)) | (self.j < self.sink_end)
 
+    # ------------------------------------------- the same, seen from a tile of keys
+    @cached_property
+    def start(self):
+        """First key of the key tile."""
+        return self.j // self.BN * self.BN
+
+    @cached_property
+    def last(self):
+        """One past the last query that sees any key of the tile."""
+        if not self.causal or self.window is None:
+            return torch.full_like(self.j, self.N)
+        last = (self.start + self.BN - 1 + self.window).clamp(max=self.N)
+        return torch.where(self.start < self.sinks, self.N, last)
+
+    @cached_property
+    def inner_query(self):
+        """One past the diagonal of the key tile: the first query that comes after all its keys."""
+        return self.start + self.BN if self.causal else torch.zeros_like(self.j)
+
+    @cached_property
+    def outer(self):
+        """One past the last query that sees all keys of the tile, down to a tile's border."""
+        outer = torch.full_like(self.j, self.N)
+        if self.causal and self.window is not None:
+            outer = (self.start + self.window).clamp(max=self.N)
+            outer = torch.where(self.start + self.BN <= self.sinks, self.N, outer)
+        return torch.maximum(outer // self.BM * self.BM, self.inner_query)
+
+    @cached_property
+    def walked_by_keys(self):
+        """(R, K) bool: pairs in tiles that the walk over the queries visits."""
+        begin = self.start if self.causal else torch.zeros_like(self.j)
+        return (self.i >= begin) & (self.i < round_up(self.last, self.BM))
+
     @cached_property
     def exists(self):
         """Keys that a mask which lets too much in may let in."""

@@ -11,12 +11,14 @@ class Pass:
     keep (R, K) bool: which keys each row really gets.  count (R, K) or None: how often.
     fill: the score of hidden keys that are walked all the same.  k_rows, v_rows (K,) or None:
     which row of k or v stands for each key.  changes: functions that the scores pass through.
+    over_queries: it belongs to a tile of keys, and walks over the queries.
 
     Facts of the case and positions in its tiles are those of Tiles: p.window, p.j, p.diag.
     """
 
-    def __init__(self, reading: Reading):
+    def __init__(self, reading: Reading, over_queries: bool = False):
         self.reading, self.tiles, self.scale = reading, reading.tiles, reading.scale
+        self.over_queries = over_queries
         self.keep, self.count, self.fill = self.tiles.keep, None, None
         self.k_at = self.v_at = reading.kv_at
         self.k_rows = self.v_rows = None

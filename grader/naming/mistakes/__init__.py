@@ -5,7 +5,8 @@ from importlib import import_module
 from grader.naming.table import TABLE
 
 for _name in ("addresses", "backward_statistics", "backward_products", "backward_walks",
-              "backward_heads", "masks", "row_sum", "scores", "softmax", "windows"):
+              "backward_heads", "masks", "row_sum", "scores", "softmax", "windows", "phases", "borders",
+              "programs", "statistics"):
     import_module(f"{__name__}.{_name}")
 
 __all__ = ["TABLE"]
