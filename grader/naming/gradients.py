@@ -14,6 +14,8 @@ KERNELS = {
                  "and dv alone, P or the walk over the queries.", ()),
     ("q", "k"): ("The gradient of v is right, so the saved lse and P are: dS is wrong, in both.",
                  ("delta", "dq products", "dkdv products")),
+    ("q", "k", "v"): ("o is right, and no gradient is: what all share is the saved lse, or the same "
+                      "mistake stands in both kernels.", ("lse", "dq P", "dkdv P")),
     ("sink_logits",): ("The other gradients are right, so lse and delta are.", ("dsink",)),
 }
 ONE_P = {
@@ -22,6 +24,8 @@ ONE_P = {
     ("v",): ("The gradients of q and k are right, so P is.", ("dkdv products",)),
     ("k", "v"): ("The gradient of q is right, so P and dS are.", ("dkdv products",)),
     ("q", "k"): ("The gradient of v is right, so P is: dS is wrong.", ("delta", "dq products")),
+    ("q", "k", "v"): ("o and lse are right, and no gradient is: P, or each product with it.",
+                      ("dq P", "dq products")),
 }
 GIVEN = ("o is right, and the backward that was given takes nothing else of yours but lse: it is "
          "lse that is wrong.", ("lse",))
@@ -33,6 +37,8 @@ def deduce(stage: int, wrong: dict[str, bool]) -> tuple[str, tuple[str, ...]]:
     if not any(gradients.values()) or any(bad and n[:2] != "d_" for n, bad in wrong.items()):
         return "", ()
     bad = tuple(name for name, is_bad in gradients.items() if is_bad)
+    if len(bad) > 3:  # of the sink's logits, too: they come of lse and delta alone
+        bad = ("q", "k", "v")
     if stage == 2:
         return "", tuple("d" + name for name in bad) + ("launch",)
     if 3 <= stage <= 7:

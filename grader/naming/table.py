@@ -36,6 +36,10 @@ CAUSAL, GROUPED = (1, 4, 5, 6, 7, 8, 9), (5, 6, 7, 8, 9)
 WINDOWED, SINKS, BACKWARD = (6, 7, 9), (7, 9), (8, 9)
 
 
+OF_A_GROUP = ("the first HQ / HKV query heads read the first key/value head, the next ones the "
+              "second, and so on")
+
+
 class NotHere(Exception):
     """The mistake cannot be made, or cannot be told from a right answer, on this case."""
 

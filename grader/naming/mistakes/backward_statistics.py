@@ -69,7 +69,7 @@ def _(m):
 
 
 def _deltas(words, where) -> str:
-    """Wrong in one of the two, or not stored for the second, or in both, and so where it is made."""
+    """In one of the two, or not stored for the second, or in both, and so where it is made."""
     return {"dq": "dq products", "dk": "dkdv products, delta"}.get(where, "delta")
 
 
