@@ -106,8 +106,9 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     given = found > SEEN
     extra, missing = given & ~keep, ~given & keep & (matrix.expected > 1e-4)
     # The logarithm of a weight is its score less a number of its row.
-    over = (found.clamp_min(SEEN).log() - matrix.scores).masked_fill(~given, torch.nan)
-    over = (over - over.nanmedian(1, keepdim=True).values).nan_to_num(0.0)
+    over = found.clamp_min(SEEN).log() - matrix.scores
+    over = over - over.masked_fill(~(given & keep), torch.inf).amin(1, keepdim=True)
+    over = torch.where(given & torch.isfinite(over), over, 0.0)
     if not bool((over.abs() > ALIKE).any()) and not _by_size(matrix, missing):
         if bool(extra.any()):
             i, j = extra.nonzero()[0].tolist()
@@ -154,7 +155,8 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
     s, w = centred(matrix.scores), centred(matrix.found.clamp_min(SEEN).log())
     slope = float((s * w).sum() / s.square().sum().clamp_min(1e-30))
     enough = int((some.sum(1) > 2).sum()) > 3
-    if enough and float((w - slope * s).abs().max()) < ALIKE + 0.02 * float(w.abs().max()):
+    near = ALIKE + 0.02 * float(w.abs().max())
+    if enough and abs(slope - 1) > 0.01 and float((w - slope * s).abs().max()) < near:
         id = "effect-too-sharp" if slope > 1 else "effect-too-flat"
         return id, (f"The weights are too {id[11:]}: those of scores that are {slope:.4g} times "
                     "what they should be.")

@@ -69,7 +69,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     if failed:  # what was observed on a further case says more than a pattern
         said = (f"{failed[0].label}: {failed[1].sentence}",)
     elif seen:
-        said = (f"seen in {matrix.case.label}: {seen[1]}", *said)
+        label = replace(matrix.case, group="probe", B=1).label
+        said = (f"seen in {label}: {seen[1]}" + " --show draws it." * (not options.show), *said)
     said += (deduced,) * bool(deduced and not failed)
     if search.gave_up:
         said += ("The search for the mistake ran out of time: it may well be a known one.",)

@@ -3,8 +3,8 @@
 # The wrong gradients -> what follows, and the places that are left.  In stages 8 and 9 one kernel
 # makes dq, and another dk and dv; in stage 1 all come of one P.
 KERNELS = {
-    ("q",): ("The gradients of k and v are right, so the saved lse and what is stored of delta "
-             "are: the mistake is in what makes dq alone.", ()),
+    ("q",): ("The gradients of k and v are right, so the saved lse and the stored delta are: the "
+             "mistake is in what makes dq alone.", ()),
     ("k",): ("The gradient of v is right, which comes of the same P in the same walk: so dS is "
              "wrong, by delta or dP, or what it is multiplied with.",
              ("dkdv products", "delta", "dkdv calls")),
@@ -14,8 +14,8 @@ KERNELS = {
                  "and dv alone, P or the walk over the queries.", ()),
     ("q", "k"): ("The gradient of v is right, so the saved lse and P are: dS is wrong, in both.",
                  ("delta", "dq products", "dkdv products")),
-    ("q", "k", "v"): ("o is right, and no gradient is: what all share is the saved lse, or the same "
-                      "mistake stands in both kernels.", ("lse", "dq P", "dkdv P")),
+    ("q", "k", "v"): ("o is right, and no gradient is: what all share is the saved lse; or the "
+                      "same mistake stands in both kernels.", ("lse", "dq P", "dkdv P")),
     ("sink_logits",): ("The other gradients are right, so lse and delta are.", ("dsink",)),
 }
 ONE_P = {
@@ -36,7 +36,7 @@ def deduce(stage: int, wrong: dict[str, bool]) -> tuple[str, tuple[str, ...]]:
     gradients = {name[2:]: bad for name, bad in wrong.items() if name.startswith("d_")}
     if not any(gradients.values()) or any(bad and n[:2] != "d_" for n, bad in wrong.items()):
         return "", ()
-    bad = tuple(name for name, is_bad in gradients.items() if is_bad)
+    bad = tuple(name for name in ("q", "k", "v", "sink_logits", "x", "w") if gradients.get(name))
     if len(bad) > 3:  # of the sink's logits, too: they come of lse and delta alone
         bad = ("q", "k", "v")
     if stage == 2:

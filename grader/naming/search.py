@@ -220,14 +220,14 @@ class Search:
         return replace(name, either=self._name(either, best, runner_up, second[0], truth, only))
 
     def _name(self, winner, best, runner_up, second, truth, only) -> Name:
-        m, also = winner.mistake, None
+        also = None
         found = self.evidence.found.get(winner, [{}])[0]
         if winner.second is not None:
             other = winner.second
-            also = Name(other.id, other.words(found), other.mistake.line, other.places, best,
+            also = Name(other.id, other.words(found), other.line, other.places, best,
                         runner_up, second, truth)
-        return Name(winner.id.split(" + ")[0], winner.words(found), m.line, winner.places, best,
-                    runner_up, second, truth, only, also)
+        return Name(winner.id.split(" + ")[0], winner.words(found), winner.line, winner.places,
+                    best, runner_up, second, truth, only, also)
 
     def _telling_apart(self, pool: list[Candidate], asked: set[Case]) -> Case | None:
         """The small case on which most of the mistakes still in question differ, from each other

@@ -14,7 +14,7 @@ import torch
 from grader.assignment import grader_of
 from grader.cases import Case
 from grader.correctness import Answer, Verdict, row_errors
-from grader.inside.wire import POISON
+from grader.inside.wire import POISON, dtype_name
 from grader.naming.table import LN2, LOG2E
 from grader.stages import Stage
 from grader.text import ranges
@@ -28,6 +28,7 @@ PATTERNS = {
                     "what counts wrongly.",
     "nan": "NaN comes of inf - inf, of 0 * inf and of 0 / 0, or it was read: the grader fills "
            "fresh memory with it, and what lies around and between the inputs.",
+    "rounded": "what holds a sum, a weight or the result in 16 bits?",
     "zero": "these rows are exactly 0: were the values added, and to what is stored?",
     "multiple": "the right keys in the right proportions, but not the right sum: what divides the "
                 "row, or what was added to that?",
@@ -79,7 +80,8 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     what = [f"{tensor_name(name)} differs by {_percent(verdict.fro)} (limit "
             f"{_percent(verdict.fro_limit)}), its worst row by {_percent(verdict.row)} (limit "
             f"{_percent(verdict.row_limit)}): {_times(verdict)} the limit.", _worst(rows, x, truth)]
-    id, seen = _of_factor(case, x, truth, bad, verdict) or _pattern(case, bad, x, truth)
+    id, seen = (_of_rounding(sent, tensor_name(name)) or _of_factor(case, x, truth, bad, verdict)
+                or _pattern(case, bad, x, truth))
     return Finding(id, _where(bad, x, truth), tuple(what + [seen] * bool(seen)))
 
 
@@ -113,21 +115,20 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: tuple[str, ...]
         body = list(seen)
         if PATTERNS[finding.id] and not seen:
             body.append("try: " + PATTERNS[finding.id])
+    tail = []
     if steps:
         origin = stage.origins.get(steps[0], "")  # whose hints say more
         carried = f", carried from {origin}" * (bool(origin) and len(steps) == 1)
-        body.append(f"look at step {either(steps)}{carried}; more: python "
-                    f"{grader_of(stage.number)} --hint {origin or steps[0]}")
-    elif name is None and again and stage.number != 2:
-        body.append("to see more, add --show to this command:")
-    tail = [f"again: {again}"] * bool(again)
+        tail = _wrapped(f"look at step {either(steps)}{carried}; more: python "
+                        f"{grader_of(stage.number)} --hint {origin or steps[0]}")
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
+    tail += [f"again: {again}"] * bool(again)
     for drop in range(len(middle) + 1):
         kept = middle[drop:] if name else middle[:len(middle) - drop]
-        lines = [row for line in (first, where, *kept, *body) for row in _wrapped(line)] + tail
-        if len(lines) <= LINES:
+        lines = [row for line in (first, where, *kept, *body) for row in _wrapped(line)]
+        if len(lines) + len(tail) <= LINES:
             break
-    return tuple([*lines[:LINES - len(tail)], *tail] if len(lines) > LINES else lines)
+    return *lines[:LINES - len(tail)], *tail
 
 
 def _named(name) -> list[str]:
@@ -183,6 +184,16 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
         return "nan", (f"{int(untouched.sum())} of them are what fresh memory is filled with: "
                        f"{known}. The others were computed.")
     return "never-stored", f"They are what fresh memory is filled with: {known}."
+
+
+def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
+    """All of float32, and yet no number that 16 bits cannot hold."""
+    if sent.dtype != torch.float32 or sent.numel() < 16 or not bool(sent.any()):
+        return None
+    for dtype in (torch.float16, torch.bfloat16):
+        if torch.equal(sent.to(dtype).float(), sent):
+            return "rounded", f"Every number of {name} is one that {dtype_name(dtype)} can hold."
+    return None
 
 
 def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] | None:

@@ -245,7 +245,8 @@ def _(m, dtype):
 
 
 @row_sum("wrong-strides", "{0} is read with other strides than its own: {1}",
-         "the address of an element adds up index times stride, with its tensor's own", "load", slot="strides",
+         "the address of an element adds up index times stride, with its tensor's own", "load",
+         slot="strides",
          each=(("x", "rows as if N apart"), ("x", "columns as if 1 apart"),
                ("x", "rows and columns exchanged"), ("x", "as if contiguous"),
                ("w", "as if contiguous"), ("w", "as if x's columns")))
