@@ -32,6 +32,11 @@ class Matrix:
     scores: torch.Tensor  # of all pairs, hidden or not
     backward: bool = False
 
+    @property
+    def label(self) -> str:
+        """The sizes of the case; its batch entries are ours."""
+        return replace(self.case, B=1).label
+
 
 def small(case: Case) -> Case:
     """The case that is asked for its matrix: as the wrong one, in float32, short enough to draw."""

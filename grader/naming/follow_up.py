@@ -57,23 +57,14 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         if case.stage != 2 and (name is None or options.show or options.plot):
             matrix = _matrix(search, ask)
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
-    if finding.places == ():  # nor is it known where what is not stored should be
-        deduced, places = deduce(case.stage, sample.wrong)
-        finding = replace(finding, places=places)
+    said = ()
+    if name is None:
+        finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
     else:
-        deduced = ""
-    seen = attention_map.describe(matrix) if matrix is not None and name is None else None
-    failed = failures[0] if failures and failures[0][1].id and name is None else None
-    check.diagnosis = _record(stage, name, finding, things, seen, failed)
-    said = in_words(things)
-    if failed:  # what was observed on a further case says more than a pattern
-        said = (f"{failed[0].label}: {failed[1].sentence}",)
-    elif seen:
-        label = replace(matrix.case, group="probe", B=1).label
-        said = (f"seen in {label}: {seen[1]}" + " --show draws it." * (not options.show), *said)
-    said += (deduced,) * bool(deduced and not failed)
+        check.diagnosis = _named(name)
     if search.gave_up:
         said += ("The search for the mistake ran out of time: it may well be a known one.",)
+    check.diagnosis["step"] = either(steps_of(stage, finding, name)) or None
     # The command that asks this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
@@ -98,28 +89,48 @@ def _patience(session: Session):
         session.timeout = usual
 
 
-def _record(stage: Stage, name: Name | None, finding: Finding, things: list[Thing], seen,
-            failed) -> dict:
-    """What the JSON says: all that was found, by what says most."""
-    if name is not None:
-        record = {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
-                  "distance": round(name.distance, 3), "runner_up": name.runner_up,
-                  "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
-                  "truth_distance": round(min(name.truth_distance, 1e9), 3)}
-        if name.only:
-            record["only"] = name.only
-        for key, other in (("or", name.either), ("also", name.also)):
-            if other is not None:
-                record[key] = {"id": other.id, "text": other.words, "line": other.line}
-    elif failed:
-        record = {"id": failed[1].id, "kind": "observed", "text": failed[1].sentence}
-    elif len(things) == 1:
-        record = {"id": "only-" + things[0].id, "kind": "isolated", "text": in_words(things)[0]}
-    elif seen is not None:
+def _named(name: Name) -> dict:
+    """What the JSON says of a mistake that has a name."""
+    record = {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
+              "distance": round(name.distance, 3), "runner_up": name.runner_up,
+              "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
+              "truth_distance": round(min(name.truth_distance, 1e9), 3)}
+    if name.only:
+        record["only"] = name.only
+    for key, other in (("or", name.either), ("also", name.also)):
+        if other is not None:
+            record[key] = {"id": other.id, "text": other.words, "line": other.line}
+    return record
+
+
+def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
+             matrix: attention_map.Matrix | None, failures):
+    """All that was seen instead of a name.
+
+    -> the finding, with the places that are left; sentences, what says most first; the JSON.
+    """
+    said = in_words(things)
+    seen = attention_map.describe(matrix) if matrix is not None else None
+    if seen and seen[0] == "effect-nan" and finding.id in ("nan", "never-stored"):
+        seen = None  # as is known
+    deduced = ""
+    if not finding.places:
+        deduced, places = deduce(stage.number, sample.wrong)
+        finding = replace(finding, places=places)
+    if finding.places:  # where it may stand says more than a hint
+        said = said[:1]
+    record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
+    if seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
-    else:
-        record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
-    return record | {"step": either(steps_of(stage, finding, name)) or None}
+        said = (f"seen in {matrix.label}: {seen[1]} --show draws it.", *said)
+    if len(things) == 1:
+        record = {"id": "only-" + things[0].id, "kind": "isolated", "text": in_words(things)[0]}
+    for case, error in failures:  # how long an answer takes says little of a mistake in it
+        if error.id and error.outcome != "timeout":
+            record = {"id": error.id, "kind": "observed", "text": error.sentence}
+            said = (f"{case.label}: {error.sentence}", *said)
+            break
+    return finding, (*said, *[deduced] * bool(deduced)), record
 
 
 def _matrix(search: Search, ask) -> attention_map.Matrix | None:

@@ -69,7 +69,7 @@ THINGS = (
           "what depends on the batch entry?"),
     Thing("groups", "where every query head has keys and values of its own",
           lambda c: replace(c, HKV=c.HQ),
-          "which key/value head does query head h read?"),
+          "what depends on how many query heads share keys and values?"),
 )
 
 
