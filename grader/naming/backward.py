@@ -12,12 +12,15 @@ from grader.naming.walks import Pass
 
 @dataclass
 class Recomputed:
-    """What a walk of the backward has at hand: P and dS (P, R, K), lse (P, R, 1), dO (P, R, D)."""
+    """What a walk of the backward has at hand: P, dS and dP (P, R, K), lse and delta (P, R, 1),
+    dO (P, R, D)."""
 
     p: torch.Tensor
     ds: torch.Tensor
     lse: torch.Tensor
     do: torch.Tensor
+    dp: torch.Tensor
+    delta: torch.Tensor
 
 
 class BackwardPass(Pass):
@@ -29,6 +32,8 @@ class BackwardPass(Pass):
         self.lse: Callable = lambda lse: lse  # (P, R, 1), as this walk reads it
         self.delta: Callable = lambda delta: delta  # (P, R, 1), likewise
         self.dp_with: Callable = self.v  # dP = dO V^T
+        self.dp_of: Callable = lambda do: do  # what stands in dO's place there
+        self.ds_of: Callable | None = None  # P, dP, delta -> dS, where not P * (dP - delta)
         self.instead_of_p: torch.Tensor | None = None  # (R, K): the other factor of dS
         # Recomputed -> what is summed, (P, R or K, D): one walk makes dq, the other dk and dv.
         self.d_q: Callable = lambda w: w.ds @ self.k()
@@ -47,13 +52,17 @@ class BackwardPass(Pass):
             p = p if self.count is None else p * self.count
         else:
             p = torch.exp((self.scores() - own_lse) * self.exponent)
-        if plain and self.dp_with == self.v:
+        right_do = self.dp_of(do)
+        if plain and self.dp_with == self.v and right_do is do:
             dp = m.once(("dp", self.pad), lambda: do @ self.v().mT)
         else:
-            dp = do @ self.dp_with().mT
-        ds = (dp - self.delta(delta)) * (p if self.instead_of_p is None else self.instead_of_p)
-        dtype = m.case.dtype
-        return Recomputed(held(p, dtype), held(ds, dtype), lse, do)
+            dp = right_do @ self.dp_with().mT
+        delta, dtype = self.delta(delta), m.case.dtype
+        if self.ds_of is None:
+            ds = (dp - delta) * (p if self.instead_of_p is None else self.instead_of_p)
+        else:
+            ds = self.ds_of(p, dp, delta)
+        return Recomputed(held(p, dtype), held(ds, dtype), lse, do, dp, delta)
 
 
 class Backward(Model):
@@ -66,16 +75,25 @@ class Backward(Model):
         super().__init__(*model, **more)
         self.right_sums = self.once("sums", self.sums)
         acc, total, m = self.right_sums
-        self.right = self.once("ends", lambda: (acc / total, m + torch.log(total)))  # o, lse
+        self.right = self.once("ends", lambda: (self._own_o(acc / total), m + torch.log(total)))
         self.right_dout = self.dout = self.built.dout.double()
         self.needed = set(self.case.grads)  # gradients to compute
         self.saved_lse: Callable = lambda m, total, lse: lse  # what the forward saved
         self.o_of: Callable = lambda o: o  # the output as the backward reads it
         self.delta_of: Callable = lambda o, do: (do * o).sum(-1, keepdim=True)
+        dlse = self.built.upstream.get("dlse")
+        self.dlse = None if dlse is None else dlse.double()[self.b, self.h][..., None]
+        self.with_dlse: Callable = lambda delta, dlse: delta - dlse
+        self.dq_of: torch.Tensor | None = None  # (P,): whose q, o and dO the walk of dq reads
         self.over_group: Callable = lambda parts: parts.sum(2)  # (B, HKV, group, NK, D)
         self.sink_sum: Callable = lambda parts, delta: parts.sum((0, 2))  # (B, HQ, N) -> (HQ,)
         self.dq, self.dkv = BackwardPass(self, False), BackwardPass(self, True)
         self.factor = {"q": self.scale, "k": self.scale, "v": 1.0, "sink_logits": 1.0}
+
+    def _own_o(self, o):
+        """The output as it was answered: right, and rounded as the backward reads it."""
+        got = self.got.get("o")
+        return o if got is None or not bool(torch.isfinite(got).all()) else got[self.b, self.h]
 
     def again(self) -> "Backward":
         new = super().again()
@@ -90,9 +108,13 @@ class Backward(Model):
         lse = self.saved_lse(m, total, lse)
         do = self.dout[self.b, self.h]
         delta = self.delta_of(self.o_of(o), do)
+        delta = delta if self.dlse is None else self.with_dlse(delta, self.dlse)
+        do_q = do
+        if self.dq_of is not None:
+            do_q, delta = do[self.dq_of], delta[self.dq_of]
         heads, out = (self.B, self.HQ), {}
         if "q" in self.needed:
-            dq = self.dq.d_q(self.dq.recompute(lse, do, delta))
+            dq = self.dq.d_q(self.dq.recompute(lse, do_q, delta))
             out["d_q"] = (dq * self.factor["q"]).unflatten(0, heads)
         if {"k", "v"} & self.needed:
             w = self.dkv.recompute(lse, do, delta)

@@ -19,7 +19,7 @@ AFFECTED = {
     "factor dv": {"d_v"}, "dv": {"d_v"}, "dkdv mask": {"d_k", "d_v"}, "dkdv": {"d_k", "d_v"},
     "group": {"d_k", "d_v"}, "d sink": {"d_sink_logits"}, "factor d sink_logits": {"d_sink_logits"},
     "delta": {"d_q", "d_k", "d_sink_logits"}, "o": {"d_q", "d_k", "d_sink_logits"},
-    "order": {"d_q", "d_k", "d_v"},
+    "order": {"d_q", "d_k", "d_v"}, "dx": {"d_x"}, "dw": {"d_w"}, "dx and dw": {"d_x", "d_w"},
 }
 
 # The mistakes that may let in the zeros that fill the last tile of keys.
@@ -133,6 +133,8 @@ class Candidate:
         """The gradients that a mistake in the backward changes; those of all others are right."""
         if self.walk:
             return set().union(*({"dq": {"d_q"}, "dkv": {"d_k", "d_v"}}[w] for w in self.walks))
+        if self.mistake.spoils is not None:
+            return self.mistake.spoils(*self.more)
         return AFFECTED.get(self.mistake.slot, {"d_q", "d_k", "d_v", "d_sink_logits"})
 
     def apply(self, model: Model | RowSum) -> None:

@@ -18,7 +18,8 @@ from grader.naming.table import NotHere
 NEAR = 20.0  # what is further away than so many limits is not measured exactly
 ROWS, MANY_ROWS = 24, 160  # of a head: for a first look, and to be sure
 UNSURE = 0.25  # of the rows, at most: on the edge of what float32 can hold
-ONE_A_ROW = ("lse", "y", "d_sink_logits")  # these have one number a row
+SCALED = ("y", "d_w", "d_sink_logits")  # and a scale for each
+ONE_A_ROW = ("lse", *SCALED)  # these have one number a row
 FLIPPED = 0.2  # of the rows, at most: their numbers lay on a border when they were rounded
 
 
@@ -75,7 +76,7 @@ class Part:
 
     def select(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """This part of a whole tensor, heads side by side."""
-        if name in ("y", "d_sink_logits"):
+        if name in SCALED or name == "d_x":
             return x
         if name.startswith("d_"):
             return x.flatten(0, 1)
@@ -104,7 +105,7 @@ class Part:
     def answers(self, model: Model | RowSum) -> dict[str, torch.Tensor]:
         """What a model gives, with heads side by side."""
         if self.backward:
-            return {n: x if x.dim() == 1 else x.flatten(0, 1)
+            return {n: x if x.dim() < 3 else x.flatten(0, 1)
                     for n, x in model.gradients().items()}
         return model.outputs()
 
@@ -192,7 +193,7 @@ class Part:
             bad_p = bad_p if bad_p is None else bad_p.any(-1)
         terms = sample.exact.terms.get(name)
         terms = terms if terms is None else terms.cpu().flatten(0, 1)
-        scale = sample.exact.scale[name].cpu() if name in ("y", "d_sink_logits") else None
+        scale = sample.exact.scale[name].cpu() if name in SCALED else None
         if bad_p is None or not bool(bad_p.any()):
             if bool(bad_x.any()):
                 return inf

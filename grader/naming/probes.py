@@ -24,10 +24,10 @@ def build_probe(case: Case, seed: int) -> Built:
 def general(case: Case) -> Case:
     """A plain case of the stage in which most mistakes differ: batch entries, groups of three."""
     if case.stage == 2:
-        return Case(2, "probe", 333, M=70, dtype=F32, layout="guarded")
+        return Case(2, "probe", 333, M=70, dtype=F32, layout="guarded", grads=case.grads)
     heads = {1: (2, 2), 3: (3, 3), 4: (3, 3)}.get(case.stage, (6, 2))
     base = Case(case.stage, "probe", 90, D=16, B=2, HQ=heads[0], HKV=heads[1], dtype=F32,
-                is_causal=case.is_causal)
+                is_causal=case.is_causal, grads=case.grads)
     if case.stage == 1:
         NK = None if case.NK is None else 150 if case.NK < case.N else 400
         return replace(base, N=300, NK=NK)
@@ -36,8 +36,7 @@ def general(case: Case) -> Case:
     if case.sinks is not None:
         base = replace(base, sinks=5 if case.sinks else 0)
     if case.stage >= 8:
-        base = replace(base, N=70, scale=case.scale, grads=case.grads,
-                       sink_logits=case.sink_logits)
+        base = replace(base, N=70, scale=case.scale, sink_logits=case.sink_logits)
     return base
 
 
@@ -60,7 +59,8 @@ def further(case: Case) -> list[Case]:
     base = general(case)
     if case.stage == 2:
         return [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
-                replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33)]
+                replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33),
+                *([replace(base, N=40, M=200, dout="last")] if case.grads else [])]
     slim = _narrow(base)
     wide = base if case.stage < 8 else replace(slim, B=2)  # gradients take longer
     cases = [replace(wide, D=40, N=70), replace(slim, N=150), replace(slim, N=64),

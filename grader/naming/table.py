@@ -34,6 +34,7 @@ ROWS, COLUMNS = (16, 64, 128, 32, 8, 4, 1), (64, 128, 32, 16, 256, 512, 1024)  #
 ATTENTION = (1, 3, 4, 5, 6, 7, 8, 9)
 CAUSAL, GROUPED = (1, 4, 5, 6, 7, 8, 9), (5, 6, 7, 8, 9)
 WINDOWED, SINKS, BACKWARD = (6, 7, 9), (7, 9), (8, 9)
+OWN_BACKWARD, SAVED = (1, 8, 9), (3, 4, 5, 6, 7, 8, 9)  # written there; made from a saved lse
 
 
 OF_A_GROUP = ("the first HQ / HKV query heads read the first key/value head, the next ones the "
@@ -68,6 +69,7 @@ class Mistake:
     composed: bool = False  # of a part and a change: tried where nothing else fits
     walks: tuple[str, ...] = ("dq", "dkv", "backward")  # of the gradients, where a mask's may be
     in_forward: bool = True
+    spoils: Callable[..., set[str]] | None = None  # further values -> the gradients it makes wrong
     shows: str = ""  # "overflow" or "nan", if it shows as that alone, where it shows at all
 
     def places(self, *more) -> tuple[str, ...]:
@@ -108,7 +110,7 @@ def mask(id, words, line, place="mask", *, here=lambda p: True, slot="mask", **m
     return add
 
 
-def backward(id, words, line, place, slot="", stages=BACKWARD, **more):
+def backward(id, words, line, place, slot="", stages=OWN_BACKWARD, **more):
     """As mistake, for gradients where the outputs are right."""
     return mistake(id, words, line, place, kind="backward", slot=slot or id, stages=stages, **more)
 

@@ -10,7 +10,7 @@ class Pass:
 
     keep (R, K) bool: which keys each row really gets.  count (R, K) or None: how often.
     fill: the score of hidden keys that are walked all the same.  k_rows, v_rows (K,) or None:
-    which row of k or v stands for each key.  changes: functions that the scores pass through.
+    which row of k or v stands for each key.  q_of (P,) or None: whose q each pair reads.  changes: functions that the scores pass through.
     over_queries: it belongs to a tile of keys, and walks over the queries.
 
     Facts of the case and positions in its tiles are those of Tiles: p.window, p.j, p.diag.
@@ -21,7 +21,7 @@ class Pass:
         self.over_queries = over_queries
         self.keep, self.count, self.fill = self.tiles.keep, None, None
         self.k_at = self.v_at = reading.kv_at
-        self.k_rows = self.v_rows = None
+        self.k_rows = self.v_rows = self.q_of = None
         self.changes: list = []
 
     def __getattr__(self, name: str):
@@ -32,7 +32,8 @@ class Pass:
     @property
     def plain_keys(self) -> bool:
         """Whether every row meets the keys that belong to it."""
-        return self.k_at is self.reading.kv_at and self.k_rows is None and self.reading.plain
+        return (self.k_at is self.reading.kv_at and self.k_rows is None and self.q_of is None
+                and self.reading.plain)
 
     @property
     def plain(self) -> bool:
@@ -58,7 +59,8 @@ class Pass:
     def products(self):
         """(P, R, K): Q K^T."""
         if not self.plain_keys:
-            return self.reading.q @ self.k().mT
+            q = self.reading.q if self.q_of is None else self.reading.q[self.q_of]
+            return q @ self.k().mT
         return self.reading.once(("products", self.pad), lambda: self.reading.q @ self.k().mT)
 
     def scores(self):

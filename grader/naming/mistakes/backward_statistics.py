@@ -3,7 +3,7 @@
 import torch
 
 from grader.naming.model import best_factor
-from grader.naming.table import LN2, LOG2E, backward, only
+from grader.naming.table import LN2, LOG2E, OWN_BACKWARD, SAVED, backward, only
 
 D_NAMES = {"q": "dq", "k": "dk", "v": "dv", "sink_logits": "d sink_logits"}
 # dk's scale is given code in stages 8 and 9: what else scales dk stands where its products do.
@@ -161,7 +161,7 @@ def _(m, where, which):
 
 def saved(id, words, line, place="lse", **more):
     """As backward, for what is wrong in the saved log-sum-exp."""
-    return backward(id, words, line, place, "P", **more)
+    return backward(id, words, line, place, "P", **{"stages": SAVED} | more)
 
 
 @saved("lse-in-two-bases", "the backward reads lse in another base than the forward wrote it",
@@ -170,9 +170,9 @@ def _(m, factor):
     m.saved_lse = lambda top, total, lse: lse * factor
 
 
-@saved("lse-half-in-another-base", "the maximum in base 2 plus log(l) in base e",
-       "lse2 = m + log2(l)", each=((LN2,), (LOG2E,)))
-def _(m, factor):
+@saved("lse-half-in-another-base", "lse is the maximum in base {0} plus log(l) in base {1}",
+       "lse = m + log(l), both in one base", each=(("2", "e", LN2), ("e", "2", LOG2E)))
+def _(m, words, other, factor):
     m.saved_lse = lambda top, total, lse: top + torch.log(total) * factor
 
 
@@ -209,7 +209,7 @@ def _recomputed(where, *_) -> str:
 
 
 @saved("backward-scores-unscaled", "{0} recomputes P without the scale",
-       "P = exp(scale * Q K^T - lse)", _recomputed,
+       "P = exp(scale * Q K^T - lse)", _recomputed, stages=OWN_BACKWARD,
        each=(("dq",), ("dk and dv",), ("the backward",)))
 def _(m, where):
     for walk in _walks(m, where):
@@ -217,7 +217,7 @@ def _(m, where):
 
 
 @saved("backward-in-two-bases", "{0} recomputes P with exp where exp2 belongs, or the other way",
-       "exp(x) = exp2(x * log2(e))", _recomputed,
+       "exp(x) = exp2(x * log2(e))", _recomputed, stages=OWN_BACKWARD,
        each=tuple((w, f) for w in ("dq", "dk and dv", "the backward") for f in (LOG2E, LN2)))
 def _(m, where, factor):
     for walk in _walks(m, where):
@@ -229,6 +229,6 @@ def _walks(m, where: str):
 
 
 @saved("backward-without-lse", "{0} recomputes P without subtracting lse", "P = exp(S - lse)",
-       _recomputed, each=(("dq", "dq"), ("dk and dv", "dkv")))
+       _recomputed, stages=OWN_BACKWARD, each=(("dq", "dq"), ("dk and dv", "dkv")))
 def _(m, words, walk):
     getattr(m, walk).lse = torch.zeros_like

@@ -53,6 +53,9 @@ ADDRESSES = {
 }
 
 
+OF_GROUPS = [address for how, address in ADDRESSES.items() if "key/value" in how or "of k" in how]
+
+
 def _width(m) -> int:
     return max(16, 1 << (m.D - 1).bit_length())
 
@@ -73,6 +76,7 @@ def in_order(m, reverse: bool):
 def written(m, x, address, reverse: bool):
     """x (P, N, D or 1) as it lies where it was written by address(m, bh, row, column)."""
     only(len(m.pairs) == m.B * m.HQ and len(m.rows) == m.N)
+    only(m.group > 1 or address not in OF_GROUPS)
     bh, row = torch.arange(m.B * m.HQ)[:, None, None], torch.arange(m.N)[None, :, None]
     at = address(m, bh, row, torch.arange(x.shape[2])[None, None, :]).expand(x.shape)
     there = (row < m.N).expand(x.shape) & (at >= 0)

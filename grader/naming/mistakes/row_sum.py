@@ -214,12 +214,14 @@ def _(m):
 
 @row_sum("rows-not-written", "some rows are never written", "every row i < M is written, by one "
          "program", "rows", shows="nan", slot="rows", tiles="mn",
-         each=(("first only",), ("overlap",), ("last row",), ("ragged",), ("by columns",)))
+         each=(("first only",), ("overlap",), ("last row",), ("ragged",), ("by columns",),
+               ("columns apart",)))
 def _(m, how):
     i, tiles = torch.arange(m.M), -(-m.M // m.BM)
     never = {"first only": i >= m.BM, "last row": i == m.M - 1,
              "overlap": i >= (tiles - 1) * (m.BM - 1) + m.BM,
              "ragged": i >= m.M // m.BM * m.BM,
+             "columns apart": (i % m.BN >= m.BM) | (i // m.BN >= tiles),
              "by columns": i >= -(-m.N // m.BN) * m.BM}[how]
     only(bool(never.any()))
     m.after = lambda y: y.masked_fill(never, torch.nan)
@@ -233,6 +235,17 @@ def _(m, dtype):
     only(dtype != torch.float32)
     m.x, m.w = m.x.to(dtype).double(), m.w.to(dtype).double()
     m.round_product = lambda x: x.to(dtype).double()
+
+
+@row_sum("tile-sum-in-16-bits", "the products of a tile are summed in 16 bits", "widen to float32 "
+         "before multiplying", "sums", slot="rounding", tiles="n", rounds=True,
+         each=((None, True), (None, False), (CHOPPED, True)))
+def _(m, dtype, products):
+    dtype = dtype or m.case.dtype
+    only(m.case.dtype != torch.float32 and (dtype != CHOPPED or m.case.dtype == torch.bfloat16))
+    if products:
+        m.round_product = lambda x: to_16_bits(x, dtype)
+    m.round_tile = lambda x: to_16_bits(x, dtype)
 
 
 @row_sum("acc-in-16-bits", "acc is kept in 16 bits", "acc in float32, rounded once at the store",
@@ -257,6 +270,11 @@ def _(m, name, how):
               "rows and columns exchanged": own.stride[::-1],
               "as if contiguous": (m.N, 1) if name == "x" else (1,),
               "as if x's columns": (m.built.call.inputs["x"].stride[1],)}[how]
-    last = own.offset + sum(s * (n - 1) for s, n in zip(stride, own.shape, strict=True))
-    only(stride != tuple(own.stride) and last < own.storage.numel())
-    setattr(m, name, own.storage.as_strided(own.shape, stride, own.offset).double())
+    setattr(m, name, strided(own, stride))
+
+
+def strided(sent, stride) -> torch.Tensor:
+    """A tensor as it was sent, read with other strides."""
+    last = sent.offset + sum(s * (n - 1) for s, n in zip(stride, sent.shape, strict=True))
+    only(tuple(stride) != tuple(sent.stride) and last < sent.storage.numel())
+    return sent.storage.as_strided(sent.shape, stride, sent.offset).double()

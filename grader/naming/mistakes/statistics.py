@@ -7,7 +7,7 @@ import torch
 
 from grader.naming.mistakes.softmax import _in_own_dtype
 from grader.naming.online import Online, rescaled
-from grader.naming.rounding import to_16_bits, to_32_bits
+from grader.naming.rounding import CHOPPED, to_16_bits, to_32_bits
 from grader.naming.table import LN2, LOG2E, mistake, only
 
 
@@ -213,14 +213,17 @@ def _(m, how):
 @mistake("rounded-on-the-way", "{0} rounded to {1} on the way", "all of it in float32; only P and "
          "O are rounded, to the dtype of v", "softmax, scores", slot="online", composed=True, rounds=True,
          tiles="n", each=tuple((what, words, dtype) for what in (
-             "the scores Q K^T are", "the scaled scores are", "the maximum is", "alpha is",
+             "the scores Q K^T are", "the scaled scores are", "the scores, and again once scaled, are",
+             "the maximum is", "alpha is",
              "the output is", "the weights of l and acc are", "l is", "acc is", "q is", "k is",
              "v is", "q with the scale is")
              for words, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16),
-                                  ("the dtype of the inputs", None))))
+                                  ("the dtype of the inputs", None),
+                                  ("the dtype of the inputs", CHOPPED))))
 def _(m, what, words, dtype):
     own = m.case.dtype
     only(dtype is not None or own != torch.float32)
+    only(dtype != CHOPPED or own == torch.bfloat16)  # as Triton's interpreter rounds
     dtype = dtype or own
     only(dtype != own or what not in ("the output is", "q is", "k is", "v is"))
 
@@ -229,6 +232,10 @@ def _(m, what, words, dtype):
     if what in ("the scores Q K^T are", "the scaled scores are"):
         unit = m.scale if "Q K^T" in what else 1.0
         m.fwd.changes.append(lambda s: near(s / unit) * unit)
+        m.online = Online() if m.case.stage > 1 else None
+    elif what.startswith("the scores, and"):
+        unit = LOG2E if m.case.stage > 1 else 1.0
+        m.fwd.changes.append(lambda s: near(near(s / m.scale) * (m.scale * unit)) / unit)
         m.online = Online() if m.case.stage > 1 else None
     elif what in ("q is", "k is", "v is"):
         m.inputs = m.inputs | {what[0]: near(m.inputs[what[0]])}
@@ -274,6 +281,38 @@ def _(m, what, words, dtype):
                     "weights and acc are": replace(acc_only, weights=near),
                     "the scores and acc are": acc_only}
     m.online = with_weights[what]
+
+
+# -------------------------------------------------------------- the log-sum-exp
+MAXIMA = {"": 0.0, "m": 1.0, "m log2(e)": LOG2E, "m ln 2": LN2, "-m": -1.0, "m scale": None,
+          "2 m": 2.0, "m ln 2 ln 2": LN2**2}
+LOGARITHMS = {
+    "": torch.zeros_like, "ln(l)": torch.log, "log2(l)": torch.log2, "log10(l)": torch.log10,
+    "ln(l) ln 2": lambda l: torch.log(l) * LN2, "l": lambda l: l, "l ln 2": lambda l: l * LN2,
+    "l log2(e)": lambda l: l * LOG2E, "(-ln(l))": lambda l: -torch.log(l),
+    "(-log2(l))": lambda l: -torch.log2(l), "exp(l)": torch.exp, "1 / l": lambda l: 1 / l,
+    "ln(l + 1)": lambda l: torch.log(l + 1), "2 ln(l)": lambda l: 2 * torch.log(l),
+    "ln(l) scale": None,
+}
+LSE_PARTS = tuple((" + ".join(filter(None, (a, b))) or "0",) for a in MAXIMA for b in LOGARITHMS
+                  if (a, b) != ("m", "ln(l)"))
+
+
+def lse_of(what: str, scale: float):
+    """m and l -> one of LSE_PARTS."""
+    first, *rest = what.split(" + ", 1)
+    if first not in MAXIMA or (not rest and first == "l + 1)"):
+        first, rest = "", [what]
+    a = scale if MAXIMA[first] is None else MAXIMA[first]
+    b = rest[0] if rest and rest[0] != "0" else ""
+    log = LOGARITHMS[b] or (lambda total: torch.log(total) * scale)
+    return lambda top, total: a * top + log(total)
+
+
+@mistake("lse-is", "lse is {0}", "lse = m + ln(l)", "lse", kind="lse", slot="lse", stages=(1,),
+         composed=True, each=LSE_PARTS)
+def _(m, what):
+    m.lse_of = lse_of(what, m.scale)
 
 
 # ------------------------------------------------------------- sink logits
