@@ -23,7 +23,7 @@ def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Che
     """Add to a right check: is a step of the plan, or too much of it, not the kernels'?"""
     lines = _products(stage, built, plan) or _too_long(stage, built, plan)
     if not lines and stage.needs_triton:
-        lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
+        lines = _no_launch(stage, built, plan) or _arithmetic(stage, built, plan)
     return check.fail("rejected", *lines) if lines else check
 
 
@@ -81,7 +81,7 @@ def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
             "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
 
 
-def _no_launch(built: Built, plan: Plan) -> list[str]:
+def _no_launch(stage: Stage, built: Built, plan: Plan) -> list[str]:
     if plan.launches == 0:
         return ["The numbers are right, but no Triton kernel ran.",
                 "try: launch your @triton.jit kernel: kernel[grid](...)."]
