@@ -58,7 +58,8 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
     where = "" if error.line is None else f"{filename}:{error.line}"
     check = Check(case.name, case.group, error.outcome, case_text(case), detail=error.detail,
                   asks=case.asks)
-    return check.fail(error.outcome, *lines, id=error.id, where=where)
+    return check.fail(error.outcome, *lines, id=error.id, where=where,
+                      step=step.id if step else None)
 
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:

@@ -24,7 +24,7 @@ class Check:
     label: str = ""  # the shape in words, as printed in brackets
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
     where: str = ""
-    diagnosis: dict | None = None  # "id", "kind" and "text" at least: docs/diagnoses.md
+    diagnosis: dict | None = None  # "id", "kind", "text" and "step" at least: docs/diagnoses.md
     lines: tuple[str, ...] = ()
     detail: str = ""  # a traceback or the submission's own output
     picture: tuple[str, ...] = ()  # --show: the effective attention matrix
@@ -37,10 +37,12 @@ class Check:
     def message(self) -> str:
         return "\n".join(self.lines)
 
-    def fail(self, outcome: str, *lines: str, id: str = "", where: str = "") -> "Check":
-        """It did not pass: what, and what to try.  id: where that needs no search."""
+    def fail(self, outcome: str, *lines: str, id: str = "", where: str = "",
+             step: str | None = None) -> "Check":
+        """It did not pass: what, and what to try.  id, step: where that needs no search."""
         self.outcome, self.lines, self.where = outcome, lines, where or self.where
-        self.diagnosis = {"id": id, "kind": "observed", "text": lines[0]} if id else None
+        self.diagnosis = {"id": id, "kind": "observed", "text": lines[0],
+                          "step": step} if id else None
         return self
 
 

@@ -1,16 +1,18 @@
 """python -m tools.diagnoses_page > docs/diagnoses.md: every diagnosis, its id and what it says."""
 
 from grader.inside.wire import OBSERVED
+from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
 from grader.naming.mistakes import TABLE
-from grader.naming.words import TRY
+from grader.naming.words import PATTERNS
 from grader.text import ranges
 
 INTRO = """\
 # What the grader can say about a wrong answer
 
 `"diagnosis"` in the JSON of the first failing check of a stage has an `"id"` of this page, a
-`"kind"` and a `"text"`; those of later checks, and crashes, have one where it needs no search.
-Ids are stable. Written by `python -m tools.diagnoses_page`, and held to it by a test.
+`"kind"`, a `"text"` and a `"step"`, which is null where nothing fixes it, and several where it may
+be any of them; those of later checks, and crashes, have one where it needs no search. Ids are
+stable. Written by `python -m tools.diagnoses_page`, and held to it by a test.
 
 * **named**: the submission's numbers are those that this one mistake gives, within rounding, on
   the failing case and on further small cases asked of the same worker; neither the truth nor any
@@ -18,8 +20,10 @@ Ids are stable. Written by `python -m tools.diagnoses_page`, and held to it by a
   mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in multiples of
   what a right kernel may be off; `only` where the mistake shows in some cases alone; `also` for a
   second mistake; `or` for another one that gives the same numbers in every case asked.
+* **isolated**: no mistake of the table fits, and plain cases are right; the id says without which
+  one thing the failing case is right, too.
 * **seen**: no mistake of the table fits; the id says what the effective attention matrix shows.
-* **pattern**: neither; the id says where the wrong numbers are.
+* **pattern**: none of these; the id says where the wrong numbers are, or what they have in common.
 * **observed**: the outcome needs no search: a crash, a shape, a race.
 
 A mask's mistake found only in the gradients has `dq-`, `dkdv-` or `backward-` before its id.
@@ -29,8 +33,11 @@ SEEN = {
     "effect-nan": "rows of weights are NaN",
     "effect-extra-keys": "queries see keys that they should not",
     "effect-missing-keys": "queries do not see keys that they should",
-    "effect-row-sums": "the right keys are seen, but the weights do not add up",
-    "effect-weights": "the right keys, the right sums, wrong single weights",
+    "effect-row-sums": "the right keys in the right proportions, but the weights do not add up",
+    "effect-too-sharp": "the weights are those of scores that are too large",
+    "effect-too-flat": "the weights are those of scores that are too small",
+    "effect-hidden-weights": "hidden keys get weights that are not those of their scores",
+    "effect-weights": "the weights of some pairs are not in the right proportion to the others",
 }
 
 
@@ -44,9 +51,11 @@ def page() -> str:
     rows += ["", "`{...}` stands for what was found: which tensor, which part, which number.", "",
              "## Seen in the effective attention matrix", "", "| id | what |", "|---|---|"]
     rows += [f"| `{id}` | {text} |" for id, text in SEEN.items()]
-    rows += ["", "## Patterns", "", "| id | what to try |", "|---|---|"]
-    rows += [f"| `pattern-{symptom.replace('_', '-')}` | {_cell(text)} |"
-             for symptom, text in TRY.items()]
+    rows += ["", "## Isolated", "", "| id | the same case is right | hint |", "|---|---|---|"]
+    rows += [f"| `only-{thing.id}` | {_cell(thing.right)} | {_cell(thing.hint)} |"
+             for thing in (*THINGS, SURROUNDINGS, NUMBERS)]
+    rows += ["", "## Patterns", "", "| id | hint |", "|---|---|"]
+    rows += [f"| `pattern-{id}` | {_cell(text)} |" for id, text in PATTERNS.items()]
     rows += ["", "## Observed", "", "| id |", "|---|"]
     rows += [f"| `{id}` |" for id in OBSERVED]
     return "\n".join(rows) + "\n"

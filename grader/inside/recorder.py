@@ -34,7 +34,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .wire import LONGEST, UNINITIALISED
+from .wire import LONGEST, POISON, UNINITIALISED
 
 KEPT = 65536  # bytes of a tensor older than the call whose numbers go into the plan
 ADDRESSES = 1 << 32  # a smaller number is none
@@ -372,7 +372,10 @@ def _only_looks(func) -> bool:
 
 def poison(tensor: torch.Tensor) -> None:
     """Make fresh memory show where it is taken for a result."""
-    if tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    if tensor.dtype in POISON:
+        dtype, bits = POISON[tensor.dtype]
+        tensor.view(dtype).fill_(bits)
+    elif tensor.dtype == torch.float64:
         tensor.fill_(float("nan"))
     elif tensor.dtype in (torch.int32, torch.int64):
         tensor.fill_(torch.iinfo(tensor.dtype).max)

@@ -35,10 +35,13 @@ OBSERVED = (
     "outside-its-tensors", "input-refused", "does-not-compile", "timeout",
 )
 # Operations whose memory is fresh.  It is often zero and then looks like a result, so it is filled
-# with NaN.
+# with a NaN of these bits.  In 16 bits nothing else has them: what is computed comes from 32, whose
+# low bits are lost.  In 32 a CPU's arithmetic may hand them on.
 UNINITIALISED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
 }
+POISON = {torch.float16: (torch.int16, 0x7E5A), torch.bfloat16: (torch.int16, 0x7FDA),
+          torch.float32: (torch.int32, 0x7FC05A5A)}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

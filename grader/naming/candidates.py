@@ -121,6 +121,14 @@ class Candidate:
         return tuple({"dq": "dq ", "dkv": "dkdv "}[w] + one for w in self.walks for one in found
                      ) if self.walk else found
 
+    @property
+    def line(self) -> str:
+        """The rule: that of a walk over keys says nothing of the walk of dk and dv over queries."""
+        walked = set(self.mistake.places(*self.more)) <= {"walk", "borders", "sink walk"}
+        if self.walk == "dkv" and walked:
+            return "the walk visits every query that sees a key of the tile, once"
+        return self.mistake.line
+
     def affects(self) -> set[str]:
         """The gradients that a mistake in the backward changes; those of all others are right."""
         if self.walk:

@@ -19,6 +19,7 @@ def text(matrix: Matrix, tile: int = 64) -> list[str]:
     edges = "".join("v" if column * cell % tile < cell else " " for column in range(width))
     head = "forward" if not matrix.backward else "backward"
     lines = [f"Attention matrix of head {matrix.head}, {head}: rows are queries, columns keys.",
+             matrix.label,
              "  " + "   ".join(n.ljust(width) for n in ("expected", "yours", "difference")),
              "  " + "   ".join([edges] * 3)]
     for row in range(len(panels[0])):

@@ -4,14 +4,17 @@ What comes back is only data: it is compared, never believed, and it decides no 
 """
 
 import contextlib
+from dataclasses import replace
 
 from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built
 from grader.naming import attention_map, drawing
 from grader.naming.distance import Sample
+from grader.naming.gradients import deduce
+from grader.naming.isolating import Thing, in_words, isolate
 from grader.naming.search import Name, Search
-from grader.naming.words import Finding, describe, locate
+from grader.naming.words import Finding, describe, either, locate, steps_of
 from grader.options import Options
 from grader.overview import command
 from grader.results import Check
@@ -48,23 +51,24 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
         search = Search(sample, ask, device, options.patience)
-        name = search.run()
-        matrix = None
+        name, things, matrix = search.run(), [], None
+        if name is None and not search.gave_up and search.plain_is_right():
+            things = isolate(case, search.answer, search.evidence.names)
         if case.stage != 2 and (name is None or options.show or options.plot):
-            head = _worst_head(sample, wrong[0])
-            matrix = attention_map.read(ask, case, head, backward=wrong[0].startswith("d_"))
+            matrix = _matrix(search, ask)
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
-    seen = attention_map.describe(matrix) if matrix is not None and name is None else None
-    check.diagnosis = _record(name, finding, seen)
-    if name is None and failures:  # what was observed on a further case says more than a pattern
-        failed, error = failures[0]
-        if error.id:
-            check.diagnosis = {"id": error.id, "kind": "observed", "text": error.sentence}
-            seen = error.id, f"{failed.label}: {error.sentence}"
+    said = ()
+    if name is None:
+        finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
+    else:
+        check.diagnosis = _named(name)
+    if search.gave_up:
+        said += ("The search for the mistake ran out of time: it may well be a known one.",)
+    check.diagnosis["step"] = either(steps_of(stage, finding, name)) or None
     # The command that asks this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
-    check.lines = describe(finding, stage, name=name, seen=seen and seen[1], again=again)
+    check.lines = describe(finding, stage, name=name, seen=said, again=again)
     if matrix is not None and options.show:
         check.picture = tuple(drawing.text(matrix, search.tile()))
     if matrix is not None and options.plot:
@@ -85,25 +89,65 @@ def _patience(session: Session):
         session.timeout = usual
 
 
-def _record(name: Name | None, finding: Finding, seen) -> dict:
-    """What the JSON says."""
-    if name is not None:
-        record = {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
-                  "distance": round(name.distance, 3), "runner_up": name.runner_up,
-                  "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
-                  "truth_distance": round(min(name.truth_distance, 1e9), 3)}
-        if name.only:
-            record["only"] = name.only
-        if name.either is not None:
-            record["or"] = {"id": name.either.id, "text": name.either.words,
-                            "line": name.either.line}
-        if name.also is not None:
-            record["also"] = {"id": name.also.id, "text": name.also.words, "line": name.also.line}
-        return record
-    if seen is not None:
-        return {"id": seen[0], "kind": "seen", "text": seen[1]}
-    text = finding.what[-1] if len(finding.what) > 1 else finding.what[0]
-    return {"id": "pattern-" + finding.symptom.replace("_", "-"), "kind": "pattern", "text": text}
+def _named(name: Name) -> dict:
+    """What the JSON says of a mistake that has a name."""
+    record = {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
+              "distance": round(name.distance, 3), "runner_up": name.runner_up,
+              "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
+              "truth_distance": round(min(name.truth_distance, 1e9), 3)}
+    if name.only:
+        record["only"] = name.only
+    for key, other in (("or", name.either), ("also", name.also)):
+        if other is not None:
+            record[key] = {"id": other.id, "text": other.words, "line": other.line}
+    return record
+
+
+def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
+             matrix: attention_map.Matrix | None, failures):
+    """All that was seen instead of a name.
+
+    -> the finding, with the places that are left; sentences, what says most first; the JSON.
+    """
+    said = in_words(things)
+    seen = attention_map.describe(matrix) if matrix is not None else None
+    if seen and seen[0] == "effect-nan" and finding.id in ("nan", "never-stored"):
+        seen = None  # as is known
+    deduced = ""
+    if not finding.places:
+        deduced, places = deduce(stage.number, sample.wrong)
+        finding = replace(finding, places=places)
+    if finding.places:  # where it may stand says more than a hint
+        said = said[:1]
+    record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
+    if seen:
+        record = {"id": seen[0], "kind": "seen", "text": seen[1]}
+        said = (f"seen in {matrix.label}: {seen[1]} --show draws it.", *said)
+    if len(things) == 1:
+        record = {"id": "only-" + things[0].id, "kind": "isolated", "text": in_words(things)[0]}
+    for case, error in failures:  # how long an answer takes says little of a mistake in it
+        if error.id and error.outcome != "timeout":
+            record = {"id": error.id, "kind": "observed", "text": error.sentence}
+            said = (f"{case.label}: {error.sentence}", *said)
+            break
+    return finding, (*said, *[deduced] * bool(deduced)), record
+
+
+def _matrix(search: Search, ask) -> attention_map.Matrix | None:
+    """The attention matrix of a wrong case: the smallest one, if the mistake shows there."""
+    names = search.evidence.names
+    wrong = [s for s in (search.sample, *search.answers.values())
+             if s is not None and search.evidence.wrong(s)]
+    wrong.sort(key=lambda s: (s.built.case.N < 8, s.built.case.N))
+    matrix = None
+    for sample in wrong[:3]:
+        name = next(n for n in names if sample.wrong.get(n))
+        found = attention_map.read(ask, sample.built.case, _worst_head(sample, name),
+                                   backward=name.startswith("d_"))
+        if found is not None and not attention_map.right(found):
+            return found
+        matrix = matrix or found
+    return matrix
 
 
 def _worst_head(sample: Sample, name: str) -> int:

@@ -3,7 +3,6 @@
 import torch
 
 from grader.naming.table import only
-from grader.naming.tiles import round_up
 
 # What a phase is called -> walk -> (R, K) bool.
 OF_KEYS = {

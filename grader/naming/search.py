@@ -57,17 +57,23 @@ class Search:
         self.stage = sample.built.case.stage
         self.evidence = Evidence(*_part_and_names(sample), time.thread_time() + seconds)
         self.matched, self.harder = False, None
-        self._answers: dict[Case, Sample | None] = {}
+        self.gave_up = False  # for want of time
+        self.answers: dict[Case, Sample | None] = {}  # to the further cases asked
 
     def tile(self) -> int:
         """The key tile that fitted last, for a picture."""
         return self.evidence.tile()
 
+    def plain_is_right(self) -> bool:
+        """Whether a plain, small case is answered rightly."""
+        plain = self.answers.get(probes.general(self.sample.built.case))
+        return plain is not None and not any(plain.wrong.values())
+
     # ------------------------------------------------------------------ search
     def run(self) -> Name | None:
         """The mistake, or None.  Takes at most about the seconds given."""
         try:
-            plain = self._answer(probes.general(self.sample.built.case))
+            plain = self.answer(probes.general(self.sample.built.case))
             if plain is None:  # what fails there may well be the same mistake
                 return None
             if any(plain.wrong.values()):
@@ -76,6 +82,7 @@ class Search:
                     self.evidence.part, self.evidence.names = part, names  # what is wrong first
             return self._one(plain) or (None if self.matched else self._two(plain))
         except TimeoutError:
+            self.gave_up = True
             return None
 
     def _one(self, plain: Sample) -> Name | None:
@@ -128,7 +135,7 @@ class Search:
             if further is None:
                 break
             asked.add(further)
-            sample = self._answer(further)
+            sample = self.answer(further)
             if sample is None or sample in self.evidence.samples:
                 continue
             rest = self.evidence.take(sample, pool)
@@ -145,9 +152,9 @@ class Search:
         the dtype that it shows in.  -> who is left."""
         case = self.sample.built.case
         own = replace(case, group="probe", repeats=1, refill=False, growth=False)
-        twin = self._answer(replace(own, dtype=F32))
+        twin = self.answer(replace(own, dtype=F32))
         if twin is not None and case.dtype != F32 and not self.evidence.wrong(twin):
-            twin = self._answer(own)
+            twin = self.answer(own)
         return pool if twin is None else self.evidence.take(twin, pool)
 
     def _only_here(self, pool: list[Candidate], keep: bool = False) -> Name | None:
@@ -164,21 +171,21 @@ class Search:
             special = all(c.mistake.shows == "overflow" for c in matching)
             return self._decide(pool, only=case.label) if special else None
         dtype = [s for s in evidence.samples if evidence.wrong(s)][-1].built.case.dtype
-        sample = self._answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout,
+        sample = self.answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout,
                                       window=case.window, sinks=case.sinks))
         if sample is None or not evidence.wrong(sample):
             return None
         return self._decide(evidence.take(sample, pool), only=case.label)
 
-    def _answer(self, case: Case) -> Sample | None:
+    def answer(self, case: Case) -> Sample | None:
         """What the submission answers to a further case; None where it fails."""
         if self.evidence.part != "backward":
             case = replace(case, grads=())
-        if case not in self._answers:
+        if case not in self.answers:
             built = probes.build_probe(case, 1)
             got = self.ask(built)
-            self._answers[case] = None if got is None else Sample.of(built, got, self.device)
-        return self._answers[case]
+            self.answers[case] = None if got is None else Sample.of(built, got, self.device)
+        return self.answers[case]
 
     def _decide(self, pool, only: str = "") -> Name | None:
         """The one name that fits everything, or None."""
@@ -213,14 +220,14 @@ class Search:
         return replace(name, either=self._name(either, best, runner_up, second[0], truth, only))
 
     def _name(self, winner, best, runner_up, second, truth, only) -> Name:
-        m, also = winner.mistake, None
+        also = None
         found = self.evidence.found.get(winner, [{}])[0]
         if winner.second is not None:
             other = winner.second
-            also = Name(other.id, other.words(found), other.mistake.line, other.places, best,
+            also = Name(other.id, other.words(found), other.line, other.places, best,
                         runner_up, second, truth)
-        return Name(winner.id.split(" + ")[0], winner.words(found), m.line, winner.places, best,
-                    runner_up, second, truth, only, also)
+        return Name(winner.id.split(" + ")[0], winner.words(found), winner.line, winner.places,
+                    best, runner_up, second, truth, only, also)
 
     def _telling_apart(self, pool: list[Candidate], asked: set[Case]) -> Case | None:
         """The small case on which most of the mistakes still in question differ, from each other

@@ -37,6 +37,10 @@ WINDOWED, SINKS, BACKWARD = (6, 7, 9), (7, 9), (8, 9)
 OWN_BACKWARD, SAVED = (1, 8, 9), (3, 4, 5, 6, 7, 8, 9)  # written there; made from a saved lse
 
 
+OF_A_GROUP = ("the first HQ / HKV query heads read the first key/value head, the next ones the "
+              "second, and so on")
+
+
 class NotHere(Exception):
     """The mistake cannot be made, or cannot be told from a right answer, on this case."""
 

@@ -1,83 +1,94 @@
-"""Where an answer is wrong, what that looks like, and which step to read again.
+"""Where an answer is wrong, what that looks like, and the message that says so.
 
-locate() compares one tensor with its truth and names the pattern it sees; describe() turns that,
-and the name of the mistake where search.py found one, into at most 12 lines of 80 columns.
+locate() compares one tensor with its truth and says what it sees; describe() puts that, and the
+name of the mistake where search.py found one, into at most 12 lines of 80 columns.  Nothing is
+guessed: a hint follows from what was seen, a step from the mistake or from what was seen of it.
 """
 
 import textwrap
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 
 from grader.assignment import grader_of
 from grader.cases import Case
 from grader.correctness import Answer, Verdict, row_errors
+from grader.inside.wire import POISON, dtype_name
+from grader.naming.table import LN2, LOG2E
 from grader.stages import Stage
 from grader.text import ranges
 
 TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
 
-TRY = {
-    "nan": "a row with no visible key yet gives -inf - (-inf); a row nobody stores keeps the "
-           "poison; a load without a mask reads past the end.",
-    "overflow": "exp of a logit of +-128 is 0 or inf: subtract the running maximum first, and "
-                "start it at -inf.",
-    "rescale": "when the maximum grows, what is summed so far must shrink by exp(m_old - m_new): "
-               "the sum and the accumulator alike.",
-    "tail": "the last tile hangs over the end: mask its rows at the load and its keys in the "
-            "scores.",
-    "stride": "use the strides of every axis as they were passed, and never read between them.",
-    "width": "D is below 16 or no power of two here, so a tile is wider than its head: mask the "
-             "columns that do not exist, at every load and store.",
-    "batch": "the batch entries after the first go wrong: is the batch stride in every address?",
-    "head": "only some heads are wrong: which key/value head does query head h read? "
-            "h // (HQ // HKV).",
-    "mask": "compare the mask with the rule in words, at the first wrong row.",
-    "window": "query i sees keys i - W + 1 ... i: the window counts the query itself.",
-    "sinks": "keys j < S stay visible, still causal; a key in window and sinks counts once.",
-    "numbers": "compare the formula with the code: scale, exp base, normalisation, what is "
-               "rounded when.",
-    "lse": "lse = m + log(l), a natural logarithm, in float32.",
-    "d_q": "dQ = scale * dS K, dS = P * (dP - delta), summed over every key tile.",
-    "d_k": "dK = scale * dS^T Q, summed over every query tile and every head of the group.",
-    "d_v": "dV = P^T dO, summed over every query tile and every head of the group.",
-    "d_x": "dx = outer(dy, w).",
-    "d_w": "dw = sum over rows of dy x.",
-    "d_sink_logits": "d sink_logits = -sum(exp(sink - lse) * delta), one number a query head.",
+# What was seen where no mistake was named -> what it means to look at; "" where it means nothing
+# in particular.  A hint holds in every stage and for every case that its pattern is seen in.
+PATTERNS = {
+    "never-stored": "is every row worked on, and stored where it belongs? Which ones are not says "
+                    "what counts wrongly.",
+    "nan": "NaN comes of inf - inf, of 0 * inf and of 0 / 0, or it was read: the grader fills "
+           "fresh memory with it, and what lies around and between the inputs.",
+    "rounded": "what holds a sum, a weight or the result in 16 bits?",
+    "zero": "these rows are exactly 0: were the values added, and to what is stored?",
+    "multiple": "the right keys in the right proportions, but not the right sum: what divides the "
+                "row, or what was added to that?",
+    "batch": "is the batch stride in every address?",
+    "heads": "",
+    "heads-in-groups": "which key/value head does query head h read? The first HQ / HKV heads read "
+                       "the first one, the next ones the second, and so on.",
+    "columns": "the other columns are right in every row: look at the addresses along a row, and "
+               "at what masks them.",
+    "tail": "what is left after the last whole tile hangs over the end: what masks its rows, and "
+            "its keys?",
+    "rows": "",
+    "everywhere": "",
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One wrong tensor.  symptom is a key of TRY."""
+    """One wrong tensor.  id: of PATTERNS.  places: as of table.py, where what was seen fixes it."""
 
-    symptom: str
+    id: str
     where: str
     what: tuple[str, ...]
+    places: tuple[str, ...] = ()
+
+    @property
+    def seen(self) -> str:
+        """What is special about the wrong rows, or how far they are off."""
+        return self.what[-1] if len(self.what) > 1 else self.what[0]
 
 
 def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verdict) -> Finding:
     """Find the wrong rows of x and name their pattern."""
-    truth = answer.truth[name]
+    truth, sent = answer.truth[name], x
     x = x.to(truth.device).double()
     rows = row_errors(x, truth, name, answer.scale.get(name), answer.terms.get(name))
     if verdict.nan:  # these rows say more than those that are merely wrong
         bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
+        id, sentence = _of_nan(sent, x)
         what = (f"{verdict.nan} of the {x.numel()} numbers of {tensor_name(name)} are NaN or inf.",
-                "Fresh memory is filled with NaN before a call, so a row nobody writes shows.")
-        return Finding(_nan_symptom(case, bool(bad.all())), _where(bad, x, truth), what)
+                sentence)
+        places = WRITERS.get(name, ()) if id == "never-stored" else ()
+        return Finding(id, _where(bad, x, truth), what, places)
     bad = rows > verdict.row_limit
     if not bad.any():  # too many small errors, no large one
         bad = rows > verdict.fro_limit
     if not bad.any():
         bad = torch.ones_like(rows, dtype=torch.bool)
-    where = _where(bad, x, truth)
     what = [f"{tensor_name(name)} differs by {_percent(verdict.fro)} (limit "
             f"{_percent(verdict.fro_limit)}), its worst row by {_percent(verdict.row)} (limit "
-            f"{_percent(verdict.row_limit)}): {_times(verdict)} what a right kernel may make.",
-            _worst(rows, x, truth)]
-    symptom, seen = _pattern(case, name, bad)
-    return Finding(symptom, where, tuple(what + [seen] * bool(seen)))
+            f"{_percent(verdict.row_limit)}): {_times(verdict)} the limit.", _worst(rows, x, truth)]
+    id, seen = (_of_rounding(sent, tensor_name(name)) or _of_factor(case, x, truth, bad, verdict)
+                or _pattern(case, bad, x, truth))
+    return Finding(id, _where(bad, x, truth), tuple(what + [seen] * bool(seen)))
+
+
+# Where rows that are never stored are written: what says which they are, and what stores them.
+WRITERS = {"o": ("rows", "store"), "y": ("rows",), "d_x": ("dx", "launch"), "d_w": ("dw", "launch"),
+           "d_q": ("dq rows", "dq walk"), "d_k": ("dkdv rows", "store"),
+           "d_v": ("dkdv rows", "store")}
 
 
 def tensor_name(name: str) -> str:
@@ -88,45 +99,61 @@ def tensor_name(name: str) -> str:
 LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
-def describe(finding: Finding, stage: Stage, *, name=None, seen: str = "",
+def describe(finding: Finding, stage: Stage, *, name=None, seen: tuple[str, ...] = (),
              again: str = "") -> tuple[str, ...]:
-    """-> verdict, where, the mistake, what to look at, how to see it alone: at most 12 lines.
+    """-> verdict, where, the mistake or what was seen, how to see more: at most 12 lines.
 
-    name: search.Name or None; seen: what the effective attention matrix shows; again: the command
-    that asks this one case.
+    name: search.Name or None; seen: what follow_up.py saw in further cases, where there is none;
+    again: the command that asks this one case.
     """
-    first, last = finding.what[0], [f"where: {finding.where}."]
+    first, where = finding.what[0], f"where: {finding.where}."
     middle = list(finding.what[1:])
-    body = []
+    steps = steps_of(stage, finding, name)
     if name is not None:
-        also = name.also
-        words = f"{name.words}; and {also.words}" if also else name.words
-        if name.either is not None:
-            words += f"; or else {name.either.words} (both give these numbers)"
-        body.append(f"the mistake: {words}.")
-        body.append(f"it should be: {name.line}" + (f"; {also.line}." if also else "."))
-        if name.only:
-            body.append(f"It shows in cases like this one ({name.only}), not everywhere.")
-        others = "far" if name.runner_up_distance > 1e6 else f"over {name.runner_up_distance:.2g}"
-        body.append(f"how sure: your numbers are {name.distance:.2g} limits from it, {others} from "
-                    "any other.")
+        body = _named(name)
     else:
-        body += [seen] * bool(seen)
-        body.append("try: " + TRY[finding.symptom])
-    steps = stage.steps_of(name.places + (name.also.places if name.also else ())) if name else []
+        body = list(seen)
+        if PATTERNS[finding.id] and not seen:
+            body.append("try: " + PATTERNS[finding.id])
+    tail = []
     if steps:
         origin = stage.origins.get(steps[0], "")  # whose hints say more
         carried = f", carried from {origin}" * (bool(origin) and len(steps) == 1)
-        body.append(f"look at step {either(steps)}{carried}; more: python "
-                    f"{grader_of(stage.number)} --hint {origin or steps[0]}")
-    tail = [f"again: {again}"] * bool(again)
+        tail = _wrapped(f"look at step {either(steps)}{carried}; more: python "
+                        f"{grader_of(stage.number)} --hint {origin or steps[0]}")
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
+    tail += [f"again: {again}"] * bool(again)
     for drop in range(len(middle) + 1):
         kept = middle[drop:] if name else middle[:len(middle) - drop]
-        lines = [row for line in (first, *last, *kept, *body) for row in _wrapped(line)] + tail
-        if len(lines) <= LINES:
+        lines = [row for line in (first, where, *kept, *body) for row in _wrapped(line)]
+        if len(lines) + len(tail) <= LINES:
             break
-    return tuple([*lines[:LINES - len(tail)], *tail] if len(lines) > LINES else lines)
+    return *lines[:LINES - len(tail)], *tail
+
+
+def _named(name) -> list[str]:
+    """The mistake, the rule that it breaks, and how sure that is."""
+    words, line = name.words, name.line
+    if name.also:
+        words, line = f"{words}; and {name.also.words}", f"{line}; {name.also.line}"
+    body, sure = [], "this mistake gives your numbers within rounding; no other known one does."
+    if name.also:
+        sure = "these two together give your numbers within rounding; no others known do."
+    if name.either is not None:
+        words += f"; or else {name.either.words}"
+        sure = "both give your numbers within rounding; no other known mistake does."
+    body += [f"the mistake: {words}.", f"the rule: {line}."]
+    if name.only:
+        body.append(f"It shows in cases like this one ({name.only}), not everywhere.")
+    return [*body, f"how sure: {sure}"]
+
+
+def steps_of(stage: Stage, finding: Finding, name=None) -> list[str]:
+    """The steps in which the mistake may stand; none where nothing fixes them."""
+    if name is None:
+        return stage.steps_of(finding.places)
+    other = name.also or name.either
+    return stage.steps_of(name.places + (other.places if other else ()))
 
 
 def either(words: list[str]) -> str:
@@ -139,69 +166,107 @@ def _wrapped(text: str) -> list[str]:
                          break_on_hyphens=False)
 
 
-def _nan_symptom(case: Case, everywhere: bool) -> str:
-    if case.family.startswith("shift"):
-        return "overflow"
-    if everywhere and case.stage > 2 and case.D not in (16, 32, 64, 128):
-        return "width"
-    if case.layout in ("transposed", "last"):
-        return "stride"
-    return "tail" if case.layout == "guarded" and case.n_keys % 16 else "nan"
+# ------------------------------------------------------------------- patterns
+def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
+    """Untouched, or computed?  -> id, sentence."""
+    bad = ~torch.isfinite(x)
+    untouched = torch.zeros_like(bad)
+    if sent.dtype in POISON:
+        dtype, bits = POISON[sent.dtype]
+        untouched = (sent.contiguous().view(dtype) == bits).to(bad.device)
+    if not bool((bad & untouched).any()):
+        inf = " (inf, in part)" * bool(torch.isinf(x).any())
+        return "nan", f"They were computed{inf}: something was stored there."
+    known = "nothing was stored there"
+    if sent.dtype == torch.float32:
+        known += ", or what was computed from such memory"
+    if bool((bad & ~untouched).any()):
+        return "nan", (f"{int(untouched.sum())} of them are what fresh memory is filled with: "
+                       f"{known}. The others were computed.")
+    return "never-stored", f"They are what fresh memory is filled with: {known}."
 
 
-def _pattern(case: Case, name: str, bad: torch.Tensor) -> tuple[str, str]:
-    """-> (symptom, a sentence on the pattern of wrong rows or "")."""
-    n_bad, n_rows = int(bad.sum()), bad.numel()
-    if name == "lse" or name == "d_sink_logits":
-        return name, ""
+def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
+    """All of float32, and yet no number that 16 bits cannot hold."""
+    if sent.dtype != torch.float32 or sent.numel() < 16 or not bool(sent.any()):
+        return None
+    for dtype in (torch.float16, torch.bfloat16):
+        if torch.equal(sent.to(dtype).float(), sent):
+            return "rounded", f"Every number of {name} is one that {dtype_name(dtype)} can hold."
+    return None
+
+
+def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] | None:
+    """Wrong rows that are multiples of the right ones."""
+    if truth.dim() == bad.dim() or truth.shape[-1] < 4:
+        return None
+    x, truth = x[bad], truth[bad]
+    which = "Every row" if bool(bad.all()) else "Every wrong row"
+    if not bool(x.any()):
+        return "zero", f"{which} is 0."
+    size = truth.square().sum(-1)
+    factor = (x * truth).sum(-1) / size.clamp_min(1e-300)
+    rest = (x - factor[:, None] * truth).square().sum(-1).sqrt()
+    if not bool((rest <= verdict.row_limit * x.square().sum(-1).sqrt()).all()):
+        return None
+    low, high = float(factor.min()), float(factor.max())
+    if high - low <= 2 * verdict.row_limit * abs(high):
+        middle = float(factor.median())
+        return "multiple", f"{which} is {middle:.5g}{constant(middle, case)} times the right one."
+    return "multiple", f"{which} is a multiple of the right one, by {low:.4g} to {high:.4g}."
+
+
+def constant(factor: float, case: Case) -> str:
+    """What a factor may well be: " = log2(e)", or ""."""
+    known = {"log2(e)": LOG2E, "ln 2": LN2, "sqrt(2)": sqrt(2), "2": 2.0, "1 / 2": 0.5, "-1": -1.0}
+    for words, number in {"sqrt(D)": sqrt(case.D), "D": float(case.D),
+                          "HQ / HKV": case.HQ / case.HKV}.items():
+        known |= {words: number, f"1 / {words}" if "/" not in words else "HKV / HQ": 1 / number}
+    for words, number in known.items():
+        if abs(factor - number) < 1e-3 * abs(number) and number != 1.0:
+            return "" if words == f"{number:g}" else f" = {words}"
+    return ""
+
+
+def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
+    """-> id, and a sentence on the pattern of wrong rows, or ""."""
     if bad.dim() == 3:
         batches, heads = bad.any(2).any(1), bad.any(2).any(0)
-        if bad.shape[0] > 1 and not batches[0]:
-            return "batch", "The first batch entry is right, later ones are not."
+        if bad.shape[0] > 1 and not batches[0] and bool(batches[1:].all()):
+            return "batch", "The first batch entry is right, all others are wrong."
         if not heads.all():
-            return "head", _heads_sentence(case, heads)
+            return _of_heads(case, heads)
+    columns = _columns(x, truth)
+    if columns is not None:
+        return "columns", "Only some columns are wrong."
     flat = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
+    if flat.numel() == 1 or bad.dim() == 1 and case.stage != 2:  # not rows: the heads' sinks
+        return "rows", ""
     first, last, length = int(flat.nonzero()[0]), int(flat.nonzero()[-1]), flat.numel()
     for tile in TILES:
         start = length // tile * tile
-        if 0 < start < length and first >= start:
-            return "tail", f"Only the ragged tail is wrong: what is left after tiles of {tile}."
-    if name.startswith("d_"):
-        return name, "" if n_bad < n_rows else "It is wrong everywhere."
+        if 0 < start < length and first == start:
+            return "tail", f"Only what is left after tiles of {tile} is wrong."
     if case.window is not None and case.window <= first <= case.window + 1 < length:
-        return "window", f"Rows are right until the window (W={case.window}) first cuts a key off."
-    if case.family == "rising":
-        return "rescale", "The maximum grows in every tile of these inputs."
-    if case.family.startswith("shift"):
-        return "overflow", f"These inputs have all logits near {case.family[-1]}128."
-    if case.family == "needles":
-        return _edge(case), "These inputs put the weight on keys at the very edges of the mask."
-    if case.is_causal and n_bad < n_rows:
-        sentence = "The first rows are right." if first else ""
-        return _edge(case), "The last rows are right." if last < length - 1 else sentence
-    if case.layout in ("transposed", "last"):
-        return "stride", "These inputs are views with gaps between rows, heads or features."
-    if case.n_keys % 16 and case.stage != 2:
-        return "tail", f"The length, {case.n_keys}, is a multiple of no tile."
-    return "numbers", "It is wrong everywhere." if n_bad == n_rows else ""
+        return "rows", f"Rows are right until the window (W={case.window}) first cuts a key off."
+    if first:
+        return "rows", f"Rows before {first} are right."
+    if last < length - 1:
+        return "rows", f"Rows after {last} are right."
+    return ("everywhere", "") if bool(bad.all()) else ("rows", "")
 
 
-def _edge(case: Case) -> str:
-    if case.sinks:
-        return "sinks"
-    return "window" if case.window is not None else "mask"
-
-
-def _heads_sentence(case: Case, heads: torch.Tensor) -> str:
+def _of_heads(case: Case, heads: torch.Tensor) -> tuple[str, str]:
     wrong = heads.nonzero().flatten().tolist()
     if len(heads) == case.HQ and case.HQ > case.HKV:
         group = case.HQ // case.HKV
         groups = sorted({h // group for h in wrong})
-        if len(groups) < case.HKV:
-            return f"Only heads that read key/value head {ranges(groups, 4)} are wrong."
-        if min(wrong) >= case.HKV:
-            return f"Heads from {case.HKV} (= HKV) on are wrong."
-    return f"{len(wrong)} of {len(heads)} heads are wrong."
+        if len(wrong) == len(groups) * group:
+            return "heads", f"Only heads that read key/value head {ranges(groups, 4)} are wrong."
+        if not heads[0]:
+            return ("heads-in-groups",
+                    f"{len(wrong)} of {len(heads)} heads are wrong, not the first.")
+    return "heads", f"{len(wrong)} of {len(heads)} heads are wrong."
 
 
 def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
@@ -220,18 +285,28 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
         text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, all over"
     else:
         text = f"entries {ranges(bad.nonzero().flatten().tolist(), 4)} of {bad.numel()}"
-    if truth.dim() == 4:
-        error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2)
-        columns = error.amax(0) > 0.02 * truth.abs().max()
-        if bool(columns.any()) and not bool(columns.all()):
-            text += f", columns {ranges(columns.nonzero().flatten().tolist(), 4)} of {len(columns)}"
+    columns = _columns(x, truth)
+    if columns is not None:
+        text += f", columns {ranges(columns, 4)} of {truth.shape[-1]}"
     return text
+
+
+def _columns(x: torch.Tensor, truth: torch.Tensor) -> list[int] | None:
+    """The wrong columns, where the others are right."""
+    if truth.dim() != 4:
+        return None
+    error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2)
+    columns = error.amax(0) > 0.02 * truth.abs().max()
+    if not bool(columns.any()) or bool(columns.all()):
+        return None
+    return columns.nonzero().flatten().tolist()
 
 
 def _worst(rows: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
     index = torch.unravel_index(rows.argmax(), rows.shape)
     index = tuple(int(i) for i in index)
-    names = {3: ("batch", "head", "row"), 1: ("entry",)}[rows.dim()]
+    one = "entry" if truth.dim() == rows.dim() else "row"
+    names = {3: ("batch", "head", "row"), 1: (one,)}[rows.dim()]
     place = ", ".join(f"{n} {i}" for n, i in zip(names, index, strict=True))
     got, want = x[index].flatten(), truth[index].flatten()
     column = int((got - want).abs().argmax())

@@ -54,6 +54,37 @@ def test_missing_keys_are_found():
     assert id == "effect-missing-keys" and "always key 0" in text
 
 
+def weights(change):
+    """As ask, for a submission that changes its weights, (queries, keys)."""
+    def answer(built):
+        case, t = built.case, {n: x.double() for n, x in built.tensors.items()}
+        keep = reference.keep_mask(case.N, case.N, True)
+        s = (t["q"] @ t["k"].mT * case.D**-0.5).masked_fill(~keep, -torch.inf)
+        return {"o": (change(torch.softmax(s, -1), s) @ t["v"]).float()}
+    return answer
+
+
+def doubled(p, s):
+    p = p.clone()
+    p[..., :, :16] *= 2
+    return p / p.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("change, id, said", [
+    (lambda p, s: torch.softmax(s * 40, -1), "effect-too-sharp", "too sharp"),
+    (lambda p, s: torch.softmax(s * 1.4427, -1), "effect-too-sharp", "1.443 times"),
+    (lambda p, s: torch.softmax(s * 0.25, -1), "effect-too-flat", "0.25 times"),
+    (lambda p, s: torch.softmax(s.masked_fill(s == -torch.inf, 0), -1), "effect-hidden-weights",
+     "gives key 1, which it should not see"),
+    (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),
+    (doubled, "effect-weights", "all among the first 16 keys"),
+    (lambda p, s: p.flip(-1), "effect-hidden-weights", "query 0 gives key"),
+])
+def test_a_key_is_not_said_to_be_hidden_where_no_mask_hides_it(change, id, said):
+    found = attention_map.describe(attention_map.read(weights(change), CASE, 0))
+    assert found[0] == id and said in found[1][0].lower() + found[1][1:], found
+
+
 def test_the_picture_fits_a_terminal_and_marks_what_differs():
     lines = drawing.text(attention_map.read(ask(later), CASE, 0), tile=32)
     assert all(len(line) <= 80 for line in lines)

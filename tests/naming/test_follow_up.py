@@ -5,9 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from attacks.catalogue import mutants
+from grader.cases import Case
+from grader.correctness import answer
 from grader.grade import grade_stage
+from grader.inputs import build
+from grader.naming import follow_up
+from grader.naming.distance import Sample
 from grader.options import Options, confinement
 from grader.report import Reporter
 from grader.stages import STAGES
@@ -34,6 +40,58 @@ def graded(folder, number: int, old: str, new: str):
     report = io.StringIO()
     options = Options(folder, "cpu", 1, 60.0, benchmark=False, quick=True, stop_early=True)
     return grade_stage(STAGES[number], options, Reporter(report)), report.getvalue()
+
+
+def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path):
+    result, _ = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
+                       "tl.dot(p.to(v.dtype), (v * 0.7 + k * 0.3).to(v.dtype), "
+                       "acc * alpha[:, None])")
+    check = next(check for check in result.checks if check.outcome != "pass")
+    assert check.diagnosis["kind"] == "seen" and check.diagnosis["step"] is None
+    said = " ".join(check.lines)
+    assert "seen in H=2, L=64, D=16: The weights are not in the right proportions" in said
+    assert "look at" not in said and "try:" not in said and "--show draws it" in said
+
+
+def test_memory_that_is_never_stored_points_at_what_stores_it(tmp_path):
+    """Half of every row: no mistake has a name for it in all cases, and none is needed."""
+    result, _ = graded(tmp_path, 3, "(rows[:, None] < N) & (j < D))",
+                       "(rows[:, None] < N) & (j < D) & (j * (rows[:, None] % 3) < 9))")
+    check = next(check for check in result.checks if check.outcome != "pass")
+    assert check.diagnosis["id"] == "pattern-never-stored"
+    assert check.diagnosis["step"] == "3.1 or 3.8"
+    assert "nothing was stored there" in check.message
+
+
+class Asked:
+    """As much of a Search as a matrix is drawn of: its answers, some of them wrong."""
+
+    def __init__(self, failing: Case, *further: Case):
+        self.sample, *others = (Sample(build(case, 0), {"o": torch.ones(1, 2, case.N, 16)}, Truth())
+                                for case in (failing, *further))
+        self.answers = {sample.built.case: sample for sample in others}
+        self.evidence = self
+        self.names = ["o"]
+        for sample in (self.sample, *others):
+            sample.wrong = {"o": sample.built.case.N != 64}
+
+    def wrong(self, sample: Sample) -> bool:
+        return sample.wrong["o"]
+
+
+class Truth:
+    truth = {"o": torch.zeros(())}
+
+
+@pytest.mark.parametrize("shows_from, drawn", [(0, 90), (100, 128)])
+def test_the_smallest_wrong_case_in_which_the_mistake_shows_is_drawn(shows_from, drawn):
+    case = Case(4, "standard", 300, D=16, HQ=2, HKV=2, is_causal=True)
+
+    def ask(built):
+        exact = answer(built, "cpu").truth["o"]
+        return {"o": exact * 0.5 if built.case.N > shows_from else exact}
+    search = Asked(case, replace(case, N=64), replace(case, N=90), replace(case, N=257))
+    assert follow_up._matrix(search, ask).case.N == drawn
 
 
 def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):

@@ -100,7 +100,7 @@ def test_a_gradient_without_its_scale_is_named():
 
     built = build(case, 0)
     name = Search(Sample.of(built, ask(built), "cpu"), ask, "cpu", seconds=20).run()
-    assert name is not None and name.id == "dk-unscaled" and name.symptom == "d_k"
+    assert name is not None and name.id == "dk-unscaled" and name.places == ("dk scale",)
 
 
 def rounded(dtype):

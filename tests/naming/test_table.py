@@ -1,5 +1,6 @@
-"""Every mistake has a place, every step is the place of some mistake, and it is the right step."""
+"""Every mistake has a place, every step is said of something, and it is the right step."""
 
+import itertools
 import os
 import tomllib
 
@@ -9,7 +10,9 @@ from attacks.catalogue import HERE, ROOT, mutants
 from attacks.named import names_of
 from grader import submission
 from grader.naming.candidates import Candidate, single
+from grader.naming.gradients import GIVEN, KERNELS, ONE_P, deduce
 from grader.naming.mistakes import TABLE
+from grader.naming.words import WRITERS
 from grader.stages import STAGES
 
 EXPECTED = tomllib.loads((HERE / "names.toml").read_text("utf-8"))
@@ -22,7 +25,8 @@ def candidates(number: int) -> list[Candidate]:
     stage = STAGES[number]
     parts = ["forward"] + ["lse"] * (number == 1)
     parts += ["backward"] * any(case.grads for case in stage.cases("cpu", False))
-    return [c for part in parts for c in single(number, part)]
+    return [c for part in parts for composed in (False, True)
+            for c in single(number, part, composed)]
 
 
 def steps_by_name(number: int) -> dict[str, set[str]]:
@@ -35,16 +39,19 @@ def steps_by_name(number: int) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("number", STAGES)
-def test_every_step_is_that_of_some_mistake(number):
+def test_every_step_is_said_of_some_mistake_or_of_what_was_seen(number):
     stage = STAGES[number]
     source = (ROOT / stage.filename).read_text("utf-8")
     assert list(stage.steps) == [step.id for step in submission.steps(source)]
     reached = set().union(*steps_by_name(number).values())
-    asked = {"": True, "d": any(case.grads for case in stage.cases("cpu", False))}
-    for step, places in stage.steps.items():
-        backward = places.split()[0] in ("dq", "dkdv", "delta", "dsink", "dx", "dw", "launch")
-        if asked["d" * backward]:
-            assert step in reached, (step, places)
+    asked = {name for case in stage.cases("cpu", False) for name in case.grads}
+    for wrong in itertools.product((False, True), repeat=len(asked)):
+        wrong = {"d_" + name: bad for name, bad in zip(sorted(asked), wrong, strict=True)}
+        reached |= set(stage.steps_of(deduce(number, wrong)[1]))
+    for name, places in WRITERS.items():
+        if name[:2] != "d_" or name[2:] in asked:
+            reached |= set(stage.steps_of(places))
+    assert reached >= stage.steps.keys()
 
 
 def test_places_are_those_of_a_stage():
@@ -53,6 +60,9 @@ def test_places_are_those_of_a_stage():
     for mistake in TABLE:
         for more in mistake.each:
             assert set(mistake.places(*more)) <= known, mistake.id
+    seen = [GIVEN[1], *WRITERS.values(), *(p for table in (KERNELS, ONE_P) for _, p in
+                                           table.values())]
+    assert set().union(*seen) <= known
 
 
 def test_few_steps_are_named_at_once():

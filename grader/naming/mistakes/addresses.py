@@ -3,48 +3,44 @@
 import torch
 
 from grader.naming.model import Model
-from grader.naming.table import GROUPED, NotHere, mistake, only
+from grader.naming.table import GROUPED, OF_A_GROUP, NotHere, mistake, only
 
 
 # --------------------------------------------------------- heads and batches
-@mistake("heads-interleaved", "query head h reads key/value head h % HKV",
-         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
-         each=(("kv",), ("k",), ("v",)))
+@mistake("heads-interleaved", "query head h reads key/value head h % HKV", OF_A_GROUP, "kv head",
+         slot="heads", stages=GROUPED, each=(("kv",), ("k",), ("v",)))
 def _(m, which):
     _heads(m, lambda h: h % m.HKV, which)
 
 
-@mistake("one-kv-head-for-all", "every query head reads the same key/value head",
-         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
-         each=(("kv", 0), ("kv", -1), ("k", 0), ("v", 0)))
+@mistake("one-kv-head-for-all", "every query head reads the same key/value head", OF_A_GROUP,
+         "kv head", slot="heads", stages=GROUPED, each=(("kv", 0), ("kv", -1), ("k", 0), ("v", 0)))
 def _(m, which, head):
     _heads(m, lambda h: torch.full_like(h, head % m.HKV), which)
 
 
-@mistake("heads-not-mapped", "query head h reads key/value head h", "query head h reads "
-         "h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
+@mistake("heads-not-mapped", "query head h reads key/value head h", OF_A_GROUP, "kv head",
+         slot="heads", stages=GROUPED,
          each=(("kv", "clip"), ("kv", "on"), ("k", "on"), ("v", "on"), ("k", "clip"),
                ("v", "clip")))
 def _(m, which, how):
     _heads(m, (lambda h: h.clamp(max=m.HKV - 1)) if how == "clip" else lambda h: h, which)
 
 
-@mistake("heads-multiplied", "query head h reads h * group instead of h // group",
-         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
-         each=((True,), (False,)))
+@mistake("heads-multiplied", "query head h reads key/value head h * group", OF_A_GROUP, "kv head",
+         slot="heads", stages=GROUPED, each=((True,), (False,)))
 def _(m, wrapped):
     _heads(m, lambda h: h * m.group % (m.HKV if wrapped else 1 << 30))
 
 
-@mistake("heads-divided-by-hkv", "query head h reads h // HKV, not h // group",
-         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
-         each=((True,), (False,)))
+@mistake("heads-divided-by-hkv", "query head h reads key/value head h // HKV", OF_A_GROUP,
+         "kv head", slot="heads", stages=GROUPED, each=((True,), (False,)))
 def _(m, clipped):
     _heads(m, lambda h: (h // m.HKV).clamp(max=m.HKV - 1 if clipped else 1 << 30))
 
 
-@mistake("group-hard-coded", "the group is a fixed number of heads",
-         "a group has HQ // HKV query heads", "kv head", slot="heads", stages=GROUPED,
+@mistake("group-hard-coded", "the group is a fixed number of heads", "a group has HQ / HKV query "
+         "heads", "kv head", slot="heads", stages=GROUPED,
          each=tuple((size, how) for how in ("", "at least", "clipped") for size in (2, 4, 8)))
 def _(m, size, how):
     size = max(size, m.group) if how == "at least" else size
@@ -53,41 +49,40 @@ def _(m, size, how):
 
 
 @mistake("head-in-its-group", "query head h reads h % group, its place within the group",
-         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED,
-         each=((True,), (False,)))
+         OF_A_GROUP, "kv head", slot="heads", stages=GROUPED, each=((True,), (False,)))
 def _(m, wrapped):
     _heads(m, lambda h: h % m.group % (m.HKV if wrapped else 1 << 30))
 
 
-@mistake("groups-shifted", "the groups begin a head late", "query head h reads h // (HQ // HKV)",
-         "kv head", slot="heads", stages=GROUPED, each=((1,), (-1,)))
+@mistake("groups-shifted", "the groups begin a head late", OF_A_GROUP, "kv head", slot="heads",
+         stages=GROUPED, each=((1,), (-1,)))
 def _(m, by):
     _heads(m, lambda h: ((h + by) // m.group).clamp(0, m.HKV - 1))
 
 
-@mistake("groups-reversed", "the first group reads the last key/value head",
-         "query head h reads h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED)
+@mistake("groups-reversed", "the first group reads the last key/value head", OF_A_GROUP, "kv head",
+         slot="heads", stages=GROUPED)
 def _(m):
     _heads(m, lambda h: m.HKV - 1 - h // m.group)
 
 
-@mistake("heads-counted-over-batches", "the key/value head counts on over batch entries",
-         "kv_head = h // group, with h inside its batch entry", "kv head", slot="heads",
+@mistake("heads-counted-over-batches", "the key/value head counts on over batch entries", "the "
+         "key/value head is that of a query head within its batch entry", "kv head", slot="heads",
          stages=GROUPED)
 def _(m):
     only(m.B > 1)
     _address(m, m.b, m.b * m.HKV + m.h // m.group, "kv")
 
 
-@mistake("q-at-the-kv-head", "the queries are read at the key/value head",
-         "q and o at head h, k and v at h // group", "", slot="heads", stages=GROUPED)
+@mistake("q-at-the-kv-head", "the queries are read at the key/value head", "q and o at the query "
+         "head, k and v at that of its group", "", slot="heads", stages=GROUPED)
 def _(m):
     only(m.group > 1)
     m.q_at = (m.b, m.h // m.group)
 
 
-@mistake("output-at-the-kv-head", "the output is stored at the key/value head",
-         "q and o at head h, k and v at h // group", "normalise", slot="output", stages=GROUPED,
+@mistake("output-at-the-kv-head", "the output is stored at the key/value head", "q and o at the "
+         "query head, k and v at that of its group", "normalise", slot="output", stages=GROUPED,
          each=(("last",), ("first",)))
 def _(m, which):
     only(m.group > 1)
@@ -116,15 +111,15 @@ def _whose(which, *_) -> str:
     return "rows" if "q" in which else "kv head"
 
 
-@mistake("batch-ignored", "every batch entry reads entry 0", "the address holds b * stride_b",
-         _whose, slot="heads", each=(("qkv",), ("kv",), ("k",), ("v",), ("q",)))
+@mistake("batch-ignored", "every batch entry reads entry 0", "batch entry b begins b batch strides "
+         "after entry 0", _whose, slot="heads", each=(("qkv",), ("kv",), ("k",), ("v",), ("q",)))
 def _(m, which):
     only(m.B > 1)
     _all_from(m, torch.zeros_like(m.b), m.h, which)
 
 
-@mistake("head-ignored", "every head reads head 0", "the address holds h * stride_h", _whose,
-         slot="heads", each=(("qkv",), ("k",), ("v",), ("q",), ("kv",)))
+@mistake("head-ignored", "every head reads head 0", "head h begins h head strides after head 0",
+         _whose, slot="heads", each=(("qkv",), ("k",), ("v",), ("q",), ("kv",)))
 def _(m, which):
     only(m.HQ > 1)
     only("q" in which or m.case.stage not in GROUPED)  # else another name's
@@ -138,8 +133,9 @@ def _all_from(m: Model, b, h, which: str) -> None:
     m.fwd.v_at = (b, h // m.group) if "v" in which else m.fwd.v_at
 
 
-@mistake("batch-and-head-mixed", "batch entry and head are split by the wrong number",
-         "b = bh // HQ, h = bh % HQ", "rows, kv head", slot="heads",
+@mistake("batch-and-head-mixed", "batch entry and head are split by the wrong number", "head bh of "
+         "all belongs to batch entry floor(bh / HQ), and is head bh mod HQ there", "rows, kv head",
+         slot="heads",
          each=(("swapped",), ("tiles", 64), ("tiles", 128), ("tiles", 32), ("hkv",), ("kv",)))
 def _(m, how, size=64):
     b, h = m.pairs.unbind(1)
@@ -153,9 +149,9 @@ def _(m, how, size=64):
     _all_from(m, b, h, "qkv")
 
 
-@mistake("heads-past-sixteen", "heads are numbered within their group of 16 programs only",
-         "the number of the first head of the group is added", "rows", slot="output",
-         stages=(4, 5, 6, 7, 8, 9), each=(("repeat",), ("full",)))
+@mistake("heads-past-sixteen", "heads are numbered within their group of 16 only", "the number of "
+         "the first head of the group is added", "rows", slot="output", stages=(4, 5, 6, 7, 8, 9),
+         each=(("repeat",), ("full",)))
 def _(m, how):
     bh = (m.b * m.HQ + m.h)[:, None]
     only(m.B * m.HQ > 16)
@@ -176,7 +172,7 @@ def _never(m: Model, rows) -> None:
 
 
 @mistake("last-rows-not-written", "the rows after the last whole query tile are never written",
-         "the grid has cdiv(N, BLOCK_M) programs a head", "rows, store", slot="output", tiles="m",
+         "every row i < N is written", "rows, store", slot="output", tiles="m",
          each=((1, 1), (2, 1), (1, 0)))
 def _(m, tiles, least):
     size = m.BM * tiles
@@ -184,15 +180,15 @@ def _(m, tiles, least):
     _never(m, (m.rows >= whole)[None])
 
 
-@mistake("last-row-not-written", "the last row is never written", "rows < N are stored", "store",
-         slot="output")
+@mistake("last-row-not-written", "the last row is never written", "every row i < N is written",
+         "store", slot="output")
 def _(m):
     _never(m, (m.rows == m.N - 1)[None])
 
 
-@mistake("some-tiles-not-written", "some query tiles are never written: programs work on the same "
-         "rows", "start_m = tile * BLOCK_M, every tile once", "rows, store", shows="nan",
-         slot="output", tiles="m",
+@mistake("some-tiles-not-written", "some query tiles are never written: others are written in "
+         "their place", "query tile t has the rows from t times its height on, every tile once",
+         "rows, store", shows="nan", slot="output", tiles="m",
          each=(("first only", 1), ("last only", 1), ("overlap", 1), ("not first", 1),
                ("second of two", 2), ("first only", 2)))
 def _(m, how, width):
@@ -204,9 +200,9 @@ def _(m, how, width):
         "second of two": m.rows % size >= m.BM}[how][None])
 
 
-@mistake("some-heads-not-written", "there are too few programs: the last heads are never written",
-         "the grid has a program for every tile of all B * H heads", "rows, normalise, store",
-         shows="nan", slot="output", tiles="m",
+@mistake("some-heads-not-written", "the last tiles or heads are never written: there are too few "
+         "turns", "every tile of every head of every batch entry is written",
+         "rows, normalise, store", shows="nan", slot="output", tiles="m",
          each=(("batch",), ("hkv",), ("tiles",), ("rounded down",),
                ("rounded down, a group each",), ("rounded down, by heads",)))
 def _(m, how):
@@ -223,8 +219,8 @@ def _(m, how):
         "tiles": (number >= half) & ((number > half) | (tile == 0))}[how])
 
 
-@mistake("second-tile-is-the-first", "the second query tile of a program reads the first one's "
-         "rows", "q2 begins BLOCK_M rows after q", "rows", slot="rows", tiles="m", stages=(3,))
+@mistake("second-tile-is-the-first", "the second of two query tiles reads the first one's rows",
+         "the second tile begins where the first ends", "rows", slot="rows", tiles="m", stages=(3,))
 def _(m):
     m.q_rows = torch.where(m.rows % (2 * m.BM) >= m.BM, m.rows - m.BM, m.rows)
 
@@ -254,7 +250,7 @@ def _strided(name, axes, _) -> str:
 
 
 @mistake("wrong-strides", "{0} is read with other strides than its own: {1} as if {2}",
-         "address = base + b stride_b + h stride_h + row stride_n + column stride_d, its own four",
+         "the address of an element adds up index times stride, over its tensor's own four strides",
          _strided, slot="strides", each=tuple(_stride_variants()))
 def _(m, name, axes, other):
     wrong = {}
@@ -286,8 +282,8 @@ def restrided(m: Model, name: str, axes: str, other: str):
 
 
 @mistake("output-strides", "the output is allocated like {0}, and then filled as if it were "
-         "contiguous", "o = torch.empty(...), or pass o's own strides", "store", slot="strides",
-         each=(("q",),), whole="all")
+         "contiguous", "what is filled as if contiguous is allocated contiguous", "store",
+         slot="strides", each=(("q",),), whole="all")
 def _(m, like):
     sent = m.built.call.inputs[like]
     view = sent.storage.as_strided(sent.shape, sent.stride, sent.offset)

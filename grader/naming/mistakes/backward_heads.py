@@ -3,7 +3,7 @@
 import torch
 
 from grader.naming.mistakes.addresses import restrided
-from grader.naming.table import LN2, backward, only
+from grader.naming.table import LN2, OF_A_GROUP, backward, only
 
 
 @backward("group-sum-missing", "dk and dv are those of one query head of the group: {0}",
@@ -39,8 +39,7 @@ def _(m):
     m.over_group = lambda parts: parts.flatten(1, 2).unflatten(1, (m.group, m.HKV)).sum(1)
 
 
-@backward("dq-heads-interleaved", "dq reads key/value head h % HKV", "query head h reads "
-          "h // (HQ // HKV), in the backward too", "dq kv head", "dq",
+@backward("dq-heads-interleaved", "dq reads key/value head h % HKV", OF_A_GROUP, "dq kv head", "dq",
           each=(("kv",), ("k",), ("v",)))
 def _(m, which):
     only(m.group > 1 and m.HKV > 1)
@@ -49,8 +48,8 @@ def _(m, which):
 
 
 @backward("dkdv-batch-miscounted", "the batch entry of dk and dv is found with the wrong number of "
-          "heads", "b = bh // HKV where bh counts key/value heads", "dkdv rows", "group",
-          each=(("hq",), ("zero",), ("all of the first",)))
+          "heads", "head bh of all k and v belongs to batch entry floor(bh / HKV)", "dkdv rows",
+          "group", each=(("hq",), ("zero",), ("all of the first",)))
 def _(m, how):
     only(m.B > 1)
     b, kv = torch.cartesian_prod(torch.arange(m.B), torch.arange(m.HKV)).unbind(1)

@@ -69,8 +69,8 @@ def _(m):
 
 
 def _deltas(words, where) -> str:
-    """Left out or wrong in one of the two, or in both, and so where it is made."""
-    return {"dq": "dq products", "dk": "dkdv products"}.get(where, "delta")
+    """In one of the two, or not stored for the second, or in both, and so where it is made."""
+    return {"dq": "dq products", "dk": "dkdv products, delta"}.get(where, "delta")
 
 
 @backward("no-delta", "delta is left out: dS = P * dP{0}", "dS = P * (dP - delta)", _deltas,

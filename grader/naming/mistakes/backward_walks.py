@@ -43,8 +43,9 @@ def _(p, start, own_spared):
     p.keep = p.keep & ((p.i < whole) | ((start + p.BN > whole) & own_spared))
 
 
-@query_walk("dkdv-one-query-tile", "one query tile is walked on the diagonal, where BLOCK_N holds "
-            "several", "the diagonal of BLOCK_N keys takes BLOCK_N / BLOCK_M query tiles")
+@query_walk("dkdv-one-query-tile", "one query tile is walked on the diagonal of a key tile that "
+            "holds several", "the diagonal of a key tile takes all query tiles in which some see "
+            "some")
 def _(p, start):
     only(p.BM < p.BN and p.causal)
     p.keep = p.keep & ((p.i < start + p.BM) | (p.i >= start + p.BN))

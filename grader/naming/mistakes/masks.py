@@ -56,7 +56,7 @@ def _(p, where):
 
 
 @causal("diagonal-unmasked", "keys after the query are seen up to the end of its tile: the tiles "
-        "on the diagonal enter whole", "query i sees keys j <= i, not j // T <= i // T",
+        "on the diagonal enter whole", "query i sees keys j <= i, not those to the end of its tile",
         place="walk, mask, scores", tiles="mn", each=((0,), (16,), (32,)))
 def _(p, block):
     reach = p.i // block * block + block if block else p.end
@@ -64,9 +64,9 @@ def _(p, block):
 
 
 @causal("diagonal-skipped", "nothing is seen on the diagonal: the walk stops before it, or the "
-        "mask counts query positions from the start of the tile",
-        "the walk ends with the query's own tile; row r of it is query start_m + r",
-        place="walk, mask", tiles="mn", each=((False,), (True,)))
+        "mask counts query positions from the start of the tile", "the walk ends with the query's "
+        "own tile; row r of a tile is query start + r", place="walk, mask", tiles="mn",
+        each=((False,), (True,)))
 def _(p, first_spared):
     p.keep = p.keep & ((p.j < p.diag) | ((p.tile_start == 0) & first_spared))
 
@@ -83,14 +83,14 @@ def _(p, what):
         p.keep = p.keep & (p.j >= last // p.BN * p.BN)
 
 
-@causal("last-full-tile-skipped", "the walk before the diagonal ends a tile early",
-        "phase 1 walks the keys 0 ... diag - 1", place="walk, borders", tiles="mn")
+@causal("last-full-tile-skipped", "the walk before the diagonal ends a tile early", "every key "
+        "before the diagonal is visited", place="walk, borders", tiles="mn")
 def _(p):
     p.keep = p.keep & ~((p.j < p.diag) & (p.j >= p.diag - p.BN))
 
 
 @causal("phase-1-in-tiles", "the walk before the diagonal counts tiles where it should count keys",
-        "phase 1 walks the keys 0 ... diag - 1", place="borders, walk", tiles="mn")
+        "every key before the diagonal is visited", place="borders, walk", tiles="mn")
 def _(p):
     end = round_up(p.diag // p.BN, p.BN)
     p.keep = p.keep & ((p.j < end) | (p.j >= p.diag))
@@ -105,9 +105,8 @@ def _(p, which):
 
 
 @causal("phase-1-past-the-diagonal", "the unmasked walk ends at the first row, not at a tile's "
-        "border, and its last tile reaches past the diagonal",
-        "diag = start_m // BLOCK_N * BLOCK_N", place="borders, walk", tiles="mn",
-        each=((False,), (True,)))
+        "border, and its last tile reaches past the diagonal", "a tile without a mask holds no key "
+        "after any of its queries", place="borders, walk", tiles="mn", each=((False,), (True,)))
 def _(p, up):
     only(p.BN > p.BM)
     start = round_up(p.tile_start, p.BN) if up else p.tile_start
@@ -120,9 +119,9 @@ def _(p, up):
     p.count_pairs(unmasked.double() + masked + edge)
 
 
-@causal("walk-ends-by-the-wrong-block", "the walk ends BLOCK_N keys after the tile's first row, "
-        "not BLOCK_M: of several tiles on the diagonal only the first is walked",
-        "end = start_m + BLOCK_M", place="walk", tiles="mn")
+@causal("walk-ends-by-the-wrong-block", "the walk ends a key tile after the tile's first row, not "
+        "after its last: of several tiles on the diagonal only the first is walked", "the walk "
+        "ends after the last query's own key", place="walk", tiles="mn")
 def _(p):
     only(p.BM > p.BN)
     p.keep = p.keep & (p.j < p.diag + p.BN)
@@ -135,16 +134,14 @@ def _(p):
     p.keep = p.keep & (p.j < p.NK - 1)
 
 
-@causal("query-positions-of-the-tile", "the mask counts query positions from the start of the "
-        "tile", "row r of the tile at start_m is query start_m + r",
-        tiles="mn", each=(("diag",), ("all",)))
+@causal("query-positions-of-the-tile", "the mask counts query positions from the start of the tile",
+        "row r of a tile is query start + r", tiles="mn", each=(("diag",), ("all",)))
 def _(p, where):
     _shifted_mask(p, p.i - p.tile_start, p.j, where)
 
 
 @causal("key-positions-of-the-tile", "the mask counts key positions from the start of the tile",
-        "column c of the tile at start_n is key start_n + c",
-        tiles="mn", each=(("diag",), ("all",)))
+        "column c of a tile is key start + c", tiles="mn", each=(("diag",), ("all",)))
 def _(p, where):
     _shifted_mask(p, p.i, p.j % p.BN, where)
 
@@ -268,8 +265,8 @@ def _(p):
     p.keep = p.keep & (p.j != 0)
 
 
-@mask("ragged-tail-skipped", "keys after the last whole tile are skipped",
-      "the walk ends at N, not at N // BLOCK_N * BLOCK_N", "walk, borders", slot="tail", tiles="n",
+@mask("ragged-tail-skipped", "keys after the last whole tile are skipped", "the walk ends at N, "
+      "not with the last whole tile", "walk, borders", slot="tail", tiles="n",
       each=((False,), (True,)))
 def _(p, spared):
     whole = p.NK // p.BN * p.BN
@@ -277,8 +274,8 @@ def _(p, spared):
     p.keep = p.keep & (p.j < whole)
 
 
-@mask("last-key-tile-skipped", "the last tile of keys is skipped",
-      "the walk takes cdiv(N, BLOCK_N) tiles", "walk, borders", slot="tail", tiles="n", padded=True,
+@mask("last-key-tile-skipped", "the last tile of keys is skipped", "the walk takes every tile that "
+      "holds a key, ceil(N / tile) of them", "walk, borders", slot="tail", tiles="n", padded=True,
       each=((False,), (True,)))
 def _(p, even):
     start = (p.NK - 1) // p.BN * p.BN
@@ -286,9 +283,8 @@ def _(p, even):
     p.keep = p.keep & (p.j < start)
 
 
-@mask("first-key-tile-only", "only the first tile of keys is walked",
-      "the walk goes on over all tiles: start_n += BLOCK_N", "walk, borders", slot="tail",
-      tiles="n", each=((False,), (True,)))
+@mask("first-key-tile-only", "only the first tile of keys is walked", "the walk goes on over all "
+      "tiles", "walk, borders", slot="tail", tiles="n", each=((False,), (True,)))
 def _(p, and_tail):
     only(p.NK > p.BN)
     whole = p.NK // p.BN * p.BN
@@ -312,15 +308,15 @@ def _(p):
     p.count_again(p.j >= whole)
 
 
-@mistake("first-keys-repeated", "every round of the walk reads the first tile of keys",
-         "round t reads the keys from t * BLOCK_N on", "walk", slot="inputs", tiles="n")
+@mistake("first-keys-repeated", "every round of the walk reads the first tile of keys", "round t "
+         "reads the keys of tile t", "walk", slot="inputs", tiles="n")
 def _(m):
     only(m.NK > m.BN)
     m.fwd.k_rows = m.keys % m.BN
 
 
 @mistake("first-values-repeated", "every round of the walk reads the first tile of values",
-         "round t reads the values from t * BLOCK_N on", "", slot="inputs", tiles="n")
+         "round t reads the values of tile t", "", slot="inputs", tiles="n")
 def _(m):
     only(m.NK > m.BN)
     m.fwd.v_rows = m.keys % m.BN

@@ -3,7 +3,7 @@
 import torch
 
 from grader.naming.online import Online, rescaled
-from grader.naming.phases import FIRST_AND_LAST, NAMES, OF_KEYS, OF_QUERIES, SOME_OF_KEYS, pairs
+from grader.naming.phases import FIRST_AND_LAST, NAMES, OF_KEYS, SOME_OF_KEYS, pairs
 from grader.naming.table import ATTENTION, LN2, LOG2E, mistake, only
 
 

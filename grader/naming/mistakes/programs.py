@@ -2,7 +2,7 @@
 
 import torch
 
-from grader.naming.table import ATTENTION, GROUPED, mistake, only
+from grader.naming.table import ATTENTION, GROUPED, OF_A_GROUP, mistake, only
 
 FROM_2 = tuple(stage for stage in ATTENTION if stage > 1)
 
@@ -171,8 +171,9 @@ def read_at(m, b, h, name: str):
     return flat // heads, flat % heads
 
 
-@mistake("heads-split-wrongly", "a program takes {0}", "b = bh // HQ, h = bh % HQ", "rows",
-         slot="heads", stages=FROM_2, composed=True, each=tuple((how,) for how in SPLITS))
+@mistake("heads-split-wrongly", "a program takes {0}", "head bh of all belongs to batch entry "
+         "floor(bh / HQ), and is head bh mod HQ there", "rows", slot="heads", stages=FROM_2,
+         composed=True, each=tuple((how,) for how in SPLITS))
 def _(m, how):
     bh = m.b * m.HQ + m.h
     b, h = (_evaluated(text, m, bh) for text in SPLITS[how])
@@ -196,8 +197,8 @@ KV_HEADS = {
 }
 
 
-@mistake("kv-head-wrong", "query head h reads {1} at head {0}", "query head h reads k and v at "
-         "h // (HQ // HKV)", "kv head", slot="heads", stages=GROUPED, composed=True,
+@mistake("kv-head-wrong", "query head h reads {1} at head {0}", OF_A_GROUP, "kv head", slot="heads",
+         stages=GROUPED, composed=True,
          each=tuple((how, names) for how in KV_HEADS for names in ("k and v", "k", "v")))
 def _(m, how, names):
     h = KV_HEADS[how](m)
@@ -205,8 +206,8 @@ def _(m, how, names):
     m.fwd.v_at = read_at(m, m.b, h, "v") if "v" in names else m.fwd.v_at
 
 
-@mistake("rows-of-another-tile", "{0} {1}", "row r of the tile at start_m is query start_m + r",
-         "rows, load", slot="rows", tiles="mn", composed=True, stages=FROM_2, each=tuple(
+@mistake("rows-of-another-tile", "{0} {1}", "row r of a tile is query start + r", "rows, load",
+         slot="rows", tiles="mn", composed=True, stages=FROM_2, each=tuple(
              (who, how) for who in ("q is read", "the mask counts queries") for how in
              ("from the start of the tile, without start_m", "a tile early", "a tile late",
               "from the other end of the sequence, tile by tile", "a row late", "a row early",
@@ -233,8 +234,8 @@ def _(m, who, how):
     p.keep = torch.where(edge, keep, p.keep)
 
 
-@mistake("whole-tile-elsewhere", "a program's rows are {0} for the mask and the store",
-         "query = start_m + arange, with the start_m that q is read at", "rows", slot="output",
+@mistake("whole-tile-elsewhere", "a program's rows are {0} for the mask and the store", "one start "
+         "for all: what is read, what is masked and what is stored", "rows", slot="output",
          tiles="mn", whole="all", composed=True, stages=FROM_2, each=(
              ("counted from the other end, tile by tile", True),
              ("counted from the start of the tile", True),

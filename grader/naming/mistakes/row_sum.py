@@ -146,9 +146,8 @@ def _(m):
     m.columns = m.columns * (m.j >= (m.N - 1) // m.BN * m.BN)
 
 
-@row_sum("last-column-tile-dropped", "the last tile of columns is skipped",
-         "the walk takes cdiv(N, BLOCK_N) tiles", "walk", slot="columns", tiles="n",
-         each=((False,), (True,)))
+@row_sum("last-column-tile-dropped", "the last tile of columns is skipped", "the walk takes every "
+         "tile that holds a column", "walk", slot="columns", tiles="n", each=((False,), (True,)))
 def _(m, ragged):
     end = m.N // m.BN * m.BN if ragged else (m.N - 1) // m.BN * m.BN
     m.columns = m.columns * (m.j < end)
@@ -167,14 +166,15 @@ def _(m):
     m.columns = m.columns * (m.j < m.BN)
 
 
-@row_sum("first-column-tile-repeated", "every round reads the first tile of columns",
-         "offs_n = start_n + arange", "load", slot="columns", tiles="n")
+@row_sum("first-column-tile-repeated", "every round reads the first tile of columns", "round t "
+         "reads the columns of tile t", "load", slot="columns", tiles="n")
 def _(m):
     m.columns = m.columns * (m.j < m.BN) * -(-m.N // m.BN)
 
 
 @row_sum("step-of-the-wrong-block", "the walk steps by the wrong block: columns are summed several "
-         "times", "for start_n in range(0, N, BLOCK_N)", "walk", slot="columns", tiles="mn")
+         "times", "the walk steps by as many columns as a tile has", "walk", slot="columns",
+         tiles="mn")
 def _(m):
     only(m.BM < m.BN)
     starts = torch.arange(0, m.N, m.BM)[:, None]
@@ -194,26 +194,26 @@ def _(m):
     m.columns = m.columns * (m.j < m.M)
 
 
-@row_sum("masked-lanes-not-zero", "lanes past N read 1, not 0", "masked lanes leave the sum alone: "
-         "other=0", "load", slot="finish", tiles="n", padded=True)
+@row_sum("masked-lanes-not-zero", "lanes past N read 1, not 0", "what lies outside reads 0: it "
+         "leaves the sum alone", "load", slot="finish", tiles="n", padded=True)
 def _(m):
     m.after = lambda y: y + float(-m.N % m.BN)
 
 
-@row_sum("first-weights-repeated", "every tile is weighted with the first weights",
-         "w at offs_n, with start_n", "load", slot="weights", tiles="n")
+@row_sum("first-weights-repeated", "every tile is weighted with the first weights", "columns and "
+         "weights of round t are those of tile t", "load", slot="weights", tiles="n")
 def _(m):
     m.w = m.w[m.j % m.BN]
 
 
-@row_sum("one-row-tile-read-by-all", "every program reads the first rows",
-         "row = program_id * BLOCK_M + arange", "load", slot="rows", tiles="m")
+@row_sum("one-row-tile-read-by-all", "every program reads the first rows", "program t reads the "
+         "rows of tile t", "load", slot="rows", tiles="m")
 def _(m):
     m.x = m.x[torch.arange(m.M) % m.BM]
 
 
-@row_sum("rows-not-written", "some rows are never written", "the grid has cdiv(M, BLOCK_M) "
-         "programs of BLOCK_M rows each", "rows", shows="nan", slot="rows", tiles="mn",
+@row_sum("rows-not-written", "some rows are never written", "every row i < M is written, by one "
+         "program", "rows", shows="nan", slot="rows", tiles="mn",
          each=(("first only",), ("overlap",), ("last row",), ("ragged",), ("by columns",),
                ("columns apart",)))
 def _(m, how):
@@ -258,7 +258,8 @@ def _(m, dtype):
 
 
 @row_sum("wrong-strides", "{0} is read with other strides than its own: {1}",
-         "address = base + row stride_m + column stride_n, its own two", "load", slot="strides",
+         "the address of an element adds up index times stride, with its tensor's own", "load",
+         slot="strides",
          each=(("x", "rows as if N apart"), ("x", "columns as if 1 apart"),
                ("x", "rows and columns exchanged"), ("x", "as if contiguous"),
                ("w", "as if contiguous"), ("w", "as if x's columns")))

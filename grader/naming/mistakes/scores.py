@@ -19,8 +19,8 @@ def _(m):
     m.set_scale(m.scale**2)
 
 
-@mistake("scale-of-padded-width", "the scale is that of D rounded up to a power of two",
-         "scale = 1 / sqrt(D), with D and not BLOCK_D", "scale", slot="scale")
+@mistake("scale-of-padded-width", "the scale is that of D rounded up to a power of two", "scale = "
+         "1 / sqrt(D), with D itself", "scale", slot="scale")
 def _(m):
     width = max(16, 1 << (m.D - 1).bit_length())
     only(m.D != width)
@@ -105,7 +105,7 @@ def _(m):
     m.q_factor = (count.sqrt() * m.scale).reciprocal()[:, None]
 
 
-@mistake("k-reshaped", "k is reshaped to (D, BLOCK_N), not transposed", "S = Q K^T", "scores",
+@mistake("k-reshaped", "k is reshaped to (D, keys), not transposed", "S = Q K^T", "scores",
          slot="inputs", tiles="n", padded=True)
 def _(m):
     k = m.inputs["k"]

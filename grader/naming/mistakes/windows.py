@@ -37,15 +37,16 @@ def _(p):
     p.keep = p.rule(window=None)
 
 
-@windowed("window-hard-coded", "the window is a fixed number, not window_size",
-          "query i sees keys i - window_size + 1 ... i", each=((128,), (64,), (32,), (256,)))
+@windowed("window-hard-coded", "the window is a fixed number, not the one that was passed",
+          "query i sees keys i - W + 1 ... i, for the W that was passed",
+          each=((128,), (64,), (32,), (256,)))
 def _(p, size):
     only(size != p.window)
     p.keep = p.rule(window=size)
 
 
-@windowed("window-capped", "a window longer than 128 is cut to 128",
-          "query i sees keys i - window_size + 1 ... i", each=((128,), (64,), (256,)))
+@windowed("window-capped", "a window longer than 128 is cut to 128", "query i sees keys i - W + 1 "
+          "... i, for the W that was passed", each=((128,), (64,), (256,)))
 def _(p, size):
     p.keep = p.rule(window=min(size, p.window))
 
@@ -56,9 +57,8 @@ def _(p, step):
     p.keep = p.rule(window=round_up(p.window, step))
 
 
-@mask("no-window-is-a-window", "window_size=None is taken for a number",
-      "window_size=None: no window", "", slot="window", stages=(9,),
-      each=((128,), (1,), (0,), (64,)))
+@mask("no-window-is-a-window", "no window (None) is taken for a number", "without a window query i "
+      "sees keys 0 ... i", "", slot="window", stages=(9,), each=((128,), (1,), (0,), (64,)))
 def _(p, size):
     only(p.window is None and p.causal)
     p.keep = p.rule(window=size)
@@ -105,9 +105,9 @@ def _(p):
     p.keep = p.keep | ((p.j >= p.first) & (p.j < p.inner) & p.exists)
 
 
-@windowed("first-window-tile-skipped", "the walk begins one tile after the window's first",
-          "first = max(start_m - W + 1, 0) // BLOCK_N * BLOCK_N", "borders, walk",
-          tiles="mn", each=(("tile",), ("tile, but from 0",), ("up",)))
+@windowed("first-window-tile-skipped", "the walk begins one tile after the window's first", "the "
+          "walk begins with the tile that holds the first key of the first row's window",
+          "borders, walk", tiles="mn", each=(("tile",), ("tile, but from 0",), ("up",)))
 def _(p, how):
     start = {"tile": p.first + p.BN,
              "tile, but from 0": torch.where(p.first > 0, p.first + p.BN, 0),
@@ -117,8 +117,8 @@ def _(p, how):
     p.keep = p.keep & ((p.j >= start) | sunk)
 
 
-@windowed("window-walk-off-by-one", "the walk's first tile is found with a key too late: start_m "
-          "- W + 2", "first = max(start_m - W + 1, 0) // BLOCK_N * BLOCK_N", "borders", tiles="mn")
+@windowed("window-walk-off-by-one", "the walk's first tile is found with a key too late: start - W "
+          "+ 2", "the first row's window begins at key start - W + 1", "borders", tiles="mn")
 def _(p):
     start = (p.tile_start - p.window + 2).clamp(min=0) // p.BN * p.BN
     sunk = p.j < round_up(start.clamp(max=p.sinks), p.BN)
@@ -126,7 +126,7 @@ def _(p):
 
 
 @windowed("interior-too-early", "tiles that the window leaves halfway are walked without a mask",
-          "inner = cdiv(max(start_m + BLOCK_M - W, 0), BLOCK_N) * BLOCK_N", "borders",
+          "a tile without a mask lies in the window of every row, of the last one too", "borders",
           tiles="mn", each=(("one",), ("down",), ("first row",), ("before it",)))
 def _(p, how):
     last = p.tile_start + p.BM - p.window
@@ -145,7 +145,8 @@ def _(p):
 
 
 @windowed("left-edge-past-the-diagonal", "with a short window the left edge runs into the "
-          "diagonal, whose tiles count twice", "inner = min(inner, diag)", "borders", tiles="mn")
+          "diagonal, whose tiles count twice", "each tile belongs to one phase: the left edge ends "
+          "where the diagonal begins", "borders", tiles="mn")
 def _(p):
     inner = round_up((p.tile_start + p.BM - p.window).clamp(min=0), p.BN)
     p.count_again(p.keep & (p.j >= p.diag) & (p.j < inner))
@@ -254,23 +255,23 @@ def _(p):
     p.keep = p.keep | ((p.j < p.sink_end) & p.exists)
 
 
-@windowed("window-and-sinks-swapped", "window and sinks change places", "window_size is W, "
-          "sink_size is S", "walk, mask", slot="sinks", stages=SINKS)
+@windowed("window-and-sinks-swapped", "window and sinks change places", "W keys of the window, S "
+          "sinks", "walk, mask", slot="sinks", stages=SINKS)
 def _(p):
     only(p.sinks != p.window)
     p.keep = p.rule(window=max(p.sinks, 1), sinks=p.window)
 
 
-@windowed("sinks-hard-coded", "the number of sinks is a fixed number, not sink_size",
-          "keys j < sink_size stay visible", slot="sinks", stages=SINKS,
+@windowed("sinks-hard-coded", "the number of sinks is a fixed number, not the one that was passed",
+          "keys j < S stay visible, for the S that was passed", slot="sinks", stages=SINKS,
           each=((4,), (1,), (8,), (16,)))
 def _(p, count):
     only(count != p.sinks)
     p.keep = p.rule(sinks=count)
 
 
-@windowed("no-sinks-is-default", "sink_size=0 is taken for the default", "sink_size=0: no sinks",
-          "", slot="sinks", stages=SINKS, each=((4,), (1,)))
+@windowed("no-sinks-is-default", "no sinks (0) is taken for the default", "with S = 0 there are no "
+          "sinks", "", slot="sinks", stages=SINKS, each=((4,), (1,)))
 def _(p, count):
     p.keep = p.rule(sinks=p.sinks or count)
 

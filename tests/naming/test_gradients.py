@@ -1,0 +1,37 @@
+"""Which gradients are wrong says which steps are left, where the outputs are right."""
+
+import pytest
+
+from grader.naming.gradients import deduce
+from grader.stages import STAGES
+
+
+def steps(stage: int, wrong: str, outputs=("o",), right=True) -> list[str]:
+    answer = {name: not right for name in outputs}
+    answer |= {f"d_{name}": name in wrong for name in ("q", "k", "v")}
+    return STAGES[stage].steps_of(deduce(stage, answer)[1])
+
+
+@pytest.mark.parametrize("stage, wrong, left", [
+    (1, "q", ["1.8"]), (1, "qk", ["1.6", "1.8"]), (1, "qkv", ["1.7", "1.8"]),
+    (3, "qkv", ["3.3"]), (6, "q", ["6.5"]), (8, "k", ["8.17", "8.9", "8.15"]), (8, "v", ["8.17"]),
+    (8, "qk", ["8.9", "8.12", "8.17"]), (9, "v", ["9.19"]), (9, "kv", []), (8, "q", []),
+    (8, "qkv", ["8.4", "8.11", "8.16"]), (8, "", [])])
+def test_the_steps_that_are_left(stage, wrong, left):
+    assert steps(stage, wrong) == left
+
+
+def test_nothing_follows_where_an_output_is_wrong():
+    assert deduce(8, {"o": True, "d_q": True, "d_k": False, "d_v": False}) == ("", ())
+
+
+def test_in_stage_2_every_gradient_has_a_kernel():
+    assert STAGES[2].steps_of(deduce(2, {"d_x": True, "d_w": False})[1]) == ["2.4", "2.6"]
+    assert STAGES[2].steps_of(deduce(2, {"d_x": False, "d_w": True})[1]) == ["2.5", "2.6"]
+
+
+def test_the_sinks_gradient_alone_is_its_own_step():
+    wrong = {"o": False, "d_q": False, "d_k": False, "d_v": False, "d_sink_logits": True}
+    assert STAGES[9].steps_of(deduce(9, wrong)[1]) == ["9.11"]
+    everything = wrong | {"d_q": True, "d_k": True, "d_v": True}
+    assert STAGES[9].steps_of(deduce(9, everything)[1]) == ["9.5", "9.13", "9.18"]
