@@ -58,11 +58,14 @@ def further(case: Case) -> list[Case]:
     """Other small cases to choose from."""
     base = general(case)
     if case.stage == 2:
-        return [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
-                replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33),
-                *([replace(base, N=40, M=200, dout="last")] if case.grads else []),
-                *([replace(base, N=5000, M=3, dtype=case.dtype, family="cancel"),
-                   replace(base, N=1024, dtype=case.dtype, family="faint")] if case.dtype != F32 else [])]
+        cases = [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
+                 replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33)]
+        if case.grads:
+            cases += [replace(base, N=40, M=200, dout="last")]
+        if case.dtype != F32:
+            cases += [replace(base, N=5000, M=3, dtype=case.dtype, family="cancel"),
+                      replace(base, N=1024, dtype=case.dtype, family="faint")]
+        return cases
     slim = _narrow(base)
     wide = base if case.stage < 8 else replace(slim, B=2)  # gradients take longer
     cases = [replace(wide, D=40, N=70), replace(slim, N=150), replace(slim, N=64),

@@ -27,7 +27,7 @@ ROUNDED = {
 
 
 def count(p, phases) -> None:
-    """Let p count the pairs that these phases visit: (begin, end, masked), each (R, 1) or (1, K)."""
+    """Let p count the pairs that these phases visit: (begin, end, masked); (R, 1) or (1, K)."""
     place, tile = (p.i, p.BM) if p.over_queries else (p.j, p.BN)
     visible, total = p.rule(), 0.0
     for begin, end, masked in phases:
@@ -99,8 +99,8 @@ def _(p, name, which, how):
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border", "the {0} {1} at {2}", "the phases of the walk meet, and together visit each "
-        "tile once", walks=("dq",), stages=ATTENTION,
+@border("phase-border", "the {0} {1} at {2}", "the phases of the walk meet, and together visit "
+        "each tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in PLACES))
 def _(p, name, which, how):
     only(not p.over_queries)

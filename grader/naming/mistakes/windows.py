@@ -180,8 +180,8 @@ def _(p):
     p.keep = p.rule(sinks=p.sinks - 1)
 
 
-@with_sinks("sinks-by-queries", "queries i < S see everything before them: the sinks are told by the "
-            "query's position", "keys j < S stay visible")
+@with_sinks("sinks-by-queries", "queries i < S see everything before them: the sinks are told by "
+            "the query's position", "keys j < S stay visible")
 def _(p):
     p.keep = (p.j <= p.i) & ((p.i - p.j < p.window) | (p.i < p.sinks))
 
