@@ -122,6 +122,17 @@ def _(p, name, which, how):
     return _moved(p, name, which, how, QUERY_PLACES)
 
 
+@border("diagonal-border", "the diagonal of the queries ends, and the interior begins, {0}",
+        "both meet at start_n + BLOCK_N", place="borders", walks=("dkv",), stages=(8, 9),
+        in_forward=False, each=(("BLOCK_M after the tile's first row",),
+                                *((how,) for how in SHIFTS)))
+def _(p, how):
+    only(p.causal)
+    at = SHIFTS[how](p.inner_query, p.BM) if how in SHIFTS else p.start + p.BM
+    outer = torch.maximum(p.outer, at)
+    return of_causal(p, inner=at, outer=outer).values()
+
+
 # ----------------------------------------------------------- borders by other formulas
 FIRST_KEYS = {
     f"start_m {text}": (lambda p, a=a, b=b, c=c: p.tile_start + a * p.BM - b * p.window + c)
