@@ -91,7 +91,7 @@ def _moved(p, name, which, how, places):
     return phases.values()
 
 
-@border("phase-border", "the {0} {1} {2}", "the phases of the walk meet, and together visit each "
+@border("phase-border-moved", "the {0} {1} {2}", "the phases of the walk meet, and together visit each "
         "tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in SHIFTS))
 def _(p, name, which, how):
@@ -99,7 +99,7 @@ def _(p, name, which, how):
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border", "the {0} {1} at {2}", "the phases of the walk meet, and together visit "
+@border("phase-border-elsewhere", "the {0} {1} at {2}", "the phases of the walk meet, and together visit "
         "each tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in PLACES))
 def _(p, name, which, how):
@@ -107,14 +107,14 @@ def _(p, name, which, how):
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border", "the {0} of the queries {1} {2}", "the phases of the walk meet, and "
+@border("query-border-moved", "the {0} of the queries {1} {2}", "the phases of the walk meet, and "
         "together visit each tile once", walks=("dkv",), stages=(8, 9), in_forward=False,
         each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS for how in SHIFTS))
 def _(p, name, which, how):
     return _moved(p, name, which, how, QUERY_PLACES)
 
 
-@border("phase-border", "the {0} of the queries {1} at {2}", "the phases of the walk meet, and "
+@border("query-border-elsewhere", "the {0} of the queries {1} at {2}", "the phases of the walk meet, and "
         "together visit each tile once", walks=("dkv",), stages=(8, 9), in_forward=False,
         each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS
                    for how in QUERY_PLACES))
