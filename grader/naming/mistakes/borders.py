@@ -91,16 +91,16 @@ def _moved(p, name, which, how, places):
     return phases.values()
 
 
-@border("phase-border-moved", "the {0} {1} {2}", "the phases of the walk meet, and together visit each "
-        "tile once", walks=("dq",), stages=ATTENTION,
+@border("phase-border-moved", "the {0} {1} {2}", "the phases of the walk meet, and together "
+        "visit each tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in SHIFTS))
 def _(p, name, which, how):
     only(not p.over_queries)
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border-elsewhere", "the {0} {1} at {2}", "the phases of the walk meet, and together visit "
-        "each tile once", walks=("dq",), stages=ATTENTION,
+@border("phase-border-elsewhere", "the {0} {1} at {2}", "the phases of the walk meet, and together "
+        "visit each tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in PLACES))
 def _(p, name, which, how):
     only(not p.over_queries)
@@ -114,10 +114,10 @@ def _(p, name, which, how):
     return _moved(p, name, which, how, QUERY_PLACES)
 
 
-@border("query-border-elsewhere", "the {0} of the queries {1} at {2}", "the phases of the walk meet, and "
-        "together visit each tile once", walks=("dkv",), stages=(8, 9), in_forward=False,
-        each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS
-                   for how in QUERY_PLACES))
+@border("query-border-elsewhere", "the {0} of the queries {1} at {2}", "the phases of the walk "
+        "meet, and together visit each tile once", walks=("dkv",), stages=(8, 9),
+        in_forward=False, each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS
+                                     for how in QUERY_PLACES))
 def _(p, name, which, how):
     return _moved(p, name, which, how, QUERY_PLACES)
 
