@@ -5,7 +5,7 @@ from math import inf
 
 import torch
 
-from grader.naming.candidates import Candidate
+from grader.naming.candidates import NOTHING, Candidate
 from grader.naming.distance import NEAR, Sample, alike
 from grader.naming.table import NotHere
 
@@ -159,14 +159,19 @@ class Evidence:
                                         for f in fits))
             if common:
                 sizes = [max(common)] * 2
-            try:
-                a, b = (part.answers(part.changed(c, *size))
-                        for c, size in zip((one, other), sizes, strict=True))
-            except NotHere:
-                return False
+            a, b = (self._given(part, c, size)
+                    for c, size in zip((one, other), sizes, strict=True))
             if not alike(a, b):
                 return False
         return True
+
+    def _given(self, part, candidate: Candidate, size: tuple[int, int]) -> dict:
+        """What a mistake gives of what is looked at; where it cannot be made, what is right."""
+        try:
+            found = part.answers(part.changed(candidate, *size))
+        except NotHere:
+            found = part.answers(part.changed(NOTHING, *size))
+        return {name: x for name, x in found.items() if name in self.names}
 
     def tells(self, sample: Sample) -> bool:
         """Whether a match here says something: all NaN says little, unless some cases are right."""

@@ -58,9 +58,14 @@ def further(case: Case) -> list[Case]:
     """Other small cases to choose from."""
     base = general(case)
     if case.stage == 2:
-        return [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
-                replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33),
-                *([replace(base, N=40, M=200, dout="last")] if case.grads else [])]
+        cases = [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
+                 replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33)]
+        if case.grads:
+            cases += [replace(base, N=40, M=200, dout="last")]
+        if case.dtype != F32:
+            cases += [replace(base, N=5000, M=3, dtype=case.dtype, family="cancel"),
+                      replace(base, N=1024, dtype=case.dtype, family="faint")]
+        return cases
     slim = _narrow(base)
     wide = base if case.stage < 8 else replace(slim, B=2)  # gradients take longer
     cases = [replace(wide, D=40, N=70), replace(slim, N=150), replace(slim, N=64),
@@ -73,6 +78,9 @@ def further(case: Case) -> list[Case]:
              replace(slim, N=130, family="signs"), replace(slim, N=130, family="levels"),
              replace(slim, N=193, family="steep"),
              replace(wide, N=40, D=24), replace(slim, N=129)]
+    if case.dtype != F32:  # in which roundings show
+        cases += [replace(slim, N=n, dtype=case.dtype, family=family, grads=())
+                  for n, family in ((400, "cancel"), (150, "hot"), (65, "shift+"))]
     if case.stage == 1:
         cases += [replace(slim, N=500), replace(slim, N=256)]
         if not case.is_causal:

@@ -22,7 +22,9 @@ from grader.naming.distance import NEAR, Sample, alike
 from grader.naming.evidence import Evidence
 from grader.naming.table import NotHere
 
-APART = 5.0  # the truth and the runner-up are so many times further away
+LARGE = 3e7  # pairs of query and key: a case with more takes long, and small ones tell as much
+APART = 5.0  # the truth, in one case, and the runner-up are so many times further away
+LEAST = 2.0  # limits: nearer, the truth itself would do
 PARTS = ("forward", "lse", "backward")
 F32 = torch.float32
 
@@ -89,9 +91,9 @@ class Search:
         """The mistake, listed or composed.  Those listed are as near as they are in both."""
         pool = single(self.stage, self.evidence.part)
         found = self._run(pool, plain)
-        if found is None:
+        composed = single(self.stage, self.evidence.part, composed=True)
+        if found is None and composed:
             near = self.evidence.ever_near()
-            composed = single(self.stage, self.evidence.part, composed=True)
             found = self._run([*(c for c in pool if c in near), *composed], plain)
         if found is None and self.matched and self.harder is not None:
             self.matched = False  # two mistakes may show there
@@ -103,7 +105,9 @@ class Search:
         positive = self.evidence.wrong(plain)
         case, first = self.sample.built.case, [self.sample]
         first += [plain] if positive else []
-        if self.harder is not None:
+        if positive and self._is_large():
+            first = [plain]
+        elif self.harder is not None:
             first = [self.harder] + [s for s in first if s is not self.harder]
         elif positive and (case.N > plain.built.case.N or pool[-1].mistake.composed
                            or self.evidence.score(None, self.sample, "many") < 10 * NEAR):
@@ -146,6 +150,10 @@ class Search:
                 return self._only_here(matching)
             pool, positive = rest, positive or self.evidence.wrong(sample)
         return self._decide(pool) if positive else self._only_here(pool, keep=True)
+
+    def _is_large(self) -> bool:
+        case = self.sample.built.case
+        return self.stage != 2 and case.B * case.HQ * case.N * case.n_keys > LARGE
 
     def _twin(self, pool: list[Candidate]) -> list[Candidate]:
         """The wrong case once more with other numbers: in float32, or where it is right then, in
@@ -207,9 +215,11 @@ class Search:
         truth, floor = min(max(evidence.of_truth), evidence.least_truth), max(best, 0.2)
         same = [item for item in ranked[1:7] if evidence.same_numbers(winner, item[1])]
         ranked = [item for item in ranked if item not in same]
-        either = same[0][1] if same else None
+        either = min((c for _, c in same), key=lambda c: c.id == winner.id, default=None)
         second = ranked[1] if len(ranked) > 1 else (NEAR, None)
-        if truth < APART * floor or second[0] < APART * floor:
+        far = any(right >= APART * max(own, 0.2)
+                  for right, own in zip(evidence.of_truth, evidence.of[winner], strict=True))
+        if not far or truth < LEAST or second[0] < APART * floor:
             return None
         if not any(evidence.tells(sample) for sample in evidence.samples):
             return None

@@ -10,8 +10,9 @@ class Pass:
 
     keep (R, K) bool: which keys each row really gets.  count (R, K) or None: how often.
     fill: the score of hidden keys that are walked all the same.  k_rows, v_rows (K,) or None:
-    which row of k or v stands for each key.  q_of (P,) or None: whose q each pair reads.  changes: functions that the scores pass through.
-    over_queries: it belongs to a tile of keys, and walks over the queries.
+    which row of k or v stands for each key.  q_of (P,) or None: whose q each pair reads.
+    changes: functions that the scores pass through.  over_queries: it belongs to a tile of keys,
+    and walks over the queries.
 
     Facts of the case and positions in its tiles are those of Tiles: p.window, p.j, p.diag.
     """

@@ -5,8 +5,9 @@ from importlib import import_module
 from grader.naming.table import TABLE
 
 for _name in ("addresses", "backward_statistics", "backward_products", "backward_walks",
-              "backward_heads", "masks", "row_sum", "scores", "softmax", "windows", "phases", "borders",
-              "programs", "statistics", "gradients", "row_sum_backward"):
+              "backward_heads", "masks", "row_sum", "scores", "softmax", "windows",
+              "phases", "borders", "programs", "statistics", "gradients", "gradients_saved",
+              "gradients_stored", "row_sum_backward"):
     import_module(f"{__name__}.{_name}")
 
 __all__ = ["TABLE"]

@@ -27,7 +27,7 @@ ROUNDED = {
 
 
 def count(p, phases) -> None:
-    """Let p count the pairs that these phases visit: (begin, end, masked), each (R, 1) or (1, K)."""
+    """Let p count the pairs that these phases visit: (begin, end, masked); (R, 1) or (1, K)."""
     place, tile = (p.i, p.BM) if p.over_queries else (p.j, p.BN)
     visible, total = p.rule(), 0.0
     for begin, end, masked in phases:
@@ -99,8 +99,8 @@ def _(p, name, which, how):
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border", "the {0} {1} at {2}", "the phases of the walk meet, and together visit each "
-        "tile once", walks=("dq",), stages=ATTENTION,
+@border("phase-border", "the {0} {1} at {2}", "the phases of the walk meet, and together visit "
+        "each tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in PLACES))
 def _(p, name, which, how):
     only(not p.over_queries)
@@ -135,15 +135,16 @@ KEY_ROUNDED[NUMBER + ", rounded down"] = lambda x, tile: x // tile
 KEY_ROUNDED[NUMBER + ", rounded up"] = lambda x, tile: (x + tile - 1) // tile
 
 
-def _each(formulas, right):
-    return tuple((formula, how, *more) for formula in formulas for how in KEY_ROUNDED
-                 for more in ((),) if (formula, how) != right)
+def one_changed(right: tuple, *choices) -> tuple[tuple, ...]:
+    """Every choice in the place of the right one, one at a time."""
+    return tuple((*right[:at], choice, *right[at + 1:]) for at, own in enumerate(choices)
+                 for choice in own if choice != right[at])
 
 
 @border("window-walk-border", "the walk over the window begins at {0}, {1}",
         "it begins at start_m - W + 1, rounded down to a tile, and not below 0",
-        walks=("dq",), stages=WINDOWED, each=_each(FIRST_KEYS, ("start_m - W + 1",
-                                                                "rounded down to a tile")))
+        walks=("dq",), stages=WINDOWED,
+        each=one_changed(("start_m - W + 1", "rounded down to a tile"), FIRST_KEYS, KEY_ROUNDED))
 def _(p, formula, how):
     only(p.causal and p.window is not None and not p.over_queries)
     first = KEY_ROUNDED[how](FIRST_KEYS[formula](p).clamp(min=0), p.BN)
@@ -153,12 +154,12 @@ def _(p, formula, how):
 @border("interior-border", "the interior begins at {0}, {1}{2}",
         "it begins at start_m + BLOCK_M - W, rounded up to a tile, and at most at the diagonal",
         walks=("dq",), stages=WINDOWED,
-        each=tuple((*one, *more) for one in _each(FIRST_KEYS, ())
-                   for more in (("", True), (", even past the diagonal", False))))
-def _(p, formula, how, words, clamped):
+        each=one_changed(("start_m + BLOCK_M - W", "rounded up to a tile", ""), FIRST_KEYS,
+                         KEY_ROUNDED, (", even past the diagonal",)))
+def _(p, formula, how, past):
     only(p.causal and p.window is not None and not p.over_queries)
     inner = KEY_ROUNDED[how](FIRST_KEYS[formula](p).clamp(min=0), p.BN)
-    return of_causal(p, inner=torch.minimum(inner, p.diag) if clamped else inner).values()
+    return of_causal(p, inner=inner if past else torch.minimum(inner, p.diag)).values()
 
 
 SINK_ENDS = {
@@ -204,7 +205,8 @@ WITH_SINKS = {
 @border("last-query-border", "the walk over the queries ends at {0}; {1}",
         "it ends at start_n + BLOCK_N - 1 + W, or at N if the tile holds a sink",
         walks=("dkv",), stages=(9,), in_forward=False,
-        each=tuple((formula, sinks) for formula in LAST_QUERIES for sinks in WITH_SINKS))
+        each=one_changed(("start_n + BLOCK_N + W - 1", "tiles with any sink go to N"),
+                         LAST_QUERIES, WITH_SINKS))
 def _(p, formula, sinks):
     only(p.causal and p.window is not None)
     last = LAST_QUERIES[formula](p).clamp(max=p.N)
@@ -214,11 +216,11 @@ def _(p, formula, sinks):
 @border("right-edge-border", "the right edge begins at {0}, {1}; {2}{3}",
         "it begins at start_n + W, rounded down to a tile, after the diagonal, or at N if all keys "
         "of the tile are sinks", walks=("dkv",), stages=(9,), in_forward=False,
-        each=tuple((formula, how, sinks, *more) for formula in LAST_QUERIES for how in ROUNDED
-                   for sinks in WITH_SINKS
-                   for more in (("", True), (", even before the diagonal's end", False))))
-def _(p, formula, how, sinks, words, clamped):
+        each=one_changed(("start_n + W", "rounded down to a tile",
+                          "tiles with nothing but sinks go to N", ""), LAST_QUERIES, ROUNDED,
+                         WITH_SINKS, (", even before the diagonal's end",)))
+def _(p, formula, how, sinks, before):
     only(p.causal and p.window is not None)
     outer = torch.where(WITH_SINKS[sinks](p), p.N, LAST_QUERIES[formula](p).clamp(max=p.N))
     outer = ROUNDED[how](outer, p.BM)
-    return of_causal(p, outer=torch.maximum(outer, p.inner_query) if clamped else outer).values()
+    return of_causal(p, outer=outer if before else torch.maximum(outer, p.inner_query)).values()

@@ -21,8 +21,8 @@ def of_a_phase(id, words, line, place="walk", *, names=SOME_OF_KEYS, each=((),),
 
 def mask_of_a_phase(id, words, line, place, **more):
     """As of_a_phase, for what a Pass keeps."""
-    return of_a_phase(id, words, line, place, kind="mask", slot="mask", stages=ATTENTION, names=NAMES
-                      + tuple(FIRST_AND_LAST), walks=("dq", "dkv"), **more)
+    return of_a_phase(id, words, line, place, kind="mask", slot="mask", stages=ATTENTION,
+                      names=(*NAMES, *FIRST_AND_LAST), walks=("dq", "dkv"), **more)
 
 
 # ------------------------------------------------------------------ visible pairs
@@ -38,8 +38,8 @@ def _(p, there):
     p.keep = p.keep & ~there
 
 
-@mask_of_a_phase("phase-twice", "every key counts twice{1}", "each tile is visited once", "walk, borders",
-                 each=(("", True), (", once without the mask", False)))
+@mask_of_a_phase("phase-twice", "every key counts twice{1}", "each tile is visited once",
+                 "walk, borders", each=(("", True), (", once without the mask", False)))
 def _(p, there, words, masked):
     p.count_again(there & (p.keep if masked else p.exists))
 

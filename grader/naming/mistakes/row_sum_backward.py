@@ -220,7 +220,8 @@ def _(m, name, how, of):
     if name == "x":
         stride = {"rows as if N apart": (m.N, sent.stride[1]),
                   "columns as if 1 apart": (sent.stride[0], 1),
-                  "rows and columns exchanged": sent.stride[::-1], "as if contiguous": (m.N, 1)}[how]
+                  "rows and columns exchanged": sent.stride[::-1],
+                  "as if contiguous": (m.N, 1)}[how]
     else:
         stride = (1,)
     read = strided(sent, stride)

@@ -167,8 +167,9 @@ def _(m, words, which):
     m.online = replace(Online(), **{"alpha_" + which: late})
 
 
-@statistic("normalised-early", "acc is divided by l after every tile{0}", "O = acc / l, once, after "
-           "the last tile", "sums, normalise", each=((", and again at the end", True), (", and not at the end", False)))
+@statistic("normalised-early", "acc is divided by l after every tile{0}", "O = acc / l, once, "
+           "after the last tile", "sums, normalise",
+           each=((", and again at the end", True), (", and not at the end", False)))
 def _(m, words, again):
     sums = {}
 
@@ -200,8 +201,8 @@ ENDS = {
 }
 
 
-@mistake("divided-by", "acc is {0} at the end", "O = acc / l", "normalise", slot="finish", composed=True,
-         each=tuple((how,) for how in ENDS))
+@mistake("divided-by", "acc is {0} at the end", "O = acc / l", "normalise", slot="finish",
+         composed=True, each=tuple((how,) for how in ENDS))
 def _(m, how):
     m.finish = {"divided by l, and multiplied by the scale":
                 lambda acc, total, top: acc / total * m.scale,
@@ -211,10 +212,10 @@ def _(m, how):
 
 
 @mistake("rounded-on-the-way", "{0} rounded to {1} on the way", "all of it in float32; only P and "
-         "O are rounded, to the dtype of v", "softmax, scores", slot="online", composed=True, rounds=True,
-         tiles="n", each=tuple((what, words, dtype) for what in (
-             "the scores Q K^T are", "the scaled scores are", "the scores, and again once scaled, are",
-             "the maximum is", "alpha is",
+         "O are rounded, to the dtype of v", "softmax, scores", slot="online", composed=True,
+         rounds=True, tiles="n", each=tuple((what, words, dtype) for what in (
+             "the scores Q K^T are", "the scaled scores are",
+             "the scores, and again once scaled, are", "the maximum is", "alpha is",
              "the output is", "the weights of l and acc are", "l is", "acc is", "q is", "k is",
              "v is", "q with the scale is")
              for words, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16),
@@ -235,7 +236,9 @@ def _(m, what, words, dtype):
         m.online = Online() if m.case.stage > 1 else None
     elif what.startswith("the scores, and"):
         unit = LOG2E if m.case.stage > 1 else 1.0
-        m.fwd.changes.append(lambda s: near(near(s / m.scale) * (m.scale * unit)) / unit)
+        factor = torch.tensor(m.scale * unit, dtype=torch.float64)
+        factor = near(factor) if m.case.stage > 1 else factor  # Triton rounds the factor, too
+        m.fwd.changes.append(lambda s: near(near(s / m.scale) * factor) / unit)
         m.online = Online() if m.case.stage > 1 else None
     elif what in ("q is", "k is", "v is"):
         m.inputs = m.inputs | {what[0]: near(m.inputs[what[0]])}
@@ -288,10 +291,10 @@ MAXIMA = {"": 0.0, "m": 1.0, "m log2(e)": LOG2E, "m ln 2": LN2, "-m": -1.0, "m s
           "2 m": 2.0, "m ln 2 ln 2": LN2**2}
 LOGARITHMS = {
     "": torch.zeros_like, "ln(l)": torch.log, "log2(l)": torch.log2, "log10(l)": torch.log10,
-    "ln(l) ln 2": lambda l: torch.log(l) * LN2, "l": lambda l: l, "l ln 2": lambda l: l * LN2,
-    "l log2(e)": lambda l: l * LOG2E, "(-ln(l))": lambda l: -torch.log(l),
-    "(-log2(l))": lambda l: -torch.log2(l), "exp(l)": torch.exp, "1 / l": lambda l: 1 / l,
-    "ln(l + 1)": lambda l: torch.log(l + 1), "2 ln(l)": lambda l: 2 * torch.log(l),
+    "ln(l) ln 2": lambda x: torch.log(x) * LN2, "l": lambda x: x, "l ln 2": lambda x: x * LN2,
+    "l log2(e)": lambda x: x * LOG2E, "(-ln(l))": lambda x: -torch.log(x),
+    "(-log2(l))": lambda x: -torch.log2(x), "exp(l)": torch.exp, "1 / l": lambda x: 1 / x,
+    "ln(l + 1)": lambda x: torch.log(x + 1), "2 ln(l)": lambda x: 2 * torch.log(x),
     "ln(l) scale": None,
 }
 LSE_PARTS = tuple((" + ".join(filter(None, (a, b))) or "0",) for a in MAXIMA for b in LOGARITHMS
@@ -317,7 +320,8 @@ def _(m, what):
 
 # ------------------------------------------------------------- sink logits
 @mistake("sink-logit-is", "the sink counts as exp({0})", "exp(sink_h) joins the denominator, once",
-         "sink start", slot="sink logits", stages=(9,), composed=True, each=tuple((how,) for how in (
+         "sink start", slot="sink logits", stages=(9,), composed=True,
+         each=tuple((how,) for how in (
              "2 sink", "sink log2(e)", "sink + sink ln 2", "sink + sink log2(e)", "0", "sink / 2",
              "sink scale log2(e)", "sink / scale", "sink log2(e)^2", "1")))
 def _(m, how):
@@ -331,8 +335,8 @@ def _(m, how):
 
 @statistic("sink-start", "the softmax begins with m = {0} and l = {1}, which are not one key with "
            "the logit sink", "m = sink, l = 1", "sink start", stages=(9,), each=tuple(
-               (m, l) for m in ("sink", "0", "-inf", "sink ln 2", "sink log2(e)")
-               for l in ("exp(sink)", "2^sink", "1", "sink", "0", "2")))
+               (top, sum) for top in ("sink", "0", "-inf", "sink ln 2", "sink log2(e)")
+               for sum in ("exp(sink)", "2^sink", "1", "sink", "0", "2")))
 def _(m, top, total):
     only(m.sink is not None and (top, total) != ("sink", "1"))
     x = m.sink[:, None, None]

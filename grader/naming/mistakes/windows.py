@@ -180,6 +180,12 @@ def _(p):
     p.keep = p.rule(sinks=p.sinks - 1)
 
 
+@with_sinks("sinks-by-queries", "queries i < S see everything before them: the sinks are told by "
+            "the query's position", "keys j < S stay visible")
+def _(p):
+    p.keep = (p.j <= p.i) & ((p.i - p.j < p.window) | (p.i < p.sinks))
+
+
 @with_sinks("first-key-is-no-sink", "key 0 is no sink", "keys 0 ... S - 1 stay visible")
 def _(p):
     p.keep = p.keep & ((p.j > 0) | (p.i - p.j < p.window))
