@@ -246,7 +246,7 @@ class Search:
         few = list({c.said: c for c in reversed(pool)}.values())[-8:]
         longest = max(self.evidence.samples, key=lambda s: s.built.case.N)
         for case in probes.further(self.sample.built.case):
-            if case in asked:
+            if case in asked or self.evidence.part == "backward" and not case.grads:
                 continue
             part = Sample(probes.build_probe(case, 1), {}, None).part(self.evidence.names, "all")
             right = part.answers(part.changed(NOTHING, 64, 64))
