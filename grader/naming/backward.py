@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from grader.naming.model import Model
-from grader.naming.rounding import held
+from grader.naming.rounding import held, to_32_bits
 from grader.naming.walks import Pass
 
 
@@ -51,7 +51,7 @@ class BackwardPass(Pass):
             p = torch.where(self.keep, p, 0.0)
             p = p if self.count is None else p * self.count
         else:
-            p = torch.exp((self.scores() - own_lse) * self.exponent)
+            p = to_32_bits(torch.exp((self.scores() - own_lse) * self.exponent))
         right_do = self.dp_of(do)
         if plain and self.dp_with == self.v and right_do is do:
             dp = m.once(("dp", self.pad), lambda: do @ self.v().mT)

@@ -17,8 +17,7 @@ OF_KEYS = {
 OF_QUERIES = {
     "on the diagonal": lambda p: _causal(p) & (p.i >= p.start) & (p.i < p.start + p.BN),
     "after the diagonal": lambda p: _causal(p) & (p.i >= p.start + p.BN) & (p.i < p.outer),
-    "on the window's right edge": lambda p: _windowed(p) & (p.i >= p.outer) & (p.i < p.last)
-        & (p.i >= p.start + p.BN),
+    "on the window's right edge": lambda p: _windowed(p) & (p.i >= p.outer) & p.walked_by_keys,
     "that need the mask": lambda p: p.walked_by_keys & ((p.i < p.inner_query) | (p.i >= p.outer)),
     "that hang over the end": lambda p: (p.i >= p.N // p.BM * p.BM) & p.walked_by_keys,
     "that lie inside": lambda p: _not_causal(p) & (p.i < p.N // p.BM * p.BM),

@@ -63,7 +63,7 @@ def further(case: Case) -> list[Case]:
         if case.grads:
             cases += [replace(base, N=40, M=200, dout="last")]
         if case.dtype != F32:
-            cases += [replace(base, N=5000, M=3, dtype=case.dtype, family="cancel"),
+            cases += [replace(base, N=1025, M=3, dtype=case.dtype, family="cancel"),
                       replace(base, N=1024, dtype=case.dtype, family="faint")]
         return cases
     slim = _narrow(base)
@@ -79,7 +79,7 @@ def further(case: Case) -> list[Case]:
              replace(slim, N=193, family="steep"),
              replace(wide, N=40, D=24), replace(slim, N=129)]
     if case.dtype != F32:  # in which roundings show
-        cases += [replace(slim, N=n, dtype=case.dtype, family=family, grads=())
+        cases += [replace(slim, N=n, dtype=case.dtype, family=family)
                   for n, family in ((400, "cancel"), (150, "hot"), (65, "shift+"))]
     if case.stage == 1:
         cases += [replace(slim, N=500), replace(slim, N=256)]
