@@ -11,7 +11,8 @@
     points                              here
 
 An accusation needs a proof.  A file that is wrong in a standard case, or whose kernels give what it
-gives itself, is wrong and no more; one that launches nothing is not started.  One stage's end never stops the next, and a fault of the grader's own never costs points.
+gives itself, is wrong and no more; one that launches nothing is not started.  One stage's end never
+stops the next, and a fault of the grader's own never costs points.
 """
 
 import contextlib
@@ -304,8 +305,8 @@ class Grading:
         except SubmissionError as error:
             own = self.absolved(self.crash(other.case, error), error)
         if own.outcome not in ("pass", "rejected"):
-            lines = "Right on the numbers of this case, not on others of the same shape:", *own.lines
-            check.fail(own.outcome, *lines, where=own.where)
+            check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
+                       "shape:", *own.lines, where=own.where)
             check.errors, check.detail = own.errors, own.detail
 
     def accuse(self) -> None:
@@ -353,9 +354,10 @@ class Grading:
         passed = {check.name for check in decisive if check.outcome == "pass"}
         failed = {check.group for check in decisive if check.outcome != "pass"}
         failed |= {case.group for case in self.cases if case.name not in passed}
-        if "rejected" in outcomes:
-            result.outcome, result.points = "rejected", 0.0
-            return
+        for nothing in ("rejected", "not_started"):
+            if nothing in outcomes:
+                result.outcome, result.points = nothing, 0.0
+                return
         if ours:
             result.outcome = "grader_fault"
         elif not failed:

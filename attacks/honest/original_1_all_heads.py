@@ -3,7 +3,7 @@
 # outcome: pass
 import torch
 
-TILE_M, TILE_N = 64, 64
+TILE_M, TILE_N = 128, 128
 RCP_LN2 = 1.44269504
 
 
