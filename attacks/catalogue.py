@@ -2,9 +2,9 @@
 
 A mutant is a table of its stage's TOML file: what it `breaks`, the text `old` of the solved file
 and the `new` one in its place (`edits` for further pairs, `count` where a text stands there several
-times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  So is an
-unfinished file, in which `steps` says what stands in a step instead of its solution; "" leaves it
-blank, as the starter has it.  The others are files: a docstring that says what it tries, then
+times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  So is
+an unfinished file, in which `steps` says what stands in a step instead of its solution; "" leaves
+it blank, as the starter has it.  The others are files: a docstring that says what it tries, then
 comments:
 
     # stage: 3                 graded as problem_3.py
