@@ -2,8 +2,8 @@
 
 Reads what `python -m attacks --kind mutants --every-case --results FILE` measured.  A line a case:
 how many mutants it catches, and those that it alone does.  A case that catches nothing alone is
-there for something else than a mutant (answers that are kept, runs that differ, memory, a dtype), or
-it can go.
+there for something else than a mutant (answers that are kept, runs that differ, memory, a dtype),
+or it can go.
 """
 
 import collections

@@ -93,13 +93,13 @@ class Grading:
             stack.callback(self.confirmations.close)
             session = self.ask_cases(stack)
             self.confirmations.flush()
-            self.accuse()
-            if not self.result.sentence and compiling.is_due(self.all_right()):
+            if not self.result.sentence and compiling.is_due(self.result.kernels, self.all_right()):
                 with self.reporter.working(self.stage, "compiling the kernels"):
                     check = compiling.finish(self.result.kernels)
                 self.done(check)
             if self.file.unreached and self.all_right():
                 self.done(self.blanks_left())
+            self.accuse()
             if self.options.benchmark and session is not None and self.all_right():
                 self.result.benchmark, failed = timing.run(
                     self.stage, self.options, session, workers.replay, self.reporter)
