@@ -6,6 +6,7 @@
     name the first mistake              naming/follow_up.py, which asks the worker a little more
     confirm what is right               confirm.py: the same kernels, other numbers, no file
     compile its kernels                 compiling.py, where there is no GPU
+    ask what it visits in vain          needless.py
     time it                             timing.py, where there is one
     points                              here
 
@@ -27,6 +28,7 @@ from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
 from grader.judge import from_error, judge
 from grader.means import judge_growth
+from grader.needless import walk_check
 from grader.options import Options, open_session
 from grader.report import Reporter
 from grader.results import Check, StageResult
@@ -94,7 +96,11 @@ class Grading:
                 self.done(check)
             if self.file.unreached and self.all_right():
                 self.done(self.blanks_left())
-            if self.options.benchmark and session is not None and self.all_right():
+            if session is None or not self.all_right():
+                return
+            if not (self.options.quick or self.options.case):
+                self.count_needless_work(session)
+            if self.options.benchmark:
                 self.result.benchmark, failed = timing.run(
                     self.stage, self.options, session, workers.replay, self.reporter)
                 if failed:
@@ -240,6 +246,14 @@ class Grading:
             return check.fail("grader_fault", held)
         return check
 
+    def count_needless_work(self, session: Session) -> None:
+        """Of a right file; in stage 1 of this course's only, whose steps say what to leave out."""
+        if self.stage.needs_triton or self.file.steps:
+            with self.reporter.working(self.stage, "counting the tiles it visits"):
+                check = walk_check(self.stage, self.options, self.file.source, session)
+            if check is not None:
+                self.done(check)
+
     # -------------------------------------------------------------- what is noted
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:
         """Why the stage ended early."""
@@ -251,7 +265,9 @@ class Grading:
         self.reporter.check_done(self.stage, check)
 
     def all_right(self) -> bool:
-        return all(check.outcome == "pass" for check in self.result.checks)
+        """Needless work is right."""
+        return all(check.outcome == "pass" for check in self.result.checks
+                   if check.group != "walk")
 
     def blanks_left(self) -> Check:
         """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
