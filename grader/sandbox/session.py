@@ -142,7 +142,7 @@ class Session:
         _, (read, together, tiles) = self._request(
             {"op": "walk", **header}, "case", tensors,
             expect=[((2, N, N), torch.uint8)] * 2 + [((2,), torch.int64)])
-        return read > 0, together > 0, tuple(tiles.clamp(0, N).tolist())
+        return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
 
     def compile(self, call: Call) -> list[CompiledKernel]:
         """Compile what this call launches, for `compile_for`.  One entry a kernel variant."""
