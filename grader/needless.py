@@ -79,7 +79,7 @@ def judge_walk(stage: Stage, case: Case, read: torch.Tensor, together: torch.Ten
     if not lines:
         return check
     keys = "0 ... i" if case.window is None else "i - W + 1 ... i"
-    keys += f", and of the first {case.sinks} those up to i" * bool(case.sinks)
+    keys += " and, up to i, the sinks 0 ... S - 1" * bool(case.sinks)
     return check.fail("needless work", *lines,
                       f"try: query i sees keys {keys}: leave out every tile in which no query "
                       "sees a key.", look_at(stage, steps[0]))

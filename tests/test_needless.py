@@ -1,15 +1,19 @@
 """What a right file visits in vain is told, and a tile's slack on either side is not."""
 
+import contextlib
+import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from grader import needless
+from grader import grade, needless
 from grader.correctness import answer
 from grader.inputs import build
 from grader.options import Options, open_session
+from grader.report import Reporter
 from grader.results import Check
 from grader.sandbox.calls import SubmissionError
 from grader.stages import STAGES
@@ -225,3 +229,37 @@ def test_stages_that_skip_nothing_are_not_asked():
 def test_the_steps_it_points_at_are_in_the_problem_file(number):
     text = (ROOT / STAGES[number].filename).read_text("utf-8")
     assert all(f"# BEGIN SOLUTION {step}\n" in text for step in STAGES[number].walks)
+
+
+def test_beside_a_gpu_a_worker_without_one_is_asked(monkeypatch):
+    worker, opened = Worker(), []
+    worker.load = lambda *entry: opened.append(entry)
+    monkeypatch.setattr(needless, "open_session", lambda stage, options, source: (
+        opened.append(options.device), contextlib.nullcontext(worker))[1])
+    check = needless.walk_check(STAGES[4], replace(OPTIONS, device="cuda"), b"", None)
+    assert check.outcome == "pass" and worker.asked == [128]
+    assert opened == ["cpu", ("flash_attention_forward", None, ("q", "k", "v", "is_causal"))]
+
+
+# ----------------------------------------------------------------- in a grading
+@pytest.mark.parametrize(("number", "steps", "chosen", "asked"), [
+    (4, [], {}, True), (1, ["1.1"], {}, True), (1, [], {}, False),
+    (4, [], {"quick": True}, False), (4, [], {"case": "standard/H1-N1-D1"}, False)])
+def test_whom_a_grading_asks(monkeypatch, number, steps, chosen, asked):
+    monkeypatch.setattr(grade, "walk_check", lambda *_: Check("needless-work", "walk", "pass"))
+    grading = grade.Grading(STAGES[number], replace(OPTIONS, **chosen), Reporter(io.StringIO()))
+    grading.file = SimpleNamespace(steps=steps, source=b"")
+    grading.count_needless_work(None)
+    assert len(grading.result.checks) == asked
+
+
+@pytest.mark.interpreter
+def test_needless_work_leaves_a_stage_passed_and_is_in_its_report(tmp_path):
+    _, source = moved({"4 end": BORDERS["4 end"]}, ALL)
+    (tmp_path / "problem_4.py").write_bytes(source)
+    stage = replace(STAGES[4], cases=lambda *settings: STAGES[4].cases(*settings)[:1])
+    said = io.StringIO()
+    result = grade.grade_stage(stage, replace(OPTIONS, directory=tmp_path), Reporter(said))
+    assert (result.outcome, result.points) == ("pass", 90)
+    assert [check.outcome for check in result.checks].count("needless work") == 1
+    assert "look at step 4.2; more: python autograder.py --hint 4.2" in said.getvalue()
