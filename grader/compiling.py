@@ -41,9 +41,12 @@ class Compiling:
     def __exit__(self, *error) -> None:
         self.stack.close()
 
-    def is_due(self, all_right: bool) -> bool:
-        """Whether there is a check to wait for; all_right: every case passed."""
-        return self.is_asked_for and (self.check is not None or all_right)
+    def is_due(self, interpreted: set[str], all_right: bool) -> bool:
+        """Whether there is a check to wait for.
+
+        interpreted: the kernels that ran; all_right: every case passed.
+        """
+        return bool(self.is_asked_for and interpreted and (self.check is not None or all_right))
 
     def finish(self, interpreted: set[str]) -> Check:
         """Wait for it.  interpreted: the kernels that ran, name@line, which it must be, too."""

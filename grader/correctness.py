@@ -21,7 +21,6 @@ own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of t
 
     lse          max(1, |t|).  An error e in lse multiplies every weight of its row by exp(-e),
                  so it is the absolute error that matters; above 1, float32 rounds relatively.
-                 It is float32 whatever the operands are: u is a sixteenth of theirs.
     y            sqrt(sum_j (x_ij w_j)^2), the size of a sum of that many terms of random sign.
     d_w          sqrt(sum_i (dy_i x_ij)^2), likewise.
     sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows; the same reason.
@@ -38,7 +37,6 @@ FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
 TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25
 CANCELLED = 0.25  # of the size of the terms: no row of dq or dk is held to less than that
 UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-21}
-LSE_UNIT = 2.0**-4  # of the operands' unit
 UNIT_TF32 = 2.0**-10  # Triton multiplies float32 in TF32 on a GPU unless told otherwise
 TILE = 64  # keys a tile of our own implementation
 
@@ -87,9 +85,8 @@ class Answer:
         sizes = self.scale.get(name), self.terms.get(name)
         fro, row = errors(x, truth, name, *sizes)
         fro_b, row_b = errors(self.tiled[name].double(), truth, name, *sizes)
-        unit = self.unit * (LSE_UNIT if name == "lse" and self.unit != UNIT[torch.float32] else 1)
-        row_limit = ROW_FACTOR * max(row_b, ROW_FLOOR * unit)
-        fro_limit = FRO_FACTOR * max(fro_b, unit)
+        row_limit = ROW_FACTOR * max(row_b, ROW_FLOOR * self.unit)
+        fro_limit = FRO_FACTOR * max(fro_b, self.unit)
         if name == "d_sink_logits":  # HQ numbers are too few for fro_b to be more than luck
             fro_limit = row_limit
         return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))

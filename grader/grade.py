@@ -12,7 +12,8 @@
     points                              here
 
 An accusation needs a proof.  A file that is wrong in a standard case, or whose kernels give what it
-gives itself, is wrong and no more; one that launches nothing is not started.  One stage's end never stops the next, and a fault of the grader's own never costs points.
+gives itself, is wrong and no more; one that launches nothing is not started.  One stage's end never
+stops the next, and a fault of the grader's own never costs points.
 """
 
 import contextlib
@@ -94,13 +95,13 @@ class Grading:
             stack.callback(self.confirmations.close)
             session = self.ask_cases(stack)
             self.confirmations.flush()
-            self.accuse()
-            if not self.result.sentence and compiling.is_due(self.all_right()):
+            if not self.result.sentence and compiling.is_due(self.result.kernels, self.all_right()):
                 with self.reporter.working(self.stage, "compiling the kernels"):
                     check = compiling.finish(self.result.kernels)
                 self.done(check)
             if self.file.unreached and self.all_right():
                 self.done(self.blanks_left())
+            self.accuse()
             if session is not None and self.all_right():
                 self.count_needless_work(session)
             if self.options.benchmark and session is not None and self.all_right():
@@ -318,8 +319,8 @@ class Grading:
         except SubmissionError as error:
             own = self.absolved(self.crash(other.case, error), error)
         if own.outcome not in ("pass", "rejected"):
-            lines = "Right on the numbers of this case, not on others of the same shape:", *own.lines
-            check.fail(own.outcome, *lines, where=own.where)
+            check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
+                       "shape:", *own.lines, where=own.where)
             check.errors, check.detail = own.errors, own.detail
 
     def accuse(self) -> None:
@@ -367,9 +368,10 @@ class Grading:
         passed = {check.name for check in decisive if check.outcome == "pass"}
         failed = {check.group for check in decisive if check.outcome != "pass"}
         failed |= {case.group for case in self.cases if case.name not in passed}
-        if "rejected" in outcomes:
-            result.outcome, result.points = "rejected", 0.0
-            return
+        for nothing in ("rejected", "not_started"):
+            if nothing in outcomes:
+                result.outcome, result.points = nothing, 0.0
+                return
         if ours:
             result.outcome = "grader_fault"
         elif not failed:

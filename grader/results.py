@@ -46,8 +46,8 @@ class Check:
 
 @dataclass
 class StageResult:
-    """One stage.  points: 70 % for the standard cases, 30 % for the robust ones, a third of them for
-    a walk without needless work; 0 if rejected."""
+    """One stage.  points: 70 % for the standard cases, 20 % for the robust ones, 10 % for a walk
+    without needless work if those are right; 0 if rejected."""
 
     stage: int
     title: str
