@@ -2,8 +2,8 @@
 
 A mutant is a table of its stage's TOML file: what it `breaks`, the text `old` of the solved file
 and the `new` one in its place (`edits` for further pairs, `count` where a text stands there several
-times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  The
-others are files: a docstring that says what it tries, then comments:
+times; `beyond` says what of it no assignment asks: it passes, and only such a case fails; `says` as
+below).  The others are files: a docstring that says what it tries, then comments:
 
     # stage: 3                 graded as problem_3.py
     # base: problem_3.py       the solved file goes first, so that this one may override parts of it
@@ -93,7 +93,7 @@ def _mutant(stage: int, row: dict, solved: str) -> Attack:
     passes = "equivalent" in row or "beyond" in row
     outcomes = ("pass",) if passes else tuple(row.get("outcome", ("wrong",)))
     return Attack("mutants", row["id"], stage, row.get("equivalent", row["breaks"]),
-                  source.encode(), outcomes, device=row.get("device", "any"),
+                  source.encode(), outcomes, row.get("says", ""), row.get("device", "any"),
                   beyond="beyond" in row)
 
 
