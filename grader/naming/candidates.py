@@ -92,7 +92,7 @@ class Candidate:
         if self.padded and self.mistake.tiles in ("", "m"):
             sizes = tuple((m, n) for m, _ in sizes for n in TILE_SIZES)
         if self.mistake.composed and self.mistake.tiles:
-            sizes = SQUARE_TILES
+            sizes = SQUARE_TILES + ((32, 64),) * (self.walk == "dkv")  # rows of less width
         if self.second is not None:  # fewer for two mistakes at once: there are many of them
             both = self.mistake.tiles + self.second.mistake.tiles
             sizes = USUAL_TILES if both or self.padded else sizes

@@ -125,7 +125,18 @@ class Part:
         """
         if candidate.mask_alone:
             return self._from_mask(candidate, BM, BN), {}
+        found = self._from_change(candidate, BM, BN, False)
+        if found[0] > NEAR and self.sample.built.case.window is not None:
+            if self.right(BM, BN, candidate.padded).tiles.has_two_orders:
+                return min(found, self._from_change(candidate, BM, BN, True), key=lambda f: f[0])
+        return found
+
+    def _from_change(self, candidate, BM, BN, in_key_order: bool) -> tuple[float, dict]:
         model = self.changed(candidate, BM, BN)
+        if in_key_order:
+            if getattr(model, "online", None) is None:
+                return inf, {}
+            model.fwd.in_key_order = True
         predicted = self.answers(model)
         unsure = getattr(model, "unsure", None)
         if unsure is not None and bool(unsure.any()):  # they say nothing, for or against

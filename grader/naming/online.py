@@ -67,9 +67,9 @@ class Online:
             m = torch.full_like(m, self.start)
         if self.begin is not None:
             m, total = (x.expand_as(m).clone() for x in self.begin)
-        for lo in range(0, s.shape[2], p.BN):
+        for lo, visited in _visits(p, s.shape[2]):
             here = slice(lo, lo + p.BN)
-            part, walked = s[..., here], p.walked[:, here]
+            part, walked = s[..., here], visited[:, here]
             tile = Tile(lo, part, part.amax(-1, keepdim=True), walked, m)
             m_new = self.maximum(tile)
             tile.new = self.pivot(m_new)
@@ -83,6 +83,19 @@ class Online:
             acc = torch.where(seen, self.add_acc(acc, share, self.alpha_acc(tile), tile), acc)
             m = torch.where(seen, self.carried(tile) if self.carried else m_new, m)
         return acc, total.sum(-1, keepdim=True), m
+
+
+def _visits(p: Pass, length: int):
+    """First key of each tile, and the pairs that are walked then.  With a window the course walks
+    the left edge after the interior, in stages 6 and 7."""
+    parts = [p.walked]
+    if not p.in_key_order and p.has_two_orders:
+        late = (p.j >= p.diag) | ((p.j >= p.first) & (p.j < p.inner))
+        parts = [p.walked & ~late, p.walked & late]
+    for part in parts:
+        for lo in range(0, length, p.BN):
+            if len(parts) == 1 or bool(part[:, lo:lo + p.BN].any()):
+                yield lo, part
 
 
 def _sums(w, lanes: int):

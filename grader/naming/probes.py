@@ -24,7 +24,8 @@ def build_probe(case: Case, seed: int) -> Built:
 def general(case: Case) -> Case:
     """A plain case of the stage in which most mistakes differ: batch entries, groups of three."""
     if case.stage == 2:
-        return Case(2, "probe", 333, M=70, dtype=F32, layout="guarded", grads=case.grads)
+        return Case(2, "probe", 333, M=70, dtype=F32, layout="guarded", grads=case.grads,
+                    dout="last" if case.dout == "last" else "dense")
     heads = {1: (2, 2), 3: (3, 3), 4: (3, 3)}.get(case.stage, (6, 2))
     base = Case(case.stage, "probe", 90, D=16, B=2, HQ=heads[0], HKV=heads[1], dtype=F32,
                 is_causal=case.is_causal, grads=case.grads)

@@ -179,7 +179,7 @@ class Search:
             special = all(c.mistake.shows == "overflow" for c in matching)
             return self._decide(pool, only=case.label) if special else None
         dtype = [s for s in evidence.samples if evidence.wrong(s)][-1].built.case.dtype
-        sample = self.answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout,
+        sample = self.answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout, dout=case.dout,
                                       window=case.window, sinks=case.sinks))
         if sample is None or not evidence.wrong(sample):
             return None
@@ -246,7 +246,9 @@ class Search:
         few = list({c.said: c for c in reversed(pool)}.values())[-8:]
         longest = max(self.evidence.samples, key=lambda s: s.built.case.N)
         for case in probes.further(self.sample.built.case):
-            if case in asked or self.evidence.part == "backward" and not case.grads:
+            if case in asked or case.dtype != F32 and not any(c.rounds for c in few):
+                continue
+            if self.evidence.part == "backward" and not case.grads:
                 continue
             part = Sample(probes.build_probe(case, 1), {}, None).part(self.evidence.names, "all")
             right = part.answers(part.changed(NOTHING, 64, 64))

@@ -53,6 +53,12 @@ class Tiles:
         return torch.minimum(inner, self.diag)
 
     @cached_property
+    def has_two_orders(self):
+        """Whether the interior and the left edge may come in either order."""
+        return (self.stage in (6, 7) and self.window is not None
+                and bool(((self.first < self.inner) & (self.inner < self.diag)).any()))
+
+    @cached_property
     def sink_end(self):
         """One past the last key of the walk over the sinks, whole tiles."""
         return round_up(self.first.clamp(max=self.sinks), self.BN)

@@ -19,7 +19,7 @@ class Pass:
 
     def __init__(self, reading: Reading, over_queries: bool = False):
         self.reading, self.tiles, self.scale = reading, reading.tiles, reading.scale
-        self.over_queries = over_queries
+        self.over_queries, self.in_key_order = over_queries, False
         self.keep, self.count, self.fill = self.tiles.keep, None, None
         self.k_at = self.v_at = reading.kv_at
         self.k_rows = self.v_rows = self.q_of = None

@@ -91,35 +91,46 @@ def _moved(p, name, which, how, places):
     return phases.values()
 
 
-@border("phase-border", "the {0} {1} {2}", "the phases of the walk meet, and together visit each "
-        "tile once", walks=("dq",), stages=ATTENTION,
+@border("phase-border-moved", "the {0} {1} {2}", "the phases of the walk meet, and together "
+        "visit each tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in SHIFTS))
 def _(p, name, which, how):
     only(not p.over_queries)
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border", "the {0} {1} at {2}", "the phases of the walk meet, and together visit "
-        "each tile once", walks=("dq",), stages=ATTENTION,
+@border("phase-border-elsewhere", "the {0} {1} at {2}", "the phases of the walk meet, and together "
+        "visit each tile once", walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in PLACES))
 def _(p, name, which, how):
     only(not p.over_queries)
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border", "the {0} of the queries {1} {2}", "the phases of the walk meet, and "
+@border("query-border-moved", "the {0} of the queries {1} {2}", "the phases of the walk meet, and "
         "together visit each tile once", walks=("dkv",), stages=(8, 9), in_forward=False,
         each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS for how in SHIFTS))
 def _(p, name, which, how):
     return _moved(p, name, which, how, QUERY_PLACES)
 
 
-@border("phase-border", "the {0} of the queries {1} at {2}", "the phases of the walk meet, and "
-        "together visit each tile once", walks=("dkv",), stages=(8, 9), in_forward=False,
-        each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS
-                   for how in QUERY_PLACES))
+@border("query-border-elsewhere", "the {0} of the queries {1} at {2}", "the phases of the walk "
+        "meet, and together visit each tile once", walks=("dkv",), stages=(8, 9),
+        in_forward=False, each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS
+                                     for how in QUERY_PLACES))
 def _(p, name, which, how):
     return _moved(p, name, which, how, QUERY_PLACES)
+
+
+@border("diagonal-border", "the diagonal of the queries ends, and the interior begins, {0}",
+        "both meet at start_n + BLOCK_N", place="borders", walks=("dkv",), stages=(8, 9),
+        in_forward=False, each=(("BLOCK_M after the tile's first row",),
+                                *((how,) for how in SHIFTS)))
+def _(p, how):
+    only(p.causal)
+    at = SHIFTS[how](p.inner_query, p.BM) if how in SHIFTS else p.start + p.BM
+    outer = torch.maximum(p.outer, at)
+    return of_causal(p, inner=at, outer=outer).values()
 
 
 # ----------------------------------------------------------- borders by other formulas

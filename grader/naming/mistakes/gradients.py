@@ -6,7 +6,7 @@ import torch
 from grader.naming.phases import OF_KEYS, OF_QUERIES, pairs
 from grader.naming.table import BACKWARD, LN2, LOG2E, OWN_BACKWARD, backward, only
 
-DQ, DKDV = ("dq", "dq"), ("dk and dv", "dkdv")
+DQ, DKDV, BOTH = ("dq", "dq"), ("dk and dv", "dkdv"), ("the backward", "both")
 GRADIENTS = {"dq": {"d_q"}, "dk": {"d_k"}, "dv": {"d_v"}, "dk and dv": {"d_k", "d_v"}}
 
 
@@ -16,11 +16,11 @@ def composed(id, words, line, place, slot="composed", spoils=None, **more):
 
 
 def of_walk(words, walk, *_) -> set[str]:
-    return {"dq": {"d_q"}, "dkdv": {"d_k", "d_v"}}[walk]
+    return {"dq": {"d_q"}, "dkdv": {"d_k", "d_v"}, "both": {"d_q", "d_k", "d_v"}}[walk]
 
 
 def p_of(words, walk, *_) -> str:
-    return {"dq": "dq P, dq walk", "dkdv": "dkdv P, dkdv calls"}[walk]
+    return {"dq": "dq P, dq walk", "dkdv": "dkdv P, dkdv calls", "both": "dq P, dkdv P"}[walk]
 
 
 def products_of(words, walk, *_) -> str:
@@ -29,6 +29,10 @@ def products_of(words, walk, *_) -> str:
 
 def walk_of(m, walk):
     return {"dq": m.dq, "dkdv": m.dkv}[walk]
+
+
+def walks_of(m, walk):
+    return (m.dq, m.dkv) if walk == "both" else (walk_of(m, walk),)
 
 
 # ------------------------------------------------------------------------- P again
@@ -47,19 +51,32 @@ LSE_READ = {
 
 @composed("p-subtracts", "in {0}, P is exp(S - x) with {2} for x", "P = exp(S - lse)", p_of,
           stages=OWN_BACKWARD, spoils=of_walk,
-          each=tuple((*walk, how) for walk in (DQ, DKDV) for how in LSE_READ))
+          each=tuple((*walk, how) for walk in (DQ, DKDV, BOTH) for how in LSE_READ))
 def _(m, words, walk, how):
-    walk_of(m, walk).lse = lambda lse: LSE_READ[how](lse, m.scale)
+    for p in walks_of(m, walk):
+        p.lse = lambda lse: LSE_READ[how](lse, m.scale)
+
+
+@composed("p-of-the-tile", "in {0}, P is the softmax of each tile alone, not of the row",
+          "P = exp(S - lse)", p_of, stages=OWN_BACKWARD, spoils=of_walk, tiles="mn",
+          each=(DQ, DKDV, BOTH))
+def _(m, words, walk):
+    for p in walks_of(m, walk):
+        s = torch.nn.functional.pad(p.scores(), (0, -len(m.keys) % m.BN), value=-torch.inf)
+        own = s.unflatten(2, (-1, m.BN)).logsumexp(-1, keepdim=True).expand(-1, -1, -1, m.BN)
+        own = own.flatten(2)[..., :len(m.keys)]
+        p.lse = lambda lse, own=own: own.masked_fill(own == -torch.inf, 0.0)
 
 
 @composed("p-scale", "in {0}, the scores of P {2}", "P = exp(scale * Q K^T - lse)", p_of,
-          stages=OWN_BACKWARD, spoils=of_walk, each=tuple((*walk, *how) for walk in (DQ, DKDV)
+          stages=OWN_BACKWARD, spoils=of_walk, each=tuple((*walk, *how) for walk in (DQ, DKDV, BOTH)
           for how in (("are not scaled", "one"), ("are scaled twice", "root"),
                       ("lack log2(e)", LN2), ("have log2(e) twice", LOG2E),
                       ("have the wrong sign", -1.0), ("have half their scale", 0.5))))
 def _(m, words, walk, how, factor):
     factor = {"one": 1 / m.scale, "root": m.scale}.get(factor, factor)
-    walk_of(m, walk).scale = m.scale * factor
+    for p in walks_of(m, walk):
+        p.scale = m.scale * factor
 
 
 @composed("p-positions", "in {0}, lse and delta belong to keys instead of queries: {2}",

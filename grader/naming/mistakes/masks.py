@@ -106,7 +106,8 @@ def _(p, which):
 
 @causal("phase-1-past-the-diagonal", "the unmasked walk ends at the first row, not at a tile's "
         "border, and its last tile reaches past the diagonal", "a tile without a mask holds no key "
-        "after any of its queries", place="borders, walk", tiles="mn", each=((False,), (True,)))
+        "after any of its queries", place="borders, walk", tiles="mn", walks=("dq",),
+        each=((False,), (True,)))
 def _(p, up):
     only(p.BN > p.BM)
     start = round_up(p.tile_start, p.BN) if up else p.tile_start

@@ -234,6 +234,31 @@ def _(m, who, how):
     p.keep = torch.where(edge, keep, p.keep)
 
 
+@mistake("reads-zero", "{0} of {1} reads 0", "rows i < N and columns d < D exist, all of them",
+         "load", slot="inputs", composed=True, stages=FROM_2, tiles="m", each=tuple(
+             (what, names) for what in ("the last row", "the last column", "the first row",
+                                        "the last row of each tile", "row 0 of each tile",
+                                        "the last, ragged tile", "the second half of the columns",
+                                        "every column after the sixteenth", "the first column")
+             for names in ("q, k and v", "q", "k", "v", "k and v")))
+def _(m, what, names):
+    wrong = {}
+    for name in "qkv":
+        if name not in names.replace("and", ""):
+            continue
+        x = m.inputs[name]
+        i, d = torch.arange(x.shape[2])[:, None], torch.arange(m.D)[None, :]
+        zero = {"the last row": i == len(i) - 1, "the last column": d == m.D - 1,
+                "the first row": i == 0, "the last row of each tile": i % m.BM == m.BM - 1,
+                "row 0 of each tile": i % m.BM == 0, "the first column": d == 0,
+                "the last, ragged tile": i >= len(i) // m.BM * m.BM,
+                "the second half of the columns": d >= m.D // 2,
+                "every column after the sixteenth": d >= 16}[what]
+        only(bool(zero.any()))
+        wrong[name] = x.masked_fill(zero.expand(x.shape[2], m.D), 0.0)
+    m.inputs = m.inputs | wrong
+
+
 @mistake("whole-tile-elsewhere", "a program's rows are {0} for the mask and the store", "one start "
          "for all: what is read, what is masked and what is stored", "rows", slot="output",
          tiles="mn", whole="all", composed=True, stages=FROM_2, each=(

@@ -147,10 +147,12 @@ def _(m, which):
 
 
 @statistic("late-alpha", "alpha multiplies the new tile's share as well, in {0}",
-           "l = alpha l + rowsum(P), acc = alpha acc + P V", "sums", each=(("l",), ("l and acc",)))
-def _(m, which):
+           "l = alpha l + rowsum(P), acc = alpha acc + P V", "sums", each=tuple(
+               (which, first) for which in ("l", "l and acc") for first in ("spared", "lost")))
+def _(m, which, first):
     def late(old, new, alpha, t):
-        return torch.where(t.old == -torch.inf, new, alpha * (old + new))
+        sums = alpha * (old + new)  # alpha is 0 in the first tile
+        return torch.where(t.old == -torch.inf, new, sums) if first == "spared" else sums
     m.online = Online(add_l=late, add_acc=late if which == "l and acc" else rescaled)
 
 
