@@ -22,6 +22,8 @@ class Stage:
     points: int
     cases: Callable[[str, bool], list[Case]]
     steps: dict[str, str]  # step -> what is written in it: places, as naming/table.py names them
+    # Where the walk over the keys is bounded, and that over the queries: what needless.py looks at.
+    walks: tuple[str, ...] = ()
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function
     origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
     optional: bool = False
@@ -51,7 +53,8 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         entry="FlashAttention2Function", attribute="apply", positional=(*QKV, "is_causal"),
         steps={"1.1": "scores, scale, mask", "1.2": "walk, borders", "1.3": "softmax",
                "1.4": "sums", "1.5": "normalise, lse", "1.6": "delta", "1.7": "dq P, dkdv P",
-               "1.8": "dq products, dkdv products, dq scale, dk scale"}, needs_triton=False),
+               "1.8": "dq products, dkdv products, dq scale, dk scale"},
+        walks=("1.2",), needs_triton=False),
     Stage(
         number=2, title="Weighted Row-Sum in Triton", points=100, cases=partial(listed, 2),
         entry="weighted_row_sum_forward", positional=("x", "w"),
@@ -68,7 +71,8 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         entry=FORWARD, positional=(*QKV, "is_causal"),
         steps={"4.1": "rows", "4.2": "walk, borders, scale", "4.3": "normalise, lse",
                "4.4": "scores", "4.5": "softmax, sums", "4.6": "mask", "4.7": "load",
-               "4.8": "store"}),
+               "4.8": "store"},
+        walks=("4.2",)),
     Stage(
         number=5, title="Grouped-Query Attention", points=50, cases=partial(listed, 5),
         entry=FORWARD, positional=(*QKV, "is_causal"),
@@ -80,13 +84,15 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size"),
         steps={"6.1": "rows", "6.2": "kv head", "6.3": "borders", "6.4": "walk, scale",
                "6.5": "normalise, lse", "6.6": "scores", "6.7": "softmax, sums", "6.8": "mask",
-               "6.9": "load", "6.10": "store"}),
+               "6.9": "load", "6.10": "store"},
+        walks=("6.3",)),
     Stage(
         number=7, title="Attention Sinks", points=50, cases=partial(listed, 7),
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size", "sink_size"),
         steps={"7.1": "rows", "7.2": "kv head", "7.3": "borders",
                "7.4": "walk, sink walk, scale", "7.5": "normalise, lse", "7.6": "scores",
-               "7.7": "softmax, sums", "7.8": "mask", "7.9": "load", "7.10": "store"}),
+               "7.7": "softmax, sums", "7.8": "mask", "7.9": "load", "7.10": "store"},
+        walks=("7.4",)),
     Stage(
         number=8, title="Backward Pass with GQA", points=200, cases=partial(listed, 8),
         entry="flash_attention_gqa", positional=(*QKV, "is_causal", "softmax_scale"),
@@ -97,7 +103,8 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
                "8.12": "dq products, dq sums", "8.13": "dkdv rows",
                "8.14": "dkdv walk, dkdv borders", "8.15": "dkdv walk, dkdv calls",
                "8.16": "dkdv P, dkdv mask, dkdv scores", "8.17": "dkdv products, dkdv sums",
-               "8.18": "mask", "8.19": "load", "8.20": "store"}, optional=True),
+               "8.18": "mask", "8.19": "load", "8.20": "store"},
+        walks=("8.3", "8.14"), optional=True),
     Stage(
         number=9, title="Backward Pass with GQA, Window and Sinks", points=200,
         cases=partial(listed, 9), entry="flash_swda_with_sink",
@@ -110,5 +117,6 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
                "9.15": "dkdv rows", "9.16": "dkdv walk, dkdv borders, dkdv sink walk",
                "9.17": "dkdv walk, dkdv calls", "9.18": "dkdv P, dkdv mask, dkdv scores",
                "9.19": "dkdv products, dkdv sums", "9.20": "borders, sink walk", "9.21": "mask",
-               "9.22": "load", "9.23": "store"}, optional=True),
+               "9.22": "load", "9.23": "store"},
+        walks=("9.20", "9.16"), optional=True),
 )}

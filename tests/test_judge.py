@@ -56,6 +56,8 @@ def test_a_crash_says_the_line_and_the_step_that_it_is_in():
     error = SubmissionError("crashed", "ValueError: x", line=95)
     assert judge.from_error(PLAIN, error, "p.py", step).lines[1] == \
         "where: p.py, line 95, step 4.5, carried from 3.5."
+    assert judge.from_error(PLAIN, SubmissionError("crashed", "x", id="dot-shapes", line=95),
+                            "p.py", step).diagnosis["step"] == "4.5"
     error = SubmissionError("crashed", "line 95: ValueError", line=95)
     assert judge.from_error(PLAIN, error, "p.py", step).lines[1] == \
         "where: step 4.5, carried from 3.5."

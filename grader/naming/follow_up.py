@@ -62,7 +62,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
     else:
         check.diagnosis = _named(name)
-    if search.gave_up:
+    if search.gave_up or name is None and any(e.outcome == "timeout" for _, e in failures):
         said += ("The search for the mistake ran out of time: it may well be a known one.",)
     check.diagnosis["step"] = either(steps_of(stage, finding, name)) or None
     # The command that asks this one case, with the same numbers.

@@ -249,6 +249,8 @@ class Search:
         for case in probes.further(self.sample.built.case):
             if case in asked or case.dtype != F32 and not any(c.rounds for c in few):
                 continue
+            if self.evidence.part == "backward" and not case.grads:
+                continue
             part = Sample(probes.build_probe(case, 1), {}, None).part(self.evidence.names, "all")
             right = part.answers(part.changed(NOTHING, 64, 64))
             groups = [right]

@@ -117,10 +117,7 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: tuple[str, ...]
             body.append("try: " + PATTERNS[finding.id])
     tail = []
     if steps:
-        origin = stage.origins.get(steps[0], "")  # whose hints say more
-        carried = f", carried from {origin}" * (bool(origin) and len(steps) == 1)
-        tail = _wrapped(f"look at step {either(steps)}{carried}; more: python "
-                        f"{grader_of(stage.number)} --hint {origin or steps[0]}")
+        tail = _wrapped(look_at(stage, *steps))
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     tail += [f"again: {again}"] * bool(again)
     for drop in range(len(middle) + 1):
@@ -156,9 +153,17 @@ def steps_of(stage: Stage, finding: Finding, name=None) -> list[str]:
     return stage.steps_of(name.places + (other.places if other else ()))
 
 
-def either(words: list[str]) -> str:
+def either(words) -> str:
     """ "6.3, 6.4 or 6.8"."""
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def look_at(stage: Stage, *steps: str) -> str:
+    """Which of its steps to read again."""
+    origin = stage.origins.get(steps[0], "")  # whose hints say more
+    carried = f", carried from {origin}" * (bool(origin) and len(steps) == 1)
+    return (f"look at step {either(steps)}{carried}; more: python {grader_of(stage.number)} "
+            f"--hint {origin or steps[0]}")
 
 
 def _wrapped(text: str) -> list[str]:

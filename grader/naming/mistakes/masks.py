@@ -246,8 +246,8 @@ def _(m):
 
 # ------------------------------------------------------------ tiles of the keys
 @mask("tail-unmasked", "keys past the end of the sequence count, with the score 0",
-      "a key j >= N does not exist: its score is -inf", "mask, borders", slot="tail", tiles="n",
-      each=((0,), (1,)))
+      "a key j >= N does not exist: its score is -inf", "mask, scores, borders", slot="tail",
+      tiles="n", each=((0,), (1,)))
 def _(p, count):
     only(not p.causal and p.pad)
     extra = p.j >= p.NK

@@ -213,8 +213,15 @@ def _(m, how):
                     how, ENDS[how])
 
 
+def _rounded_where(what, *_) -> str:
+    """Where these numbers are made; what the inputs lose is lost wherever they are read."""
+    if what.startswith(("the output", "l ", "acc ")):
+        return "normalise, store" if "output" in what else "sums"
+    return "scores, softmax" if "scores" in what or what[0] in "qk" else "softmax, sums"
+
+
 @mistake("rounded-on-the-way", "{0} rounded to {1} on the way", "all of it in float32; only P and "
-         "O are rounded, to the dtype of v", "softmax, scores", slot="online", composed=True,
+         "O are rounded, to the dtype of v", _rounded_where, slot="online", composed=True,
          rounds=True, tiles="n", each=tuple((what, words, dtype) for what in (
              "the scores Q K^T are", "the scaled scores are",
              "the scores, and again once scaled, are", "the maximum is", "alpha is",
