@@ -295,6 +295,28 @@ def _(m, what, words, dtype):
     m.online = with_weights[what]
 
 
+# What the scores are multiplied with, in the place of scale = 1 / sqrt(D): of D, N and the scale c.
+SCALES = {
+    "sqrt(D)": lambda D, N, c: D**0.5, "D": lambda D, N, c: float(D),
+    "D^(-1/4)": lambda D, N, c: D**-0.25, "1 / D^2": lambda D, N, c: D**-2.0,
+    "1 / sqrt(N)": lambda D, N, c: N**-0.5, "1 / N": lambda D, N, c: 1.0 / N,
+    "scale^2 log2(e)": lambda D, N, c: c * c * LOG2E, "scale^2 ln 2": lambda D, N, c: c * c * LN2,
+    "scale log2(e)^2": lambda D, N, c: c * LOG2E**2, "scale ln 2^2": lambda D, N, c: c * LN2**2,
+    "log2(e)": lambda D, N, c: LOG2E, "ln 2": lambda D, N, c: LN2, "-scale": lambda D, N, c: -c,
+    "2 scale": lambda D, N, c: 2 * c, "scale / 2": lambda D, N, c: c / 2,
+    "1 / scale": lambda D, N, c: 1 / c, "1 / sqrt(2 D)": lambda D, N, c: (2 * D)**-0.5,
+    "scale^3": lambda D, N, c: c**3,
+}
+
+
+@mistake("scores-times", "the scores are multiplied by {0}, not by the scale", "S = scale * Q K^T",
+         "scale, scores", slot="scale", composed=True, each=tuple((how,) for how in SCALES))
+def _(m, how):
+    scale = SCALES[how](m.D, m.N, m.scale)
+    only(abs(scale - m.scale) > 1e-6)
+    m.set_scale(scale)
+
+
 # -------------------------------------------------------------- the log-sum-exp
 MAXIMA = {"": 0.0, "m": 1.0, "m log2(e)": LOG2E, "m ln 2": LN2, "-m": -1.0, "m scale": None,
           "2 m": 2.0, "m ln 2 ln 2": LN2**2}
