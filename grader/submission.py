@@ -6,6 +6,7 @@ that it is a copy of an earlier one.
 """
 
 import ast
+import codecs
 import errno
 import hashlib
 import io
@@ -51,7 +52,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Submission:
-    """A file as it was read, once; what is graded is `source`, whatever happens to the file."""
+    """A file as it was read, once; what is graded is `source`, whatever happens to the file.
+
+    sha256: of the bytes on the disk; source: those as plain() has them.
+    """
 
     path: Path
     source: bytes | None
@@ -68,7 +72,7 @@ class Submission:
 
         An empty one may be code that stands elsewhere.
         """
-        rows = [] if self.source is None else decode(self.source).splitlines()
+        rows = [] if self.source is None else lines(decode(self.source))
         inside = {step.id: rows[step.first_line:step.last_line - 1] for step in self.steps}
         return tuple(id for id in self.blank_steps
                      if id not in inside or any("raise" in row for row in inside[id]))
@@ -102,19 +106,19 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     """Read directory/filename; entry is the name the stage calls."""
     path = Path(directory) / filename
     try:
-        source = read_regular(path)
+        data = read_regular(path)
     except FileNotFoundError:
         return Submission(path, None, None, "missing", f"there is no {path}", None, ())
     except OSError as error:
         sentence = f"cannot read {path}: {error.strerror}"
         return Submission(path, None, None, "missing", sentence, None, ())
 
-    digest = hashlib.sha256(source).hexdigest()
+    digest, source = hashlib.sha256(data).hexdigest(), plain(data)
 
     def found(state: State, sentence: str, line=None, blank=(), regions=()) -> Submission:
         return Submission(path, source, digest, state, sentence, line, tuple(blank), tuple(regions))
 
-    if len(source) > MAX_BYTES:
+    if len(data) > MAX_BYTES:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
     try:
         coding(source)
@@ -145,7 +149,7 @@ def steps(source: str) -> list[Step]:
     Raises:
         ValueError: a region is nested, unclosed, unmatched, without an id, or its id is repeated.
     """
-    rows = source.splitlines()
+    rows = lines(source)
     titles = {match[1]: match[2].strip() for row in rows
               if (match := re.match(r"[ \t]*# Step (\d+\.\d+) -- (.*)", row))}
     found: list[Step] = []
@@ -178,15 +182,15 @@ def steps(source: str) -> list[Step]:
 
 def blank_steps(source: str) -> tuple[str, ...]:
     """Ids of the steps with nothing in them, in the order of the file; markers may be gone."""
-    rows = source.splitlines()
+    rows = lines(source)
     try:
         regions = steps(source)
     except ValueError:
         regions = []
     blank = [step.id for step in regions
-             if is_blank_text(rows[step.first_line:step.last_line - 1])]
+             if is_blank_text("".join(rows[step.first_line:step.last_line - 1]))]
     # A raise in a comment is somebody's note, not a step.
-    stripped = "\n".join(row for row in rows if not row.lstrip().startswith("#"))
+    stripped = "".join(row for row in rows if not row.lstrip().startswith("#"))
     return tuple(dict.fromkeys(blank + BLANK_RAISE.findall(stripped)))
 
 
@@ -200,8 +204,21 @@ def read_regular(path: Path) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
+def plain(data: bytes) -> bytes:
+    """The file as an editor of Unix would have saved it: Python reads the same in it, but Triton,
+    and whoever looks for a kernel's text in it, would see a byte-order mark or a "\\r"."""
+    return data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def lines(text: str) -> list[str]:
+    """Lines with their ends, as Python counts them: str.splitlines ends one at a form feed, too."""
+    return list(io.StringIO(text, newline=""))
+
+
 def coding(source: bytes) -> str:
     """The encoding the file names, if Python reads it in a time that grows with its length."""
+    if source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise SyntaxError("want a file in UTF-8; got UTF-16")
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     if encoding not in CODINGS:
         raise SyntaxError(f"want a file in UTF-8; got coding {encoding}")
@@ -213,9 +230,9 @@ def decode(source: bytes) -> str:
     return source.decode(coding(source))
 
 
-def is_blank_text(rows: list[str]) -> bool:
+def is_blank_text(text: str) -> bool:
     try:
-        return _is_blank_body(ast.parse(textwrap.dedent("\n".join(rows))).body)
+        return _is_blank_body(ast.parse(textwrap.dedent(text)).body)
     except SyntaxError:
         return False
 

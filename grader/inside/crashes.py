@@ -192,14 +192,14 @@ def _column(error, path: str) -> int | None:
 
 def _indent(error, path: str) -> int:
     """How far the function is indented in the file: Triton counts from its own `def`."""
-    first = (error.src or "").lstrip().splitlines()[:1]
+    first = (error.src or "").lstrip().split("\n")[:1]
     return next((len(row) - len(row.lstrip()) for row in _source(path)
                  if first and row.strip() == first[0].strip()), 0)
 
 
 def _compile_error_line(error, path: str) -> int | None:
     """A CompilationError counts lines from its function's `def`; find that in the file."""
-    offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().splitlines()
+    offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().split("\n")
     if offset is None or not function:
         return None
     function = [row.strip() for row in function]
@@ -211,7 +211,7 @@ def _compile_error_line(error, path: str) -> int | None:
 
 
 def _source(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    return Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _source_line(path: str, line: int | None) -> str:

@@ -341,7 +341,7 @@ def _definition(plain) -> tuple[str, int]:
     rows, first = inspect.getsourcelines(plain)
     text = textwrap.dedent("".join(rows))
     start = ast.parse(text).body[0].lineno - 1
-    return "".join(text.splitlines(keepends=True)[start:]), max(first, 1) + start
+    return text.split("\n", start)[start], max(first, 1) + start
 
 
 def _names(text: str) -> dict[str, set[str]]:

@@ -7,6 +7,7 @@ and the parent judges them.  Importing this module has no side effects.
 
 import importlib.util
 import inspect
+import io
 import json
 import linecache
 import os
@@ -108,7 +109,7 @@ class Worker:
         sys.argv = [self.path]
         text = spec.loader.get_source(name)
         # The kernels' text is read again at a launch, whatever has become of the file by then.
-        linecache.cache[self.path] = len(text), None, text.splitlines(True), self.path
+        linecache.cache[self.path] = len(text), None, list(io.StringIO(text)), self.path
         spec.loader.exec_module(module)
         found = getattr(module, entry, None)
         if found is None:
