@@ -223,15 +223,17 @@ class Grading:
 
     def crash(self, case: Case, error: SubmissionError) -> Check:
         """A call without an answer, with the step that it ended in."""
-        file = self.file
-        step = file.step_at(error.line)
-        check = from_error(case, error, file.path.name, step)
+        file, line, above = self.file, error.line, []
+        if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
+            above = [step for step in file.steps if 0 < line - step.last_line <= 20]
+        if not above:  # else who called is not to blame
+            line = file.own_line(line, error.lines)
+        step = file.step_at(line)
+        check = from_error(case, error, file.path.name, step, line)
         if step is not None and step.id in file.blank_steps:
             check.lines, check.detail = (error.sentence, *file.blanks()), ""
-        elif step is None and error.line is not None and error.id == "name-not-defined":
-            above = [step for step in file.steps if 0 < error.line - step.last_line <= 20]
-            check.lines += tuple(f"try: is it {step.words}, above, that makes it?"
-                                 for step in above[-1:])
+        check.lines += tuple(f"try: is it {step.words}, above, that makes it?"
+                             for step in above[-1:])
         return check
 
     def absolved(self, check: Check, error: SubmissionError) -> Check:

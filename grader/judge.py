@@ -44,16 +44,19 @@ def case_text(case) -> str:
     return f"({case.label})" if case.group == "standard" else f"({case.label}) {case.note}"
 
 
-def from_error(case, error: SubmissionError, filename: str, step: Step | None = None) -> Check:
-    """A call that ended without an answer.  step: the one that error.line stands in."""
-    lines = [error.sentence]
-    places = [f"{filename}, line {error.line}"] * (
-        error.line is not None and f"line {error.line}" not in error.sentence)
+def from_error(case, error: SubmissionError, filename: str, step: Step | None = None,
+               line: int | None = None) -> Check:
+    """A call that ended without an answer.  line: whose fault it is, if not error.line; step: the
+    one that it stands in."""
+    line, lines = line or error.line, error.sentence.split("\n")
+    places = [f"{filename}, line {line}"] * (
+        line is not None and f"line {line}" not in error.sentence)
     places += [step.words] if step else []
     if places:
-        lines.append(f"where: {', '.join(places)}.")
+        given = f"; it came up in line {error.line}, outside of the steps" * (line != error.line)
+        lines.append(f"where: {', '.join(places)}{given}.")
     lines += _of_layout(case) if error.outcome == "crashed" else ()
-    where = "" if error.line is None else f"{filename}:{error.line}"
+    where = "" if line is None else f"{filename}:{line}"
     check = Check(case.name, case.group, error.outcome, case_text(case), detail=error.detail)
     return check.fail(error.outcome, *lines, id=error.id, where=where)
 

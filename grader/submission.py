@@ -82,6 +82,11 @@ class Submission:
         return next((step for step in self.steps
                      if line is not None and step.first_line <= line <= step.last_line), None)
 
+    def own_line(self, error_line: int | None, lines: tuple[int, ...]) -> int | None:
+        """Where the student went wrong: the first of an error's lines, which lead outwards, that
+        stands in a step; else the line that it came up in."""
+        return next((line for line in (error_line, *lines) if self.step_at(line)), error_line)
+
     @property
     def blank_new(self) -> tuple[str, ...]:
         """Blank steps that the student has to write."""

@@ -256,6 +256,36 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
     assert ("Not asked: offsets past 2^31" in capsys.readouterr().out) != asked
 
 
+STEPS = '''\
+def kernel(s):
+    # BEGIN SOLUTION 1.1
+    p = given(s)
+    # END SOLUTION 1.1
+    return o
+
+
+def given(s):
+    return s[0]
+'''
+
+
+@pytest.mark.parametrize("id, line, lines, where, said", [
+    ("", 9, (9, 3, 20), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1; it came up in "
+     "line 9, outside of the steps."),
+    ("", 9, (9, 20), "problem_1.py:9", "where: problem_1.py, line 9."),
+    ("", 3, (3, 9), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1."),
+    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "try: is it step 1.1, above, that makes it?"),
+])
+def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id, line, lines,
+                                                                    where, said):
+    (tmp_path / "problem_1.py").write_text(STEPS)
+    grading = grade.Grading(STAGE, Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
+    assert grading.read()
+    error = SubmissionError("crashed", "an error", id=id, line=line, lines=lines)
+    check = grading.crash(STAGE.cases("cpu", False)[0], error)
+    assert (check.where, check.lines[-1]) == (where, said)
+
+
 def out_of_memory(in_use: str) -> SubmissionError:
     return SubmissionError(
         "crashed", "out of GPU memory: is something of size N x N kept?", id="out-of-memory",

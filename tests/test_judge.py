@@ -62,6 +62,13 @@ def test_a_crash_says_the_line_and_the_step_that_it_is_in():
     assert len(judge.from_error(PLAIN, error, "p.py").lines) == 1
 
 
+def test_a_crash_in_given_code_says_both_lines():
+    step = Step("4.5", "", 90, 99)
+    check = judge.from_error(PLAIN, SubmissionError("crashed", "x", line=120), "p.py", step, 95)
+    assert check.where == "p.py:95" and check.lines[1] == \
+        "where: p.py, line 95, step 4.5; it came up in line 120, outside of the steps."
+
+
 def test_an_output_that_changes_after_the_return_is_wrong():
     built, reply = answered(PLAIN)
     reply.late["o"][0, 0, 0, 0] += 1

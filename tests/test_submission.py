@@ -80,6 +80,16 @@ def test_a_line_of_the_file_is_in_a_step_or_in_none(tmp_path):
     assert found.step_at(1) is None and found.step_at(None) is None
 
 
+def test_the_students_own_line_is_the_innermost_in_a_step(tmp_path):
+    found = submission(tmp_path, TWO_STEPS)
+    first, given, second = (TWO_STEPS.splitlines().index(row) + 1
+                            for row in ("    offs = x + 1", "    if offs:", "        offs *= 3"))
+    assert found.own_line(given, (given, second, first)) == second
+    assert found.own_line(first, (first, second)) == first
+    assert found.own_line(given, (given, 1)) == given
+    assert found.own_line(None, ()) is None
+
+
 def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
     text = BLANK_BOTH.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
     found = submission(tmp_path, text)

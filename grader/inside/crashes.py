@@ -49,15 +49,14 @@ OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 
 
 def explain(error: BaseException, path: str, where: str) -> dict:
-    """outcome, id, sentence, detail, line, fatal for anything a submission raised.
+    """outcome, id, sentence, detail, line, lines, fatal for anything a submission raised.
 
-    path: the submission's file; where: "while being imported" or "when it was called".
+    path: the submission's file; where: "while being imported" or "when it was called".  line: the
+    deepest of the file; lines: all that the error went through, from there outwards.
     """
     chain = _chain(error)
     cause = _unwrap(error)
-    line = _line(cause, path)
-    for outer in chain:
-        line = line if line is not None else _line(outer, path)
+    line = next((lines[-1] for e in (cause, *chain) if (lines := _lines(e, path))), None)
     text = " ".join(_text(e) for e in chain)
     outcome, id, sentence = _sentence(cause, text, Path(path).name, where,
                                       _source_line(path, line))
@@ -69,7 +68,8 @@ def explain(error: BaseException, path: str, where: str) -> dict:
         id = id if id in TELLING else wanted
     return {
         "outcome": outcome, "id": id, "sentence": sentence, "line": line,
-        "detail": _traceback(chain, path), "fatal": bool(DEAD_CONTEXT.search(text)),
+        "lines": _outwards(chain, path), "detail": _traceback(chain, path),
+        "fatal": bool(DEAD_CONTEXT.search(text)),
     }
 
 
@@ -111,14 +111,14 @@ def _sentence(error, text: str, filename: str, where: str, source: str) -> tuple
         reason = str(getattr(error, "error_message", None) or (rows[-1] if rows else "")).strip()
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
+    if isinstance(error, OutOfBounds):
+        return "crashed", error.id, f"{error.what}: {source.strip()[:100]}\n{error.wants}."
     sentence = f"{kind} {where}: {first[:500]}" if first else f"{kind} {where}"
     return "crashed", _id_of(error, text, where), sentence
 
 
 def _id_of(error, text: str, where: str) -> str:
     """Of an exception that Python or PyTorch raised; text: what the whole chain says."""
-    if isinstance(error, OutOfBounds):
-        return error.id
     if re.search(r"invalid gradient at index \d+ - got", text):  # autograd's own words
         return "gradient-shape"
     if "is not defined" in text:
@@ -161,18 +161,29 @@ def _text(error) -> str:
     return text[:MAX_TEXT]
 
 
-def _line(error, path: str) -> int | None:
-    """The deepest line of the student's file that this exception went through."""
-    if _is_compile_error(error):
-        return _compile_error_line(error, path)
+def _lines(error, path: str) -> list[int]:
+    """The lines of the student's file that this exception went through, the deepest last."""
     if isinstance(error, SyntaxError) and error.filename == path:
-        return error.lineno
-    line, trace = None, error.__traceback__
+        return [error.lineno] if error.lineno else []
+    lines, trace = [], error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == path:
-            line = trace.tb_lineno
+            lines.append(trace.tb_lineno)
         trace = trace.tb_next
-    return line
+    if _is_compile_error(error) and (line := _compile_error_line(error, path)) is not None:
+        lines.append(line)
+    return lines
+
+
+def _outwards(chain: list[BaseException], path: str) -> list[int]:
+    """All lines of the file: those of what was raised first, then of what was raised from it, then
+    of what had been caught before."""
+    raised = 1
+    while raised < len(chain) and chain[raised - 1].__cause__ is chain[raised]:
+        raised += 1
+    inwards = [*reversed(chain[raised:]), *chain[:raised]]
+    lines = [line for error in reversed(inwards) for line in reversed(_lines(error, path))]
+    return list(dict.fromkeys(lines))[:100]
 
 
 def _column(error, path: str) -> int | None:

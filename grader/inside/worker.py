@@ -23,7 +23,7 @@ from .returned import Failure, check, check_gradient, outputs_of, real_device
 from .wire import DTYPES, Channel, raw_bytes
 
 _empty = torch.empty
-MARGIN_BYTES = 65536  # on either side of an input, without a GPU
+MARGIN_BYTES = interpreter.NEAR  # on either side of an input, without a GPU
 LATE_SECONDS = 0.05  # outputs are read again this long after everything else
 _sleep = time.sleep
 _plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
@@ -53,7 +53,7 @@ class Worker:
             self.synchronize = lambda: None
             pretend_gpu.install(config["compile_for"] or 90)
         if not self.on_cuda and self.compiler is None:
-            interpreter.hold_to(self._extents)
+            interpreter.hold_to(self._extents, self._named)
             interpreter.spare_repetition()
         hooks.install(lambda phase: self.channel.send({"phase": phase}))
 
@@ -61,6 +61,11 @@ class Worker:
         """Of the tensors a kernel may touch; none where nobody knows them."""
         known = self.replaying or self.recorder.current()
         return [] if known is None else known.extents()
+
+    def _named(self) -> list[tuple[int, int, str]]:
+        """These with their names; none of a plan, which is not the student's to read."""
+        recorder = None if self.replaying else self.recorder.current()
+        return [] if recorder is None else recorder.named()
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""

@@ -92,14 +92,15 @@ class SubmissionError(Exception):
     """A finding about the submission, or about the grader itself ("grader_fault").
 
     outcome: crashed, timeout, wrong, skipped or grader_fault.  id: of wire.OBSERVED, or "".
+    line: the deepest of the file's; lines: all that it went through, from there outwards.
     fatal: the worker is gone.
     """
 
     def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",
-                 line: int | None = None, fatal: bool = False):
+                 line: int | None = None, lines: tuple[int, ...] = (), fatal: bool = False):
         super().__init__(sentence)
         self.outcome, self.sentence, self.id, self.detail = outcome, sentence, id, detail
-        self.line, self.fatal = line, fatal
+        self.line, self.lines, self.fatal = line, lines, fatal
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
