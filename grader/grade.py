@@ -32,6 +32,7 @@ from grader.report import Reporter
 from grader.results import Check, StageResult
 from grader.sandbox import device_memory, replaying
 from grader.sandbox.calls import SubmissionError
+from grader.sandbox.clock import Clock
 from grader.sandbox.session import Session
 from grader.stages import Stage
 
@@ -56,6 +57,8 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
                            "lines below.")
         result.detail = traceback.format_exc()
     grading.settle()
+    if grading.file and result.outcome not in ("pass", "not_started", "skipped"):
+        result.sentence = " ".join(filter(None, (result.sentence, grading.file.nothing_yet)))
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
     return result
@@ -65,7 +68,9 @@ class Grading:
     """One stage of one submission under way.  result: filled as it goes."""
 
     def __init__(self, stage: Stage, options: Options, reporter: Reporter):
-        self.stage, self.options, self.reporter = stage, options, reporter
+        self.clock = Clock(options.stage_timeout)
+        self.stage, self.reporter = stage, reporter
+        self.options = replace(options, clock=self.clock)
         self.device = options.device
         self.result = StageResult(stage.number, stage.title, stage.points)
         self.file: submission.Submission | None = None
@@ -79,10 +84,11 @@ class Grading:
             return
         self.choose_cases()
         with contextlib.ExitStack() as stack:
-            compiling = stack.enter_context(
+            self.compiling = compiling = stack.enter_context(
                 Compiling(self.stage, self.options, self.file.source, self.crash))
             workers = replaying.workers(self.device, self.options.timeout,
                                         self.options.confinement)
+            workers.clock = self.clock
             self.confirmations = Confirmations(
                 self.stage, self.file.source, self.options, workers, self.done, self.absolved)
             stack.callback(self.confirmations.close)
@@ -99,12 +105,14 @@ class Grading:
                     self.stage, self.options, session, workers.replay, self.reporter)
                 if failed:
                     self.done(failed)
+                if self.clock.is_over():  # what was judged stands
+                    self.result.sentence = f"{self.clock.words()} while it was timed."
 
     # ------------------------------------------------------------------ the file
     def read(self) -> bool:
         """-> whether there is something to ask."""
-        self.file = file = submission.read(self.options.directory, self.stage.filename,
-                                           self.stage.entry)
+        self.file = submission.read(self.options.directory, self.stage.filename, self.stage.entry)
+        file = self.file = self.tried() if self.file.unwritten else self.file
         result = self.result
         origins = {step.id: step.origin for step in file.steps if step.origin}
         self.stage = replace(self.stage, origins=origins)
@@ -122,6 +130,21 @@ class Grading:
             return False
         return True
 
+    def tried(self) -> submission.Submission:
+        """The file; to be graded if it answers though all its blocks are empty: some write theirs
+        elsewhere."""
+        file, case = self.file, self.stage.cases(self.device, self.options.bfloat16)[0]
+        if file.state != "not_started":
+            return file
+        built = build(case, self.options.seed)
+        with open_session(self.stage, self.options, file.source) as session:
+            try:
+                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+                check = self.judge(built, session.run(built.call))
+            except SubmissionError:
+                return file
+        return replace(file, state="ready") if check.outcome == "pass" else file
+
     def choose_cases(self) -> None:
         """All of the stage, or what the command line left of them, or the GPU has memory for."""
         options = self.options
@@ -136,21 +159,29 @@ class Grading:
 
     # ----------------------------------------------------------------- the cases
     def ask_cases(self, stack: contextlib.ExitStack) -> Session | None:
-        """Ask every case; a dead worker is replaced once, a timeout ends the stage.
+        """Ask every case; a dead worker is replaced once, a timeout ends the stage.  A worker that
+        others kept waiting is replaced, too, once they have ended.
 
         -> the session of the last case, open until stack closes; None if the stage ended early.
         """
-        waiting, alive, session = list(self.cases), False, None
+        waiting, alive, session, check = list(self.cases), False, None, None
         while waiting:
             session = stack.enter_context(open_session(self.stage, self.options, self.file.source))
-            if not self.import_file(session):
+            alive = self.import_file(session)
+            if self.result.sentence:
                 return None
-            alive = True
             while waiting and alive:
                 case = waiting.pop(0)
                 place = f"case {len(self.cases) - len(waiting)} of {len(self.cases)}, {case.name}"
                 with self.reporter.working(self.stage, place):
                     check, alive = self.ask(session, case)
+                if check is None:
+                    waiting.insert(0, case)
+                    break
+                if waiting and self.clock.is_over():
+                    self.end("timeout", f"{self.clock.words()} in {place}, so the remaining "
+                             f"{len(waiting)} cases were not run.")
+                    return None
                 if waiting and (check.diagnosis or {}).get("id") == "blank-step":
                     self.end("crashed", f"the other {len(waiting)} cases wait for what is blank.")
                     return None
@@ -158,7 +189,7 @@ class Grading:
                     self.confirmations.flush()  # which may yet find a right check wrong
                     if check.outcome != "pass":
                         return None
-            hung = check.outcome == "timeout" and not alive
+            hung = check is not None and check.outcome == "timeout" and not alive
             if waiting and (hung or self.deaths > 1):
                 why = "a call did not end" if hung else "the worker died twice"
                 self.end(check.outcome,
@@ -177,14 +208,15 @@ class Grading:
                 finally:
                     self.result.confined = session.confined
         except SubmissionError as error:
-            self.end(error.outcome, error.sentence, error.detail)
+            if not self.starved(error):
+                self.end(error.outcome, error.sentence, error.detail)
             return False
         return True
 
-    def ask(self, session: Session, case: Case) -> tuple[Check, bool]:
+    def ask(self, session: Session, case: Case) -> tuple[Check | None, bool]:
         """One case to the worker, judged, explained, on its way to be confirmed.
 
-        -> its check, and whether the worker is still there.
+        -> its check, None if it is to be asked again, and whether the worker is still there.
         """
         start, closed, died, replies = time.monotonic(), False, False, []
         built = build(case, self.options.seed)
@@ -208,6 +240,8 @@ class Grading:
                     # Without a name the verdict and the place that judge() found still stand.
                     follow_up.explain(check, session, built, reply, self.stage, self.options)
         except SubmissionError as error:
+            if self.starved(error):
+                return None, False
             check, died = self.absolved(self.crash(case, error), error), error.fatal
         self.taught = self.taught or check.outcome not in ("pass", "skipped")
         self.result.kernels |= set(check.kernels)
@@ -216,6 +250,14 @@ class Grading:
         died = died or session.gone
         self.deaths += died
         return check, not (closed or died)
+
+    def starved(self, error: SubmissionError) -> bool:
+        """Whether to ask once more, of a fresh worker.  By then no other of ours is at work."""
+        again = self.clock.asks_again(error)
+        if again:
+            self.confirmations.flush()
+            self.compiling.wait()
+        return again
 
     def judge(self, built, reply) -> Check:
         with truths:

@@ -15,9 +15,11 @@ import re
 import stat
 import textwrap
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from grader import template
 
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
@@ -65,6 +67,13 @@ class Submission:
     line: int | None
     blank_steps: tuple[str, ...]
     steps: tuple[Step, ...] = ()  # none where the markers are gone or damaged
+    unwritten: tuple[tuple[int, int], ...] = ()  # lines of an original template's empty blocks
+
+    @property
+    def nothing_yet(self) -> str:
+        """A sentence on blocks of an original template that are as they were given, or "" """
+        where = ", ".join(f"{first}-{last}" for first, last in self.unwritten)
+        return f"nothing is written here yet: {self.path.name}, lines {where}." if where else ""
 
     @property
     def unreached(self) -> tuple[str, ...]:
@@ -120,11 +129,18 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
 
     digest, source = hashlib.sha256(data).hexdigest(), plain(data)
 
+    blocks, is_template = (), False
+
     def found(state: State, sentence: str, line=None, blank=(), regions=()) -> Submission:
-        return Submission(path, source, digest, state, sentence, line, tuple(blank), tuple(regions))
+        file = Submission(path, source, digest, state, sentence, line, tuple(blank),
+                          tuple(regions), blocks)
+        if is_template and not regions and state in ("ready", "syntax_error"):
+            return replace(file, state="not_started", sentence=file.nothing_yet, line=None)
+        return file
 
     if len(data) > MAX_BYTES:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
+    blocks, is_template = template.unwritten(source.decode("utf-8", "replace"))
     try:
         coding(source)
         tree = ast.parse(source, filename=filename)
@@ -244,18 +260,7 @@ def is_blank_text(text: str) -> bool:
 
 def _is_blank_body(body: list[ast.stmt]) -> bool:
     """Only strings, `...`, `pass` and `raise NotImplementedError`."""
-
-    def blank(statement: ast.stmt) -> bool:
-        if isinstance(statement, ast.Pass):
-            return True
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            return statement.value.value is ... or isinstance(statement.value.value, str)
-        if isinstance(statement, ast.Raise):
-            raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
-            return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
-        return False
-
-    return all(map(blank, body))
+    return all(map(template.is_blank, body))
 
 
 def _is_blank_entry(tree: ast.Module, entry: str) -> bool:

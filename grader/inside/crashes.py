@@ -2,7 +2,9 @@
 
 import importlib.util
 import re
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import numpy
 
@@ -44,11 +46,25 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
     (r"between then block and else block|mismatched type for", "loop-type-changes", "both branches "
      "of an if leave a variable in one shape and dtype: use tl.where, or a constexpr condition"),
 ))
+TEXT_SECONDS = 5.0
 TELLING = {"blank-step", "out-of-bounds-read", "out-of-bounds-write"}  # more than WANTS do
 OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 
 
 def explain(error: BaseException, path: str, where: str) -> dict:
+    """What to say of anything a submission raised, found in TEXT_SECONDS: it wrote what makes the
+    texts of its own errors.  A worker that still makes one is of no more use."""
+    kind = type(error).__name__
+    found = {"outcome": "crashed", "id": "", "line": None, "lines": [], "detail": "", "fatal": True,
+             "sentence": f"{kind} {where}; its text was not made in {TEXT_SECONDS:g} s"}
+    thread = Thread(target=lambda: found.update(_explained(error, path, where)), daemon=True)
+    with suppress(RuntimeError):  # the file has started as many threads as it may
+        thread.start()
+        thread.join(TEXT_SECONDS)
+    return dict(found)
+
+
+def _explained(error: BaseException, path: str, where: str) -> dict:
     """outcome, id, sentence, detail, line, lines, fatal for anything a submission raised.
 
     path: the submission's file; where: "while being imported" or "when it was called".  line: the

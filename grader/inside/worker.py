@@ -375,6 +375,6 @@ def main(config: dict) -> None:
     warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.")
     channel = Channel(config["fd"])
     worker = Worker(channel, config)
-    channel.send({"ready": True, "confined": config["confined"]})
+    channel.send({"ready": True, "confined": config["confined"], "pid": os.getpid()})
     worker.serve()
 

@@ -24,6 +24,7 @@ import torch
 
 from grader.inside import wire
 from grader.sandbox.calls import Call, CompiledKernel, Reply, SubmissionError, pack
+from grader.sandbox.clock import ENOUGH, Clock, cpu_seconds, is_overloaded
 from grader.sandbox.plan import Plan
 from grader.sandbox.processes import Confinement, Family, Nursery
 from grader.text import Tail, escape
@@ -50,6 +51,8 @@ class Session:
                  confinement: Confinement | None = None):
         confinement = confinement or Confinement()
         self.timeout, self.compile_for = timeout, compile_for
+        self.clock: Clock | None = None  # of the stage under way
+        self.pid = 0  # of the worker, once started
         self.phase = "start"
         self.prepared: Call | None = None
         self.started = self.gone = False
@@ -157,6 +160,7 @@ class Session:
         if not self.started:
             ready, _ = self._exchange({}, "start", (), (), START_SECONDS, "")
             self.confined = tuple(map(str, ready["confined"]))
+            self.pid = ready["pid"]  # sent before the file was imported
             self.started = True
 
     def time(self, call: Call, n: int) -> float:
@@ -220,7 +224,8 @@ class Session:
 
     def _exchange(self, header, phase, tensors, expect, seconds, nonce):
         self.phase = phase
-        deadline = time.monotonic() + seconds
+        start, cpu = time.monotonic(), cpu_seconds(self.pid)
+        deadline = start + seconds if self.clock is None else min(start + seconds, self.clock.end)
         try:
             if header:
                 self._send(wire.pack_header({"nonce": nonce, **header}), deadline)
@@ -235,11 +240,7 @@ class Session:
                 self._receive(wire.raw_bytes(blob), deadline)
                 blobs.append(blob)
         except TimeoutError:
-            outcome = "grader_fault" if phase == "start" else "timeout"
-            raise self._lost(SubmissionError(
-                outcome, f"no answer within {seconds:g} s {DOING[self.phase]}",
-                id="timeout" * (outcome == "timeout"), detail=self._printed(),
-                fatal=True)) from None
+            raise self._lost(self._late(seconds, start, cpu)) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
@@ -327,6 +328,19 @@ class Session:
             lines=tuple(number for number in reply.get("lines", ()) if type(number) is int),
         )
         return self._lost(finding) if finding.fatal else finding
+
+    def _late(self, seconds: float, start: float, cpu: float) -> SubmissionError:
+        """No answer yet, of a request sent then, when the worker had had so much of a CPU."""
+        if self.clock is not None and self.clock.is_over():
+            return SubmissionError("timeout", f"{self.clock.words()} {DOING[self.phase]}",
+                                   detail=self._printed(), fatal=True)
+        sentence = f"no answer within {seconds:g} s {DOING[self.phase]}"
+        if self.phase == "start":
+            return SubmissionError("grader_fault", sentence, detail=self._printed(), fatal=True)
+        had = cpu_seconds(self.pid) - cpu
+        return SubmissionError(
+            "timeout", sentence, id="timeout", detail=self._printed(), fatal=True,
+            starved=is_overloaded() and had < ENOUGH * (time.monotonic() - start))
 
     def _lost(self, error: SubmissionError) -> SubmissionError:
         self.gone = True
