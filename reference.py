@@ -21,12 +21,13 @@ def keep_mask(NQ, NK, is_causal=False, window_size=None, sink_size=0, device="cp
     return keep
 
 
-def attention(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_size=0, scale=None,
-              sink_logits=None):
+def attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_size=None, sink_size=0,
+              scale=None, sink_logits=None):
     """Attention and, where dout is given, its gradients, in float64.
 
     Args:
         q: (B, HQ, NQ, D).  k, v: (B, HKV, NK, D).  dout: (B, HQ, NQ, D) or None.  Any dtype.
+        dlse: (B, HQ, NQ) or None.  The gradient of lse, where that is an output, beside dout.
         sink_logits: (HQ,) or None.  One learned logit a head; it joins the softmax denominator
             and carries no value.
 
@@ -55,6 +56,8 @@ def attention(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_siz
                 continue
             do = dout[b, h].double()
             delta = (do * o).sum(1)
+            if dlse is not None:  # d lse_i / d s_ij = p_ij, so dlse only moves delta
+                delta = delta - dlse[b, h].double()
             ds = p * (do @ v[b, kv].T - delta[:, None])
             out["q"][b, h] = ds @ k[b, kv] * scale
             out["k"][b, kv] += ds.T @ q[b, h] * scale
@@ -67,6 +70,11 @@ def attention(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_siz
 def weighted_row_sum(x, w):
     """y[i] = sum_j x[i, j] * w[j].  x (M, N), w (N,) -> float64 (M,)."""
     return x.double() @ w.double()
+
+
+def weighted_row_sum_gradients(x, w, dy):
+    """x (M, N), w (N,), dy (M,) -> dx[i, j] = dy[i] * w[j] and dw[j] = sum_i dy[i] * x[i, j]."""
+    return torch.outer(dy.double(), w.double()), dy.double() @ x.double()
 
 
 def naive_attention(q, k, v, *, is_causal=False, window_size=None, sink_size=0, scale=None):

@@ -2,7 +2,8 @@
 
 Runs the catalogue and prints a line an entry: what it is, what it must get, what it got, seconds.
 Exit code 0 if every one got what it must.  With --results FILE a run that was cut short goes on
-where it stopped, and python -m attacks.margin reads how far right and wrong lie apart.
+where it stopped; python -m attacks.margin reads from it how far right and wrong lie apart, and
+python -m attacks.alone, after --every-case, which case alone catches what.
 """
 
 import argparse
@@ -35,6 +36,8 @@ def main() -> int:
                         help="at a time; default: one a core, and what the GPU has memory for")
     parser.add_argument("--whole", action="store_true",
                         help="destructive entries through the command line, beside another stage")
+    parser.add_argument("--every-case", action="store_true",
+                        help="ask all, not up to the first that fails")
     parser.add_argument("--failures", action="store_true", help="print only what went wrong")
     parser.add_argument("--results", type=Path,
                         help="add a line of JSON a run there; runs that are there are not repeated")
@@ -51,7 +54,7 @@ def main() -> int:
               for attack in [one for one in chosen if one.kind == kind][::arguments.every]]
     done = read(arguments.results, arguments.device)
     which, shares = arguments.share
-    jobs = [(attack, arguments.device, seed, arguments.whole)
+    jobs = [(attack, arguments.device, seed, arguments.whole, arguments.every_case)
             for attack in chosen
             for seed in range(arguments.seeds if attack.kind == "honest" else 1)
             if (attack.kind, attack.name, seed) not in done]
@@ -103,17 +106,19 @@ def read(file: Path | None, device: str) -> dict[tuple, dict]:
 
 
 def row(attack, seed: int, outcome, device: str) -> dict:
-    """What --results keeps of a run.  errors: the largest over its limit, a case; inf for NaN."""
-    errors = {}
+    """What --results keeps of a run.  errors: the largest over its limit, a case; inf for NaN;
+    failed: all cases that did not pass."""
+    errors, failed = {}, []
     for check in outcome.result.checks if outcome.result else ():
         ratios = [max(e["fro"] / e["fro_limit"], e["row"] / e["row_limit"])
                   for e in check.errors.values()]
+        failed += [check.name] * (check.outcome != "pass")
         if ratios:
             errors[check.name] = max(r if r == r else float("inf") for r in ratios)
     return {"kind": attack.kind, "name": attack.name, "stage": attack.stage, "seed": seed,
             "device": device, "want": list(attack.outcomes), "got": outcome.got,
             "seconds": round(outcome.seconds, 2), "problem": outcome.problem,
-            "said": outcome.said, "errors": errors}
+            "said": outcome.said, "errors": errors, "failed": failed}
 
 
 def _at_a_time(device: str) -> int:

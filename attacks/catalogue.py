@@ -2,7 +2,8 @@
 
 A mutant is a table of its stage's TOML file: what it `breaks`, the text `old` of the solved file
 and the `new` one in its place (`edits` for further pairs, `count` where a text stands there several
-times).  The others are files: a docstring that says what it tries, then comments:
+times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  The
+others are files: a docstring that says what it tries, then comments:
 
     # stage: 3                 graded as problem_3.py
     # base: problem_3.py       the solved file goes first, so that this one may override parts of it
@@ -43,6 +44,7 @@ class Attack:
     form: str = "file"  # or "folder", "fifo", or "link": then source is its target
     quick: bool = False  # the standard cases tell enough
     timed: bool = False  # on a GPU only a benchmark tells
+    beyond: bool = False  # it passes, but for a case beyond the assignment
 
     @property
     def name(self) -> str:
@@ -88,9 +90,11 @@ def _mutant(stage: int, row: dict, solved: str) -> Attack:
         if found != want:
             raise ValueError(f"stage {stage}, {row['id']}: want {want} of {old!r}; got {found}")
         source = source.replace(old, new)
-    outcomes = ("pass",) if "equivalent" in row else tuple(row.get("outcome", ("wrong",)))
+    passes = "equivalent" in row or "beyond" in row
+    outcomes = ("pass",) if passes else tuple(row.get("outcome", ("wrong",)))
     return Attack("mutants", row["id"], stage, row.get("equivalent", row["breaks"]),
-                  source.encode(), outcomes, device=row.get("device", "any"))
+                  source.encode(), outcomes, device=row.get("device", "any"),
+                  beyond="beyond" in row)
 
 
 def from_file(path: Path) -> Attack:

@@ -42,10 +42,10 @@ def run_job(job) -> tuple[Attack, int, Outcome]:
     """For a pool of processes: (attack, device, seed, through the command line)."""
     torch.set_num_threads(1)  # entries run side by side,
     replaying.MANY_CORES = 1 << 30  # and share the cores
-    attack, device, seed, whole = job
+    attack, device, seed, whole, every_case = job
     if whole and attack.kind == "destructive":
         return attack, seed, run_command(attack, device, seed)
-    return attack, seed, run(attack, device, seed)
+    return attack, seed, run(attack, device, seed, not every_case)
 
 
 def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outcome:
@@ -131,6 +131,8 @@ def _outcome(attack, got, points, report, seconds, problem="", result=None) -> O
         problem = problem or f"the report does not say {attack.says!r}"
     elif attack.kind == "dishonest" and got == "rejected" and points:
         problem = problem or f"it earned {points:g} points"
+    elif attack.beyond and all(check.outcome == "pass" for check in result.checks):
+        problem = problem or "want a case beyond the assignment that fails"
     return Outcome(attack, got, seconds, problem, " ".join(said[:4]), result)
 
 

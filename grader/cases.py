@@ -22,6 +22,8 @@ FAMILIES = {
     "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
     "creeping": "creeping max",  # kills a rescale that is left out while the maximum rises little
     "hot": "hot",  # large logits
+    "alike": "values alike",  # dP and delta nearly cancel: kills either of them in 16 bits
+    "faint": "small numbers",  # kills a product in float16, which has nothing below 2^-24
     "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
     "real": "real model",
     "signs": "both signs",  # for the diagnosis: tells a wrong maximum from another
@@ -30,11 +32,12 @@ FAMILIES = {
 LAYOUTS = {
     "dense": "",
     "guarded": "NaN around",  # a read past the end meets NaN, not a lucky zero
-    "transposed": "transposed",
+    "transposed": "transposed",  # as .view(B, N, H, D).transpose(1, 2) gives
+    "views": "views",  # k with room for more rows, v in wider ones: kills another tensor's strides
     "last": "stride 2",
     "gapped": "gaps",  # room between rows, heads and batch entries
+    "mixed": "mixed strides",  # k transposed beside a dense q
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
-    "mixed": "mixed strides",  # no two inputs alike: kills the strides of another tensor
 }
 
 
@@ -43,7 +46,7 @@ class Case:
     """One question to a submission.  Stage 2 has x (M, N); the others (B, H, N, D)."""
 
     stage: int
-    group: str  # "standard" or "robust"
+    group: str  # "standard", "robust" or "beyond" the assignment, which decides nothing
     N: int
     D: int = 16
     B: int = 1
@@ -59,16 +62,24 @@ class Case:
     sink_logits: bool = False
     family: str = "randn"
     layout: str = "dense"
-    # Also "expanded" (stride 0, as from o.sum().backward()), "transposed", "small" (x SMALL).
+    apart: str = ""  # "far": the tensor whose entries are
+    # A layout; also "expanded" (stride 0, as from o.sum().backward()), "small", "large".
     dout: str = "dense"
     grads: tuple[str, ...] = ()
     repeats: int = 1
     refill: bool = False
     growth: bool = False  # asked at N and at 2N: does memory grow with N or with N * N?
+    course: bool = False  # of files with this course's step markers; beyond, of others
+    asks: str = ""  # what is beyond the assignment in it
 
     @property
     def n_keys(self) -> int:
         return self.N if self.NK is None else self.NK
+
+    @property
+    def gives_gradients(self) -> bool:
+        """Whether it asks for gradients in a stage of which other cases do not."""
+        return self.stage < 8 and bool(self.grads)
 
     @property
     def name(self) -> str:
@@ -83,11 +94,11 @@ class Case:
         parts += [f"W{self.window}"] * (self.window is not None)
         parts += [f"S{self.sinks}"] * (self.sinks is not None)
         parts += [dtype_name(self.dtype)] + [self.family] * (self.family != "randn")
-        parts += [self.layout] * (self.layout != "dense")
+        parts += [f"{self.layout}-{self.apart}".strip("-")] * (self.layout != "dense")
         parts += [f"dout-{self.dout}"] * (self.dout != "dense")
         parts += ["scale"] * (self.scale is not None) + ["sink_logits"] * self.sink_logits
         parts += ["refill"] * self.refill + [f"x{self.repeats}"] * (self.repeats > 1)
-        parts += ["growth"] * self.growth
+        parts += ["growth"] * self.growth + ["gradients"] * self.gives_gradients
         return f"{self.group}/" + "-".join(parts)
 
     @property
@@ -111,6 +122,7 @@ class Case:
     def note(self) -> str:
         """What is special about a robust case, in words."""
         words = [dtype_name(self.dtype), FAMILIES[self.family], LAYOUTS[self.layout]]
+        words += [f"in {self.apart}" * bool(self.apart), "gradients" * self.gives_gradients]
         words += [f"dO {self.dout}" * (self.dout != "dense")]
         words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]
         words += ["refilled" * self.refill, "memory at N, 2N" * self.growth]

@@ -42,9 +42,12 @@ class Compiling:
     def __exit__(self, *error) -> None:
         self.stack.close()
 
-    def is_due(self, all_right: bool) -> bool:
-        """Whether there is a check to wait for; all_right: every case passed."""
-        return self.is_asked_for and (self.check is not None or all_right)
+    def is_due(self, interpreted: set[str], all_right: bool) -> bool:
+        """Whether there is a check to wait for.
+
+        interpreted: the kernels that ran; all_right: every case passed.
+        """
+        return bool(self.is_asked_for and interpreted and (self.check is not None or all_right))
 
     def wait(self) -> None:
         """Until nothing is under way."""

@@ -121,6 +121,7 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
             "try: what loses accuracy? Sums, weights and statistics belong in float32; only the "
             "operands of tl.dot and the result are rounded.", where=finding.where)
     if wrong:
+        check.doubt = other
         names = " and ".join(tensor_name(name) for name in wrong)
         return check.fail(
             "rejected",

@@ -15,13 +15,14 @@ than a quarter of the size that the terms have before they cancel, sqrt(sum_j (p
 with e_ij = |do_i * v_j| + |do_i * o_i|, the sizes of the sums behind dP and delta (* elementwise).
 For rows that do not cancel it changes nothing.
 
-Three tensors have one number a row, so ||t_i|| is no scale for them: a sum of many signed terms
+Four tensors have one number a row, so ||t_i|| is no scale for them: a sum of many signed terms
 may come out near zero while its honest error does not.  Each of their numbers gets a scale of its
 own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of them all:
 
     lse          max(1, |t|).  An error e in lse multiplies every weight of its row by exp(-e),
                  so it is the absolute error that matters; above 1, float32 rounds relatively.
     y            sqrt(sum_j (x_ij w_j)^2), the size of a sum of that many terms of random sign.
+    d_w          sqrt(sum_i (dy_i x_ij)^2), likewise.
     sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows; the same reason.
 """
 
@@ -129,8 +130,8 @@ def errors(x, truth, name: str, scale=None, terms=None) -> tuple[float, float]:
     return float(fro), float(rows.max())
 
 
-def term_sizes(q, k, v, *, dout, exact, is_causal=False, window_size=None, sink_size=0, scale=None,
-               sink_logits=None) -> dict[str, torch.Tensor]:
+def term_sizes(q, k, v, *, dout, exact, dlse=None, is_causal=False, window_size=None, sink_size=0,
+               scale=None, sink_logits=None) -> dict[str, torch.Tensor]:
     """Size of the terms that dq's and dk's rows are sums of.  -> d_q (B, HQ, NQ), d_k (B, HKV, NK).
 
     exact: what reference.attention returned for the same arguments.  float64.
@@ -147,8 +148,10 @@ def term_sizes(q, k, v, *, dout, exact, is_causal=False, window_size=None, sink_
             p = torch.exp(s - exact["lse"][b, h][:, None])
             do2 = dout[b, h].square()
             dp_size = (do2 @ v[b, kv].square().T).sqrt()
-            delta_size = (do2 * exact["o"][b, h].square()).sum(1, keepdim=True).sqrt()
-            ds2 = (scale * p * (dp_size + delta_size)).square()
+            delta2 = (do2 * exact["o"][b, h].square()).sum(1, keepdim=True)
+            if dlse is not None:
+                delta2 = delta2 + dlse[b, h].double().square()[:, None]
+            ds2 = (scale * p * (dp_size + delta2.sqrt())).square()
             d_q[b, h] = (ds2 @ k[b, kv].square().sum(1)).sqrt()
             d_k[b, kv] += ds2.T @ q[b, h].square().sum(1)
     return {"d_q": d_q, "d_k": d_k.sqrt()}
@@ -158,34 +161,42 @@ def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
     """Compute truth and our own tiled result.  Call it only after the outputs have arrived."""
     case, tensors = built.case, built.refilled if refilled else built.tensors
     tensors = {name: t.to(device) for name, t in tensors.items()}
+    upstream = {name: t.to(device) for name, t in built.upstream.items()}
     dtype = case.dtype
     if case.stage == 2:
-        x, w = tensors["x"], tensors["w"]
-        terms = x.double() * w.double()
-        tiled = (x.float() * w.float()).sum(1).to(dtype)
-        return Answer({"y": reference.weighted_row_sum(x, w)},
-                      {"y": terms.square().sum(1).sqrt().clamp_min(1e-300)}, {"y": tiled},
-                      UNIT[dtype])
+        return _row_sum_answer(**tensors, **upstream)
     tf32 = dtype == torch.float32 and device != "cpu" and case.stage != 1
     unit = UNIT_TF32 if tf32 else UNIT[dtype]
-    dout = None if built.dout is None else built.dout.to(device)
-    exact = reference.attention(**tensors, dout=dout, **case.mask())
-    ours = tiled_attention(**tensors, dout=dout, **case.mask(), tf32=tf32)
+    exact = reference.attention(**tensors, **upstream, **case.mask())
+    ours = tiled_attention(**tensors, **upstream, **case.mask(), tf32=tf32)
     truth = {"o": exact["o"], "lse": exact["lse"]}
     truth |= {"d_" + name: exact[name] for name in case.grads}
     scale = {"lse": exact["lse"].abs().clamp_min(1.0)}
     if "sink_logits" in case.grads:
         p = torch.exp(tensors["sink_logits"].double()[:, None] - exact["lse"])
-        delta = (dout.double() * exact["o"]).sum(-1)
+        delta = (upstream["dout"].double() * exact["o"]).sum(-1)
         scale["d_sink_logits"] = (p * delta).square().sum((0, 2)).sqrt().clamp_min(1e-300)
-    terms = {}
-    if dout is not None:
-        terms = term_sizes(**tensors, dout=dout, exact=exact, **case.mask())
+    terms = term_sizes(**tensors, **upstream, exact=exact, **case.mask()) if upstream else {}
     return Answer(truth, scale, ours, unit, terms)
 
 
-def tiled_attention(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_size=0,
-                    scale=None, sink_logits=None, tf32=False) -> dict[str, torch.Tensor]:
+def _row_sum_answer(x, w, dy=None) -> Answer:
+    """Of stage 2: y and, where dy is given, d_x and d_w."""
+    terms, dtype = x.double() * w.double(), x.dtype
+    truth, scale = {"y": reference.weighted_row_sum(x, w)}, {"y": terms.square().sum(1).sqrt()}
+    tiled = {"y": (x.float() * w.float()).sum(1)}
+    if dy is not None:
+        truth["d_x"], truth["d_w"] = reference.weighted_row_sum_gradients(x, w, dy)
+        scale["d_w"] = (dy.double()[:, None] * x.double()).square().sum(0).sqrt()
+        tiled |= {"d_x": torch.outer(dy.float(), w.float()),
+                  "d_w": (dy.float()[:, None] * x.float()).sum(0)}
+    return Answer(truth, {name: t.clamp_min(1e-300) for name, t in scale.items()},
+                  {name: t.to(dtype) for name, t in tiled.items()}, UNIT[dtype])
+
+
+def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_size=None,
+                    sink_size=0, scale=None, sink_logits=None,
+                    tf32=False) -> dict[str, torch.Tensor]:
     """An honest kernel, in PyTorch: operands in the input dtype, sums and statistics in float32.
 
     P and dS are rounded before their products, delta comes from the rounded O.  All heads and
@@ -226,7 +237,8 @@ def tiled_attention(q, k, v, *, dout=None, is_causal=False, window_size=None, si
         return out
 
     do = grouped(dout)
-    delta = (dout.float() * out["o"].float()).sum(-1, keepdim=True).unflatten(1, (HKV, -1))
+    delta = (dout.float() * out["o"].float()).sum(-1)
+    delta = (delta if dlse is None else delta - dlse).unflatten(1, (HKV, -1))[..., None]
     dq, dk, dv = torch.zeros_like(qs), [], []
     for lo in range(0, NK, TILE):
         p = torch.exp(scores(lo) - lse)

@@ -7,9 +7,12 @@
     confirm what is right               confirm.py: the same kernels, other numbers, no file
     compile its kernels                 compiling.py, where there is no GPU
     time it                             timing.py, where there is one
+    ask what is beyond the assignment   a line in the report
     points                              here
 
-One stage's end never stops the next, and a fault of the grader's own never costs points.
+An accusation needs a proof.  A file that is wrong in a standard case, or whose kernels give what it
+gives itself, is wrong and no more; one that launches nothing is not started.  One stage's end never
+stops the next, and a fault of the grader's own never costs points.
 """
 
 import contextlib
@@ -36,7 +39,7 @@ from grader.sandbox.clock import Clock
 from grader.sandbox.session import Session
 from grader.stages import Stage
 
-STANDARD_SHARE = 0.7
+STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
 NO_TRITON = (
     "triton is not installed, and this stage needs it. It has wheels for Linux only: use WSL on "
     "Windows, a Linux container on a Mac, GitHub Codespaces or Colab, then `pip install triton`."
@@ -57,8 +60,9 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
                            "lines below.")
         result.detail = traceback.format_exc()
     grading.settle()
-    if grading.file and result.outcome not in ("pass", "not_started", "skipped"):
-        result.sentence = " ".join(filter(None, (result.sentence, grading.file.nothing_yet)))
+    if grading.file and result.outcome not in ("pass", "skipped"):
+        said = dict.fromkeys((result.sentence, grading.file.nothing_yet))
+        result.sentence = " ".join(filter(None, said))
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
     return result
@@ -74,7 +78,9 @@ class Grading:
         self.device = options.device
         self.result = StageResult(stage.number, stage.title, stage.points)
         self.file: submission.Submission | None = None
-        self.cases: list[Case] = []  # that are to be asked
+        self.cases: list[Case] = []  # that are to be asked, and decide
+        self.beyond: list[Case] = []  # that are asked at the end, and decide nothing
+        self.accusations: list[Check] = []  # not reported before all standard cases are in
         self.deaths = 0  # of workers
         self.taught = options.patience <= 0  # no mistake is to be named: one at a time is enough
 
@@ -94,19 +100,23 @@ class Grading:
             stack.callback(self.confirmations.close)
             session = self.ask_cases(stack)
             self.confirmations.flush()
-            if not self.result.sentence and compiling.is_due(self.all_right()):
+            if not self.result.sentence and compiling.is_due(self.result.kernels, self.all_right()):
                 with self.reporter.working(self.stage, "compiling the kernels"):
                     check = compiling.finish(self.result.kernels)
                 self.done(check)
             if self.file.unreached and self.all_right():
                 self.done(self.blanks_left())
+            self.accuse()
             if self.options.benchmark and session is not None and self.all_right():
                 self.result.benchmark, failed = timing.run(
                     self.stage, self.options, session, workers.replay, self.reporter)
                 if failed:
                     self.done(failed)
-                if self.clock.is_over():  # what was judged stands
-                    self.result.sentence = f"{self.clock.words()} while it was timed."
+                    self.accuse()
+            if self.beyond and self.all_right():
+                self.ask_beyond()
+            if self.clock.is_over() and not self.result.sentence:
+                self.result.sentence = f"{self.clock.words()}; what was judged stands."
 
     # ------------------------------------------------------------------ the file
     def read(self) -> bool:
@@ -147,15 +157,20 @@ class Grading:
 
     def choose_cases(self) -> None:
         """All of the stage, or what the command line left of them, or the GPU has memory for."""
-        options = self.options
-        self.cases = [case for case in self.stage.cases(self.device, options.bfloat16)
-                      if (case.group == "standard" or not options.quick)
-                      and options.case in ("", case.name)]
-        far = [case for case in self.cases if case.layout == "far"]
-        if far and not options.case and (free := torch.cuda.mem_get_info()[0] / 2**30) < FAR_GIB:
-            self.cases = [case for case in self.cases if case not in far]
-            self.reporter.table([f"Not asked: offsets past 2^31. That takes {FAR_GIB} GiB of free "
-                                 f"GPU memory; {free:.0f} are."])
+        options, listed = self.options, self.stage.cases(self.device, self.options.bfloat16)
+        if not self.file.steps:
+            listed = [replace(case, group="beyond") if case.course else case for case in listed]
+        if options.case:
+            self.cases = [case for case in listed if case.name == options.case]
+            return
+        self.cases = [case for case in listed if case.group == "standard" or (
+            case.group == "robust" and not options.quick)]
+        if options.quick or options.stop_early:
+            return
+        self.beyond = [case for case in listed if case.group == "beyond"]
+        if any(case.layout == "far" for case in self.beyond) \
+                and torch.cuda.mem_get_info()[0] < FAR_GIB * 2**30:
+            self.beyond = [case for case in self.beyond if case.layout != "far"]
 
     # ----------------------------------------------------------------- the cases
     def ask_cases(self, stack: contextlib.ExitStack) -> Session | None:
@@ -196,6 +211,31 @@ class Grading:
                          f"{why}, so the remaining {len(waiting)} cases were not run.")
                 return None
         return session if alive else None
+
+    def ask_beyond(self) -> None:
+        """Ask what no assignment asks, until a call does not end; a dead worker is replaced."""
+        session = None
+        try:
+            for case in self.beyond:
+                if session is None or session.gone:
+                    session = open_session(self.stage, self.options, self.file.source)
+                    session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+                built = build(case, self.options.seed)
+                try:
+                    with self.reporter.working(self.stage, case.name):
+                        check = self.judge(built, session.run(built.call))
+                except SubmissionError as error:
+                    check = self.crash(case, error)
+                self.done(check)
+                if check.outcome == "timeout":
+                    return
+                if session.gone:
+                    session.close()
+        except (SubmissionError, torch.OutOfMemoryError):
+            pass
+        finally:
+            if session is not None:
+                session.close()
 
     def import_file(self, session: Session) -> bool:
         """Have the worker import the file.  -> whether it could."""
@@ -291,11 +331,45 @@ class Grading:
         self.result.detail = detail
 
     def done(self, check: Check) -> None:
+        """A settled check; an accusation waits until accuse()."""
+        if check.doubt is not None:
+            self.ask_again(check)
         self.result.checks.append(check)
-        self.reporter.check_done(self.stage, check)
+        if check.outcome == "rejected":
+            self.accusations.append(check)
+        elif check.group != "beyond" or self.options.case or self.reporter.verbose:
+            self.reporter.check_done(self.stage, check)
+
+    def ask_again(self, check: Check) -> None:
+        """The plan of a call is wrong on other numbers: is the file's own answer to them right?"""
+        other, check.doubt = check.doubt, None
+        try:
+            with open_session(self.stage, self.options, self.file.source) as session:
+                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+                own = self.judge(other, session.run(other.call))
+        except SubmissionError as error:
+            own = self.absolved(self.crash(other.case, error), error)
+        if own.outcome not in ("pass", "rejected"):
+            check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
+                       "shape:", *own.lines, where=own.where)
+            check.errors, check.detail = own.errors, own.detail
+
+    def accuse(self) -> None:
+        """Report what was held back; of a file that is wrong anyway it is no accusation."""
+        checks, self.accusations = self.accusations, []
+        wrong = any(check.group == "standard" and check.outcome not in ("pass", "rejected")
+                    for check in self.result.checks)
+        idle = self.stage.needs_triton and not self.result.kernels
+        for check in checks:
+            if wrong:
+                check.fail("wrong", "Not judged further: a standard case is wrong.")
+            elif idle:
+                check.fail("not_started", "No kernel was launched yet: PyTorch computed this.",
+                           "try: this stage is its kernels; begin with the first step.")
+            self.reporter.check_done(self.stage, check)
 
     def all_right(self) -> bool:
-        return all(check.outcome == "pass" for check in self.result.checks)
+        return all(check.outcome in ("pass", "needless work") for check in self.result.checks)
 
     def blanks_left(self) -> Check:
         """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
@@ -316,14 +390,19 @@ class Grading:
         result, quick = self.result, self.options.quick
         if not self.cases:
             return
-        outcomes = [check.outcome for check in result.checks if check.outcome != "pass"]
+        decisive = [check for check in result.checks
+                    if check.group != "beyond" or self.options.case]
+        needless = any(check.outcome == "needless work" for check in decisive)
+        decisive = [check for check in decisive if check.group != "walk"]
+        outcomes = [check.outcome for check in decisive if check.outcome != "pass"]
         ours = "grader_fault" in (result.outcome, *outcomes)
-        passed = {check.name for check in result.checks if check.outcome == "pass"}
-        failed = {check.group for check in result.checks if check.outcome != "pass"}
+        passed = {check.name for check in decisive if check.outcome == "pass"}
+        failed = {check.group for check in decisive if check.outcome != "pass"}
         failed |= {case.group for case in self.cases if case.name not in passed}
-        if "rejected" in outcomes:
-            result.outcome, result.points = "rejected", 0.0
-            return
+        for nothing in ("rejected", "not_started"):
+            if nothing in outcomes:
+                result.outcome, result.points = nothing, 0.0
+                return
         if ours:
             result.outcome = "grader_fault"
         elif not failed:
@@ -336,5 +415,6 @@ class Grading:
         if quick and not failed:
             result.sentence = "standard cases only (--quick); the robust ones are worth 30 %."
         earned = STANDARD_SHARE * ("standard" not in failed)
-        earned += (1 - STANDARD_SHARE) * (not quick and "robust" not in failed)
+        if not quick and "robust" not in failed:
+            earned += ROBUST_SHARE + WALK_SHARE * (not needless)
         result.points = round(result.max_points * earned, 2)

@@ -21,21 +21,29 @@ REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16
 FAR = 2**30  # elements between entries: the third is past what 32 bits can count
 FAR_GIB = 16  # free on a GPU for that: the gaps take 4 GiB in each of up to three workers
 SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
+LARGE = 8.0  # added to dO, so that dP and delta are large, and their difference is not
 GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
-MIXED = {"q": "transposed", "k": "last", "v": "gapped", "x": "guarded", "w": "last",
+VIEWS = {"q": "guarded", "k": "cached", "v": "wide", "sink_logits": "dense"}
+MIXED = {"q": "dense", "k": "transposed", "v": "gapped", "x": "transposed", "w": "last",
          "sink_logits": "last"}
-APART = ("x", "k")  # the inputs that are far; k, for one of them is enough
+DIFFERENTIABLE = "weighted_row_sum"  # stage 2's entry point with gradients, of this course alone
+UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in reference.py
 
 
 @dataclass
 class Built:
-    """A case made flesh.  tensors: what truth is computed from, CPU, as sent."""
+    """A case made flesh.  tensors: what truth is computed from, CPU, as sent; upstream: gradients
+    of the outputs, as the reference calls them."""
 
     case: Case
     call: Call
     tensors: dict[str, torch.Tensor]
-    dout: torch.Tensor | None = None
+    upstream: dict[str, torch.Tensor] = field(default_factory=dict)
     refilled: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def dout(self) -> torch.Tensor | None:
+        return self.upstream.get("dout")
 
 
 def build(case: Case, seed: int, salt: str = "") -> Built:
@@ -46,14 +54,15 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
     built = Built(case, None, tensors)
     douts, refill = {}, None
     if case.grads:
-        sent = _dout(case, _generator(seed, case.name + salt + "/dout"))
-        built.dout, douts = sent.view(), {"o": sent}
+        douts = _douts(case, outputs, _generator(seed, case.name + salt + "/dout"))
+        built.upstream = {UPSTREAM[name]: sent.view() for name, sent in douts.items()}
     if case.refill:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
         refill = {name: lay_out(t, _layout_of(case, name, t))
                   for name, t in built.refilled.items()}
+    entry = DIFFERENTIABLE * (case.stage == 2 and bool(case.grads))
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
-                      repeats=case.repeats)
+                      repeats=case.repeats, entry=entry)
     return built
 
 
@@ -70,10 +79,10 @@ def other_numbers(case: Case, seed: int) -> Built:
 
 
 def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
-    if case.layout == "mixed":
-        return MIXED[name]
+    if case.layout in ("views", "mixed"):
+        return {"views": VIEWS, "mixed": MIXED}[case.layout][name]
     if case.layout == "far":
-        return "far" if name in APART else "dense"
+        return "far" if name == case.apart else "dense"
     return case.layout if tensor.dim() > 1 or case.layout == "guarded" else "dense"
 
 
@@ -109,6 +118,8 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
         x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
         if case.family == "hot":
             x *= 30
+        if case.family == "faint":
+            x, w = x * 2.0**-10, w * 2.0**-10
         if case.family == "cancel":  # the running sum grows to N / 2 and comes back
             x += torch.where(torch.arange(case.N) < case.N // 2, 1.0, -1.0)
             w = 1 + w / 8
@@ -126,7 +137,7 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
         q, k, v = _MAKERS[case.family](case, q, k, v)
     made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
     if case.sink_logits:  # a parameter often stays in float32
-        dtype = torch.float32 if case.layout == "mixed" else case.dtype
+        dtype = torch.float32 if case.layout == "views" else case.dtype
         made["sink_logits"] = _randn(gen, case.HQ).to(dtype)
     return made
 
@@ -224,17 +235,30 @@ def _real_activations() -> dict[str, torch.Tensor]:
 
 
 _MAKERS = {"heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "needles": _needles,
-           "real": _real, "hot": lambda case, q, k, v: (4 * q, k, v)}
+           "real": _real, "hot": lambda case, q, k, v: (4 * q, k, v),
+           "alike": lambda case, q, k, v: (q, k, 4 + v / 8)}
 
 
-def _dout(case: Case, gen: torch.Generator) -> TensorInput:
-    shape = (case.B, case.HQ, case.N, case.D)
-    if case.dout == "expanded":
-        return TensorInput(torch.ones(1, dtype=case.dtype), shape, (0, 0, 0, 0))
-    dout = _randn(gen, *shape)
-    if case.dout == "small":
-        return lay_out((dout * SMALL).to(case.dtype), "dense")
-    return lay_out(dout.to(case.dtype), case.dout)
+def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) -> dict:
+    """The gradient of every output, as it is sent."""
+    sent = {}
+    for spec in outputs:
+        dout = _randn(gen, *spec.shape)
+        if case.dout == "expanded":
+            one = torch.ones(1, dtype=spec.dtype)
+            sent[spec.name] = TensorInput(one, spec.shape, (0,) * len(spec.shape))
+            continue
+        layout = "dense"
+        if case.dout == "small":
+            dout *= SMALL
+        elif case.dout == "large":
+            dout += LARGE
+        elif case.layout == "far":
+            layout = _layout_of(case, "do", dout)
+        elif dout.dim() == 4 or case.dout == "last":
+            layout = case.dout
+        sent[spec.name] = lay_out(dout.to(spec.dtype), layout)
+    return sent
 
 
 def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
@@ -248,9 +272,13 @@ def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
     if layout == "transposed":
         order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory
         order = order[::-1] if t.dim() == 2 else order
-        gaps = [3, 0] if t.dim() == 2 else [0, 1, 1, 3]
+        gaps = [3, 0] if t.dim() == 2 else gaps
+    if layout == "cached":  # the first rows of a longer cache
+        gaps = [0, 1, 5, 0]
+    if layout == "wide":  # half of each row of two tensors side by side
+        gaps = [0, 0, 0, t.shape[-1]]
     if layout == "gapped":
-        gaps = [0, 1, 3, 5]
+        gaps = [0, 1, 3, 5][-t.dim():]
     if layout == "last":
         step = 2
         gaps = [1] + gaps[1:] if t.dim() > 1 else gaps

@@ -23,13 +23,13 @@ def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Che
     """Add to a right check: is a step of the plan, or too much of it, not the kernels'?"""
     lines = _products(stage, built, plan) or _too_long(stage, built, plan)
     if not lines and stage.needs_triton:
-        lines = _no_launch(built, plan) or _arithmetic(stage, built, plan)
+        lines = _no_launch(stage, built, plan) or _arithmetic(stage, built, plan)
     return check.fail("rejected", *lines) if lines else check
 
 
 def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
     forward = forbidden(stage, plan.operations)
-    backward = forbidden(stage, plan.backward_operations)
+    backward = () if stage.backward_is_given else forbidden(stage, plan.backward_operations)
     if not forward and not backward:
         return []
     names = ", ".join((forward or backward)[:4])
@@ -81,11 +81,11 @@ def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
             "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
 
 
-def _no_launch(built: Built, plan: Plan) -> list[str]:
+def _no_launch(stage: Stage, built: Built, plan: Plan) -> list[str]:
     if plan.launches == 0:
         return ["The numbers are right, but no Triton kernel ran.",
                 "try: launch your @triton.jit kernel: kernel[grid](...)."]
-    if built.case.grads and plan.backward_launches == 0:
+    if built.case.grads and plan.backward_launches == 0 and not stage.backward_is_given:
         return ["The gradients are right, but no Triton kernel ran in the backward.",
                 "try: launch your backward kernels from the Function's backward."]
     if not plan.results_written:
@@ -103,7 +103,9 @@ def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
     size = sum(tensor.numel() for tensor in built.tensors.values())
     size += case.B * case.HQ * case.N * case.D if case.stage > 2 else 0
     limit = max(size * ARITHMETIC[stage.number == 2], ARITHMETIC_FLOOR)
-    for words, count in (("call", plan.arithmetic), ("backward", plan.backward_arithmetic)):
+    counts = [("call", plan.arithmetic)]
+    counts += [("backward", plan.backward_arithmetic)] * (not stage.backward_is_given)
+    for words, count in counts:
         if count > limit:
             return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
                     f"{words}; preparing inputs and reducing results take at most {limit:,.0f}.",

@@ -20,7 +20,9 @@ FAIL = ("❌", "[XX]")
 WORDS = {
     "wrong": "Failed: wrong", "crashed": "Failed: crashed", "timeout": "Failed: timeout",
     "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
+    "not_started": "Not Started", "needless work": "Needless Work",
 }
+KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond": "Beyond"}
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
 OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
         "mistakes, not proof against a determined cheat.")
@@ -87,8 +89,8 @@ class Reporter:
     def check_done(self, stage: Stage, check: Check) -> None:
         """A line a passing case; the first failing one in full, and of the others what is new."""
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
-        kind = "Correctness Test" if check.group == "standard" else "Robust Test"
-        line = f"{self._mark(check.outcome)} P{stage.number} {kind} {words} {check.label}"
+        line = (f"{self._mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
+                f"{check.label}")
         if check.outcome == "pass":
             if self.verbose or not self.failures:
                 self._line(line, check.outcome)
@@ -123,6 +125,9 @@ class Reporter:
             self._detail(result.detail)
             if points:
                 return
+        beyond = [check for check in result.checks if check.group == "beyond"]
+        if len(result.checks) > len(beyond) > 0:
+            self._line(_beyond(beyond))
         self._line(f"P{stage.number}: {self._outcome_words(result)}, "
                    f"{_points(result)} points, {result.seconds:.1f} s"
                    + f", seed {self.seed}" * (self.seed is not None))
@@ -171,13 +176,14 @@ class Reporter:
             self._line("   | " + line, wrap=False)
 
     def _outcome_words(self, result: StageResult) -> str:
+        checks = [check for check in result.checks if check.group != "beyond"] or result.checks
         counts = {}
-        for check in result.checks:
+        for check in checks:
             counts[check.outcome] = counts.get(check.outcome, 0) + 1
         if not counts:
             return result.outcome.replace("_", " ")
         passed = counts.pop("pass", 0)
-        words = [f"{passed} of {len(result.checks)} passed"]
+        words = [f"{passed} of {len(checks)} passed"]
         return ", ".join(words + [f"{n} {outcome}" for outcome, n in counts.items()])
 
     def _mark(self, outcome: str) -> str:
@@ -223,6 +229,13 @@ def _failure(check: Check) -> tuple[str, str]:
     what was raised the words count, not the numbers in them."""
     words = "" if check.outcome == "wrong" else "".join(check.lines[:1])
     return check.outcome, re.sub(r"\d+", "", words)
+
+
+def _beyond(checks: list[Check]) -> str:
+    """One line on what decides nothing: beyond the assignment: 4 of 6, not D = 80, ..."""
+    missed = [check.asks for check in checks if check.outcome != "pass"]
+    said = "all of it" if not missed else f"{len(checks) - len(missed)} of {len(checks)}"
+    return f"     beyond the assignment: {said}" + f", not {', '.join(missed)}" * bool(missed)
 
 
 def _isolation(run: Run) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.files import replace
+from grader.inputs import Built
 
 FORMAT = 1  # of the JSON
 
@@ -18,7 +19,7 @@ class Check:
     """One case of one stage.  lines: what / where / what to try, at most 12, for a person."""
 
     name: str
-    group: str  # "standard" or "robust"
+    group: str  # "standard", "robust", "walk" or "beyond"
     outcome: str
     label: str = ""  # the shape in words, as printed in brackets
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -29,6 +30,8 @@ class Check:
     picture: tuple[str, ...] = ()  # --show: the effective attention matrix
     seconds: float = 0.0
     kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
+    asks: str = ""  # what is beyond the assignment in it
+    doubt: Built | None = None  # numbers on which the call's plan is wrong
 
     @property
     def message(self) -> str:
@@ -43,7 +46,8 @@ class Check:
 
 @dataclass
 class StageResult:
-    """One stage.  points: 70 % for the standard cases, 30 % for the robust ones, 0 if rejected."""
+    """One stage.  points: 70 % for the standard cases, 20 % for the robust ones, 10 % for a walk
+    without needless work if those are right; 0 if rejected."""
 
     stage: int
     title: str

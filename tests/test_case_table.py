@@ -17,8 +17,8 @@ def test_case_names_are_unique_and_standard_ones_come_first(number, device, bf16
     listed = STAGES[number].cases(device, bf16)
     assert len({case.name for case in listed}) == len(listed)
     groups = [case.group for case in listed]
-    assert groups == sorted(groups, key=["standard", "robust"].index)
-    assert "standard" in groups and "robust" in groups
+    assert groups == sorted(groups, key=["standard", "robust", "beyond"].index)
+    assert set(groups) == {"standard", "robust", "beyond"}
 
 
 def test_standard_cases_on_a_gpu_are_the_assignments_own():
@@ -52,7 +52,7 @@ def test_half_is_bfloat16_where_the_gpu_has_it():
 def test_what_a_row_says_of_a_gpu_holds_there_alone():
     on_cpu, on_gpu = (STAGES[3].cases(device, False) for device in ("cpu", "cuda"))
     assert not any(case.layout == "far" for case in on_cpu)
-    assert [case.N for case in on_gpu if case.layout == "far"] == [64]
+    assert [case.apart for case in on_gpu if case.layout == "far"] == ["q", "k", "v"]
     growth = [(case.N, case.window, case.sinks) for device in ("cpu", "cuda")
               for case in STAGES[7].cases(device, False) if case.growth]
     assert growth == [(128, 32, 8), (8192, 5000, 0)]
@@ -91,3 +91,31 @@ def test_every_listed_case_is_inside_the_contract(number, device):
             assert case.NK is None
         if number == 9 and case.window is not None:
             assert case.is_causal
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_what_decides_asks_nothing_that_the_assignment_does_not_allow(number):
+    """Powers of two, and views whose last dimension is contiguous; stage 2 has dense rows."""
+    for device in ("cpu", "cuda"):
+        for case in STAGES[number].cases(device, True):
+            if case.group == "beyond":
+                assert case.asks and not case.course
+                continue
+            assert not case.asks or case.course
+            assert number == 2 or case.D in (16, 32, 64, 128)
+            assert case.dtype != torch.float32 or case.D <= 64
+            assert case.layout in (("dense", "guarded") if number == 2 else
+                                   ("dense", "guarded", "transposed", "views"))
+            assert case.dout in ("dense", "expanded", "transposed", "large") or case.course
+            if number == 9 and not case.course:
+                assert case.is_causal and case.window and not case.sink_logits
+
+
+def test_a_key_that_is_a_view_keeps_its_last_dimension_and_q_can_be_made_anew_like_it():
+    from grader.inputs import build
+
+    for layout in ("transposed", "views", "guarded"):
+        case = Case(3, "robust", 20, B=2, HQ=3, HKV=3, layout=layout)
+        q, k, v = (build(case, 0).call.inputs[name].view() for name in "qkv")
+        assert q.stride(3) == k.stride(3) == v.stride(3) == 1
+        assert torch.empty_like(q).stride() == q.stride()

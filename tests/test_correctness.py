@@ -41,7 +41,7 @@ def share_of_limit(number: int, case: Case, switches: dict, seed: int = 0) -> fl
 
 def _share(number, built, answer, switches) -> float:
     answer = answer or correctness.answer(built, "cpu")
-    got = variants.attend(**built.tensors, dout=built.dout, **built.case.mask(), **switches)
+    got = variants.attend(**built.tensors, **built.upstream, **built.case.mask(), **switches)
     worst = 0.0
     for name, x in got.items():
         if name not in answer.truth or (name == "lse" and number != 1):

@@ -11,7 +11,9 @@ from grader import correctness, grade, options
 from grader.grade import grade_stage
 from grader.options import Options
 from grader.report import Reporter
-from grader.sandbox import device_memory, replaying
+from grader.results import Check
+from grader.sandbox import device_memory
+from grader.sandbox import replaying as workers
 from grader.sandbox.calls import Reply, SubmissionError
 from grader.stages import STAGES
 from tests.sessions import plan
@@ -20,6 +22,7 @@ torch.set_num_threads(1)  # tests run side by side; a second thread would only w
 
 STAGE = STAGES[1]
 SEEN = plan()
+PLAIN = "class FlashAttention2Function:\n    apply = staticmethod(abs)\n"
 KERNEL = "def kernel(): pass\n"  # the text of SEEN's kernel
 
 
@@ -78,10 +81,9 @@ def graded(tmp_path, monkeypatch):
     short = [grade.replace(case, N=min(case.N, 300), growth=False) for case in short]
     stage = grade.replace(STAGE, cases=lambda device, bf16: short)
 
-    def run(session, source="class FlashAttention2Function:\n    apply = staticmethod(abs)\n",
-            **chosen):
+    def run(session, source=PLAIN, replaying=Replaying, **chosen):
         monkeypatch.setattr(options, "Session", session)
-        monkeypatch.setattr(replaying, "workers", lambda *settings: Replaying())
+        monkeypatch.setattr(workers, "workers", lambda *settings: replaying())
         session.started = 0
         (tmp_path / "problem_1.py").write_text(KERNEL + source, "utf-8")
         settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **chosen)
@@ -137,14 +139,87 @@ def test_quick_asks_the_standard_cases_only(graded):
 
 
 def test_rejected_costs_every_point(graded):
-    class Cheat(Honest):
+    result = graded(cheat())
+    assert (result.outcome, result.points) == ("rejected", 0)
+
+
+def cheat(wrong=lambda call: False):
+    class Cheat(spoiled(wrong)):
         def run(self, call):
             reply = super().run(call)
             reply.plan = plan(operations=("aten::scaled_dot_product_attention",))
             return reply
+    return Cheat
 
-    result = graded(Cheat)
+
+def test_a_file_that_is_wrong_in_a_standard_case_is_accused_of_nothing(graded):
+    result = graded(cheat(lambda call: is_standard(call) and call.args[3]))
+    assert (result.outcome, result.points) == ("wrong", 0)
+    assert "rejected" not in {check.outcome for check in result.checks}
+    result = graded(cheat(lambda call: not is_standard(call)))
     assert (result.outcome, result.points) == ("rejected", 0)
+
+
+class Elsewhere(Replaying):
+    """Plans that are wrong in one case, as of kernels that read what the host computed."""
+
+    def replay(self, call, plan):
+        got = super().replay(call, plan)
+        return {n: x * 1.1 for n, x in got.items()} if call.inputs["q"].shape[2] == 65 else got
+
+
+def test_a_plan_that_is_wrong_where_the_file_is_right_is_the_proof_of_an_accusation(graded):
+    result = graded(Honest, replaying=Elsewhere)
+    assert (result.outcome, result.points) == ("rejected", 0)
+
+
+def test_a_file_that_is_wrong_on_the_numbers_of_the_replay_is_wrong(graded):
+    asked = []
+
+    def later(call):  # right when it is asked first
+        asked.append(call.inputs["q"].shape[2])
+        return asked.count(65) > 1 and asked[-1] == 65
+
+    result = graded(spoiled(later), replaying=Elsewhere)
+    assert (result.outcome, result.points) == ("wrong", 140)
+    check, = [check for check in result.checks if check.outcome != "pass"]
+    assert "not on others of the same shape" in check.lines[0] and "where: " in check.message
+
+
+@pytest.mark.parametrize(("kernels", "outcome"), [(set(), "not_started"), ({"k@1"}, "rejected")])
+def test_a_file_that_launches_nothing_is_not_started(kernels, outcome, tmp_path):
+    said = io.StringIO()
+    grading = grade.Grading(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(said))
+    grading.cases, grading.result.kernels = [grade.Case(3, "standard", 64)], kernels
+    grading.done(Check("standard/x", "standard", "rejected", lines=("no kernel ran",)))
+    assert said.getvalue() == ""
+    grading.accuse()
+    grading.settle()
+    assert (grading.result.outcome, grading.result.points) == (outcome, 0)
+    assert ("No kernel was launched yet" in said.getvalue()) == (outcome == "not_started")
+
+
+def test_what_is_beyond_the_assignment_decides_nothing(graded):
+    result = graded(spoiled(lambda call: call.inputs["q"].shape[3] == 40))
+    assert (result.outcome, result.points) == ("pass", 200)
+    missed = [check for check in result.checks if check.outcome != "pass"]
+    assert [(check.group, check.asks) for check in missed] == [("beyond", "D = 40")]
+
+
+def test_what_the_course_alone_promises_is_beyond_for_a_file_without_its_markers(graded):
+    marked = "\n".join(["# BEGIN SOLUTION 1.1", "x = 1", "# END SOLUTION 1.1", ""])
+    for source, group in ((PLAIN, "beyond"), (PLAIN + marked, "robust")):
+        groups = {c.group for c in graded(Honest, source).checks if c.asks == "gradients"}
+        assert groups == {group}
+
+
+def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
+    grading = grade.Grading(STAGES[4], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
+    grading.cases = [grade.Case(4, "standard", 64)]
+    grading.done(Check(grading.cases[0].name, "standard", "pass"))
+    grading.done(Check("needless-work", "walk", "needless work", lines=("tile 3 reads 16",)))
+    grading.settle()
+    assert (grading.result.outcome, grading.result.points) == ("pass", 90)
 
 
 def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
@@ -326,17 +401,16 @@ def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path,
 
 @pytest.mark.parametrize("free, asked", [(15, False), (17, True)])
 def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, asked, monkeypatch,
-                                                                      tmp_path, capsys):
+                                                                      tmp_path):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 2**30, 80 * 2**30))
-    monkeypatch.setattr(replaying, "workers", lambda *settings: SimpleNamespace(count=1))
+    monkeypatch.setattr(workers, "workers", lambda *settings: SimpleNamespace(count=1))
     seen = []
-    monkeypatch.setattr(grade.Grading, "ask_cases", lambda self, stack: seen.extend(self.cases))
+    monkeypatch.setattr(grade.Grading, "ask_cases", lambda self, stack: seen.extend(self.beyond))
     solved = Path(__file__).parent.parent / "problem_2.py"
     (tmp_path / "problem_2.py").write_bytes(solved.read_bytes())
     settings = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
     grade_stage(STAGES[2], settings, Reporter())
-    assert any(case.layout == "far" for case in seen) == asked and len(seen) > 10
-    assert ("Not asked: offsets past 2^31" in capsys.readouterr().out) != asked
+    assert any(case.layout == "far" for case in seen) == asked and len(seen) >= 3
 
 
 STEPS = '''\

@@ -27,7 +27,7 @@ def test_views_are_right_and_nan_lies_everywhere_around_them(layout):
 
 
 def test_a_far_key_is_beyond_32_bits_and_the_other_inputs_are_not():
-    built = inputs.build(Case(3, "robust", 20, B=3, layout="far"), 0)
+    built = inputs.build(Case(3, "robust", 20, B=3, layout="far", apart="k"), 0)
     q, k = built.call.inputs["q"], built.call.inputs["k"]
     assert 2 * k.stride[0] == 2**31 and k.storage.numel() == built.tensors["k"].numel()
     assert torch.equal(k.view(), built.tensors["k"]) and q.stride == built.tensors["q"].stride()

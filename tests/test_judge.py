@@ -43,7 +43,7 @@ def test_outputs_that_differ_between_runs_are_wrong():
 
 @pytest.mark.parametrize("stage, name", [(2, "x"), (4, "k")])
 def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
-    case = Case(stage, "robust", 20, M=3, B=3, layout="far")
+    case = Case(stage, "robust", 20, M=3, B=3, layout="far", apart=name)
     crash = judge.from_error(case, SubmissionError("crashed", "illegal address"), "problem.py")
     assert f"Entries of {name} lie 1,073,741,824 elements apart" in crash.message
     assert "tl.int64" in crash.message

@@ -97,3 +97,23 @@ def test_weighted_row_sum_sums_in_float64():
     x = torch.tensor([[6e4, 6e4, -6e4]], dtype=torch.float16)
     w = torch.ones(3, dtype=torch.float16)
     assert reference.weighted_row_sum(x, w).item() == x[0, 0].double().item()
+
+
+def test_a_gradient_of_lse_joins_that_of_the_output():
+    q, k, v, dout = inputs(HKV=4)
+    dlse = torch.randn(q.shape[:3], generator=torch.Generator().manual_seed(1), dtype=q.dtype)
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    s = q @ k.mT * q.shape[-1] ** -0.5
+    loss = (torch.softmax(s, -1) @ v * dout).sum() + (torch.logsumexp(s, -1) * dlse).sum()
+    want = torch.autograd.grad(loss, leaves)
+    out = reference.attention(*(t.detach() for t in leaves), dout=dout, dlse=dlse)
+    for name, gradient in zip("qkv", want, strict=True):
+        torch.testing.assert_close(out[name], gradient)
+
+
+def test_gradients_of_a_weighted_row_sum_equal_those_of_autograd():
+    x, w, dy = (torch.randn(*shape, dtype=torch.float64) for shape in ((5, 7), (7,), (5,)))
+    want = torch.autograd.grad(x.requires_grad_() @ w.requires_grad_(), (x, w), dy)
+    for got, gradient in zip(reference.weighted_row_sum_gradients(x.detach(), w.detach(), dy),
+                             want, strict=True):
+        torch.testing.assert_close(got, gradient)

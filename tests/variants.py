@@ -70,8 +70,8 @@ BACKWARD_WINDOW = {
 }
 
 
-def attend(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_size=0, scale=None,
-           sink_logits=None, mask=None, **switch):
+def attend(q, k, v, *, dout=None, dlse=None, is_causal=False, window_size=None, sink_size=0,
+           scale=None, sink_logits=None, mask=None, **switch):
     """-> o, lse and, with dout, d_q, d_k, d_v, d_sink_logits, as a submission would return them."""
     (_, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
     dtype, group = q.dtype, HQ // HKV
@@ -136,6 +136,7 @@ def attend(q, k, v, *, dout=None, is_causal=False, window_size=None, sink_size=0
     do = dout.float()
     delta = {"none": torch.zeros_like(lse), "do": do.sum(-1, keepdim=True)}.get(
         switch.get("delta"), (do * o.float()).sum(-1, keepdim=True))
+    delta = delta if dlse is None else delta - dlse[..., None]
     p = torch.exp2(s - lse * LOG2E)
     ds = p * (do @ vf.mT - delta)
     if switch.get("scale_ds"):

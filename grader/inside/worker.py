@@ -37,7 +37,7 @@ class Worker:
         self.path = config["path"]
         self.device = config["device"]
         self.on_cuda = self.device == "cuda"
-        self.function = None
+        self.module = self.function = None
         self.name = ""
         self.prepared: dict = {}
         self.recorder = recorder
@@ -116,10 +116,8 @@ class Worker:
         # The kernels' text is read again at a launch, whatever has become of the file by then.
         linecache.cache[self.path] = len(text), None, list(io.StringIO(text)), self.path
         spec.loader.exec_module(module)
-        found = getattr(module, entry, None)
-        if found is None:
-            raise Failure("crashed", f"{Path(self.path).name} defines no {entry}",
-                          "entry-missing")
+        self.module = module
+        found = self._defined(entry)
         self.name = entry if attribute is None else f"{entry}.{attribute}"
         self.function = found if attribute is None else getattr(found, attribute, None)
         if not callable(self.function):
@@ -256,6 +254,13 @@ class Worker:
         return {"kernels": self.compiler.report()}, ()
 
     # ---------------------------------------------------------------- helpers
+    def _defined(self, entry: str):
+        found = getattr(self.module, entry, None)
+        if found is None:
+            raise Failure("crashed", f"{Path(self.path).name} defines no {entry}",
+                          "entry-missing")
+        return found
+
     def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
         """Storages on the device, and the views into them that the entry point sees."""
         place = _apart if self.device == "cpu" else lambda storage: storage.to(self.device)
@@ -289,8 +294,10 @@ class Worker:
 
         args = [resolve(value) for value in request["args"]]
         kwargs = {key: resolve(value) for key, value in request["kwargs"].items()}
-        return outputs_of(self.function(*args, **kwargs), request["outputs"], self.device,
-                          self.name)
+        other = request["entry"]
+        function = self._defined(other) if other else self.function
+        return outputs_of(function(*args, **kwargs), request["outputs"], self.device,
+                          other or self.name)
 
     def _gradients(self, request, inputs, outputs, upstream):
         """dL/d(input) for every input asked for, given the upstream gradients."""

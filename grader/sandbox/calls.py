@@ -61,6 +61,7 @@ class Call:
     grads: tuple[str, ...] = ()  # inputs whose gradient comes back; only they require grad
     refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
     repeats: int = 1  # calls with the same inputs
+    entry: str = ""  # another function of the file than the one that was loaded
 
 
 @dataclass
@@ -121,7 +122,7 @@ def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Ten
         groups["refill"] = call.refill
     header: dict = {
         "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
-        "repeats": call.repeats,
+        "repeats": call.repeats, "entry": call.entry,
         "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}
                     for spec in call.outputs],
     }
