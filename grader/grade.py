@@ -28,7 +28,7 @@ from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
-from grader.judge import from_error, judge
+from grader.judge import crashed, judge
 from grader.means import judge_growth
 from grader.options import Options, open_session
 from grader.report import Reporter
@@ -122,7 +122,11 @@ class Grading:
     def read(self) -> bool:
         """-> whether there is something to ask."""
         self.file = submission.read(self.options.directory, self.stage.filename, self.stage.entry)
-        file = self.file = self.tried() if self.file.unwritten else self.file
+        if self.file.state == "not_started" and self.file.unwritten:  # unless it stands elsewhere
+            cases = self.stage.cases(self.device, self.options.bfloat16)
+            if self.asked_apart(build(cases[0], self.options.seed)).outcome == "pass":
+                self.file = replace(self.file, state="ready")
+        file = self.file
         result = self.result
         origins = {step.id: step.origin for step in file.steps if step.origin}
         self.stage = replace(self.stage, origins=origins)
@@ -139,21 +143,6 @@ class Grading:
             result.outcome, result.sentence = "skipped", NO_TRITON
             return False
         return True
-
-    def tried(self) -> submission.Submission:
-        """The file; to be graded if it answers though all its blocks are empty: some write theirs
-        elsewhere."""
-        file, case = self.file, self.stage.cases(self.device, self.options.bfloat16)[0]
-        if file.state != "not_started":
-            return file
-        built = build(case, self.options.seed)
-        with open_session(self.stage, self.options, file.source) as session:
-            try:
-                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
-                check = self.judge(built, session.run(built.call))
-            except SubmissionError:
-                return file
-        return replace(file, state="ready") if check.outcome == "pass" else file
 
     def choose_cases(self) -> None:
         """All of the stage, or what the command line left of them, or the GPU has memory for."""
@@ -293,30 +282,26 @@ class Grading:
 
     def starved(self, error: SubmissionError) -> bool:
         """Whether to ask once more, of a fresh worker.  By then no other of ours is at work."""
-        again = self.clock.asks_again(error)
-        if again:
+        if again := self.clock.asks_again(error):
             self.confirmations.flush()
             self.compiling.wait()
         return again
+
+    def asked_apart(self, built) -> Check:
+        """What a worker of its own answers."""
+        try:
+            with open_session(self.stage, self.options, self.file.source) as session:
+                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+                return self.judge(built, session.run(built.call))
+        except SubmissionError as error:
+            return self.absolved(self.crash(built.case, error), error)
 
     def judge(self, built, reply) -> Check:
         with truths:
             return judge(self.stage, built, reply, self.device)
 
     def crash(self, case: Case, error: SubmissionError) -> Check:
-        """A call without an answer, with the step that it ended in."""
-        file, line, above = self.file, error.line, []
-        if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
-            above = [step for step in file.steps if 0 < line - step.last_line <= 20]
-        if not above:  # else who called is not to blame
-            line = file.own_line(line, error.lines)
-        step = file.step_at(line)
-        check = from_error(case, error, file.path.name, step, line)
-        if step is not None and step.id in file.blank_steps:
-            check.lines, check.detail = (error.sentence, *file.blanks()), ""
-        check.lines += tuple(f"try: is it {step.words}, above, that makes it?"
-                             for step in above[-1:])
-        return check
+        return crashed(case, error, self.file)
 
     def absolved(self, check: Check, error: SubmissionError) -> Check:
         """check, or a fault of nobody here if other processes hold the GPU's memory."""
@@ -343,12 +328,7 @@ class Grading:
     def ask_again(self, check: Check) -> None:
         """The plan of a call is wrong on other numbers: is the file's own answer to them right?"""
         other, check.doubt = check.doubt, None
-        try:
-            with open_session(self.stage, self.options, self.file.source) as session:
-                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
-                own = self.judge(other, session.run(other.call))
-        except SubmissionError as error:
-            own = self.absolved(self.crash(other.case, error), error)
+        own = self.asked_apart(other)
         if own.outcome not in ("pass", "rejected"):
             check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
                        "shape:", *own.lines, where=own.where)

@@ -7,7 +7,7 @@ from grader.naming.words import Finding, describe, locate, tensor_name
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError, same_bits
 from grader.stages import Stage
-from grader.submission import Step
+from grader.submission import Step, Submission
 
 
 def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
@@ -62,6 +62,21 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
     check = Check(case.name, case.group, error.outcome, case_text(case), detail=error.detail,
                   asks=case.asks)
     return check.fail(error.outcome, *lines, id=error.id, where=where)
+
+
+def crashed(case, error: SubmissionError, file: Submission) -> Check:
+    """The same of a call of this file, with the step that the student went wrong in."""
+    line, above = error.line, []
+    if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
+        above = [step for step in file.steps if 0 < line - step.last_line <= 20]
+    if not above:  # else who called is not to blame
+        line = file.own_line(line, error.lines)
+    step = file.step_at(line)
+    check = from_error(case, error, file.path.name, step, line)
+    if step is not None and step.id in file.blank_steps:
+        check.lines, check.detail = (error.sentence, *file.blanks()), ""
+    check.lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
+    return check
 
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:

@@ -252,8 +252,8 @@ def late(starved, at_import=False, times=1):
 @pytest.mark.parametrize("at_import", [True, False])
 def test_a_timeout_of_a_starved_worker_is_asked_again_of_another(graded, at_import):
     session = late(starved=True, at_import=at_import)
-    result = graded(session)
-    assert (result.outcome, result.points, session.started) == ("pass", 200, 2)
+    result = graded(session, quick=True)
+    assert (result.outcome, result.points, session.started) == ("pass", 140, 2)
 
 
 @pytest.mark.parametrize("starved, started", [(True, 2), (False, 1)])
@@ -283,7 +283,7 @@ def test_a_starved_confirmation_is_made_again(graded, monkeypatch):
         return Honest().run(call).outputs[0]
 
     monkeypatch.setattr(Replaying, "replay", replay)
-    result = graded(Honest)
+    result = graded(Honest, quick=True)
     assert (result.outcome, len(calls)) == ("pass", len(result.checks) + 1)
 
 
@@ -411,36 +411,6 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
     settings = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
     grade_stage(STAGES[2], settings, Reporter())
     assert any(case.layout == "far" for case in seen) == asked and len(seen) >= 3
-
-
-STEPS = '''\
-def kernel(s):
-    # BEGIN SOLUTION 1.1
-    p = given(s)
-    # END SOLUTION 1.1
-    return o
-
-
-def given(s):
-    return s[0]
-'''
-
-
-@pytest.mark.parametrize("id, line, lines, where, said", [
-    ("", 9, (9, 3, 20), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1; it came up in "
-     "line 9, outside of the steps."),
-    ("", 9, (9, 20), "problem_1.py:9", "where: problem_1.py, line 9."),
-    ("", 3, (3, 9), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1."),
-    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "try: is it step 1.1, above, that makes it?"),
-])
-def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id, line, lines,
-                                                                    where, said):
-    (tmp_path / "problem_1.py").write_text(STEPS)
-    grading = grade.Grading(STAGE, Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
-    assert grading.read()
-    error = SubmissionError("crashed", "an error", id=id, line=line, lines=lines)
-    check = grading.crash(STAGE.cases("cpu", False)[0], error)
-    assert (check.where, check.lines[-1]) == (where, said)
 
 
 TEMPLATE = """\
