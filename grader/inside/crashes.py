@@ -264,13 +264,17 @@ def _frames(error, path: str) -> list[str]:
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_filename == path:
-            line = _source_line(path, trace.tb_lineno).strip()
-            line = line if len(line) <= 60 else line[:57] + "..."
-            frames.append(f"{Path(path).name}:{trace.tb_lineno} in {code.co_name}: {line}")
+            frames.append((trace.tb_lineno, code.co_name))
         trace = trace.tb_next
+
+    def shown(frames) -> list[str]:
+        rows = [(number, name, _source_line(path, number).strip()) for number, name in frames]
+        return [f"{Path(path).name}:{number} in {name}: "
+                + (row if len(row) <= 60 else row[:57] + "...") for number, name, row in rows]
+
     if len(frames) > 10:  # endless recursion
-        frames = [*frames[:5], "...", *frames[-5:]]
-    return frames
+        return [*shown(frames[:5]), "...", *shown(frames[-5:])]
+    return shown(frames)
 
 
 def _old_interpreter() -> bool:
