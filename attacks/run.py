@@ -22,7 +22,7 @@ from grader.sandbox import replaying
 from grader.stages import STAGES
 
 GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
-FAILED = ("rejected", "wrong", "crashed", "timeout", "skipped")
+FAILED = ("rejected", "wrong", "crashed", "timeout", "skipped", "not_started")
 LEFT = "attack-left-"  # what destructive files call the files they try to leave behind
 
 
