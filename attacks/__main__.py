@@ -65,7 +65,7 @@ def main() -> int:
     bad, ran, counts, start = 0, 0, {}, time.monotonic()
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with concurrent.futures.ProcessPoolExecutor(width, mp_context=context) as pool:
-        print(f"{'attack':<52} {'must get':<16} {'got':<12} {'s':>5}")
+        print(f"{'attack':<52} {'must get':<25} {'got':<12} {'s':>5}")
         for attack, seed, outcome in _finished(pool, jobs, width, start + arguments.limit):
             ran += 1
             passed, total = counts.get(attack.kind, (0, 0))
@@ -77,7 +77,7 @@ def main() -> int:
             if arguments.failures and not outcome.problem:
                 continue
             name = f"{attack.kind}/{attack.name}" + (f" seed {seed}" if seed else "")
-            print(f"{name:<52} {'/'.join(attack.outcomes):<16} {outcome.got:<12} "
+            print(f"{name:<52} {'/'.join(attack.outcomes):<25} {outcome.got:<12} "
                   f"{outcome.seconds:5.1f}", flush=True)
             if outcome.problem:
                 print(f"    PROBLEM: {outcome.problem}\n    said: {outcome.said}", flush=True)

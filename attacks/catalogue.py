@@ -2,8 +2,10 @@
 
 A mutant is a table of its stage's TOML file: what it `breaks`, the text `old` of the solved file
 and the `new` one in its place (`edits` for further pairs, `count` where a text stands there several
-times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  The
-others are files: a docstring that says what it tries, then comments:
+times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  So is
+an unfinished file, in which `steps` says what stands in a step instead of its solution; "" leaves
+it blank, as the starter has it.  The others are files: a docstring that says what it tries, then
+comments:
 
     # stage: 3                 graded as problem_3.py
     # base: problem_3.py       the solved file goes first, so that this one may override parts of it
@@ -18,13 +20,17 @@ others are files: a docstring that says what it tries, then comments:
 import ast
 import os
 import re
+import textwrap
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader import submission
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-KINDS = ("mutants", "dishonest", "destructive", "honest")
+KINDS = ("mutants", "unfinished", "dishonest", "destructive", "honest")
+EXPECTED = {"mutants": ("wrong",), "unfinished": ("wrong", "crashed", "not_started")}
 KEYS = {"stage", "base", "outcome", "says", "device", "options", "cases"}
 
 
@@ -48,17 +54,16 @@ class Attack:
 
     @property
     def name(self) -> str:
-        return f"stage_{self.stage}/{self.id}" if self.kind == "mutants" else self.id
+        return f"stage_{self.stage}/{self.id}" if self.kind in EXPECTED else self.id
 
 
 def attacks(kinds=KINDS) -> list[Attack]:
     """Every entry of these kinds, in order of stage."""
     found = []
     for kind in kinds:
-        if kind == "mutants":
+        if kind in EXPECTED:
             for stage in range(1, 10):
-                found += mutants(stage)
-            continue
+                found += mutants(stage, kind)
         if kind == "honest":
             found += solved()
         found += [from_file(path) for path in sorted((HERE / kind).glob("*.py"))]
@@ -75,26 +80,41 @@ def solved() -> list[Attack]:
                    (ROOT / f"problem_{n}.py").read_bytes(), ("pass",)) for n in range(1, 10)]
 
 
-def mutants(stage: int) -> list[Attack]:
-    """The solved file of a stage with one mistake each."""
-    path = HERE / "mutants" / f"stage_{stage}.toml"
+def mutants(stage: int, kind: str = "mutants") -> list[Attack]:
+    """The solved file of a stage with one mistake each, or less than all of its steps."""
+    path = HERE / kind / f"stage_{stage}.toml"
     solved = (ROOT / f"problem_{stage}.py").read_text("utf-8")
-    rows = tomllib.loads(path.read_text("utf-8"))["mutant"] if path.exists() else []
-    return [_mutant(stage, row, solved) for row in rows]
+    rows = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+    return [_mutant(stage, row, solved, kind) for row in rows.get(kind.removesuffix("s"), [])]
 
 
-def _mutant(stage: int, row: dict, solved: str) -> Attack:
-    source = solved
-    for old, new in [[row["old"], row["new"]], *row.get("edits", [])]:
+def _mutant(stage: int, row: dict, solved: str, kind: str = "mutants") -> Attack:
+    source = _with_steps(solved, row.get("steps", {}))
+    edits = [[row["old"], row["new"]]] if "old" in row else []
+    for old, new in edits + row.get("edits", []):
         found, want = source.count(old), row.get("count", 1)
         if found != want:
             raise ValueError(f"stage {stage}, {row['id']}: want {want} of {old!r}; got {found}")
         source = source.replace(old, new)
     passes = "equivalent" in row or "beyond" in row
-    outcomes = ("pass",) if passes else tuple(row.get("outcome", ("wrong",)))
-    return Attack("mutants", row["id"], stage, row.get("equivalent", row["breaks"]),
-                  source.encode(), outcomes, device=row.get("device", "any"),
+    outcomes = ("pass",) if passes else tuple(row.get("outcome", EXPECTED[kind]))
+    return Attack(kind, row["id"], stage, row.get("equivalent", row["breaks"]), source.encode(),
+                  outcomes, row.get("says", ""), device=row.get("device", "any"),
                   beyond="beyond" in row)
+
+
+def _with_steps(solved: str, texts: dict[str, str]) -> str:
+    """The solved file with these texts in the steps of these ids."""
+    rows, regions = solved.splitlines(keepends=True), submission.steps(solved)
+    if unknown := texts.keys() - {step.id for step in regions}:
+        raise ValueError(f"want steps of the file; got {', '.join(sorted(unknown))}")
+    for step in reversed(regions):
+        if step.id in texts:
+            marker = rows[step.first_line - 1]
+            text = texts[step.id].strip("\n") or f'raise NotImplementedError("step {step.id}")'
+            text = textwrap.indent(text, marker[:len(marker) - len(marker.lstrip())])
+            rows[step.first_line:step.last_line - 1] = [text + "\n"]
+    return "".join(rows)
 
 
 def from_file(path: Path) -> Attack:

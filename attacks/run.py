@@ -49,7 +49,10 @@ def run_job(job) -> tuple[Attack, int, Outcome]:
 
 
 def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outcome:
-    """Grade it here, up to the first case that does not pass, and look for what it left."""
+    """Grade it here, up to the first case that does not pass, and look for what it left.
+
+    An unfinished file is asked every case: in none of them may it be accused.
+    """
     option = dict(zip(attack.options[::2], attack.options[1::2], strict=True))
     timeout = float(option.get("--timeout", 20.0 if attack.kind == "destructive" else 60.0))
     with tempfile.TemporaryDirectory(prefix="attack-") as base:
@@ -62,7 +65,7 @@ def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outc
         options = Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=attack.timed,
             patience=0.0,
-            stop_early=stop_early and attack.outcomes != ("pass",),
+            stop_early=stop_early and attack.outcomes != ("pass",) and attack.kind != "unfinished",
             quick=attack.quick,
             confinement=confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
         start = time.monotonic()

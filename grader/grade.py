@@ -6,6 +6,7 @@
     name the first mistake              naming/follow_up.py, which asks the worker a little more
     confirm what is right               confirm.py: the same kernels, other numbers, no file
     compile its kernels                 compiling.py, where there is no GPU
+    ask what it visits in vain          needless.py
     time it                             timing.py, where there is one
     ask what is beyond the assignment   a line in the report
     points                              here
@@ -30,6 +31,7 @@ from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
 from grader.judge import crashed, judge
 from grader.means import judge_growth
+from grader.needless import walk_check
 from grader.options import Options, open_session
 from grader.report import Reporter
 from grader.results import Check, StageResult
@@ -107,6 +109,8 @@ class Grading:
             if self.file.unreached and self.all_right():
                 self.done(self.blanks_left())
             self.accuse()
+            if session is not None and self.all_right():
+                self.count_needless_work(session)
             if self.options.benchmark and session is not None and self.all_right():
                 self.result.benchmark, failed = timing.run(
                     self.stage, self.options, session, workers.replay, self.reporter)
@@ -308,6 +312,16 @@ class Grading:
         if self.device == "cuda" and (held := device_memory.held_by_others(error)):
             return check.fail("grader_fault", held)
         return check
+
+    def count_needless_work(self, session: Session) -> None:
+        """Of a right file; in stage 1 of this course's only, whose steps say what to leave out."""
+        stage, options = self.stage, self.options
+        if options.quick or options.case or not (stage.needs_triton or self.file.steps):
+            return
+        with self.reporter.working(stage, "counting the tiles it visits"):
+            check = walk_check(stage, options, self.file.source, session)
+        if check is not None:
+            self.done(check)
 
     # -------------------------------------------------------------- what is noted
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:

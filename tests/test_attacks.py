@@ -10,13 +10,14 @@ import torch
 
 from attacks.catalogue import HERE, KINDS, attacks, from_file
 from attacks.run import run
+from grader import submission
 
 torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
 ALL = attacks()
 
 
 # `make attacks` runs all of them, which takes the better part of an hour on two cores.
-SHARE = {"mutants": 47, "dishonest": 11, "destructive": 12, "honest": 9}
+SHARE = {"mutants": 47, "unfinished": 29, "dishonest": 11, "destructive": 12, "honest": 12}
 WITHOUT_GPU = [attack for attack in ALL if attack.device != "cuda"]
 CHOSEN = [attack for kind, every in SHARE.items()
           for attack in [one for one in WITHOUT_GPU if one.kind == kind][::every]]
@@ -34,10 +35,17 @@ def test_the_catalogue_is_as_large_as_it_says():
     assert len(kinds["dishonest"]) >= 30 and len(kinds["destructive"]) >= 20
     assert len(kinds["honest"]) >= 15 and {attack.stage for attack in kinds["honest"]} == \
         set(range(1, 10))
+    assert len(kinds["unfinished"]) >= 60
     live = [attack for attack in kinds["mutants"] if attack.outcomes != ("pass",)]
     assert len(live) > 100
     for stage in range(1, 10):
         assert sum(attack.stage == stage for attack in live) >= 12
+        assert sum(attack.stage == stage for attack in kinds["unfinished"]) >= 5
+
+
+def test_an_unfinished_file_may_neither_pass_nor_be_accused():
+    for attack in attacks(("unfinished",)):
+        assert set(attack.outcomes) <= {"wrong", "crashed", "not_started"}, attack.name
 
 
 def test_names_are_unique_and_every_entry_says_what_it_tries():
@@ -53,6 +61,21 @@ def test_a_mutant_whose_text_is_gone_is_an_error(monkeypatch):
     row = tomllib.loads(path.read_text("utf-8"))["mutant"][0]
     with pytest.raises(ValueError, match="want 1 of"):
         catalogue._mutant(3, {**row, "old": "no such text", "count": 1}, "source")
+
+
+def test_a_step_is_left_blank_or_written_anew():
+    from attacks import catalogue
+
+    solved = "a = 0\n    # BEGIN SOLUTION 3.1\n    b = 1\n    c = 2\n    # END SOLUTION 3.1\n"
+    row = {"id": "x", "breaks": "y"}
+    blank = catalogue._mutant(3, row | {"steps": {"3.1": ""}}, solved, "unfinished")
+    assert submission.blank_steps(blank.source.decode()) == ("3.1",)
+    text = "\nif a:\n    b = 3"
+    anew = catalogue._mutant(3, row | {"steps": {"3.1": text}}, solved, "unfinished")
+    assert anew.source.decode() == solved.replace("    b = 1\n    c = 2\n",
+                                                  "    if a:\n        b = 3\n")
+    with pytest.raises(ValueError, match="want steps of the file; got 3.2"):
+        catalogue._mutant(3, row | {"steps": {"3.2": ""}}, solved, "unfinished")
 
 
 def test_an_entry_without_an_outcome_is_an_error():

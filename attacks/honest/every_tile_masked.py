@@ -1,6 +1,10 @@
-"""Stage 7 that walks all key tiles with one mask, autotuned, its maximum in natural units."""
+"""Stage 7 that walks all key tiles with one mask, autotuned, its maximum in natural units.
+
+It is right, and most tiles it visits hold no visible key: needless work, for fewer points.
+"""
 # stage: 7
 # outcome: pass
+# says: Needless Work
 import torch
 import triton
 import triton.language as tl

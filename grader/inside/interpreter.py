@@ -4,6 +4,9 @@ Memory beyond a tensor is somebody else's: the interpreter reads and writes it w
 a GPU does so most times.  Here such a lane is an error in the line that did it.
 """
 
+import contextlib
+import os
+
 import numpy as np
 
 NEAR = 65536  # bytes past a tensor that are still blamed on it; worker.py leaves so many free
@@ -41,6 +44,35 @@ def hold_to(extents, named) -> None:
         return store(self, ptrs, value, mask, *args, **kwargs)
 
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
+
+
+@contextlib.contextmanager
+def watched_loads(loaded, begins):
+    """While it lasts, loaded(numbers) is told what the lanes of a load read that are not masked
+    off, and begins() is called before every program."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    from triton.runtime import interpreter
+
+    builder = type(interpreter.interpreter_builder)
+    load, place = builder.create_masked_load, builder.set_grid_idx
+
+    def watched_load(self, ptrs, mask, *args, **kwargs):
+        result = load(self, ptrs, mask, *args, **kwargs)
+        lanes = True if mask is None else np.broadcast_to(mask.data, result.data.shape)
+        loaded(result.data[lanes])
+        return result
+
+    def watched_place(self, *args):
+        begins()
+        return place(self, *args)
+
+    builder.create_masked_load, builder.set_grid_idx = watched_load, watched_place
+    try:
+        yield
+    finally:
+        builder.create_masked_load, builder.set_grid_idx = load, place
 
 
 def spare_repetition() -> None:

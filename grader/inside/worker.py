@@ -20,6 +20,7 @@ import torch
 
 from . import compile_only, crashes, hooks, interpreter, pretend_gpu, recorder, replay
 from .returned import Failure, check, check_gradient, outputs_of, real_device
+from .walk import Walk
 from .wire import DTYPES, Channel, raw_bytes
 
 _empty = torch.empty
@@ -71,7 +72,7 @@ class Worker:
         """Answer requests until the parent closes the channel."""
         operations = {operation.__name__: operation for operation in (
             self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
-            self.memory, self.compile)}
+            self.memory, self.compile, self.walk)}
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
@@ -252,6 +253,19 @@ class Worker:
         if request["grads"]:
             self._gradients(request, inputs, outputs, upstream)
         return {"kernels": self.compiler.report()}, ()
+
+    def walk(self, request: dict, storages: dict, douts: dict):
+        """Which rows one call reads for which: walk.Walk's read, together and tiles."""
+        inputs, _ = self._place(request["inputs"], storages, request["grads"])
+        upstream, _ = self._place(request["douts"], douts, ())
+        torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait
+        counted = Walk([inputs["q"], *upstream.values()], [inputs["k"], inputs["v"]])
+        with counted, self.recorder.uncompiled():
+            outputs = self._call(request, inputs)
+            if request["grads"]:
+                self._gradients(request, inputs, outputs, upstream)
+        return {}, [torch.from_numpy(x) for x in (counted.read, counted.together)] + [
+            torch.tensor(counted.tiles)]
 
     # ---------------------------------------------------------------- helpers
     def _defined(self, entry: str):

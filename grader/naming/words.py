@@ -114,10 +114,7 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: str = "",
         body.append("try: " + TRY[symptom])
     step = stage.steps.get(symptom) or stage.steps.get("numbers")
     if step:
-        origin = stage.origins.get(step, "")  # whose hints say more
-        carried = f", carried from {origin}" * bool(origin)
-        body.append(f"look at step {step}{carried}; more: python {grader_of(stage.number)} "
-                    f"--hint {origin or step}")
+        body.append(look_at(stage, step))
     tail = [f"again: {again}"] * bool(again)
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     for drop in range(len(middle) + 1):
@@ -126,6 +123,14 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: str = "",
         if len(lines) <= LINES:
             break
     return tuple([*lines[:LINES - len(tail)], *tail] if len(lines) > LINES else lines)
+
+
+def look_at(stage: Stage, step: str) -> str:
+    """Which step to read again."""
+    origin = stage.origins.get(step, "")  # whose hints say more
+    carried = f", carried from {origin}" * bool(origin)
+    return (f"look at step {step}{carried}; more: python {grader_of(stage.number)} "
+            f"--hint {origin or step}")
 
 
 def _wrapped(text: str) -> list[str]:

@@ -137,6 +137,16 @@ class Session:
                                  expect=list(shapes.values()))
         return dict(zip(shapes, blobs, strict=True))
 
+    def walk(self, call: Call) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
+        """Which rows of queries and keys this call reads together: read, together (2, N, N) and
+        tiles, as inside/walk.py counts them."""
+        header, tensors = pack(call)
+        N = call.inputs["q"].shape[-2]
+        _, (read, together, tiles) = self._request(
+            {"op": "walk", **header}, "case", tensors,
+            expect=[((2, N, N), torch.uint8)] * 2 + [((2,), torch.int64)])
+        return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
+
     def compile(self, call: Call) -> list[CompiledKernel]:
         """Compile what this call launches, for `compile_for`.  One entry a kernel variant."""
         header, tensors = pack(call)

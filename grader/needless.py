@@ -1,0 +1,106 @@
+"""Does a right file visit tiles of keys in which none of its queries sees a key?
+
+Asked once a stage, of a call without a GPU, several tiles long.  The worker says which key rows it
+read for which queries, and the other way round (inside/walk.py); which of them a query sees is
+known here.  A tile's slack is allowed on either side, and what is masked inside a visited tile is
+nobody's business.  A worker that counts falsely only spares itself this check or fails it.
+"""
+
+import contextlib
+from dataclasses import replace
+
+import torch
+from torch.nn.functional import pad
+
+import reference
+from grader.cases import Case
+from grader.inputs import build
+from grader.naming.words import look_at
+from grader.options import Options, open_session
+from grader.results import Check
+from grader.sandbox.calls import SubmissionError
+from grader.sandbox.session import Session
+from grader.stages import Stage
+
+TILES = 8  # the walk is to be that long at least
+SHORTEST, LONGEST = 128, 2048  # lengths it is asked at: how large the tiles are shows on the way
+SINKS = 4
+QUERIES, KEYS = 0, 1
+
+
+def walk_check(stage: Stage, options: Options, source: bytes, session: Session) -> Check | None:
+    """-> the check; None where there is nothing to count.
+
+    session: of the cases; asked again where it has no GPU.
+    """
+    if not stage.walks:
+        return None
+    N = SHORTEST
+    with contextlib.ExitStack() as stack, contextlib.suppress(SubmissionError):
+        if options.device != "cpu":
+            elsewhere = replace(options, device="cpu", spare=None)
+            session = stack.enter_context(open_session(stage, elsewhere, source))
+            session.load(stage.entry, stage.attribute, stage.positional)
+        while N <= LONGEST:
+            case = long_case(stage, N)
+            read, together, tiles = session.walk(build(case, options.seed).call)
+            if not read.any():
+                return None
+            if TILES * max(tiles) <= N:
+                return judge_walk(stage, case, read, together, tiles)
+            N = TILES * max(tiles)
+    return None
+
+
+def long_case(stage: Stage, N: int) -> Case:
+    """One head, a window of an eighth of the length.  float32: its numbers are all different."""
+    windows = stage.number in (6, 7, 9)
+    return Case(stage.number, "walk", N, dtype=torch.float32, is_causal=True,
+                window=N // TILES if windows else None,
+                sinks=SINKS if stage.number in (7, 9) else None,
+                grads=("q", "k", "v") if stage.number >= 8 else ())
+
+
+def judge_walk(stage: Stage, case: Case, read: torch.Tensor, together: torch.Tensor,
+               tiles: tuple[int, int]) -> Check:
+    """read, together, tiles: as Walk in inside/walk.py has them, of a call of case."""
+    label = f"(N={case.N}" + f", W={case.window}" * bool(case.window)
+    check = Check("needless-work", "walk", "pass",
+                  label + f", S={case.sinks}" * bool(case.sinks) + ")")
+    keep = reference.keep_mask(case.N, case.N, case.is_causal, case.window, case.sinks or 0)
+    lines, steps = [], []
+    for side, sees in ((QUERIES, keep), (KEYS, keep.T)):
+        seen = (together[side].float() @ sees.float()) > 0  # by any row of the same tile
+        far = read[side] & ~_near(seen, 2 * max(tiles) - 1)
+        if far.any():
+            worst = int(far.sum(1).argmax())
+            lines.append(_words(side, worst, read[side, worst], seen[worst], tiles))
+            steps.append(stage.walks[min(side, len(stage.walks) - 1)])
+    if not lines:
+        return check
+    keys = "0 ... i" if case.window is None else "i - W + 1 ... i"
+    keys += " and, up to i, the sinks 0 ... S - 1" * bool(case.sinks)
+    return check.fail("needless work", *lines,
+                      f"try: query i sees keys {keys}: leave out every tile in which no query "
+                      "sees a key.", look_at(stage, steps[0]))
+
+
+def _near(seen: torch.Tensor, reach: int) -> torch.Tensor:
+    """Where a row of seen is true, and up to reach columns away from there.
+
+    That far goes a walk that begins anywhere and takes a tile too many: to the end of the tile that
+    holds the last visible key, and over one more.
+    """
+    sums = pad(seen.long(), (reach + 1, reach)).cumsum(1)
+    return sums[:, 2 * reach + 1:] > sums[:, :-2 * reach - 1]
+
+
+def _words(side: int, row: int, read: torch.Tensor, seen: torch.Tensor,
+           tiles: tuple[int, int]) -> str:
+    own, other = tiles[side], tiles[1 - side]
+    count, wanted = (len((rows.nonzero() // other).unique()) for rows in (read, read & seen))
+    if side == QUERIES:
+        return (f"query tile {row // own} reads {count} key tiles, {wanted} of them with a key "
+                "that one of its queries sees.")
+    return (f"key tile {row // own} walks {count} query tiles, {wanted} of them with a query "
+            "that sees one of its keys.")
