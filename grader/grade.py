@@ -29,7 +29,7 @@ from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
-from grader.judge import crashed, judge
+from grader.judge import blanks_left, crashed, judge
 from grader.means import judge_growth
 from grader.needless import walk_check
 from grader.options import Options, open_session
@@ -39,13 +39,9 @@ from grader.sandbox import device_memory, replaying
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
 from grader.sandbox.session import Session
-from grader.stages import Stage
+from grader.stages import NO_TRITON, Stage
 
 STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
-NO_TRITON = (
-    "triton is not installed, and this stage needs it. It has wheels for Linux only: use WSL on "
-    "Windows, a Linux container on a Mac, GitHub Codespaces or Colab, then `pip install triton`."
-)
 
 
 def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResult:
@@ -63,8 +59,8 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
         result.detail = traceback.format_exc()
     grading.settle()
     if grading.file and result.outcome not in ("pass", "skipped"):
-        said = dict.fromkeys((result.sentence, grading.file.nothing_yet))
-        result.sentence = " ".join(filter(None, said))
+        said = dict.fromkeys(filter(None, (result.sentence, grading.file.nothing_yet)))
+        result.sentence = " ".join(said)
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
     return result
@@ -107,7 +103,7 @@ class Grading:
                     check = compiling.finish(self.result.kernels)
                 self.done(check)
             if self.file.unreached and self.all_right():
-                self.done(self.blanks_left())
+                self.done(blanks_left(self.file))
             self.accuse()
             if session is not None and self.all_right():
                 self.count_needless_work(session)
@@ -130,8 +126,7 @@ class Grading:
             cases = self.stage.cases(self.device, self.options.bfloat16)
             if self.asked_apart(build(cases[0], self.options.seed)).outcome == "pass":
                 self.file = replace(self.file, state="ready")
-        file = self.file
-        result = self.result
+        file, result = self.file, self.result
         origins = {step.id: step.origin for step in file.steps if step.origin}
         self.stage = replace(self.stage, origins=origins)
         result.sha256 = file.sha256
@@ -364,15 +359,6 @@ class Grading:
 
     def all_right(self) -> bool:
         return all(check.outcome in ("pass", "needless work") for check in self.result.checks)
-
-    def blanks_left(self) -> Check:
-        """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
-        steps = self.file.unreached
-        several = len(steps) > 1
-        return Check("steps/filled-in", "robust", "crashed",
-                     "(steps that these cases do not reach)",
-                     lines=(f"step{'s' * several} {', '.join(steps)} "
-                            f"{'are' if several else 'is'} still blank.", *self.file.blanks()))
 
     # ---------------------------------------------------------------------- points
     def settle(self) -> None:

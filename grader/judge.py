@@ -79,6 +79,15 @@ def crashed(case, error: SubmissionError, file: Submission) -> Check:
     return check
 
 
+def blanks_left(file: Submission) -> Check:
+    """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
+    steps = file.unreached
+    several = len(steps) > 1
+    return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
+                 lines=(f"step{'s' * several} {', '.join(steps)} "
+                        f"{'are' if several else 'is'} still blank.", *file.blanks()))
+
+
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
     """Judge tensors in order, note each one's errors, and locate the first that is wrong."""
     found = None
