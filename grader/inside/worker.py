@@ -65,8 +65,7 @@ class Worker:
 
     def _named(self) -> list[tuple[int, int, str]]:
         """These with their names; none of a plan, which is not the student's to read."""
-        recorder = None if self.replaying else self.recorder.current()
-        return [] if recorder is None else recorder.named()
+        return [] if self.replaying else self.recorder.current().named()
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""

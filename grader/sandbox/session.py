@@ -52,8 +52,7 @@ class Session:
         confinement = confinement or Confinement()
         self.timeout, self.compile_for = timeout, compile_for
         self.clock: Clock | None = None  # of the stage under way
-        self.pid = 0  # of the worker, once started
-        self.phase = "start"
+        self.phase, self.pid = "start", 0  # pid: of the worker, once started
         self.prepared: Call | None = None
         self.started = self.gone = False
         self.other_user = confinement.user is not None
