@@ -134,8 +134,8 @@ STAGES_3_4 = rows(dict(dtype=HALF), [  # 4: is_causal=True
     robust(N=192, HQ=2, HKV=2, D=64, dtype=F32, family="needles", layout="transposed",
            gpu=dict(N=576)),
     robust(N=64, HQ=1, HKV=1, refill=True, gpu=dict(N=256)),
-    robust(N=192, HQ=2, HKV=2, D=128, dtype=F16, repeats=2, gpu=dict(N=320, repeats=10)),
-    robust(N=70, B=3, HQ=6, HKV=6, layout="views"),  # 18 heads in all, no power of two
+    robust(N=130, HQ=2, HKV=2, D=128, dtype=F16, repeats=2, gpu=dict(N=320, repeats=10)),
+    robust(N=40, B=3, HQ=6, HKV=6, layout="views"),  # 18 heads in all, no power of two
     robust(stages=(3,), N=193, HQ=1, HKV=1, dtype=F32, family="falling"),
     robust(stages=(4,), N=193, HQ=1, HKV=1, dtype=F32, family="steep"),
     robust(N=129, HQ=1, HKV=1, dtype=F16, family="deep"),
@@ -144,12 +144,12 @@ STAGES_3_4 = rows(dict(dtype=HALF), [  # 4: is_causal=True
     robust(N=200, HQ=2, HKV=2, D=64, layout="guarded"),
     robust(N=256, HQ=2, HKV=2, D=64),
     # Long enough for sums in 16 bits to lose something.
-    robust(N=1000, HQ=1, HKV=1, family="heavy", gpu=dict(N=4096)),
+    robust(N=640, HQ=1, HKV=1, family="heavy", gpu=dict(N=4096)),
     # Where half is bfloat16, rising overflows nothing.
     robust(gpu_only=True, stages=(3,), N=193, HQ=1, HKV=1, dtype=F16, family="steep"),
     robust(N=128, HQ=1, HKV=1, dtype=F16, family="creeping", growth=True, gpu=dict(N=8192)),
     # Made from the saved lse, by code that is given.
-    course("gradients", N=130, B=2, HQ=2, HKV=2, family="hot", grads=QKV),
+    course("gradients", N=70, B=2, HQ=2, HKV=2, family="hot", grads=QKV),
     beyond("D = 80", N=127, HQ=1, HKV=1, D=80, dtype=F16, layout="guarded"),
     beyond("D = 8", N=40, HQ=1, HKV=1, D=8, dtype=F32),
     beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
@@ -191,9 +191,9 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(N=192, HQ=4, HKV=2, D=64, window=130, sinks=4, dtype=F32, family="needles",
            layout="transposed", gpu=dict(N=576)),
     robust(N=64, HQ=3, HKV=1, window=24, sinks=0, refill=True, gpu=dict(N=256)),
-    robust(N=192, HQ=6, HKV=2, D=128, window=9, sinks=1, dtype=F16, repeats=2,
+    robust(N=130, HQ=3, HKV=1, D=128, window=9, sinks=1, dtype=F16, repeats=2,
            gpu=dict(N=320, repeats=10)),
-    robust(N=70, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views"),  # 18 heads, as before
+    robust(N=40, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views"),  # 18 heads, as before
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="steep"),
     robust(stages=(6, 7), N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling"),
     robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
@@ -205,10 +205,10 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(stages=(6, 7), N=300, HQ=1, HKV=1, window=255, sinks=1),
     robust(stages=(7,), N=420, HQ=1, HKV=1, window=20, sinks=150),
     # Over all keys: long enough for sums in 16 bits to lose something.
-    robust(N=1000, HQ=1, HKV=1, window=5000, sinks=0, family="heavy", gpu=dict(N=4096)),
+    robust(N=640, HQ=1, HKV=1, window=5000, sinks=0, family="heavy", gpu=dict(N=4096)),
     robust(N=128, HQ=1, HKV=1, window=32, sinks=8, dtype=F16, family="creeping", growth=True,
            gpu=dict(N=8192, window=5000, sinks=0)),
-    course("gradients", N=130, B=2, HQ=4, HKV=2, window=40, sinks=4, family="hot",
+    course("gradients", N=70, B=2, HQ=4, HKV=2, window=40, sinks=4, family="hot",
            grads=QKV),
     beyond("D = 80", N=127, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
     beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
@@ -235,7 +235,7 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=100, HQ=2, HKV=2, D=32, dtype=F32, family="needles", layout="transposed"),
     robust(N=90, HQ=3, HKV=1, D=32, dtype=F16, family="real", gpu=dict(N=256)),
     robust(N=130, HQ=1, HKV=1, D=128, dtype=F16),
-    robust(N=70, B=3, HQ=6, HKV=3, layout="views", dout="transposed"),
+    robust(N=40, B=3, HQ=6, HKV=3, layout="views", dout="transposed"),
     robust(N=200, HQ=1, HKV=1, D=64, dtype=F16, family="alike", dout="large"),
     robust(N=130, HQ=2, HKV=1, dtype=F32, family="steep"),
     robust(N=65, HQ=2, HKV=1, dtype=F16, family="deep"),
@@ -274,7 +274,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            layout="transposed", gpu=dict(N=520)),
     robust(N=90, HQ=3, HKV=1, D=32, window=40, sinks=4, dtype=F16, family="real", gpu=dict(N=256)),
     robust(N=50, HQ=4, HKV=1, D=128, window=9, sinks=1000),
-    robust(N=70, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views", dout="transposed"),
+    robust(N=40, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views", dout="transposed"),
     robust(N=200, HQ=1, HKV=1, D=64, window=127, sinks=0, dtype=F16, family="alike", dout="large"),
     robust(N=190, HQ=1, HKV=1, window=150, sinks=5, dtype=F16),
     robust(N=200, HQ=1, HKV=1, window=66, sinks=0),
@@ -300,7 +300,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            gpu=dict(N=400)),
     course("sink logits", N=40, HQ=2, HKV=1, window=9, sinks=4, grads=("sink_logits",),
            sink_logits=True),
-    course("sink logits", N=70, B=3, HQ=4, HKV=2, window=20, sinks=2, layout="views",
+    course("sink logits", N=40, B=3, HQ=4, HKV=2, window=20, sinks=2, layout="views",
            dout="expanded", **LOGITS),
     course("no causal mask", N=170, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F32,
            **LOGITS),

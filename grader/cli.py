@@ -123,6 +123,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
                          help="write the results there too, whole after every problem")
     grading.add_argument("--timeout", metavar="S", type=float, default=60.0,
                          help="seconds for one call of the code (default: 60)")
+    grading.add_argument("--stage-timeout", metavar="S", type=float, default=600.0,
+                         help="seconds for all that is asked of one file (default: 600)")
     grading.add_argument("--memory", metavar="GIB", type=float,
                          help="host memory the code may hold (default: half of what is free, at "
                               "most 16)")
@@ -155,8 +157,10 @@ def _usage_problem(arguments) -> str:
                     f"{arguments.plot}")
         if importlib.util.find_spec("matplotlib") is None:
             return "--plot: want matplotlib installed (pip install matplotlib); got none"
-    if not 0 < arguments.timeout < float("inf"):
-        return f"--timeout: want a number of seconds above 0; got {arguments.timeout:g}"
+    for name in ("timeout", "stage_timeout"):
+        if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
+            option = name.replace("_", "-")
+            return f"--{option}: want a number of seconds above 0; got {seconds:g}"
     if arguments.memory is not None and not 0.5 <= arguments.memory < float("inf"):
         return f"--memory: want 0.5 GiB at least, for PyTorch itself; got {arguments.memory:g}"
     return ""
@@ -202,7 +206,7 @@ def _grade(arguments, asked: list[int], everything: list[int]) -> int:
               "has no place to write; --worker-user names another.", file=sys.stderr)
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
     options = Options(
-        arguments.submission, device, seed, arguments.timeout,
+        arguments.submission, device, seed, arguments.timeout, arguments.stage_timeout,
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
         quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
         case=arguments.case, show=arguments.show, plot=arguments.plot)

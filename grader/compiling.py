@@ -32,6 +32,7 @@ class Compiling:
                              and not (options.quick or options.case))
         self.stack = contextlib.ExitStack()
         self.check: concurrent.futures.Future | None = None
+        self.error: SubmissionError | None = None  # what it ended in
 
     def __enter__(self) -> "Compiling":
         if self.is_asked_for and self.options.spare is None:  # --watch: only once all is right
@@ -48,11 +49,19 @@ class Compiling:
         """
         return bool(self.is_asked_for and interpreted and (self.check is not None or all_right))
 
+    def wait(self) -> None:
+        """Until nothing is under way."""
+        if self.check is not None:
+            concurrent.futures.wait([self.check])
+
     def finish(self, interpreted: set[str]) -> Check:
         """Wait for it.  interpreted: the kernels that ran, name@line, which it must be, too."""
         if self.check is None:
             self._begin()
         check = self.check.result()
+        if self.error is not None and self.options.clock.asks_again(self.error):
+            self._begin()
+            check = self.check.result()
         names = {kernel.partition("@")[0] for kernel in interpreted}
         other = sorted(kernel for kernel in set(check.kernels) - interpreted
                        if kernel.partition("@")[0] in names)
@@ -82,6 +91,7 @@ class Compiling:
             session.load(stage.entry, stage.attribute, stage.positional)
             kernels = session.compile(build(case, self.options.seed).call)
         except SubmissionError as error:
+            self.error = error
             check = self.crash(case, error)
             check.name, check.label = name, label
             return check

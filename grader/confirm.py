@@ -39,24 +39,43 @@ class Confirmations:
         self.stage, self.source, self.options = stage, source, options
         self.workers, self.done, self.absolved = workers, done, absolved
         self.pool = concurrent.futures.ThreadPoolExecutor(workers.count)
-        self.waiting: list[concurrent.futures.Future] = []
+        self.waiting: list[tuple[concurrent.futures.Future, Check, list]] = []
 
     def add(self, check: Check, replies: list[tuple[Case, Reply]]) -> None:
         """replies: of every call that check stands for."""
-        self.waiting.append(self.pool.submit(self._confirmed, check, replies))
+        future = self.pool.submit(self._confirmed, check, replies)
+        self.waiting.append((future, check, replies))
         self.flush(self.MOST_WAITING)
 
     def flush(self, at_most: int = 0) -> None:
         """Report what is settled; wait until no more than so many are not."""
-        while self.waiting and (len(self.waiting) > at_most or self.waiting[0].done()):
-            self.done(self.waiting.pop(0).result())
+        while self.waiting and (len(self.waiting) > at_most or self.waiting[0][0].done()):
+            future, check, replies = self.waiting.pop(0)
+            try:
+                check = future.result()
+            except SubmissionError as error:  # it starved
+                check = self._alone(check, replies, error)
+            self.done(check)
+
+    def _alone(self, check: Check, replies: list, error: SubmissionError) -> Check:
+        if not self.options.clock.asks_again(error):
+            return not_repeated(check, error)
+        concurrent.futures.wait([future for future, *_ in self.waiting])
+        try:
+            return self._confirmed(check, replies)
+        except SubmissionError as again:
+            return not_repeated(check, again)
 
     def close(self) -> None:
         """Forget what waits, and wait for what is under way: a request has its time limit."""
         self.pool.shutdown(cancel_futures=True)
 
     def _confirmed(self, check: Check, replies: list) -> Check:
-        """Judge a right check's plans by what they do on other numbers."""
+        """Judge a right check's plans by what they do on other numbers.
+
+        Raises:
+            SubmissionError: a timeout that others may be to blame for.
+        """
         start = time.monotonic()
         for case, reply in replies:
             if check.outcome == "pass":
@@ -77,6 +96,8 @@ class Confirmations:
         try:
             got = self.workers.replay(other.call, reply.plan)
         except SubmissionError as error:
+            if error.starved:
+                raise
             return self.absolved(not_repeated(check, error), error)
         with truths:
             return judge_repeated(check, other, got, self.options.device, unwatched)

@@ -29,7 +29,7 @@ from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
-from grader.judge import from_error, judge
+from grader.judge import blanks_left, crashed, judge
 from grader.means import judge_growth
 from grader.needless import walk_check
 from grader.options import Options, open_session
@@ -37,14 +37,11 @@ from grader.report import Reporter
 from grader.results import Check, StageResult
 from grader.sandbox import device_memory, replaying
 from grader.sandbox.calls import SubmissionError
+from grader.sandbox.clock import Clock
 from grader.sandbox.session import Session
-from grader.stages import Stage
+from grader.stages import NO_TRITON, Stage
 
 STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
-NO_TRITON = (
-    "triton is not installed, and this stage needs it. It has wheels for Linux only: use WSL on "
-    "Windows, a Linux container on a Mac, GitHub Codespaces or Colab, then `pip install triton`."
-)
 
 
 def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResult:
@@ -61,6 +58,9 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
                            "lines below.")
         result.detail = traceback.format_exc()
     grading.settle()
+    if grading.file and result.outcome not in ("pass", "skipped"):
+        said = dict.fromkeys(filter(None, (result.sentence, grading.file.nothing_yet)))
+        result.sentence = " ".join(said)
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
     return result
@@ -70,7 +70,9 @@ class Grading:
     """One stage of one submission under way.  result: filled as it goes."""
 
     def __init__(self, stage: Stage, options: Options, reporter: Reporter):
-        self.stage, self.options, self.reporter = stage, options, reporter
+        self.clock = Clock(options.stage_timeout)
+        self.stage, self.reporter = stage, reporter
+        self.options = replace(options, clock=self.clock)
         self.device = options.device
         self.result = StageResult(stage.number, stage.title, stage.points)
         self.file: submission.Submission | None = None
@@ -86,10 +88,11 @@ class Grading:
             return
         self.choose_cases()
         with contextlib.ExitStack() as stack:
-            compiling = stack.enter_context(
+            self.compiling = compiling = stack.enter_context(
                 Compiling(self.stage, self.options, self.file.source, self.crash))
             workers = replaying.workers(self.device, self.options.timeout,
                                         self.options.confinement)
+            workers.clock = self.clock
             self.confirmations = Confirmations(
                 self.stage, self.file.source, self.options, workers, self.done, self.absolved)
             stack.callback(self.confirmations.close)
@@ -100,7 +103,7 @@ class Grading:
                     check = compiling.finish(self.result.kernels)
                 self.done(check)
             if self.file.unreached and self.all_right():
-                self.done(self.blanks_left())
+                self.done(blanks_left(self.file))
             self.accuse()
             if session is not None and self.all_right():
                 self.count_needless_work(session)
@@ -112,13 +115,18 @@ class Grading:
                     self.accuse()
             if self.beyond and self.all_right():
                 self.ask_beyond()
+            if self.clock.is_over() and not self.result.sentence:
+                self.result.sentence = f"{self.clock.words()}; what was judged stands."
 
     # ------------------------------------------------------------------ the file
     def read(self) -> bool:
         """-> whether there is something to ask."""
-        self.file = file = submission.read(self.options.directory, self.stage.filename,
-                                           self.stage.entry)
-        result = self.result
+        self.file = submission.read(self.options.directory, self.stage.filename, self.stage.entry)
+        if self.file.state == "not_started" and self.file.unwritten:  # unless it stands elsewhere
+            cases = self.stage.cases(self.device, self.options.bfloat16)
+            if self.asked_apart(build(cases[0], self.options.seed)).outcome == "pass":
+                self.file = replace(self.file, state="ready")
+        file, result = self.file, self.result
         origins = {step.id: step.origin for step in file.steps if step.origin}
         self.stage = replace(self.stage, origins=origins)
         result.sha256 = file.sha256
@@ -154,21 +162,29 @@ class Grading:
 
     # ----------------------------------------------------------------- the cases
     def ask_cases(self, stack: contextlib.ExitStack) -> Session | None:
-        """Ask every case; a dead worker is replaced once, a timeout ends the stage.
+        """Ask every case; a dead worker is replaced once, a timeout ends the stage.  A worker that
+        others kept waiting is replaced, too, once they have ended.
 
         -> the session of the last case, open until stack closes; None if the stage ended early.
         """
-        waiting, alive, session = list(self.cases), False, None
+        waiting, alive, session, check = list(self.cases), False, None, None
         while waiting:
             session = stack.enter_context(open_session(self.stage, self.options, self.file.source))
-            if not self.import_file(session):
+            alive = self.import_file(session)
+            if self.result.sentence:
                 return None
-            alive = True
             while waiting and alive:
                 case = waiting.pop(0)
                 place = f"case {len(self.cases) - len(waiting)} of {len(self.cases)}, {case.name}"
                 with self.reporter.working(self.stage, place):
                     check, alive = self.ask(session, case)
+                if check is None:
+                    waiting.insert(0, case)
+                    break
+                if waiting and self.clock.is_over():
+                    self.end("timeout", f"{self.clock.words()} in {place}, so the remaining "
+                             f"{len(waiting)} cases were not run.")
+                    return None
                 if waiting and (check.diagnosis or {}).get("id") == "blank-step":
                     self.end("crashed", f"the other {len(waiting)} cases wait for what is blank.")
                     return None
@@ -176,7 +192,7 @@ class Grading:
                     self.confirmations.flush()  # which may yet find a right check wrong
                     if check.outcome != "pass":
                         return None
-            hung = check.outcome == "timeout" and not alive
+            hung = check is not None and check.outcome == "timeout" and not alive
             if waiting and (hung or self.deaths > 1):
                 why = "a call did not end" if hung else "the worker died twice"
                 self.end(check.outcome,
@@ -220,14 +236,15 @@ class Grading:
                 finally:
                     self.result.confined = session.confined
         except SubmissionError as error:
-            self.end(error.outcome, error.sentence, error.detail)
+            if not self.starved(error):
+                self.end(error.outcome, error.sentence, error.detail)
             return False
         return True
 
-    def ask(self, session: Session, case: Case) -> tuple[Check, bool]:
+    def ask(self, session: Session, case: Case) -> tuple[Check | None, bool]:
         """One case to the worker, judged, explained, on its way to be confirmed.
 
-        -> its check, and whether the worker is still there.
+        -> its check, None if it is to be asked again, and whether the worker is still there.
         """
         start, closed, died, replies = time.monotonic(), False, False, []
         built = build(case, self.options.seed)
@@ -251,6 +268,8 @@ class Grading:
                     # Without a name the verdict and the place that judge() found still stand.
                     follow_up.explain(check, session, built, reply, self.stage, self.options)
         except SubmissionError as error:
+            if self.starved(error):
+                return None, False
             check, died = self.absolved(self.crash(case, error), error), error.fatal
         self.taught = self.taught or check.outcome not in ("pass", "skipped")
         self.result.kernels |= set(check.kernels)
@@ -260,22 +279,28 @@ class Grading:
         self.deaths += died
         return check, not (closed or died)
 
+    def starved(self, error: SubmissionError) -> bool:
+        """Whether to ask once more, of a fresh worker.  By then no other of ours is at work."""
+        if again := self.clock.asks_again(error):
+            self.confirmations.flush()
+            self.compiling.wait()
+        return again
+
+    def asked_apart(self, built) -> Check:
+        """What a worker of its own answers."""
+        try:
+            with open_session(self.stage, self.options, self.file.source) as session:
+                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+                return self.judge(built, session.run(built.call))
+        except SubmissionError as error:
+            return self.absolved(self.crash(built.case, error), error)
+
     def judge(self, built, reply) -> Check:
         with truths:
             return judge(self.stage, built, reply, self.device)
 
     def crash(self, case: Case, error: SubmissionError) -> Check:
-        """A call without an answer, with the step that it ended in."""
-        file = self.file
-        step = file.step_at(error.line)
-        check = from_error(case, error, file.path.name, step)
-        if step is not None and step.id in file.blank_steps:
-            check.lines, check.detail = (error.sentence, *file.blanks()), ""
-        elif step is None and error.line is not None and error.id == "name-not-defined":
-            above = [step for step in file.steps if 0 < error.line - step.last_line <= 20]
-            check.lines += tuple(f"try: is it {step.words}, above, that makes it?"
-                                 for step in above[-1:])
-        return check
+        return crashed(case, error, self.file)
 
     def absolved(self, check: Check, error: SubmissionError) -> Check:
         """check, or a fault of nobody here if other processes hold the GPU's memory."""
@@ -312,12 +337,7 @@ class Grading:
     def ask_again(self, check: Check) -> None:
         """The plan of a call is wrong on other numbers: is the file's own answer to them right?"""
         other, check.doubt = check.doubt, None
-        try:
-            with open_session(self.stage, self.options, self.file.source) as session:
-                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
-                own = self.judge(other, session.run(other.call))
-        except SubmissionError as error:
-            own = self.absolved(self.crash(other.case, error), error)
+        own = self.asked_apart(other)
         if own.outcome not in ("pass", "rejected"):
             check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
                        "shape:", *own.lines, where=own.where)
@@ -339,15 +359,6 @@ class Grading:
 
     def all_right(self) -> bool:
         return all(check.outcome in ("pass", "needless work") for check in self.result.checks)
-
-    def blanks_left(self) -> Check:
-        """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
-        steps = self.file.unreached
-        several = len(steps) > 1
-        return Check("steps/filled-in", "robust", "crashed",
-                     "(steps that these cases do not reach)",
-                     lines=(f"step{'s' * several} {', '.join(steps)} "
-                            f"{'are' if several else 'is'} still blank.", *self.file.blanks()))
 
     # ---------------------------------------------------------------------- points
     def settle(self) -> None:

@@ -169,10 +169,10 @@ def _from_to(ends: float | tuple[float, float], n: int) -> float | torch.Tensor:
 
 
 def _heavy(case, q, k, v):
-    """The first key weighs 2**19 times as much as any other, whose tiles are lost beside it; in
+    """The first key weighs 2**18.5 times as much as any other, whose tiles are lost beside it; in
     bfloat16, which loses more, and whose limits are wider, 2**16 times."""
     q, k = torch.ones_like(q), torch.zeros_like(k)
-    k[..., 0, 0] = (16 if case.dtype == torch.bfloat16 else 19) * math.log(2) / _scale(case)
+    k[..., 0, 0] = (16 if case.dtype == torch.bfloat16 else 18.5) * math.log(2) / _scale(case)
     v = 2 + v / 10
     v[..., 0, :] -= 1
     return q, k, v

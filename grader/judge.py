@@ -7,7 +7,7 @@ from grader.naming.words import Finding, describe, locate, tensor_name
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError, same_bits
 from grader.stages import Stage
-from grader.submission import Step
+from grader.submission import Step, Submission
 
 
 def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
@@ -46,20 +46,47 @@ def case_text(case) -> str:
     return f"({case.label})" if case.group == "standard" else f"({case.label}) {case.note}"
 
 
-def from_error(case, error: SubmissionError, filename: str, step: Step | None = None) -> Check:
-    """A call that ended without an answer.  step: the one that error.line stands in."""
-    lines = [error.sentence]
-    places = [f"{filename}, line {error.line}"] * (
-        error.line is not None and f"line {error.line}" not in error.sentence)
+def from_error(case, error: SubmissionError, filename: str, step: Step | None = None,
+               line: int | None = None) -> Check:
+    """A call that ended without an answer.  line: whose fault it is, if not error.line; step: the
+    one that it stands in."""
+    line, lines = line or error.line, error.sentence.split("\n")
+    places = [f"{filename}, line {line}"] * (
+        line is not None and f"line {line}" not in error.sentence)
     places += [step.words] if step else []
     if places:
-        lines.append(f"where: {', '.join(places)}.")
+        given = f"; it came up in line {error.line}, outside of the steps" * (line != error.line)
+        lines.append(f"where: {', '.join(places)}{given}.")
     lines += _of_layout(case) if error.outcome == "crashed" else ()
-    where = "" if error.line is None else f"{filename}:{error.line}"
+    where = "" if line is None else f"{filename}:{line}"
     check = Check(case.name, case.group, error.outcome, case_text(case), detail=error.detail,
                   asks=case.asks)
     return check.fail(error.outcome, *lines, id=error.id, where=where,
                       step=step.id if step else None)
+
+
+def crashed(case, error: SubmissionError, file: Submission) -> Check:
+    """The same of a call of this file, with the step that the student went wrong in."""
+    line, above = error.line, []
+    if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
+        above = [step for step in file.steps if 0 < line - step.last_line <= 20]
+    if not above:  # else who called is not to blame
+        line = file.own_line(line, error.lines)
+    step = file.step_at(line)
+    check = from_error(case, error, file.path.name, step, line)
+    if step is not None and step.id in file.blank_steps:
+        check.lines, check.detail = (error.sentence, *file.blanks()), ""
+    check.lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
+    return check
+
+
+def blanks_left(file: Submission) -> Check:
+    """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
+    steps = file.unreached
+    several = len(steps) > 1
+    return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
+                 lines=(f"step{'s' * several} {', '.join(steps)} "
+                        f"{'are' if several else 'is'} still blank.", *file.blanks()))
 
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from grader.assignment import ROOT
 from grader.sandbox import kernel_cache
 from grader.sandbox.accounts import find_user
+from grader.sandbox.clock import Clock
 from grader.sandbox.processes import Confinement
 from grader.sandbox.session import Session
 from grader.stages import Stage
@@ -14,12 +15,14 @@ from grader.stages import Stage
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line decided.  device: "cuda" or "cpu"; timeout: seconds a request."""
+    """What the command line decided.  device: "cuda" or "cpu"; timeout: seconds a request;
+    stage_timeout: of all a stage's; clock: that of the stage under way."""
 
     directory: Path
     device: str
     seed: int
     timeout: float
+    stage_timeout: float = 600.0
     bfloat16: bool = False
     quick: bool = False
     benchmark: bool = True
@@ -30,6 +33,7 @@ class Options:
     plot: Path | None = None  # and write it there
     patience: float = 8.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
     spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
+    clock: Clock | None = None
 
 
 def confinement(directory: Path, user: str = "auto",
@@ -58,16 +62,18 @@ def free_memory_gib() -> float:
 def open_session(stage: Stage, options: Options, source: bytes,
                  compile_for: int | None = None) -> Session:
     """A worker for this file of a stage, not asked anything yet; compile_for: as Session's."""
+    session = None
     if options.spare is not None and compile_for is None:
         session = options.spare(source)
-        if session is not None:
-            return session
-    cache = None
-    if options.device == "cuda":
-        cache = kernel_cache.folder_for(source, options.confinement.user)
-    return Session(source, stage.filename, device=options.device, timeout=options.timeout,
-                   interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
-                   confinement=options.confinement)
+    if session is None:
+        cache = None
+        if options.device == "cuda":
+            cache = kernel_cache.folder_for(source, options.confinement.user)
+        session = Session(source, stage.filename, device=options.device, timeout=options.timeout,
+                          interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
+                          confinement=options.confinement)
+    session.clock = options.clock
+    return session
 
 
 def spare_worker(stage: Stage, options: Options) -> Session:

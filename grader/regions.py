@@ -146,9 +146,7 @@ def _filled(problem: Problem, fills: dict[str, list[str]]) -> str:
 @lru_cache
 def _problem(text: str, whose: str = "") -> Problem:
     """Raises ValueError with what is wrong; whose: how the sentence begins."""
-    tree, rows = _parsed(text, whose), text.splitlines(keepends=True)
-    if odd := re.search("[\r\v\f\x1c-\x1e\x85\u2028\u2029]", text.replace("\r\n", "\n")):
-        raise ValueError(f"{whose}has a line end that Python does not count: {odd[0]!r}")
+    tree, rows = _parsed(text, whose), submission.lines(text)
     try:
         found = steps(text)
     except ValueError as error:
@@ -170,9 +168,9 @@ def _problem(text: str, whose: str = "") -> Problem:
             around = walked.setdefault(home, list(ast.walk(home)))
         else:
             around = top
-        end = "\r\n" if marker.endswith("\r\n") else "\n"
+        end = marker[len(marker.rstrip("\r\n")):]
         regions[step.id] = Region(step, inside, "".join(above), indent, end,
-                                  submission.is_blank_text(inside), around)
+                                  submission.is_blank_text("\n".join(inside)), around)
     return Problem(rows, regions, top, frozenset(blank_steps(text)))
 
 

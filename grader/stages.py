@@ -10,6 +10,11 @@ from functools import partial
 from grader.case_table import listed
 from grader.cases import Case
 
+NO_TRITON = (
+    "triton is not installed, and this stage needs it. It has wheels for Linux only: use WSL on "
+    "Windows, a Linux container on a Mac, GitHub Codespaces or Colab, then `pip install triton`."
+)
+
 
 @dataclass(frozen=True)
 class Stage:

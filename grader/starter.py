@@ -17,7 +17,7 @@ from pathlib import Path
 from grader import assignment
 from grader.assignment import GRADERS, ROOT, Assignment, sha256
 from grader.files import keep
-from grader.submission import blank_steps, steps
+from grader.submission import blank_steps, lines, plain, steps
 from grader.text import ranges
 
 PROBLEM = re.compile(r"problem_(\d+)\.py")
@@ -32,7 +32,7 @@ def blank(source: str) -> str:
     Raises:
         ValueError: a region is nested, unclosed, unmatched, repeated, or the result is not Python.
     """
-    rows = source.splitlines(keepends=True)
+    rows = lines(source)
     for step in reversed(steps(source)):  # from the end, so that line numbers stay right
         marker = rows[step.first_line - 1]
         indent = marker[:len(marker) - len(marker.lstrip())]
@@ -146,7 +146,7 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
         path, was = directory / name, old.files.get(name)
         if not os.path.lexists(path):
             said.append(f"{name} was not there: written, blank.")
-        elif was == given.files[name] or sha256(path.read_bytes()) != was:
+        elif was == given.files[name] or sha256(plain(path.read_bytes())) != was:
             del files[name]
             if was and was != given.files[name]:
                 said.append(f"{name} has a newer text; yours, which is begun, stays as it is.")
@@ -215,6 +215,7 @@ def check(directory: Path, given: Assignment) -> tuple[list[str], bool]:
 
 def _state(contents: bytes, digest: str) -> str:
     """How a problem file differs from the blank one of this digest."""
+    contents = plain(contents)
     if sha256(contents) == digest:
         return "as it was given"
     try:

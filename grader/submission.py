@@ -6,6 +6,7 @@ that it is a copy of an earlier one.
 """
 
 import ast
+import codecs
 import errno
 import hashlib
 import io
@@ -14,9 +15,11 @@ import re
 import stat
 import textwrap
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+from grader import template
 
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
@@ -51,7 +54,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Submission:
-    """A file as it was read, once; what is graded is `source`, whatever happens to the file."""
+    """A file as it was read, once; what is graded is `source`, whatever happens to the file.
+
+    sha256: of the bytes on the disk; source: those as plain() has them.
+    """
 
     path: Path
     source: bytes | None
@@ -61,6 +67,13 @@ class Submission:
     line: int | None
     blank_steps: tuple[str, ...]
     steps: tuple[Step, ...] = ()  # none where the markers are gone or damaged
+    unwritten: tuple[tuple[int, int], ...] = ()  # lines of an original template's empty blocks
+
+    @property
+    def nothing_yet(self) -> str:
+        """A sentence on blocks of an original template that are as they were given, or "" """
+        where = ", ".join(f"{first}-{last}" for first, last in self.unwritten)
+        return f"nothing is written here yet: {self.path.name}, lines {where}." if where else ""
 
     @property
     def unreached(self) -> tuple[str, ...]:
@@ -68,7 +81,7 @@ class Submission:
 
         An empty one may be code that stands elsewhere.
         """
-        rows = [] if self.source is None else decode(self.source).splitlines()
+        rows = [] if self.source is None else lines(decode(self.source))
         inside = {step.id: rows[step.first_line:step.last_line - 1] for step in self.steps}
         return tuple(id for id in self.blank_steps
                      if id not in inside or any("raise" in row for row in inside[id]))
@@ -77,6 +90,11 @@ class Submission:
         """The step that a line of the file stands in."""
         return next((step for step in self.steps
                      if line is not None and step.first_line <= line <= step.last_line), None)
+
+    def own_line(self, error_line: int | None, lines: tuple[int, ...]) -> int | None:
+        """Where the student went wrong: the first of an error's lines, which lead outwards, that
+        stands in a step; else the line that it came up in."""
+        return next((line for line in (error_line, *lines) if self.step_at(line)), error_line)
 
     @property
     def blank_new(self) -> tuple[str, ...]:
@@ -102,20 +120,27 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     """Read directory/filename; entry is the name the stage calls."""
     path = Path(directory) / filename
     try:
-        source = read_regular(path)
+        data = read_regular(path)
     except FileNotFoundError:
         return Submission(path, None, None, "missing", f"there is no {path}", None, ())
     except OSError as error:
         sentence = f"cannot read {path}: {error.strerror}"
         return Submission(path, None, None, "missing", sentence, None, ())
 
-    digest = hashlib.sha256(source).hexdigest()
+    digest, source = hashlib.sha256(data).hexdigest(), plain(data)
+
+    blocks, is_template = (), False
 
     def found(state: State, sentence: str, line=None, blank=(), regions=()) -> Submission:
-        return Submission(path, source, digest, state, sentence, line, tuple(blank), tuple(regions))
+        file = Submission(path, source, digest, state, sentence, line, tuple(blank),
+                          tuple(regions), blocks)
+        if is_template and not regions and state in ("ready", "syntax_error"):
+            return replace(file, state="not_started", sentence=file.nothing_yet, line=None)
+        return file
 
-    if len(source) > MAX_BYTES:
+    if len(data) > MAX_BYTES:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
+    blocks, is_template = template.unwritten(source.decode("utf-8", "replace"))
     try:
         coding(source)
         tree = ast.parse(source, filename=filename)
@@ -145,7 +170,7 @@ def steps(source: str) -> list[Step]:
     Raises:
         ValueError: a region is nested, unclosed, unmatched, without an id, or its id is repeated.
     """
-    rows = source.splitlines()
+    rows = lines(source)
     titles = {match[1]: match[2].strip() for row in rows
               if (match := re.match(r"[ \t]*# Step (\d+\.\d+) -- (.*)", row))}
     found: list[Step] = []
@@ -178,15 +203,15 @@ def steps(source: str) -> list[Step]:
 
 def blank_steps(source: str) -> tuple[str, ...]:
     """Ids of the steps with nothing in them, in the order of the file; markers may be gone."""
-    rows = source.splitlines()
+    rows = lines(source)
     try:
         regions = steps(source)
     except ValueError:
         regions = []
     blank = [step.id for step in regions
-             if is_blank_text(rows[step.first_line:step.last_line - 1])]
+             if is_blank_text("".join(rows[step.first_line:step.last_line - 1]))]
     # A raise in a comment is somebody's note, not a step.
-    stripped = "\n".join(row for row in rows if not row.lstrip().startswith("#"))
+    stripped = "".join(row for row in rows if not row.lstrip().startswith("#"))
     return tuple(dict.fromkeys(blank + BLANK_RAISE.findall(stripped)))
 
 
@@ -200,8 +225,21 @@ def read_regular(path: Path) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
+def plain(data: bytes) -> bytes:
+    """The file as an editor of Unix would have saved it: Python reads the same in it, but Triton,
+    and whoever looks for a kernel's text in it, would see a byte-order mark or a "\\r"."""
+    return data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def lines(text: str) -> list[str]:
+    """Lines with their ends, as Python counts them: str.splitlines ends one at a form feed, too."""
+    return list(io.StringIO(text, newline=""))
+
+
 def coding(source: bytes) -> str:
     """The encoding the file names, if Python reads it in a time that grows with its length."""
+    if source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise SyntaxError("want a file in UTF-8; got UTF-16")
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     if encoding not in CODINGS:
         raise SyntaxError(f"want a file in UTF-8; got coding {encoding}")
@@ -213,27 +251,16 @@ def decode(source: bytes) -> str:
     return source.decode(coding(source))
 
 
-def is_blank_text(rows: list[str]) -> bool:
+def is_blank_text(text: str) -> bool:
     try:
-        return _is_blank_body(ast.parse(textwrap.dedent("\n".join(rows))).body)
+        return _is_blank_body(ast.parse(textwrap.dedent(text)).body)
     except SyntaxError:
         return False
 
 
 def _is_blank_body(body: list[ast.stmt]) -> bool:
     """Only strings, `...`, `pass` and `raise NotImplementedError`."""
-
-    def blank(statement: ast.stmt) -> bool:
-        if isinstance(statement, ast.Pass):
-            return True
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-            return statement.value.value is ... or isinstance(statement.value.value, str)
-        if isinstance(statement, ast.Raise):
-            raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
-            return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
-        return False
-
-    return all(map(blank, body))
+    return all(map(template.is_blank, body))
 
 
 def _is_blank_entry(tree: ast.Module, entry: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_help_answers_without_importing_torch(program, tmp_path):
     (["--p10"], "want an option that --help lists; got --p10"),
     (["--submission", "/nowhere"], "want a directory; got /nowhere"),
     (["--json", "/nowhere/out.json"], "want a file in a directory that exists"),
-    (["--timeout", "0"], "want a number of seconds above 0; got 0"),
+    (["--timeout", "0"], "--timeout: want a number of seconds above 0; got 0"),
+    (["--stage-timeout", "inf"], "--stage-timeout: want a number of seconds above 0; got inf"),
     (["--hint", "99.9"], "want a step"),
     (["--device", "tpu"], "invalid choice"),
 ])
@@ -117,6 +119,33 @@ def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     assert check["outcome"] == "wrong" and check["where"].startswith("rows 32-63")
     assert check["errors"]["o"]["row"] > check["errors"]["o"]["row_limit"]
     assert len(check["message"].splitlines()) <= 12 and "--hint 6.8" in done.stdout
+
+
+def as_on_windows(text: str) -> str:
+    return "\ufeff" + text.replace("\n", "\r\n")
+
+
+@pytest.mark.interpreter
+def test_a_file_with_a_byte_order_mark_and_crlf_passes_a_whole_stage(tmp_path):
+    saved = as_on_windows((ROOT / "problem_2.py").read_text("utf-8"))
+    done, data = graded(tmp_path, {"problem_2.py": saved}, "--p2")
+    assert done.returncode == 0, done.stdout
+    assert "compile/sm_90" in [check["name"] for check in data["stages"][0]["checks"]]
+    assert data["stages"][0]["sha256"] == sha256(saved.encode()).hexdigest()
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("old, new, said", [
+    ("w.to(tl.float32)[None, :], axis=1)", "(w * w).to(tl.float32)[None, :], axis=1)", "w-squared"),
+    ("offs_n[None, :] * stride_xn", "offs_k[None, :] * stride_xn", "name-not-defined"),
+])
+def test_its_mistakes_have_the_names_and_the_lines_of_any_other(tmp_path, old, new, said):
+    source = (ROOT / "problem_2.py").read_text("utf-8")
+    mistaken = source.replace(old, new, 1)
+    assert mistaken != source
+    found = [graded(tmp_path, {"problem_2.py": text}, "--p2", "--quick")[1]["stages"][0]["checks"]
+             for text in (mistaken, as_on_windows(mistaken))]
+    assert found[0] == found[1] and found[0][0]["diagnosis"]["id"] == said
 
 
 @pytest.mark.interpreter

@@ -229,6 +229,89 @@ def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
     assert [check.outcome for check in result.checks].count("crashed") == 1
 
 
+def late(starved, at_import=False, times=1):
+    """A session whose first so many loads, or calls, time out."""
+    class Session(Honest):
+        ended = 0
+
+        def spend(self, due):
+            if due and type(self).ended < times:
+                type(self).ended += 1
+                raise SubmissionError("timeout", "late", id="timeout", fatal=True, starved=starved)
+
+        def load(self, *args):
+            super().load(*args)
+            self.spend(at_import)
+
+        def run(self, call):
+            self.spend(not at_import)
+            return super().run(call)
+    return Session
+
+
+@pytest.mark.parametrize("at_import", [True, False])
+def test_a_timeout_of_a_starved_worker_is_asked_again_of_another(graded, at_import):
+    session = late(starved=True, at_import=at_import)
+    result = graded(session, quick=True)
+    assert (result.outcome, result.points, session.started) == ("pass", 140, 2)
+
+
+@pytest.mark.parametrize("starved, started", [(True, 2), (False, 1)])
+def test_a_call_that_does_not_end_is_a_timeout_all_the_same(graded, starved, started):
+    session = late(starved, times=9)
+    result = graded(session)
+    assert (result.outcome, result.points, session.started) == ("timeout", 0, started)
+    assert len(result.checks) == 1 and "a call did not end" in result.sentence
+
+
+def test_before_it_is_asked_again_what_else_was_under_way_has_ended(graded, monkeypatch):
+    seen = []
+    monkeypatch.setattr(grade.Confirmations, "flush",
+                        lambda self, at_most=0: seen.append(("flush", at_most)))
+    monkeypatch.setattr(grade.Compiling, "wait", lambda self: seen.append("wait"))
+    graded(late(starved=True))
+    assert seen[:2] == [("flush", 0), "wait"]
+
+
+def test_a_starved_confirmation_is_made_again(graded, monkeypatch):
+    calls = []
+
+    def replay(self, call, plan):
+        calls.append(call)
+        if len(calls) == 2:
+            raise SubmissionError("timeout", "late", fatal=True, starved=True)
+        return Honest().run(call).outputs[0]
+
+    monkeypatch.setattr(Replaying, "replay", replay)
+    result = graded(Honest, quick=True)
+    assert (result.outcome, len(calls)) == ("pass", len(result.checks) + 1)
+
+
+def test_a_confirmation_that_is_late_twice_is_a_timeout(graded, monkeypatch):
+    def replay(self, call, plan):
+        raise SubmissionError("timeout", "late", fatal=True, starved=True)
+
+    monkeypatch.setattr(Replaying, "replay", replay)
+    result = graded(Honest)
+    assert result.outcome == "timeout" and "Carried out again" in result.checks[0].lines[0]
+
+
+def test_a_stage_whose_time_is_over_ends_and_what_was_judged_stands(graded):
+    class Session(Honest):
+        def run(self, call):
+            if not is_standard(call):
+                self.clock.end = 0.0
+                raise SubmissionError("timeout", self.clock.words(), fatal=True)
+            return super().run(call)
+
+    result = graded(Session, stage_timeout=900.0)
+    standard = [check for check in result.checks if check.group == "standard"]
+    assert {check.outcome for check in standard} == {"pass"}
+    assert (result.outcome, result.points) == ("timeout", 140)
+    assert result.sentence.startswith("the stage's 900 s (--stage-timeout) ran out in case ")
+    assert "cases were not run" in result.sentence
+
+
 def test_memory_that_our_own_judgement_lacks_is_no_death_of_the_worker(graded, monkeypatch):
     right, failed = grade.judge, set()
 
@@ -328,6 +411,40 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
     settings = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
     grade_stage(STAGES[2], settings, Reporter())
     assert any(case.layout == "far" for case in seen) == asked and len(seen) >= 3
+
+
+TEMPLATE = """\
+class FlashAttention2Function:
+    def forward(ctx, q, k, v):
+        # --- STUDENT IMPLEMENTATION REQUIRED HERE ---
+        pass
+        # --- END OF STUDENT IMPLEMENTATION ---
+        return q
+    apply = forward
+"""
+EMPTY = "nothing is written here yet: problem_1.py, lines 4-6."
+
+
+def test_an_unfilled_template_is_not_started_in_words(graded):
+    result = graded(failing("crashed", False, lambda call: True), TEMPLATE)
+    assert (result.outcome, result.checks, result.sentence) == ("not_started", [], EMPTY)
+    result = graded(spoiled(lambda call: True), TEMPLATE)
+    assert (result.outcome, result.checks, result.sentence) == ("not_started", [], EMPTY)
+
+
+def test_a_file_that_answers_though_its_blocks_are_empty_is_graded_as_any_other(graded):
+    result = graded(Honest, TEMPLATE)
+    assert (result.outcome, result.points, result.sentence) == ("pass", 200, "")
+    result = graded(spoiled(lambda call: not is_standard(call)), TEMPLATE)
+    assert (result.outcome, result.points, result.sentence) == ("wrong", 140, EMPTY)
+
+
+@pytest.mark.parametrize("session, outcome", [(spoiled(is_standard), "wrong"),
+                                              (late(starved=False), "timeout")])
+def test_a_block_that_is_empty_is_told_whatever_becomes_of_the_file(graded, session, outcome):
+    begun = TEMPLATE + "def g():\n    # STUDENT IMPLEMENTATION\n    return given(1)\n"
+    result = graded(session, begun)
+    assert result.outcome == outcome and result.sentence.endswith(EMPTY)
 
 
 def out_of_memory(in_use: str) -> SubmissionError:

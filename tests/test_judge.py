@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grader import judge
+from grader import judge, submission
 from grader.cases import Case
 from grader.sandbox.calls import SubmissionError
 from grader.submission import Step
@@ -62,6 +62,42 @@ def test_a_crash_says_the_line_and_the_step_that_it_is_in():
     assert judge.from_error(PLAIN, error, "p.py", step).lines[1] == \
         "where: step 4.5, carried from 3.5."
     assert len(judge.from_error(PLAIN, error, "p.py").lines) == 1
+
+
+def test_a_crash_in_given_code_says_both_lines():
+    step = Step("4.5", "", 90, 99)
+    check = judge.from_error(PLAIN, SubmissionError("crashed", "x", line=120), "p.py", step, 95)
+    assert check.where == "p.py:95" and check.lines[1] == \
+        "where: p.py, line 95, step 4.5; it came up in line 120, outside of the steps."
+
+
+STEPS = '''\
+def kernel(s):
+    # BEGIN SOLUTION 1.1
+    p = given(s)
+    # END SOLUTION 1.1
+    return o
+
+
+def given(s):
+    return s[0]
+'''
+
+
+@pytest.mark.parametrize("id, line, lines, where, said", [
+    ("", 9, (9, 3, 20), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1; it came up in "
+     "line 9, outside of the steps."),
+    ("", 9, (9, 20), "problem_1.py:9", "where: problem_1.py, line 9."),
+    ("", 3, (3, 9), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1."),
+    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "try: is it step 1.1, above, that makes it?"),
+])
+def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id, line, lines,
+                                                                    where, said):
+    (tmp_path / "problem_1.py").write_text(STEPS)
+    file = submission.read(tmp_path, "problem_1.py", "kernel")
+    error = SubmissionError("crashed", "an error", id=id, line=line, lines=lines)
+    check = judge.crashed(PLAIN, error, file)
+    assert (check.where, check.lines[-1]) == (where, said)
 
 
 def test_an_output_that_changes_after_the_return_is_wrong():

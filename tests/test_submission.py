@@ -1,6 +1,7 @@
 """Reading a file without running it: missing, not started, broken or ready; and its steps."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +78,16 @@ def test_a_line_of_the_file_is_in_a_step_or_in_none(tmp_path):
     line = TWO_STEPS.splitlines().index("        offs *= 3") + 1
     assert found.step_at(line).id == "4.2"
     assert found.step_at(1) is None and found.step_at(None) is None
+
+
+def test_the_students_own_line_is_the_innermost_in_a_step(tmp_path):
+    found = submission(tmp_path, TWO_STEPS)
+    first, given, second = (TWO_STEPS.splitlines().index(row) + 1
+                            for row in ("    offs = x + 1", "    if offs:", "        offs *= 3"))
+    assert found.own_line(given, (given, second, first)) == second
+    assert found.own_line(first, (first, second)) == first
+    assert found.own_line(given, (given, 1)) == given
+    assert found.own_line(None, ()) is None
 
 
 def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
@@ -156,10 +167,26 @@ def test_bytes_that_are_not_python_never_break_the_reader(tmp_path, text):
     assert found.state == "syntax_error" and found.sentence
 
 
-def test_byte_order_mark_and_windows_line_ends_are_python(tmp_path):
-    text = b"\xef\xbb\xbf" + BLANK_BOTH.replace("\n", "\r\n").encode()
-    found = submission(tmp_path, text)
-    assert (found.state, found.blank_steps) == ("not_started", ("4.1", "4.2"))
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\r\n", b"\r", b"\n"])
+@pytest.mark.parametrize("number", range(1, 10))
+def test_a_file_from_any_editor_is_graded_as_the_same_text(tmp_path, number, end, mark):
+    given = (Path(__file__).parent.parent / f"problem_{number}.py").read_bytes()
+    saved = mark + given.replace(b"\n", end)
+    found = submission(tmp_path, saved)
+    assert found.source == given and found.sha256 == hashlib.sha256(saved).hexdigest()
+    assert found.steps == tuple(steps(given.decode())) and found.state == "ready"
+
+
+def test_a_file_in_utf_16_is_told_what_is_wanted(tmp_path):
+    found = submission(tmp_path, TWO_STEPS.encode("utf-16"))
+    assert found.sentence == "SyntaxError: want a file in UTF-8; got UTF-16"
+
+
+@pytest.mark.parametrize("odd", ["\f", "\v", "\x1c", "\x85", "\u2028"])
+def test_a_form_feed_is_no_line_end(tmp_path, odd):
+    found = submission(tmp_path, f"# page{odd}two\n{odd if odd == chr(12) else ''}\n{TWO_STEPS}")
+    assert [step.first_line for step in found.steps] == [9, 14]
 
 
 def test_reading_never_runs_the_file(tmp_path):

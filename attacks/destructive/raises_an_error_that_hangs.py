@@ -1,7 +1,6 @@
 """An error whose text never comes."""
 # stage: 2
-# outcome: timeout
-# options: --timeout 5
+# outcome: crashed
 import time
 
 

@@ -54,7 +54,7 @@ class CompileOnly:
         """One dict a compiled variant: name, line, shared_bytes, seconds, warnings [line, text]."""
         from triton.runtime.jit import get_jit_fn_file_line  # the line of the def, as interpreted
 
-        tree = ast.parse(Path(self.path).read_text(encoding="utf-8"))
+        tree = ast.parse(Path(self.path).read_bytes())  # in the coding it names
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         report, told = [], set()
         for kernel in self.kernels.values():

@@ -2,7 +2,9 @@
 
 import importlib.util
 import re
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import numpy
 
@@ -44,20 +46,33 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
     (r"between then block and else block|mismatched type for", "loop-type-changes", "both branches "
      "of an if leave a variable in one shape and dtype: use tl.where, or a constexpr condition"),
 ))
+TEXT_SECONDS = 5.0
 TELLING = {"blank-step", "out-of-bounds-read", "out-of-bounds-write"}  # more than WANTS do
 OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 
 
 def explain(error: BaseException, path: str, where: str) -> dict:
-    """outcome, id, sentence, detail, line, fatal for anything a submission raised.
+    """What to say of anything a submission raised, found in TEXT_SECONDS: it wrote what makes the
+    texts of its own errors.  A worker that still makes one is of no more use."""
+    kind = type(error).__name__
+    found = {"outcome": "crashed", "id": "", "line": None, "lines": [], "detail": "", "fatal": True,
+             "sentence": f"{kind} {where}; its text was not made in {TEXT_SECONDS:g} s"}
+    thread = Thread(target=lambda: found.update(_explained(error, path, where)), daemon=True)
+    with suppress(RuntimeError):  # the file has started as many threads as it may
+        thread.start()
+        thread.join(TEXT_SECONDS)
+    return dict(found)
 
-    path: the submission's file; where: "while being imported" or "when it was called".
+
+def _explained(error: BaseException, path: str, where: str) -> dict:
+    """outcome, id, sentence, detail, line, lines, fatal for anything a submission raised.
+
+    path: the submission's file; where: "while being imported" or "when it was called".  line: the
+    deepest of the file; lines: all that the error went through, from there outwards.
     """
     chain = _chain(error)
     cause = _unwrap(error)
-    line = _line(cause, path)
-    for outer in chain:
-        line = line if line is not None else _line(outer, path)
+    line = next((lines[-1] for e in (cause, *chain) if (lines := _lines(e, path))), None)
     text = " ".join(_text(e) for e in chain)
     outcome, id, sentence = _sentence(cause, text, Path(path).name, where,
                                       _source_line(path, line))
@@ -69,7 +84,8 @@ def explain(error: BaseException, path: str, where: str) -> dict:
         id = id if id in TELLING else wanted
     return {
         "outcome": outcome, "id": id, "sentence": sentence, "line": line,
-        "detail": _traceback(chain, path), "fatal": bool(DEAD_CONTEXT.search(text)),
+        "lines": _outwards(chain, path), "detail": _traceback(chain, path),
+        "fatal": bool(DEAD_CONTEXT.search(text)),
     }
 
 
@@ -111,14 +127,14 @@ def _sentence(error, text: str, filename: str, where: str, source: str) -> tuple
         reason = str(getattr(error, "error_message", None) or (rows[-1] if rows else "")).strip()
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
+    if isinstance(error, OutOfBounds):
+        return "crashed", error.id, f"{error.what}: {source.strip()[:100]}\n{error.wants}."
     sentence = f"{kind} {where}: {first[:500]}" if first else f"{kind} {where}"
     return "crashed", _id_of(error, text, where), sentence
 
 
 def _id_of(error, text: str, where: str) -> str:
     """Of an exception that Python or PyTorch raised; text: what the whole chain says."""
-    if isinstance(error, OutOfBounds):
-        return error.id
     if re.search(r"invalid gradient at index \d+ - got", text):  # autograd's own words
         return "gradient-shape"
     if "is not defined" in text:
@@ -161,18 +177,29 @@ def _text(error) -> str:
     return text[:MAX_TEXT]
 
 
-def _line(error, path: str) -> int | None:
-    """The deepest line of the student's file that this exception went through."""
-    if _is_compile_error(error):
-        return _compile_error_line(error, path)
+def _lines(error, path: str) -> list[int]:
+    """The lines of the student's file that this exception went through, the deepest last."""
     if isinstance(error, SyntaxError) and error.filename == path:
-        return error.lineno
-    line, trace = None, error.__traceback__
+        return [error.lineno] if error.lineno else []
+    lines, trace = [], error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == path:
-            line = trace.tb_lineno
+            lines.append(trace.tb_lineno)
         trace = trace.tb_next
-    return line
+    if _is_compile_error(error) and (line := _compile_error_line(error, path)) is not None:
+        lines.append(line)
+    return lines
+
+
+def _outwards(chain: list[BaseException], path: str) -> list[int]:
+    """All lines of the file: those of what was raised first, then of what was raised from it, then
+    of what had been caught before."""
+    raised = 1
+    while raised < len(chain) and chain[raised - 1].__cause__ is chain[raised]:
+        raised += 1
+    inwards = [*reversed(chain[raised:]), *chain[:raised]]
+    lines = [line for error in reversed(inwards) for line in reversed(_lines(error, path))]
+    return list(dict.fromkeys(lines))[:100]
 
 
 def _column(error, path: str) -> int | None:
@@ -192,14 +219,14 @@ def _column(error, path: str) -> int | None:
 
 def _indent(error, path: str) -> int:
     """How far the function is indented in the file: Triton counts from its own `def`."""
-    first = (error.src or "").lstrip().splitlines()[:1]
+    first = (error.src or "").lstrip().split("\n")[:1]
     return next((len(row) - len(row.lstrip()) for row in _source(path)
                  if first and row.strip() == first[0].strip()), 0)
 
 
 def _compile_error_line(error, path: str) -> int | None:
     """A CompilationError counts lines from its function's `def`; find that in the file."""
-    offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().splitlines()
+    offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().split("\n")
     if offset is None or not function:
         return None
     function = [row.strip() for row in function]
@@ -211,7 +238,7 @@ def _compile_error_line(error, path: str) -> int | None:
 
 
 def _source(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    return Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _source_line(path: str, line: int | None) -> str:
@@ -237,13 +264,17 @@ def _frames(error, path: str) -> list[str]:
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_filename == path:
-            line = _source_line(path, trace.tb_lineno).strip()
-            line = line if len(line) <= 60 else line[:57] + "..."
-            frames.append(f"{Path(path).name}:{trace.tb_lineno} in {code.co_name}: {line}")
+            frames.append((trace.tb_lineno, code.co_name))
         trace = trace.tb_next
+
+    def shown(frames) -> list[str]:
+        rows = [(number, name, _source_line(path, number).strip()) for number, name in frames]
+        return [f"{Path(path).name}:{number} in {name}: "
+                + (row if len(row) <= 60 else row[:57] + "...") for number, name, row in rows]
+
     if len(frames) > 10:  # endless recursion
-        frames = [*frames[:5], "...", *frames[-5:]]
-    return frames
+        return [*shown(frames[:5]), "...", *shown(frames[-5:])]
+    return shown(frames)
 
 
 def _old_interpreter() -> bool:

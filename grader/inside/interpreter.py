@@ -9,30 +9,38 @@ import os
 
 import numpy as np
 
+NEAR = 65536  # bytes past a tensor that are still blamed on it; worker.py leaves so many free
 
 class OutOfBounds(IndexError):
-    """A lane that is not masked off reads or writes where no tensor is."""
+    """A lane that is not masked off reads or writes where no tensor is.
 
-    def __init__(self, verb: str, count: int):
-        super().__init__(f"the kernel {verb} {count} number{'s' * (count > 1)} outside of every "
-                         "tensor: is a mask missing, or is an address off, by its head, batch, "
-                         "stride or start?")
-        self.id = {"reads": "out-of-bounds-read", "writes": "out-of-bounds-write"}[verb]
+    tensor: what the kernel calls the one it belongs to; lanes: which of the tile they are.
+    """
+
+    def __init__(self, verb: str, count: int, tensor: str = "", lanes: str = ""):
+        call, self.id = {"reads": ("tl.load", "out-of-bounds-read"),
+                         "writes": ("tl.store", "out-of-bounds-write")}[verb]
+        self.what = f"{call} {verb} {count} number{'s' * (count > 1)} outside of every tensor"
+        place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
+        self.wants = (f"{place}: it" if place else "it") + \
+            " needs a mask, or its address (head, batch, stride) is wrong"
+        super().__init__(f"{self.what}, {self.wants}")
 
 
-def hold_to(extents) -> None:
-    """extents() -> a list of (first byte, byte after the last) of every tensor alive."""
+def hold_to(extents, named) -> None:
+    """extents() -> a list of (first byte, byte after the last) of every tensor alive; named() ->
+    the same with what the kernel calls each, or the call."""
     from triton.runtime import interpreter
 
     builder = type(interpreter.interpreter_builder)
     load, store = builder.create_masked_load, builder.create_masked_store
 
     def masked_load(self, ptrs, mask, *args, **kwargs):
-        _check(ptrs, mask, "reads", extents)
+        _check(ptrs, mask, "reads", extents, named)
         return load(self, ptrs, mask, *args, **kwargs)
 
     def masked_store(self, ptrs, value, mask, *args, **kwargs):
-        _check(ptrs, mask, "writes", extents)
+        _check(ptrs, mask, "writes", extents, named)
         return store(self, ptrs, value, mask, *args, **kwargs)
 
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
@@ -114,7 +122,7 @@ def spare_repetition() -> None:
     interpreter._get_np_dtype = np_dtype
 
 
-def _check(ptrs, mask, verb: str, extents) -> None:
+def _check(ptrs, mask, verb: str, extents, named) -> None:
     addresses = ptrs.data
     if mask is not None:
         addresses = addresses[np.broadcast_to(mask.data, addresses.shape)]
@@ -126,8 +134,36 @@ def _check(ptrs, mask, verb: str, extents) -> None:
     low, high = int(addresses.min()), int(addresses.max())
     if any(first <= low and high < end for first, end in known):  # all in one tensor, as a rule
         return
-    inside = np.zeros(addresses.shape, bool)
+    tile = ptrs.data.astype(np.int64)
+    asked = np.ones(tile.shape, bool) if mask is None else np.broadcast_to(mask.data, tile.shape)
+    inside = np.zeros(tile.shape, bool)
     for first, end in known:
-        inside |= (addresses >= first) & (addresses < end)
-    if not inside.all():
-        raise OutOfBounds(verb, int((~inside).sum()))
+        inside |= (tile >= first) & (tile < end)
+    outside = asked & ~inside
+    if outside.any():
+        sure = tile[asked & inside] if (asked & inside).any() else tile[outside]
+        raise OutOfBounds(verb, int(outside.sum()), _nearest(sure, named()), _lanes(outside))
+
+
+def _nearest(addresses: np.ndarray, named: list[tuple[int, int, str]]) -> str:
+    """The name of the tensor that these addresses lie in, or within NEAR bytes of; else ""."""
+    away = [(int(np.maximum(first - addresses, addresses - end + 1).clip(0).min()), name)
+            for first, end, name in named]
+    distance, name = min(away, default=(0, ""))
+    return name if distance <= NEAR else ""
+
+
+def _lanes(outside: np.ndarray) -> str:
+    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "lanes 40-63 of 64"; "" of one."""
+    if outside.size == 1:
+        return ""
+    axes = ("lane",) if outside.ndim == 1 else ("row", "column")
+    said = []
+    for axis, name in enumerate(axes[:outside.ndim]):
+        others = tuple(other for other in range(outside.ndim) if other != axis)
+        at = np.flatnonzero(outside.any(others))
+        if len(at) < outside.shape[axis]:
+            span = f"s {at[0]}-{at[-1]}" if len(at) > 1 else f" {at[0]}"
+            said.append(name + span)
+    whole = str(outside.size) if outside.ndim == 1 else f"the {outside.shape} tile"
+    return f"{' and '.join(said) or 'all'} of {whole}"

@@ -34,7 +34,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .wire import LONGEST, POISON, UNINITIALISED
+from .wire import LONGEST, POISON, UNINITIALISED, storages_in
 
 KEPT = 65536  # bytes of a tensor older than the call whose numbers go into the plan
 ADDRESSES = 1 << 32  # a smaller number is none
@@ -115,9 +115,22 @@ class Recorder(TorchDispatchMode):
 
     def extents(self) -> list[tuple[int, int]]:
         """First byte and end of every input, and of every storage of the call."""
-        inputs = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in self.inputs]
-        return inputs + [(first, end) for number, first, end in self._places()
-                         if "input" not in self.storages[number]]
+        return [(first, end) for _, first, end in self._tensors()]
+
+    def named(self) -> list[tuple[int, int, str]]:
+        """These with the name of the argument that each is of the last launch, or of the call."""
+        names = {number: about.get("input", "") for number, about in enumerate(self.storages)}
+        arguments = self.steps[-1][3] if self.steps and self.steps[-1][0] == "launch" else {}
+        for name, value in arguments.items():
+            names |= {number: name for number in storages_in(value)}
+        return [(first, end, names[number]) for number, first, end in self._tensors()]
+
+    def _tensors(self):
+        for number, x in enumerate(self.inputs):
+            yield number, x.data_ptr(), x.data_ptr() + x.nbytes
+        for number, first, end in self._places():
+            if "input" not in self.storages[number]:
+                yield number, first, end
 
     def _places(self):
         for number, reference in list(self.alive.items()):
@@ -341,7 +354,7 @@ def _definition(plain) -> tuple[str, int]:
     rows, first = inspect.getsourcelines(plain)
     text = textwrap.dedent("".join(rows))
     start = ast.parse(text).body[0].lineno - 1
-    return "".join(text.splitlines(keepends=True)[start:]), max(first, 1) + start
+    return text.split("\n", start)[start], max(first, 1) + start
 
 
 def _names(text: str) -> dict[str, set[str]]:

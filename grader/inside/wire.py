@@ -5,7 +5,7 @@ are never read from the frame: both sides know them from the request.  Headers a
 
     request   {"nonce", "op": the name of one of Worker's operations, ...}
     reply     {"nonce", "ok": true, ...} + bytes, or {"nonce", "ok": false, "outcome", "id",
-              "sentence", "detail", "line", "fatal"}; before it any number of
+              "sentence", "detail", "line", "lines", "fatal"}; before it any number of
               {"nonce", "phase": "compile"} and {"nonce", "phase": "case"}, when it is over
 """
 

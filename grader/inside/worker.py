@@ -7,6 +7,7 @@ and the parent judges them.  Importing this module has no side effects.
 
 import importlib.util
 import inspect
+import io
 import json
 import linecache
 import os
@@ -23,7 +24,7 @@ from .walk import Walk
 from .wire import DTYPES, Channel, raw_bytes
 
 _empty = torch.empty
-MARGIN_BYTES = 65536  # on either side of an input, without a GPU
+MARGIN_BYTES = interpreter.NEAR  # on either side of an input, without a GPU
 LATE_SECONDS = 0.05  # outputs are read again this long after everything else
 _sleep = time.sleep
 _plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
@@ -53,7 +54,7 @@ class Worker:
             self.synchronize = lambda: None
             pretend_gpu.install(config["compile_for"] or 90)
         if not self.on_cuda and self.compiler is None:
-            interpreter.hold_to(self._extents)
+            interpreter.hold_to(self._extents, self._named)
             interpreter.spare_repetition()
         hooks.install(lambda phase: self.channel.send({"phase": phase}))
 
@@ -61,6 +62,10 @@ class Worker:
         """Of the tensors a kernel may touch; none where nobody knows them."""
         known = self.replaying or self.recorder.current()
         return [] if known is None else known.extents()
+
+    def _named(self) -> list[tuple[int, int, str]]:
+        """These with their names; none of a plan, which is not the student's to read."""
+        return [] if self.replaying else self.recorder.current().named()
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""
@@ -109,7 +114,7 @@ class Worker:
         sys.argv = [self.path]
         text = spec.loader.get_source(name)
         # The kernels' text is read again at a launch, whatever has become of the file by then.
-        linecache.cache[self.path] = len(text), None, text.splitlines(True), self.path
+        linecache.cache[self.path] = len(text), None, list(io.StringIO(text)), self.path
         spec.loader.exec_module(module)
         self.module = module
         found = self._defined(entry)
@@ -390,6 +395,6 @@ def main(config: dict) -> None:
     warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.")
     channel = Channel(config["fd"])
     worker = Worker(channel, config)
-    channel.send({"ready": True, "confined": config["confined"]})
+    channel.send({"ready": True, "confined": config["confined"], "pid": os.getpid()})
     worker.serve()
 

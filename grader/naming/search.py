@@ -179,9 +179,8 @@ class Search:
             special = all(c.mistake.shows == "overflow" for c in matching)
             return self._decide(pool, only=case.label) if special else None
         dtype = [s for s in evidence.samples if evidence.wrong(s)][-1].built.case.dtype
-        sample = self.answer(replace(
-            probes.long(case), D=case.D, dtype=dtype, layout=case.layout, dout=case.dout,
-            window=case.window, sinks=case.sinks))
+        sample = self.answer(replace(probes.long(case), D=case.D, dtype=dtype, layout=case.layout,
+                                     dout=case.dout, window=case.window, sinks=case.sinks))
         if sample is None or not evidence.wrong(sample):
             return None
         return self._decide(evidence.take(sample, pool), only=case.label)

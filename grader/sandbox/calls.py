@@ -93,14 +93,16 @@ class SubmissionError(Exception):
     """A finding about the submission, or about the grader itself ("grader_fault").
 
     outcome: crashed, timeout, wrong, skipped or grader_fault.  id: of wire.OBSERVED, or "".
-    fatal: the worker is gone.
+    line: the deepest of the file's; lines: all that it went through, from there outwards.
+    fatal: the worker is gone.  starved: of a timeout, whether others kept the worker waiting.
     """
 
     def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",
-                 line: int | None = None, fatal: bool = False):
+                 line: int | None = None, lines: tuple[int, ...] = (), fatal: bool = False,
+                 starved: bool = False):
         super().__init__(sentence)
         self.outcome, self.sentence, self.id, self.detail = outcome, sentence, id, detail
-        self.line, self.fatal = line, fatal
+        self.line, self.lines, self.fatal, self.starved = line, lines, fatal, starved
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from grader.sandbox import kernel_cache
 from grader.sandbox.calls import Call
+from grader.sandbox.clock import Clock
 from grader.sandbox.plan import Plan
 from grader.sandbox.session import Session
 
@@ -24,6 +25,7 @@ class ReplayingWorkers:
 
     def __init__(self, device: str, timeout: float, confinement):
         self.device, self.timeout, self.confinement = device, timeout, confinement
+        self.clock: Clock | None = None  # of the stage under way
         self.count = 2 if (os.cpu_count() or 1) >= MANY_CORES else 1
         self.free: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         for _ in range(self.count):
@@ -42,6 +44,7 @@ class ReplayingWorkers:
                     session.close()
                     session = None
                 session = self._start()
+            session.clock = self.clock
             return session.replay(call, plan)
         finally:
             self.free.put(session)

@@ -24,6 +24,7 @@ import torch
 
 from grader.inside import wire
 from grader.sandbox.calls import Call, CompiledKernel, Reply, SubmissionError, pack
+from grader.sandbox.clock import ENOUGH, Clock, cpu_seconds, is_overloaded
 from grader.sandbox.plan import Plan
 from grader.sandbox.processes import Confinement, Family, Nursery
 from grader.text import Tail, escape
@@ -50,7 +51,8 @@ class Session:
                  confinement: Confinement | None = None):
         confinement = confinement or Confinement()
         self.timeout, self.compile_for = timeout, compile_for
-        self.phase = "start"
+        self.clock: Clock | None = None  # of the stage under way
+        self.phase, self.pid = "start", 0  # pid: of the worker, once started
         self.prepared: Call | None = None
         self.started = self.gone = False
         self.other_user = confinement.user is not None
@@ -167,6 +169,7 @@ class Session:
         if not self.started:
             ready, _ = self._exchange({}, "start", (), (), START_SECONDS, "")
             self.confined = tuple(map(str, ready["confined"]))
+            self.pid = ready["pid"]  # sent before the file was imported
             self.started = True
 
     def time(self, call: Call, n: int) -> float:
@@ -230,7 +233,8 @@ class Session:
 
     def _exchange(self, header, phase, tensors, expect, seconds, nonce):
         self.phase = phase
-        deadline = time.monotonic() + seconds
+        start, cpu = time.monotonic(), cpu_seconds(self.pid)
+        deadline = start + seconds if self.clock is None else min(start + seconds, self.clock.end)
         try:
             if header:
                 self._send(wire.pack_header({"nonce": nonce, **header}), deadline)
@@ -245,11 +249,7 @@ class Session:
                 self._receive(wire.raw_bytes(blob), deadline)
                 blobs.append(blob)
         except TimeoutError:
-            outcome = "grader_fault" if phase == "start" else "timeout"
-            raise self._lost(SubmissionError(
-                outcome, f"no answer within {seconds:g} s {DOING[self.phase]}",
-                id="timeout" * (outcome == "timeout"), detail=self._printed(),
-                fatal=True)) from None
+            raise self._lost(self._late(seconds, start, cpu)) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
@@ -334,8 +334,22 @@ class Session:
             id=reply["id"] if reply["id"] in wire.OBSERVED else "",
             detail=f"{self._printed()}\n{escape(str(reply['detail']))}".strip("\n")[-wire.MAX_TEXT:],
             line=line if type(line) is int else None, fatal=bool(reply["fatal"]),
+            lines=tuple(number for number in reply.get("lines", ()) if type(number) is int),
         )
         return self._lost(finding) if finding.fatal else finding
+
+    def _late(self, seconds: float, start: float, cpu: float) -> SubmissionError:
+        """No answer yet, of a request sent then, when the worker had had so much of a CPU."""
+        if self.clock is not None and self.clock.is_over():
+            return SubmissionError("timeout", f"{self.clock.words()} {DOING[self.phase]}",
+                                   detail=self._printed(), fatal=True)
+        sentence = f"no answer within {seconds:g} s {DOING[self.phase]}"
+        if self.phase == "start":
+            return SubmissionError("grader_fault", sentence, detail=self._printed(), fatal=True)
+        had = cpu_seconds(self.pid) - cpu
+        return SubmissionError(
+            "timeout", sentence, id="timeout", detail=self._printed(), fatal=True,
+            starved=is_overloaded() and had < ENOUGH * (time.monotonic() - start))
 
     def _lost(self, error: SubmissionError) -> SubmissionError:
         self.gone = True

@@ -94,6 +94,40 @@ def test_the_line_is_the_deepest_one_of_the_students_file(tmp_path):
     assert "problem_3.py:3 in helper" in found["detail"] and str(tmp_path) not in found["detail"]
 
 
+def test_all_lines_of_the_file_are_told_from_the_deepest_outwards(tmp_path):
+    found = _raised('''\
+        def kernel():
+            given()
+        def given():
+            raise IndexError("the real one")
+        def caught():
+            raise KeyError("k")
+        try:
+            caught()
+        except KeyError:
+            try:
+                kernel()
+            except IndexError as error:
+                raise RuntimeError("around it") from error
+        ''', tmp_path / "problem_3.py")
+    assert found["lines"] == [4, 2, 11, 13, 6, 8]
+
+
+def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
+    (path := tmp_path / "problem_3.py").write_text("x = 1\ntl.load(ptrs)\n")
+    with pytest.raises(OutOfBounds) as caught:
+        exec(compile("\n" + "load()", str(path), "exec"), {"load": _reads_outside})
+    found = crashes.explain(caught.value, str(path), "when it was called")
+    assert found["sentence"] == (
+        "tl.load reads 944 numbers outside of every tensor: tl.load(ptrs)\n"
+        "at k_ptr, rows 5-63 of the (64, 16) tile: it needs a mask, or its address (head, batch, "
+        "stride) is wrong.")
+
+
+def _reads_outside():
+    raise OutOfBounds("reads", 944, "k_ptr", "rows 5-63 of the (64, 16) tile")
+
+
 def test_the_lines_of_wrapped_interpreter_errors_are_unwrapped(tmp_path):
     found = _raised("""\
         class InterpreterError(Exception):
@@ -116,6 +150,20 @@ def test_a_circle_of_causes_ends(tmp_path):
         raise a
         """, tmp_path / "problem_3.py")
     assert found["sentence"] == "ValueError when it was called: a"
+
+
+def test_a_text_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(crashes, "TEXT_SECONDS", 0.1)
+    found = _raised('''\
+        import time
+        class Sleepy(Exception):
+            def __str__(self):
+                time.sleep(3)
+                return "good morning"
+        raise Sleepy
+        ''', tmp_path / "problem_3.py")
+    assert (found["outcome"], found["fatal"]) == ("crashed", True)
+    assert found["sentence"] == "Sleepy when it was called; its text was not made in 0.1 s"
 
 
 def test_the_old_interpreter_under_a_new_numpy_is_skipped_not_blamed(tmp_path, monkeypatch):

@@ -3,8 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from grader.inside import interpreter
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +54,48 @@ assert torch.equal(plain, quick) and torch.equal(plain, again) and plain.abs().s
 assert many > 3 * few and few == as_few, (many, few, as_few)
 assert original == (tl.sum, tl.load), "Triton's own functions come back after a launch"
 '''
+
+
+X, Y = (10_000, 10_400, "x_ptr"), (20_000, 20_400, "y_ptr")  # 100 numbers each
+
+
+def outside(addresses, mask=None, verb="reads") -> str:
+    """What is said of a tile that goes outside of X and Y."""
+    tensors = [X, Y]
+    with pytest.raises(interpreter.OutOfBounds) as caught:
+        interpreter._check(
+            SimpleNamespace(data=np.asarray(addresses, np.uint64)),
+            mask is not None and SimpleNamespace(data=np.asarray(mask)) or None, verb,
+            lambda: [tensor[:2] for tensor in tensors], lambda: tensors)
+    return str(caught.value)
+
+
+ADVICE = "it needs a mask, or its address (head, batch, stride) is wrong"
+
+
+def test_lanes_outside_are_told_with_their_tensor_and_whether_it_is_a_load_or_a_store():
+    lanes = 10_000 + 4 * np.arange(128)
+    assert outside(lanes) == ("tl.load reads 28 numbers outside of every tensor, at x_ptr, "
+                              f"lanes 100-127 of 128: {ADVICE}")
+    assert outside(lanes, np.arange(128) < 101, "writes") == (
+        "tl.store writes 1 number outside of every tensor, at x_ptr, lane 100 of 128: "
+        f"{ADVICE}")
+
+
+@pytest.mark.parametrize("rows, columns, step, first, said", [
+    (16, 8, 8, 0, "at x_ptr, rows 12-15 of the (16, 8) tile"),
+    (4, 16, 0, 92, "at x_ptr, columns 8-15 of the (4, 16) tile"),
+    (10, 12, 10, 0, "at x_ptr, row 9 and columns 10-11 of the (10, 12) tile"),
+    (4, 8, 8, 2400, "at y_ptr, all of the (4, 8) tile"),
+    (4, 8, 8, 1 << 30, "every tensor, all of the (4, 8) tile"),  # near none
+])
+def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, first, said):
+    tile = first + step * np.arange(rows)[:, None] + np.arange(columns)
+    assert f"{said}: {ADVICE}" in outside(10_000 + 4 * tile)
+
+
+def test_a_single_number_outside_has_no_lanes():
+    assert outside(10_400) == f"tl.load reads 1 number outside of every tensor, at x_ptr: {ADVICE}"
 
 
 @pytest.mark.interpreter

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from grader.cases import Case
+from grader.sandbox import session as session_module
 from grader.sandbox.calls import OutputSpec, SubmissionError, TensorInput
+from grader.sandbox.clock import Clock
 from grader.sandbox.session import STEP, Session
 from grader.timing import _not_made, _NotMade, _Timed
 from tests.sessions import (
@@ -374,6 +376,36 @@ def test_a_broken_or_forged_channel_is_a_crash(name):
 def test_a_hang_ends_at_the_deadline_and_says_where(name, sentence):
     error = finding(name, timeout=1.0)
     assert (error.outcome, error.sentence, error.fatal) == ("timeout", sentence, True)
+
+
+@pytest.mark.parametrize("overloaded", [True, False])
+def test_a_worker_that_had_no_cpu_was_starved_only_where_the_machine_was_overloaded(
+        monkeypatch, overloaded):
+    monkeypatch.setattr(session_module, "is_overloaded", lambda: overloaded)
+    assert finding("hangs_in_call.py", timeout=1.0).starved == overloaded
+
+
+def test_a_worker_that_had_its_cpu_was_not_starved(monkeypatch):
+    monkeypatch.setattr(session_module, "is_overloaded", lambda: True)
+    seconds = iter((5.0, 5.9))  # when the request is sent, and when it is late
+    with open_session("hangs_at_import.py", timeout=1.0) as session:
+        session.start()
+        monkeypatch.setattr(session_module, "cpu_seconds", lambda pid: next(seconds))
+        with pytest.raises(SubmissionError, match="no answer within 1 s") as caught:
+            session.load("double", None, ("x",))
+    assert not caught.value.starved
+
+
+def test_a_stage_that_is_over_ends_the_request_under_way():
+    with open_session("hangs_in_call.py") as session:
+        session.load("double", None, ("x",))
+        session.clock = Clock(0.5)
+        with pytest.raises(SubmissionError) as caught:
+            session.run(double_call())
+    error = caught.value
+    assert (error.outcome, error.id, error.fatal) == ("timeout", "", True)
+    assert error.sentence == \
+        "the stage's 0.5 s (--stage-timeout) ran out in a call of the entry point"
 
 
 def test_a_worker_that_is_gone_answers_nothing_more():

@@ -30,6 +30,19 @@ def compiler():
         yield session
 
 
+@pytest.mark.parametrize("entry, id, said", [
+    ("unmasked", "out-of-bounds-read", """\
+tl.load reads 52 numbers outside of every tensor: x = tl.load(x_ptr + offs)
+at x_ptr, lanes 12-63 of 64: it needs a mask, or its address (head, batch, stride) is wrong."""),
+    ("wide", "out-of-bounds-write", """\
+tl.store writes 1 number outside of every tensor: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
+at y_ptr, lane 12 of 64: it needs a mask, or its address (head, batch, stride) is wrong."""),
+])
+def test_memory_outside_is_told_by_the_kernels_own_name_for_it(kernels, entry, id, said):
+    error = error_of(kernels, entry)
+    assert (error.id, error.sentence) == (id, said)
+
+
 @pytest.mark.parametrize("entry", ["right", "tuned"])
 def test_a_kernel_that_wants_a_gpu_runs_in_the_interpreter_and_is_counted(kernels, entry):
     reply = run(kernels, entry)

@@ -161,3 +161,25 @@ def differentiable(x):
 
 def interpreted(x):
     return torch.full_like(x, float(os.environ["TRITON_INTERPRET"]))
+
+
+@triton.jit
+def _unmasked_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    tl.store(y_ptr + offs, x * 2, mask=offs < n)
+
+
+def unmasked(x):
+    return _launch(_unmasked_kernel, x)
+
+
+@triton.jit
+def _wide_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs, mask=offs < n)
+    tl.store(y_ptr + offs, x * 2, mask=offs <= n)
+
+
+def wide(x):
+    return _launch(_wide_kernel, x)

@@ -1,0 +1,50 @@
+"""The time of one stage: when it is over, and whether a timeout was the machine's fault."""
+
+import os
+import time
+from pathlib import Path
+
+ENOUGH = 0.8  # of a CPU: a worker that had as much was not kept waiting by others
+
+
+class Clock:
+    """It runs from now on for so many seconds."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.end = seconds, time.monotonic() + seconds
+        self.has_asked_again = False
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def is_over(self) -> bool:
+        return self.left() <= 0
+
+    def words(self) -> str:
+        """ "the stage's 600 s (--stage-timeout) ran out"."""
+        return f"the stage's {self.seconds:g} s (--stage-timeout) ran out"
+
+    def asks_again(self, error) -> bool:
+        """Whether what ended in this error is to be asked once more, alone, before it is believed:
+        once a stage, for an endless loop looks the same."""
+        again = error.starved and not self.has_asked_again and not self.is_over()
+        self.has_asked_again |= again
+        return again
+
+
+def is_overloaded() -> bool:
+    """Whether more wanted to run, in the last minute, than there are CPUs."""
+    try:
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return os.getloadavg()[0] > (cpus or 1)
+    except (AttributeError, OSError):  # Windows; or nobody knows
+        return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process and its threads have had so far; 0 where nobody knows."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
