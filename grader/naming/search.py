@@ -175,7 +175,7 @@ class Search:
         matching = evidence.matching(pool)
         if keep and all(c.rounds for c in matching):
             return self._decide(pool, only=case.label)
-        if case.family not in ("randn", "real", "hot", "needles"):
+        if case.family not in ("randn", "real", "hot", "needles", "alike", "faint"):
             special = all(c.mistake.shows == "overflow" for c in matching)
             return self._decide(pool, only=case.label) if special else None
         dtype = [s for s in evidence.samples if evidence.wrong(s)][-1].built.case.dtype

@@ -90,11 +90,16 @@ class Tiles:
     @cached_property
     def outer(self):
         """One past the last query that sees all keys of the tile, down to a tile's border."""
+        return torch.maximum(self.whole_end, self.inner_query)
+
+    @cached_property
+    def whole_end(self):
+        """The same, even if the diagonal has not ended there."""
         outer = torch.full_like(self.j, self.N)
         if self.causal and self.window is not None:
             outer = (self.start + self.window).clamp(max=self.N)
             outer = torch.where(self.start + self.BN <= self.sinks, self.N, outer)
-        return torch.maximum(outer // self.BM * self.BM, self.inner_query)
+        return outer // self.BM * self.BM
 
     @cached_property
     def walked_by_keys(self):

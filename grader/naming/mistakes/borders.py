@@ -124,12 +124,13 @@ def _(p, name, which, how):
 
 @border("diagonal-border", "the diagonal of the queries ends, and the interior begins, {0}",
         "both meet at start_n + BLOCK_N", place="borders", walks=("dkv",), stages=(8, 9),
-        in_forward=False, each=(("BLOCK_M after the tile's first row",),
+        in_forward=False, each=(("BLOCK_M after the tile's first row",), ("at query 0",),
                                 *((how,) for how in SHIFTS)))
 def _(p, how):
     only(p.causal)
     at = SHIFTS[how](p.inner_query, p.BM) if how in SHIFTS else p.start + p.BM
-    outer = torch.maximum(p.outer, at)
+    at = at * 0 if how == "at query 0" else at
+    outer = torch.maximum(p.whole_end, at)
     return of_causal(p, inner=at, outer=outer).values()
 
 

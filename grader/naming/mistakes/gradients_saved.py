@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from grader.naming.mistakes.gradients import composed
-from grader.naming.mistakes.programs import ADDRESSES, written
+from grader.naming.mistakes.programs import ADDRESSES, possible, written
 from grader.naming.mistakes.statistics import LSE_PARTS, lse_of
 from grader.naming.rounding import to_16_bits
 from grader.naming.table import BACKWARD, LN2, LOG2E, OWN_BACKWARD, SAVED, only
@@ -28,7 +28,7 @@ LSE_ADDRESSES = tuple(
 def _one_number(m):
     """A model as programs see its tensors with one number a row."""
     return SimpleNamespace(B=m.B, HQ=m.HQ, HKV=m.HKV, N=m.N, D=1, BM=m.BM, group=m.group,
-                           pairs=m.pairs, rows=m.rows)
+                           pairs=m.pairs, rows=m.rows, got=m.got)
 
 
 @composed("saved-lse-elsewhere", "lse is stored {0}", "row i of head bh is number bh * N + i",
@@ -36,6 +36,7 @@ def _one_number(m):
           each=tuple((how, reverse) for how in LSE_ADDRESSES for reverse in (True, False)))
 def _(m, how, reverse):
     one = _one_number(m)
+    possible(one, ADDRESSES[how])
     m.saved_lse = lambda top, total, lse: written(one, lse, ADDRESSES[how], reverse)
 
 
@@ -118,6 +119,7 @@ def _(m, words, dtype, what):
           each=tuple((how, reverse) for how in LSE_ADDRESSES for reverse in (True, False)))
 def _(m, how, reverse):
     one = _one_number(m)
+    possible(one, ADDRESSES[how])
     m.dkv.delta = lambda delta: written(one, delta, ADDRESSES[how], reverse)
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import torch
 
 from grader.naming.mistakes.gradients import GRADIENTS, composed
-from grader.naming.mistakes.programs import ADDRESSES, written
+from grader.naming.mistakes.programs import ADDRESSES, possible, written
 from grader.naming.table import BACKWARD, LN2, LOG2E, only
 
 # ------------------------------------------------------- programs of dq, and of dk and dv
@@ -78,7 +78,8 @@ def _(m, how, names):
 def _(m, name, how, reverse):
     heads = m.HQ if name == "dq" else m.HKV
     one = SimpleNamespace(B=m.B, HQ=heads, HKV=m.HKV, N=m.N, D=m.D, BM=m.BM, rows=m.rows,
-                          group=heads // m.HKV, pairs=range(m.B * heads))
+                          group=heads // m.HKV, pairs=range(m.B * heads), got=m.got)
+    possible(one, ADDRESSES[how])
 
     def after(out):
         return out | {n: written(one, out[n].flatten(0, 1), ADDRESSES[how], reverse).view(

@@ -44,6 +44,13 @@ def _(p, there, words, masked):
     p.count_again(there & (p.keep if masked else p.exists))
 
 
+@mask_of_a_phase("phase-reversed", "the mask is the wrong way round, or transposed",
+                 "query i sees keys j <= i", "mask, scores")
+def _(p, there):
+    only(p.causal)
+    p.keep = torch.where(there, (p.j >= p.i) & (p.j < p.NK), p.keep)
+
+
 @mask_of_a_phase("phase-alone", "what they bring is all that counts: the rest is lost",
                  "sums go on from tile to tile and from phase to phase", "walk, sums")
 def _(p, there):

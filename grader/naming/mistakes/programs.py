@@ -73,6 +73,15 @@ def in_order(m, reverse: bool):
     return key.flatten().argsort()
 
 
+def possible(m, address) -> None:
+    """Go on only where poison is left, or every row has a place of its own."""
+    only(m.group > 1 or address not in OF_GROUPS)
+    if all(bool(torch.isfinite(x).all()) for x in m.got.values()):
+        bh, row = torch.arange(m.B * m.HQ)[:, None], torch.arange(m.N)[None, :]
+        at = address(m, bh, row, 0).expand(len(bh), m.N).flatten()
+        only(len(at.unique()) == len(at))
+
+
 def written(m, x, address, reverse: bool):
     """x (P, N, D or 1) as it lies where it was written by address(m, bh, row, column)."""
     only(len(m.pairs) == m.B * m.HQ and len(m.rows) == m.N)
@@ -94,6 +103,7 @@ def written(m, x, address, reverse: bool):
          "store", slot="output", stages=FROM_2, tiles="m", whole="all", composed=True,
          each=tuple((how, reverse) for how in ADDRESSES for reverse in (True, False)))
 def _(m, how, reverse):
+    possible(m, ADDRESSES[how])
     m.after = lambda out: out | {"o": written(m, out["o"], ADDRESSES[how], reverse)}
 
 
