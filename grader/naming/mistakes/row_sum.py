@@ -213,7 +213,7 @@ def _(m):
 
 
 @row_sum("rows-not-written", "some rows are never written", "every row i < M is written, by one "
-         "program", "rows", shows="nan", slot="rows", tiles="mn",
+         "program", "rows", shows="nan", slot="rows", tiles="mn", padded=True,
          each=(("first only",), ("overlap",), ("last row",), ("ragged",), ("by columns",),
                ("columns apart",)))
 def _(m, how):
