@@ -80,7 +80,9 @@ def _(m, words, walk, how, factor):
 
 
 @composed("p-positions", "in {0}, lse and delta belong to keys instead of queries: {2}",
-          "P_ij = exp(S_ij - lse_i), dS_ij = P_ij (dP_ij - delta_i)", p_of, stages=OWN_BACKWARD,
+          "P_ij = exp(S_ij - lse_i), dS_ij = P_ij (dP_ij - delta_i)",
+          lambda words, walk, how: (products_of if how == "delta" else p_of)(words, walk),
+          stages=OWN_BACKWARD,
           tiles="n", spoils=of_walk, each=tuple((*walk, how) for walk in (DQ, DKDV)
                                                 for how in ("lse", "delta")))
 def _(m, words, walk, how):
