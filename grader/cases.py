@@ -36,7 +36,7 @@ LAYOUTS = {
     "views": "views",  # k with room for more rows, v in wider ones: kills another tensor's strides
     "last": "stride 2",
     "gapped": "gaps",  # room between rows, heads and batch entries
-    "mixed": "mixed strides",  # k transposed beside a dense q
+    "mixed": "mixed strides",  # k transposed beside a packed q
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 

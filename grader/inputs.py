@@ -23,9 +23,11 @@ FAR_GIB = 16  # free on a GPU for that: the gaps take 4 GiB in each of up to thr
 SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
 LARGE = 8.0  # added to dO, so that dP and delta are large, and their difference is not
 GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
-VIEWS = {"q": "guarded", "k": "cached", "v": "wide", "sink_logits": "dense"}
-MIXED = {"q": "dense", "k": "transposed", "v": "gapped", "x": "transposed", "w": "last",
-         "sink_logits": "last"}
+ONE_BY_ONE = {  # layout -> that of each tensor, where they differ
+    "views": {"q": "guarded", "k": "cached", "v": "wide", "sink_logits": "last"},
+    "mixed": {"q": "packed", "k": "transposed", "v": "gapped", "x": "transposed", "w": "last"},
+    "last": {"q": "last", "k": "third", "v": "last", "x": "last", "w": "third"},
+}
 DIFFERENTIABLE = "weighted_row_sum"  # stage 2's entry point with gradients, of this course alone
 UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in reference.py
 
@@ -79,8 +81,8 @@ def other_numbers(case: Case, seed: int) -> Built:
 
 
 def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
-    if case.layout in ("views", "mixed"):
-        return {"views": VIEWS, "mixed": MIXED}[case.layout][name]
+    if case.layout in ONE_BY_ONE:
+        return ONE_BY_ONE[case.layout][name]
     if case.layout == "far":
         return "far" if name == case.apart else "dense"
     return case.layout if tensor.dim() > 1 or case.layout == "guarded" else "dense"
@@ -273,14 +275,16 @@ def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
         order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory
         order = order[::-1] if t.dim() == 2 else order
         gaps = [3, 0] if t.dim() == 2 else gaps
+    if layout == "packed":  # q of (B, N, 3, H, D), as one projection of q, k and v gives
+        order, gaps = [0, 2, 1, 3], [0, 2 * t.shape[1], 0, 0]
     if layout == "cached":  # the first rows of a longer cache
         gaps = [0, 1, 5, 0]
     if layout == "wide":  # half of each row of two tensors side by side
         gaps = [0, 0, 0, t.shape[-1]]
     if layout == "gapped":
         gaps = [0, 1, 3, 5][-t.dim():]
-    if layout == "last":
-        step = 2
+    if layout in ("last", "third"):
+        step = 2 if layout == "last" else 3
         gaps = [1] + gaps[1:] if t.dim() > 1 else gaps
     stride, size = [0] * t.dim(), step
     for axis in reversed(order):

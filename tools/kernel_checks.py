@@ -181,7 +181,7 @@ def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, 
         window=setting.window_size, sinks=setting.sink_size, sink_logits=setting.sink_logits,
         grads=tuple(inputs),
     )
-    answer = correctness.answer(Built(case, None, inputs, dout), device)
+    answer = correctness.answer(Built(case, None, inputs, {"dout": dout}), device)
 
     worst = {}
     for name, x in got.items():
