@@ -26,6 +26,7 @@ own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of t
     sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows; the same reason.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -213,10 +214,11 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
         return rounded(t).unflatten(1, (HKV, HQ // HKV))
 
     qs, ks, vs = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
+    scaled = qs * (scale / math.log(2))  # as a kernel that scales q, for base 2, rounds once more
     keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
 
     def scores(lo):
-        s = qs @ ks[..., lo:lo + TILE, :].mT * scale
+        s = scaled @ ks[..., lo:lo + TILE, :].mT * math.log(2)
         return s.masked_fill(~keep[:, lo:lo + TILE], -torch.inf)
 
     m, total = qs.new_full((B, HKV, HQ // HKV, NQ, 1), -torch.inf), 0.0

@@ -3,7 +3,7 @@ beside right answers: none of it reaches the grader.
 """
 # stage: 2
 # base: problem_2.py
-# outcome: pass
+# outcome: pass, crashed
 # ruff: noqa: F821
 import faulthandler
 import gc

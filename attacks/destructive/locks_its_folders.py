@@ -1,7 +1,8 @@
-"""Folders without any permission, in a folder that may not be changed."""
+"""Folders without any permission, in a folder that may not be changed; an account that is held to
+permissions cannot even go on itself."""
 # stage: 2
 # base: problem_2.py
-# outcome: pass
+# outcome: pass, crashed
 # ruff: noqa: F821
 import os
 

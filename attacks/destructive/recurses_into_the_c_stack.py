@@ -1,7 +1,6 @@
 """Endless recursion through C, with no limit of its own left."""
 # stage: 2
 # outcome: crashed
-# says: segmentation fault
 import sys
 
 

@@ -57,7 +57,14 @@ def explain(error: BaseException, path: str, where: str) -> dict:
     kind = type(error).__name__
     found = {"outcome": "crashed", "id": "", "line": None, "lines": [], "detail": "", "fatal": True,
              "sentence": f"{kind} {where}; its text was not made in {TEXT_SECONDS:g} s"}
-    thread = Thread(target=lambda: found.update(_explained(error, path, where)), daemon=True)
+
+    def say():
+        try:
+            found.update(_explained(error, path, where))
+        except OSError:  # the file took away what it would be read from
+            found.update(sentence=f"{kind} {where}")
+
+    thread = Thread(target=say, daemon=True)
     with suppress(RuntimeError):  # the file has started as many threads as it may
         thread.start()
         thread.join(TEXT_SECONDS)
