@@ -130,7 +130,7 @@ STAGES_3_4 = rows(dict(dtype=HALF), [  # 4: is_causal=True
     robust(N=64, HQ=1, HKV=1, refill=True, gpu=dict(N=256)),
     robust(N=130, HQ=2, HKV=2, D=128, dtype=F16, repeats=2, gpu=dict(N=320, repeats=10)),
     robust(N=40, B=3, HQ=6, HKV=6, layout="views"),  # 18 heads in all, no power of two
-    robust(stages=(3,), N=193, HQ=1, HKV=1, dtype=F32, family="falling"),
+    robust(N=193, HQ=1, HKV=1, dtype=F32, family="falling"),
     robust(stages=(4,), N=193, HQ=1, HKV=1, dtype=F32, family="steep"),
     robust(N=129, HQ=1, HKV=1, dtype=F16, family="deep"),
     robust(stages=(3,), N=200, HQ=1, HKV=1, family="cancel"),
@@ -185,7 +185,7 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(N=130, HQ=3, HKV=1, D=128, window=9, sinks=1, dtype=F16, repeats=2,
            gpu=dict(N=320, repeats=10)),
     robust(N=40, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views"),  # 18 heads, as before
-    robust(stages=(6, 7), N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling"),
+    robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling"),
     robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
     # Several tiles, as before; then windows longer than the default, and many sinks far from it.
     robust(stages=(5,), N=200, HQ=4, HKV=2, D=64, layout="guarded"),
@@ -217,7 +217,7 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=127, HQ=2, HKV=2, D=64, dtype=F32, dout="transposed", gpu=dict(N=508)),
     robust(N=170, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16, layout="transposed"),
     robust(N=65, HQ=2, HKV=1, scale=0.5, family="shift+"),
-    robust(N=130, HQ=1, HKV=1, family="rising", grads=("q",), gpu=dict(N=520)),
+    robust(N=193, HQ=1, HKV=1, dtype=F32, family="falling", grads=("q",)),
     robust(N=100, HQ=2, HKV=2, dtype=F16, family="hot", gpu=dict(N=400)),
     robust(N=100, HQ=2, HKV=2, D=32, dtype=F32, family="needles", layout="transposed"),
     robust(N=90, HQ=3, HKV=1, D=32, dtype=F16, family="real", gpu=dict(N=256)),
@@ -269,7 +269,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=160, HQ=1, HKV=1, D=64, window=159, sinks=0, family="needles"),
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling"),
     robust(N=65, HQ=2, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
-    robust(N=150, HQ=1, HKV=1, window=1000, sinks=0, family="cancel"),
+    robust(N=400, HQ=1, HKV=1, window=1000, sinks=0, family="cancel"),
     # The gradient of one input alone.
     robust(N=40, HQ=2, HKV=1, window=9, sinks=4, dtype=F16, grads=("k",)),
     robust(N=41, HQ=2, HKV=1, window=9, sinks=4, grads=("v",)),
@@ -289,7 +289,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            dout="expanded", **LOGITS),
     course("no causal mask", N=170, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F32,
            **LOGITS),
-    course("no window", N=150, HQ=1, HKV=1, window=None, sinks=0),
+    course("no window", N=200, HQ=1, HKV=1, window=None, sinks=0),
     beyond("D = 80", N=70, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
     beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
     beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, window=20, sinks=4,

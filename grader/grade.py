@@ -31,7 +31,7 @@ from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
 from grader.judge import blanks_left, crashed, judge
 from grader.means import judge_growth
-from grader.needless import walk_check
+from grader.needless import Counting
 from grader.options import Options, open_session
 from grader.report import Reporter
 from grader.results import Check, StageResult
@@ -90,6 +90,8 @@ class Grading:
         with contextlib.ExitStack() as stack:
             self.compiling = compiling = stack.enter_context(
                 Compiling(self.stage, self.options, self.file.source, self.crash))
+            counting = stack.enter_context(
+                Counting(self.stage, self.options, self.file.source, bool(self.file.steps)))
             workers = replaying.workers(self.device, self.options.timeout,
                                         self.options.confinement)
             workers.clock = self.clock
@@ -106,15 +108,18 @@ class Grading:
                 self.done(blanks_left(self.file))
             self.accuse()
             if session is not None and self.all_right():
-                self.count_needless_work(session)
+                with self.reporter.working(self.stage, "counting the tiles it visits"):
+                    check = counting.finish(session)
+                if check is not None:
+                    self.done(check)
             if self.options.benchmark and session is not None and self.all_right():
                 self.result.benchmark, failed = timing.run(
                     self.stage, self.options, session, workers.replay, self.reporter)
                 if failed:
                     self.done(failed)
                     self.accuse()
-            if self.beyond and self.all_right():
-                self.ask_beyond()
+            if session is not None and self.all_right():
+                self.ask_beyond(session)
             if self.clock.is_over() and not self.result.sentence:
                 self.result.sentence = f"{self.clock.words()}; what was judged stands."
 
@@ -200,13 +205,14 @@ class Grading:
                 return None
         return session if alive else None
 
-    def ask_beyond(self) -> None:
+    def ask_beyond(self, session: Session) -> None:
         """Ask what no assignment asks, until a call does not end; a dead worker is replaced."""
-        session = None
-        try:
+        with contextlib.ExitStack() as stack, \
+                contextlib.suppress(SubmissionError, torch.OutOfMemoryError):
             for case in self.beyond:
-                if session is None or session.gone:
-                    session = open_session(self.stage, self.options, self.file.source)
+                if session.gone:
+                    session = stack.enter_context(
+                        open_session(self.stage, self.options, self.file.source))
                     session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
                 built = build(case, self.options.seed)
                 try:
@@ -217,13 +223,6 @@ class Grading:
                 self.done(check)
                 if check.outcome == "timeout":
                     return
-                if session.gone:
-                    session.close()
-        except (SubmissionError, torch.OutOfMemoryError):
-            pass
-        finally:
-            if session is not None:
-                session.close()
 
     def import_file(self, session: Session) -> bool:
         """Have the worker import the file.  -> whether it could."""
@@ -307,16 +306,6 @@ class Grading:
         if self.device == "cuda" and (held := device_memory.held_by_others(error)):
             return check.fail("grader_fault", held)
         return check
-
-    def count_needless_work(self, session: Session) -> None:
-        """Of a right file; in stage 1 of this course's only, whose steps say what to leave out."""
-        stage, options = self.stage, self.options
-        if options.quick or options.case or not (stage.needs_triton or self.file.steps):
-            return
-        with self.reporter.working(stage, "counting the tiles it visits"):
-            check = walk_check(stage, options, self.file.source, session)
-        if check is not None:
-            self.done(check)
 
     # -------------------------------------------------------------- what is noted
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:

@@ -6,6 +6,7 @@ known here.  A tile's slack is allowed on either side, and what is masked inside
 nobody's business.  A worker that counts falsely only spares itself this check or fails it.
 """
 
+import concurrent.futures
 import contextlib
 from dataclasses import replace
 
@@ -28,19 +29,48 @@ SINKS = 4
 QUERIES, KEYS = 0, 1
 
 
-def walk_check(stage: Stage, options: Options, source: bytes, session: Session) -> Check | None:
-    """-> the check; None where there is nothing to count.
+class Counting:
+    """`with` it around the cases of a stage: a worker without a GPU is asked beside them.
 
-    session: of the cases; asked again where it has no GPU.
+    has_steps: the file holds this course's steps, which in stage 1 say what to leave out.
     """
-    if not stage.walks:
-        return None
-    N = SHORTEST
-    with contextlib.ExitStack() as stack, contextlib.suppress(SubmissionError):
-        if options.device != "cpu":
-            elsewhere = replace(options, device="cpu", spare=None)
-            session = stack.enter_context(open_session(stage, elsewhere, source))
+
+    def __init__(self, stage: Stage, options: Options, source: bytes, has_steps: bool):
+        self.stage, self.options, self.source = stage, options, source
+        self.is_asked_for = bool(stage.walks and (stage.needs_triton or has_steps)
+                                 and not (options.quick or options.case))
+        self.stack = contextlib.ExitStack()
+        self.check: concurrent.futures.Future | None = None
+
+    def __enter__(self) -> "Counting":
+        if self.is_asked_for and self.options.device != "cpu":
+            pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+            # Entered after the pool, so that it ends before the pool waits for it.
+            session = self.stack.enter_context(open_session(
+                self.stage, replace(self.options, device="cpu", spare=None), self.source))
+            self.check = pool.submit(self._apart, session)
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def finish(self, session: Session) -> Check | None:
+        """-> the check; None where there is nothing to count.  session: of the cases."""
+        if self.check is not None:
+            return self.check.result()
+        return walk_check(self.stage, self.options, session) if self.is_asked_for else None
+
+    def _apart(self, session: Session) -> Check | None:
+        stage = self.stage
+        with contextlib.suppress(SubmissionError):
             session.load(stage.entry, stage.attribute, stage.positional)
+            return walk_check(stage, self.options, session)
+
+
+def walk_check(stage: Stage, options: Options, session: Session) -> Check | None:
+    """-> the check; None where there is nothing to count.  session: without a GPU, file loaded."""
+    N = SHORTEST
+    with contextlib.suppress(SubmissionError):
         while N <= LONGEST:
             case = long_case(stage, N)
             read, together, tiles = session.walk(build(case, options.seed).call)

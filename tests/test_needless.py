@@ -4,7 +4,6 @@ import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -96,8 +95,8 @@ def is_right(session, number: int) -> bool:
     return all(exact.judge(name, x).accepted for name, x in got.items())
 
 
-def walked(session, number: int, source: bytes) -> Check | None:
-    return needless.walk_check(STAGES[number], OPTIONS, source, session)
+def walked(session, number: int) -> Check | None:
+    return needless.walk_check(STAGES[number], OPTIONS, session)
 
 
 @pytest.mark.interpreter
@@ -105,7 +104,7 @@ def walked(session, number: int, source: bytes) -> Check | None:
 def test_a_border_a_tile_too_far_is_slack_and_two_are_needless_work(sessions, border):
     for tiles, outcome in [(1, "pass"), (2, "needless work")]:
         number, source = moved({border: BORDERS[border]}, tiles)
-        check = walked(sessions(number, source), number, source)
+        check = walked(sessions(number, source), number)
         assert check.outcome == outcome, f"{tiles} tiles too far"
 
 
@@ -123,7 +122,7 @@ def test_a_file_that_visits_everything_is_right_and_told_where(sessions, number)
     _, source = moved(borders, ALL)
     session = sessions(number, source)
     assert is_right(session, number)
-    check = walked(session, number, source)
+    check = walked(session, number)
     assert (check.name, check.group, check.outcome) == ("needless-work", "walk", "needless work")
     *found, rule, step = check.lines
     assert found[0] == "query tile 0 reads 8 key tiles, 1 of them with a key that one of its " \
@@ -206,23 +205,23 @@ class Worker:
                                              (256, [128, 1024, 2048]), (4096, [128, 1024])])
 def test_it_is_asked_longer_only_if_eight_tiles_need_it(tile, asked):
     worker = Worker(tile)
-    check = needless.walk_check(STAGES[4], OPTIONS, b"", worker)
+    check = needless.walk_check(STAGES[4], OPTIONS, worker)
     assert worker.asked == asked and (check is None) == (tile > 256)
 
 
 def test_what_recognises_no_rows_is_not_asked_and_loses_nothing():
-    assert needless.walk_check(STAGES[4], OPTIONS, b"", Worker(walk=False)) is None
+    assert needless.walk_check(STAGES[4], OPTIONS, Worker(walk=False)) is None
 
 
 def test_what_the_interpreter_cannot_run_is_not_asked_and_loses_nothing():
     worker = Worker()
     worker.walk = lambda call: (_ for _ in ()).throw(SubmissionError("crashed", "no"))
-    assert needless.walk_check(STAGES[4], OPTIONS, b"", worker) is None
+    assert needless.walk_check(STAGES[4], OPTIONS, worker) is None
 
 
 def test_stages_that_skip_nothing_are_not_asked():
     assert [n for n, stage in STAGES.items() if stage.walks] == [1, 4, 6, 7, 8, 9]
-    assert needless.walk_check(STAGES[5], OPTIONS, b"", Worker()) is None
+    assert not needless.Counting(STAGES[5], OPTIONS, b"", True).is_asked_for
 
 
 @pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.walks])
@@ -236,21 +235,25 @@ def test_beside_a_gpu_a_worker_without_one_is_asked(monkeypatch):
     worker.load = lambda *entry: opened.append(entry)
     monkeypatch.setattr(needless, "open_session", lambda stage, options, source: (
         opened.append(options.device), contextlib.nullcontext(worker))[1])
-    check = needless.walk_check(STAGES[4], replace(OPTIONS, device="cuda"), b"", None)
-    assert check.outcome == "pass" and worker.asked == [128]
+    with needless.Counting(STAGES[4], replace(OPTIONS, device="cuda"), b"", True) as counting:
+        assert counting.finish(None).outcome == "pass" and worker.asked == [128]
     assert opened == ["cpu", ("flash_attention_forward", None, ("q", "k", "v", "is_causal"))]
 
 
+def test_without_a_gpu_the_worker_of_the_cases_is_asked():
+    worker = Worker()
+    with needless.Counting(STAGES[4], OPTIONS, b"", True) as counting:
+        assert counting.finish(worker).outcome == "pass" and worker.asked == [128]
+
+
 # ----------------------------------------------------------------- in a grading
-@pytest.mark.parametrize(("number", "steps", "chosen", "asked"), [
-    (4, [], {}, True), (1, ["1.1"], {}, True), (1, [], {}, False),
-    (4, [], {"quick": True}, False), (4, [], {"case": "standard/H1-N1-D1"}, False)])
-def test_whom_a_grading_asks(monkeypatch, number, steps, chosen, asked):
-    monkeypatch.setattr(grade, "walk_check", lambda *_: Check("needless-work", "walk", "pass"))
-    grading = grade.Grading(STAGES[number], replace(OPTIONS, **chosen), Reporter(io.StringIO()))
-    grading.file = SimpleNamespace(steps=steps, source=b"")
-    grading.count_needless_work(None)
-    assert len(grading.result.checks) == asked
+@pytest.mark.parametrize(("number", "has_steps", "chosen", "asked"), [
+    (4, False, {}, True), (1, True, {}, True), (1, False, {}, False),
+    (4, False, {"quick": True}, False), (4, False, {"case": "standard/H1-N1-D1"}, False)])
+def test_whom_a_grading_asks(number, has_steps, chosen, asked):
+    counting = needless.Counting(STAGES[number], replace(OPTIONS, **chosen), b"", has_steps)
+    assert counting.is_asked_for == asked
+    assert asked or counting.finish(Worker()) is None
 
 
 @pytest.mark.interpreter
