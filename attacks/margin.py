@@ -24,14 +24,15 @@ def margins(rows: list[dict], device: str) -> tuple[dict, dict, dict]:
         right = row["want"] == ["pass"]
         for name, ratio in row["errors"].items():
             case = cases.get((row["stage"], name))
-            if case is None:  # from before the case was renamed
+            if case is None or case.group == "beyond":  # from before it was renamed, or undecided
                 continue
             key = row["stage"], str(case.dtype).removeprefix("torch."), case.family
             if right:
                 honest[key] = max(honest.get(key, 0.0), ratio)
             elif ratio > 1:
                 rejected[key] = min(rejected.get(key, float("inf")), ratio)
-        over = [ratio for ratio in row["errors"].values() if ratio > 1]
+        over = [ratio for name, ratio in row["errors"].items()
+                if ratio > 1 and not name.startswith("beyond/")]
         if over and not right:
             found = max(over), row["name"]
             subtlest[row["stage"]] = min(subtlest.get(row["stage"], found), found)

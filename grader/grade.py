@@ -299,7 +299,7 @@ class Grading:
             return judge(self.stage, built, reply, self.device)
 
     def crash(self, case: Case, error: SubmissionError) -> Check:
-        return crashed(case, error, self.file)
+        return crashed(case, error, self.file, self.stage)
 
     def absolved(self, check: Check, error: SubmissionError) -> Check:
         """check, or a fault of nobody here if other processes hold the GPU's memory."""

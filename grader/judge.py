@@ -3,11 +3,13 @@
 from grader import means
 from grader.correctness import Answer, answer
 from grader.inputs import FAR, Built
-from grader.naming.words import Finding, describe, locate, tensor_name
+from grader.naming.words import Finding, describe, either, locate, look_at, tensor_name
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError, same_bits
 from grader.stages import Stage
 from grader.submission import Step, Submission
+
+OF_ADDRESSES = ("rows", "kv head", "walk", "borders", "load", "store", "dx", "dw", "launch")
 
 
 def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
@@ -65,7 +67,7 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
                       step=step.id if step else None)
 
 
-def crashed(case, error: SubmissionError, file: Submission) -> Check:
+def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Check:
     """The same of a call of this file, with the step that the student went wrong in."""
     line, above = error.line, []
     if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
@@ -76,6 +78,12 @@ def crashed(case, error: SubmissionError, file: Submission) -> Check:
     check = from_error(case, error, file.path.name, step, line)
     if step is not None and step.id in file.blank_steps:
         check.lines, check.detail = (error.sentence, *file.blanks()), ""
+    towards = file.steps_towards(error.lines) if error.id.startswith("out-of-bounds") else []
+    ids = [step.id for step in towards
+           if any(place.endswith(OF_ADDRESSES) for place in stage.steps[step.id].split(", "))]
+    if ids:
+        check.lines += (look_at(stage, *ids),)
+        check.diagnosis["step"] = either(ids)
     check.lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
     return check
 

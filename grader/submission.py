@@ -96,6 +96,18 @@ class Submission:
         stands in a step; else the line that it came up in."""
         return next((line for line in (error_line, *lines) if self.step_at(line)), error_line)
 
+    def steps_towards(self, lines: tuple[int, ...]) -> list[Step]:
+        """The steps of the functions that lines stand in, as far down as these: what an address
+        there is made of."""
+        functions = [node for node in ast.walk(ast.parse(self.source))
+                     if isinstance(node, ast.FunctionDef)]
+        found = []
+        for line in lines:
+            begins = max((node.lineno for node in functions
+                          if node.lineno <= line <= node.end_lineno), default=line)
+            found += [step for step in self.steps if begins <= step.first_line <= line]
+        return list(dict.fromkeys(found))
+
     @property
     def blank_new(self) -> tuple[str, ...]:
         """Blank steps that the student has to write."""

@@ -8,6 +8,7 @@ import torch
 from grader import judge, submission
 from grader.cases import Case
 from grader.sandbox.calls import SubmissionError
+from grader.stages import STAGES
 from grader.submission import Step
 from tests.judged import PLAIN, answered, verdict
 
@@ -96,8 +97,17 @@ def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id
     (tmp_path / "problem_1.py").write_text(STEPS)
     file = submission.read(tmp_path, "problem_1.py", "kernel")
     error = SubmissionError("crashed", "an error", id=id, line=line, lines=lines)
-    check = judge.crashed(PLAIN, error, file)
+    check = judge.crashed(PLAIN, error, file, STAGES[1])
     assert (check.where, check.lines[-1]) == (where, said)
+
+
+def test_an_access_outside_points_at_the_steps_that_its_address_is_made_of(tmp_path):
+    (tmp_path / "problem_3.py").write_text(STEPS.replace("1.1", "3.1"))
+    file = submission.read(tmp_path, "problem_3.py", "kernel")
+    error = SubmissionError("crashed", "an error", id="out-of-bounds-read", line=9, lines=(9, 5))
+    check = judge.crashed(PLAIN, error, file, STAGES[3])
+    assert check.lines[-1].startswith("look at step 3.1; more:")
+    assert check.diagnosis["step"] == "3.1"
 
 
 def test_an_output_that_changes_after_the_return_is_wrong():

@@ -23,7 +23,7 @@ class OutOfBounds(IndexError):
         self.what = f"{call} {verb} {count} number{'s' * (count > 1)} outside of every tensor"
         place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
         self.wants = (f"{place}: it" if place else "it") + \
-            " needs a mask, or its address (head, batch, stride) is wrong"
+            " needs a mask, or its address (head, batch, stride, tile) is wrong"
         super().__init__(f"{self.what}, {self.wants}")
 
 

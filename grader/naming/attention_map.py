@@ -179,8 +179,7 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
     if float(times.max() - times.min()) < ALIKE * float(times.max()):
         return "effect-weights", (f"{where}uery {i} gives key {j} {float(times.median()):.3g} "
                                   f"times its weight, beside the others; {_pattern(off)}")
-    return "effect-weights", (f"The weights are not in the right proportions, from query {i} on; "
-                              f"{_pattern(off)}")
+    return "effect-weights", f"The weights are not in the right proportions, from query {i} on."
 
 
 def _first(rows: torch.Tensor) -> int:

@@ -28,7 +28,7 @@ ONE_P = {
                       ("dq P", "dq products")),
 }
 GIVEN = ("o is right, and the backward that was given takes nothing else of yours but lse: it is "
-         "lse that is wrong.", ("lse",))
+         "lse that is wrong, or the m and l that it is made of.", ("lse", "walk"))
 
 
 def deduce(stage: int, wrong: dict[str, bool]) -> tuple[str, tuple[str, ...]]:

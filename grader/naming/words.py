@@ -96,6 +96,7 @@ def tensor_name(name: str) -> str:
     return f"the gradient of {name[2:]}" if name.startswith("d_") else name
 
 
+JUST_ROUNDED = 0.01  # a row that is so near a multiple of the right one is no multiple of it
 LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
@@ -125,6 +126,9 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: tuple[str, ...]
         lines = [row for line in (first, where, *kept, *body) for row in _wrapped(line)]
         if len(lines) + len(tail) <= LINES:
             break
+    while len(lines) + len(tail) > LINES and len(body) > 1:  # whole sentences go, "how sure" last
+        body.pop(-2 if name and len(body) > 3 else -1)
+        lines = [row for line in (first, where, *body) for row in _wrapped(line)]
     return *lines[:LINES - len(tail)], *tail
 
 
@@ -215,6 +219,8 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
     if not bool((rest <= verdict.row_limit * x.square().sum(-1).sqrt()).all()):
         return None
     low, high = float(factor.min()), float(factor.max())
+    if max(abs(low - 1), abs(high - 1)) < JUST_ROUNDED:
+        return None
     if high - low <= 2 * verdict.row_limit * abs(high):
         middle = float(factor.median())
         return "multiple", f"{which} is {middle:.5g}{constant(middle, case)} times the right one."

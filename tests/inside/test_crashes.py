@@ -121,7 +121,7 @@ def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
     assert found["sentence"] == (
         "tl.load reads 944 numbers outside of every tensor: tl.load(ptrs)\n"
         "at k_ptr, rows 5-63 of the (64, 16) tile: it needs a mask, or its address (head, batch, "
-        "stride) is wrong.")
+        "stride, tile) is wrong.")
 
 
 def _reads_outside():

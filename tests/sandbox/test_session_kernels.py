@@ -30,13 +30,16 @@ def compiler():
         yield session
 
 
+ADVICE = "it needs a mask, or its address (head, batch, stride, tile) is wrong."
+
+
 @pytest.mark.parametrize("entry, id, said", [
     ("unmasked", "out-of-bounds-read", """\
 tl.load reads 52 numbers outside of every tensor: x = tl.load(x_ptr + offs)
-at x_ptr, lanes 12-63 of 64: it needs a mask, or its address (head, batch, stride) is wrong."""),
+at x_ptr, lanes 12-63 of 64: """ + ADVICE),
     ("wide", "out-of-bounds-write", """\
 tl.store writes 1 number outside of every tensor: tl.store(y_ptr + offs, x * 2, mask=offs <= n)
-at y_ptr, lane 12 of 64: it needs a mask, or its address (head, batch, stride) is wrong."""),
+at y_ptr, lane 12 of 64: """ + ADVICE),
 ])
 def test_memory_outside_is_told_by_the_kernels_own_name_for_it(kernels, entry, id, said):
     error = error_of(kernels, entry)

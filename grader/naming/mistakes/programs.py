@@ -100,7 +100,7 @@ def written(m, x, address, reverse: bool):
 
 
 @mistake("stored-elsewhere", "o is stored {0}", "row i of head bh is row bh * N + i, D wide",
-         "store", slot="output", stages=FROM_2, tiles="m", whole="all", composed=True,
+         "store, normalise", slot="output", stages=FROM_2, tiles="m", whole="all", composed=True,
          each=tuple((how, reverse) for how in ADDRESSES for reverse in (True, False)))
 def _(m, how, reverse):
     possible(m, ADDRESSES[how])

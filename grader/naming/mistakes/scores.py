@@ -55,7 +55,7 @@ def _(m):
 
 
 @mistake("scores-off-by-a-factor", "every score is multiplied by {factor:.4g}",
-         "S = scale * Q K^T, nothing else", "scale, softmax", slot="scale",
+         "S = scale * Q K^T, nothing else", "scale, scores, softmax", slot="scale",
          each=((1.0,), (2.0,), (0.5,)), fitted=True)
 def _(m, start):
     """The factor by Gauss-Newton steps, from start."""
