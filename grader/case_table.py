@@ -171,6 +171,11 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(N=63, HQ=6, HKV=2, D=64, window=1, sinks=1, layout="guarded", gpu=dict(N=255)),
     robust(N=127, HQ=2, HKV=2, D=128, window=1000, sinks=70, dtype=F16, layout="transposed"),
     robust(N=194, HQ=4, HKV=2, window=66, sinks=1, dtype=F32, layout="guarded", gpu=dict(N=773)),
+    # Several tiles, as before; then windows longer than the default, and many sinks far from it.
+    robust(stages=(5,), N=200, HQ=4, HKV=2, D=64, layout="guarded"),
+    robust(stages=(6, 7), N=400, HQ=1, HKV=1, window=130, sinks=4, dtype=F16),
+    robust(stages=(6, 7), N=300, HQ=1, HKV=1, window=255, sinks=1),
+    robust(stages=(7,), N=420, HQ=1, HKV=1, window=20, sinks=150),
     robust(N=65, HQ=6, HKV=2, window=64, sinks=1000, dtype=F16, family="shift-"),
     robust(N=161, HQ=2, HKV=2, window=40, sinks=0, family="rising", gpu=dict(N=644)),
     robust(N=100, HQ=4, HKV=2, D=32, window=50, sinks=65, dtype=F32, family="hot", layout="views",
@@ -187,11 +192,6 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(N=40, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views"),  # 18 heads, as before
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling"),
     robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
-    # Several tiles, as before; then windows longer than the default, and many sinks far from it.
-    robust(stages=(5,), N=200, HQ=4, HKV=2, D=64, layout="guarded"),
-    robust(stages=(6, 7), N=400, HQ=1, HKV=1, window=130, sinks=4, dtype=F16),
-    robust(stages=(6, 7), N=300, HQ=1, HKV=1, window=255, sinks=1),
-    robust(stages=(7,), N=420, HQ=1, HKV=1, window=20, sinks=150),
     # Over all keys: long enough for sums in 16 bits to lose something.
     robust(N=640, HQ=1, HKV=1, window=5000, sinks=0, family="heavy", gpu=dict(N=4096)),
     robust(N=128, HQ=1, HKV=1, window=32, sinks=8, dtype=F16, family="creeping", growth=True,
@@ -254,7 +254,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=127, HQ=2, HKV=2, D=64, window=33, sinks=4, dtype=F32, dout="transposed",
            gpu=dict(N=508)),
     robust(N=63, HQ=2, HKV=1, D=64, window=20, sinks=0, dout="expanded", gpu=dict(N=252)),
-    robust(N=193, HQ=1, HKV=1, window=127, sinks=1, dtype=F16, family="shift-"),
+    robust(N=193, HQ=1, HKV=1, window=127, sinks=1, dtype=F16),
     robust(N=130, HQ=1, HKV=1, window=100, sinks=1, family="rising", grads=("q",), gpu=dict(N=520)),
     robust(N=130, HQ=2, HKV=2, D=32, window=66, sinks=3, dtype=F32, family="needles",
            layout="transposed", gpu=dict(N=520)),

@@ -94,7 +94,7 @@ def long_case(stage: Stage, N: int) -> Case:
 def judge_walk(stage: Stage, case: Case, read: torch.Tensor, together: torch.Tensor,
                tiles: tuple[int, int]) -> Check:
     """read, together, tiles: as Walk in inside/walk.py has them, of a call of case."""
-    label = f"(N={case.N}" + f", W={case.window}" * bool(case.window)
+    label = f"(L={case.N}" + f", W={case.window}" * bool(case.window)
     check = Check("needless-work", "walk", "pass",
                   label + f", S={case.sinks}" * bool(case.sinks) + ")")
     keep = reference.keep_mask(case.N, case.N, case.is_causal, case.window, case.sinks or 0)

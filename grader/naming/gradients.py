@@ -11,7 +11,8 @@ KERNELS = {
     ("v",): ("The gradient of k is right, which comes of the same P in the same walk: so it is the "
              "product of P and dO that is wrong.", ("dkdv products",)),
     ("k", "v"): ("The gradient of q is right, so the saved lse is: the mistake is in what makes dk "
-                 "and dv alone, P or the walk over the queries.", ()),
+                 "and dv alone: P, the walk over the queries, or which rows and heads it takes.",
+                 ()),
     ("q", "k"): ("The gradient of v is right, so the saved lse and P are: dS is wrong, in both.",
                  ("delta", "dq products", "dkdv products")),
     ("q", "k", "v"): ("o is right, and no gradient is: what all share is the saved lse; or the "

@@ -15,6 +15,14 @@ def _(m, which):
     p.keep = p.keep & (p.j >= (last if which == "of the row" else p.end - m.BN))
 
 
+@backward("dq-no-sink-phase", "in dq, the sinks before the window's first tile are not walked",
+          "dQ sums over every key that the query sees, sinks too", "dq sink walk", "dq", tiles="mn")
+def _(m):
+    p = m.dq
+    only(p.window is not None and p.sinks)
+    p.keep = p.keep & (p.j >= p.first)
+
+
 @backward("dkdv-of-the-last-tile", "dk and dv are overwritten by every query tile",
           "dK and dV add up over all query tiles", "dkdv products, dkdv calls", "dkdv", tiles="m")
 def _(m):
@@ -69,6 +77,13 @@ def _(p, start):
     if p.window is not None:
         again = again & ((p.i - p.j < p.window) | (p.j < p.sinks))
     p.count_again(again)
+
+
+@query_walk("dkdv-ragged-diagonal-twice", "in the last, ragged tile of keys the diagonal is walked "
+            "twice", "each query tile belongs to one phase")
+def _(p, start):
+    only(p.causal and p.N % p.BN)
+    p.count_again((start + p.BN > p.N) & p.keep)
 
 
 @query_walk("dkdv-diagonal-skipped", "the walk over queries begins after the diagonal",

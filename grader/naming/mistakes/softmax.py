@@ -335,6 +335,7 @@ def _(m):
 # Model and the logits (HQ,) -> the logit of each pair of batch entry and head, (P,).
 SINK_LOGITS = {
     "is taken to be in base 2": lambda m, logits: m.sink * LN2,
+    "counts twice: l begins at exp(sink) beside an m that holds it": lambda m, logits: 2 * m.sink,
     "counts eight times": lambda m, logits: m.sink + math.log(8),
     "is multiplied by the scale": lambda m, logits: m.sink * m.scale,
     "moves the maximum but does not join the sum": lambda m, logits: None,
