@@ -132,7 +132,7 @@ def _outcome(attack, got, points, report, seconds, problem="", result=None) -> O
         problem = problem or f"want {' or '.join(attack.outcomes)}"
     elif got in attack.outcomes and attack.says.lower() not in " ".join(report.split()).lower():
         problem = problem or f"the report does not say {attack.says!r}"
-    elif attack.kind == "dishonest" and points and "pass" not in attack.outcomes:
+    elif attack.kind == "dishonest" and got == "rejected" and points:
         problem = problem or f"it earned {points:g} points"
     elif attack.beyond and all(check.outcome == "pass" for check in result.checks):
         problem = problem or "want a case beyond the assignment that fails"

@@ -263,7 +263,8 @@ class Grading:
             if check.outcome == "wrong" and not closed and not self.taught:
                 from grader.naming import follow_up  # all the mistakes: a right file needs none
 
-                with contextlib.suppress(ArithmeticError, LookupError, ValueError, RuntimeError):
+                with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError,
+                                         TypeError, ValueError):
                     # Without a name the verdict and the place that judge() found still stand.
                     follow_up.explain(check, session, built, reply, self.stage, self.options)
         except SubmissionError as error:
