@@ -79,8 +79,8 @@ def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Che
     if step is not None and step.id in file.blank_steps:
         check.lines, check.detail = (error.sentence, *file.blanks()), ""
     towards = file.steps_towards(error.lines) if error.id.startswith("out-of-bounds") else []
-    ids = [step.id for step in towards
-           if any(place.endswith(OF_ADDRESSES) for place in stage.steps[step.id].split(", "))]
+    places = {step.id: stage.steps.get(step.id, "").split(", ") for step in towards}
+    ids = [id for id, own in places.items() if any(place.endswith(OF_ADDRESSES) for place in own)]
     if ids:
         check.lines += (look_at(stage, *ids),)
         check.diagnosis["step"] = either(ids)

@@ -110,6 +110,13 @@ def test_an_access_outside_points_at_the_steps_that_its_address_is_made_of(tmp_p
     assert check.diagnosis["step"] == "3.1"
 
 
+def test_a_step_that_the_stage_does_not_have_is_not_pointed_at(tmp_path):
+    (tmp_path / "problem_3.py").write_text(STEPS.replace("1.1", "7.77"))
+    file = submission.read(tmp_path, "problem_3.py", "kernel")
+    error = SubmissionError("crashed", "an error", id="out-of-bounds-read", line=9, lines=(9, 5))
+    assert not any("look at" in line for line in judge.crashed(PLAIN, error, file, STAGES[3]).lines)
+
+
 def test_an_output_that_changes_after_the_return_is_wrong():
     built, reply = answered(PLAIN)
     reply.late["o"][0, 0, 0, 0] += 1

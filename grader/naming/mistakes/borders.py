@@ -44,13 +44,15 @@ def border(id, words, line, each, place="borders, walk", **more):
     def add(phases_of):
         def change(p, *values):
             count(p, phases_of(p, *values))
-        return mistake(id, words, line, place, kind="mask", slot="mask", composed=True, each=each,
-                       tiles="mn", **more)(change)
+        mistake(id, words, line, place, kind="mask", slot="mask", composed=True, each=each,
+                tiles="mn", **more)(change)
+        return phases_of  # for another list of places
     return add
 
 
 # --------------------------------------------------------------- any border, moved
 ENDS = ("begins", "ends")
+ONCE = "the phases of the walk meet, and together visit each tile once"
 PLACES = {  # words -> walk and its phases by name -> where that is
     "key 0": lambda p, phases: 0,
     "the window's first tile": lambda p, phases: phases["left edge"][0],
@@ -91,33 +93,22 @@ def _moved(p, name, which, how, places):
     return phases.values()
 
 
-@border("phase-border-moved", "the {0} {1} {2}", "the phases of the walk meet, and together "
-        "visit each tile once", walks=("dq",), stages=ATTENTION,
+@border("phase-border-elsewhere", "the {0} {1} at {2}", ONCE, walks=("dq",), stages=ATTENTION,
+        each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in PLACES))
+@border("phase-border-moved", "the {0} {1} {2}", ONCE, walks=("dq",), stages=ATTENTION,
         each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in SHIFTS))
 def _(p, name, which, how):
     only(not p.over_queries)
     return _moved(p, name, which, how, PLACES)
 
 
-@border("phase-border-elsewhere", "the {0} {1} at {2}", "the phases of the walk meet, and together "
-        "visit each tile once", walks=("dq",), stages=ATTENTION,
-        each=tuple((phase, end, how) for phase in OF_KEYS for end in ENDS for how in PLACES))
-def _(p, name, which, how):
-    only(not p.over_queries)
-    return _moved(p, name, which, how, PLACES)
-
-
-@border("query-border-moved", "the {0} of the queries {1} {2}", "the phases of the walk meet, and "
-        "together visit each tile once", walks=("dkv",), stages=(8, 9), in_forward=False,
+@border("query-border-elsewhere", "the {0} of the queries {1} at {2}", ONCE, walks=("dkv",),
+        stages=(8, 9), in_forward=False,
+        each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS
+                   for how in QUERY_PLACES))
+@border("query-border-moved", "the {0} of the queries {1} {2}", ONCE, walks=("dkv",),
+        stages=(8, 9), in_forward=False,
         each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS for how in SHIFTS))
-def _(p, name, which, how):
-    return _moved(p, name, which, how, QUERY_PLACES)
-
-
-@border("query-border-elsewhere", "the {0} of the queries {1} at {2}", "the phases of the walk "
-        "meet, and together visit each tile once", walks=("dkv",), stages=(8, 9),
-        in_forward=False, each=tuple((phase, end, how) for phase in OF_QUERIES for end in ENDS
-                                     for how in QUERY_PLACES))
 def _(p, name, which, how):
     return _moved(p, name, which, how, QUERY_PLACES)
 
