@@ -52,6 +52,7 @@ class Worker:
             self.synchronize()
         else:
             self.synchronize = lambda: None
+            torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait
             pretend_gpu.install(config["compile_for"] or 90)
         if not self.on_cuda and self.compiler is None:
             interpreter.hold_to(self._extents, self._named)
@@ -257,7 +258,6 @@ class Worker:
         """Which rows one call reads for which: walk.Walk's read, together and tiles."""
         inputs, _ = self._place(request["inputs"], storages, request["grads"])
         upstream, _ = self._place(request["douts"], douts, ())
-        torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait
         counted = Walk([inputs["q"], *upstream.values()], [inputs["k"], inputs["v"]])
         with counted, self.recorder.uncompiled():
             outputs = self._call(request, inputs)
