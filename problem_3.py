@@ -22,9 +22,10 @@ Edges.  N need not be a multiple of anything.  The last query tile may hang over
 the end: its extra rows load as 0 and are never stored.  The last key tile may
 hang over too: its extra keys would get the score 0, not -inf, and must be
 masked.  Every other key tile lies inside and needs no mask, neither to load nor
-to score, which is a good deal faster; so the walk has two phases.  EDGE says that
-a tile may hang over the end, as the query tile always may.  D is padded with zeros
-to BLOCK_D, a power of two, because tl.arange wants one.
+to score, which is a good deal faster; so the walk has two phases.  Two flags, known
+to the compiler, say so: MASKED, the scores of this tile need the mask; RAGGED, some
+rows of this tile may lie past N - 1, as those of the query tile always may.  D is
+padded with zeros to BLOCK_D, a power of two, because tl.arange wants one.
 
 New in Triton.  tl.dot(a, b, acc) is a @ b + acc on the matrix units, tl.trans(x)
 the transpose; tl.where, tl.maximum and tl.math.exp2, log2 work element by element,
@@ -79,22 +80,22 @@ def _fwd_kernel(
     start_m = tl.program_id(0) % num_tiles * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 3.1
-    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
+    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     k_head, v_head = _head(k_ptr, k_strides, b, h), _head(v_ptr, v_strides, b, h)
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 3.2 -- Walk the keys: the tiles that lie inside, then the one at the edge, if any.
     #   whole: how many keys lie in whole tiles.  A loop for these, an if for the last tile; each
-    #   time acc, l_i, m_i = _attend(acc, l_i, m_i, ..., scale * LOG2E, D, BLOCK_N, EDGE=...).
+    #   time acc, l_i, m_i = _attend(acc, l_i, m_i, ..., scale * LOG2E, D, BLOCK_N, MASKED=...).
     # BEGIN SOLUTION 3.2
     whole = N // BLOCK_N * BLOCK_N
     for start_n in range(0, whole, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,
-                                D, BLOCK_N, EDGE=False)
+                                D, BLOCK_N, MASKED=False)
     if whole < N:
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, whole, N, scale * LOG2E,
-                                D, BLOCK_N, EDGE=True)
+                                D, BLOCK_N, MASKED=True)
     # END SOLUTION 3.2
 
     # Step 3.3 -- Normalise once, form lse, and store both.
@@ -111,18 +112,19 @@ def _fwd_kernel(
 @triton.jit
 def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
-    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
+    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N)
     # Step 3.4 -- The scores of this tile, not yet scaled.
-    #   s (BLOCK_M, BLOCK_N), float32.  EDGE: -inf wherever the booleans keep say no.
+    #   s (BLOCK_M, BLOCK_N), float32.  MASKED: -inf wherever the booleans keep say no.
     # BEGIN SOLUTION 3.4
     s = tl.dot(q, tl.trans(k))
-    if EDGE:
+    if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 3.4
 
@@ -161,7 +163,7 @@ def _head(ptr, strides, b, h):
 
 @triton.jit
 def _load(
-    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, EDGE: tl.constexpr
+    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, RAGGED: tl.constexpr
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
@@ -169,13 +171,13 @@ def _load(
     # Step 3.7 -- Address every element of the tile, and load it.
     #   tile (ROWS, BLOCK_D).  From ptr on, element (i, j) is i * stride_n + j * stride_d away;
     #   its row of the sequence is start + i.  Rows past N - 1 and columns past D - 1 are not there.
-    #   Only an EDGE tile has such rows; every tile has such columns if BLOCK_D is more than D.
+    #   Only a RAGGED tile has such rows; every tile has such columns if BLOCK_D is more than D.
     #   Mask where there may be either, and only there.  Two loads, then: other= wants a mask.
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
     inside = (start + i < N) & (j < D)
-    tile = tl.load(ptrs, mask=inside, other=0.0) if EDGE or BLOCK_D != D else tl.load(ptrs)
+    tile = tl.load(ptrs, mask=inside, other=0.0) if RAGGED or BLOCK_D != D else tl.load(ptrs)
     # END SOLUTION 3.7
     return tile
 

@@ -69,7 +69,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 6.1
-    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
+    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 6.2 -- Carried over: step 5.2.
     # BEGIN SOLUTION 6.2
     kv_head = h // (HQ // HKV)
@@ -93,13 +93,13 @@ def _fwd_kernel(
     # BEGIN SOLUTION 6.4
     for start_n in range(inner, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                scale * LOG2E, D, BLOCK_N, EDGE=False)
+                                scale * LOG2E, D, BLOCK_N, MASKED=False)
     for start_n in range(first, inner, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                scale * LOG2E, D, BLOCK_N, EDGE=True)
+                                scale * LOG2E, D, BLOCK_N, MASKED=True)
     for start_n in range(start_m, start_m + BLOCK_M, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                scale * LOG2E, D, BLOCK_N, EDGE=True)
+                                scale * LOG2E, D, BLOCK_N, MASKED=True)
     # END SOLUTION 6.4
 
     # Step 6.5 -- Carried over: step 3.3.
@@ -113,17 +113,18 @@ def _fwd_kernel(
 @triton.jit
 def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
-    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
+    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], window_size)
     # Step 6.6 -- Carried over: step 3.4.
     # BEGIN SOLUTION 6.6
     s = tl.dot(q, tl.trans(k))
-    if EDGE:
+    if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 6.6
 
@@ -161,7 +162,7 @@ def _head(ptr, strides, b, h):
 
 @triton.jit
 def _load(
-    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, EDGE: tl.constexpr
+    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, RAGGED: tl.constexpr
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
@@ -171,7 +172,7 @@ def _load(
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
     inside = (start + i < N) & (j < D)
-    tile = tl.load(ptrs, mask=inside, other=0.0) if EDGE or BLOCK_D != D else tl.load(ptrs)
+    tile = tl.load(ptrs, mask=inside, other=0.0) if RAGGED or BLOCK_D != D else tl.load(ptrs)
     # END SOLUTION 6.9
     return tile
 

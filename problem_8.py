@@ -79,7 +79,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 8.1
-    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
+    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 8.2 -- Carried over: step 5.2.
     # BEGIN SOLUTION 8.2
     kv_head = h // (HQ // HKV)
@@ -96,10 +96,10 @@ def _fwd_kernel(
     edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N
     for start_n in range(0, edge, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,
-                                D, BLOCK_N, CAUSAL, EDGE=False)
+                                D, BLOCK_N, CAUSAL, MASKED=False)
     if edge < N:
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, edge, N, scale * LOG2E,
-                                D, BLOCK_N, CAUSAL, EDGE=True)
+                                D, BLOCK_N, CAUSAL, MASKED=True)
     # END SOLUTION 8.3
 
     # Step 8.4 -- Carried over: step 3.3.
@@ -113,17 +113,18 @@ def _fwd_kernel(
 @triton.jit
 def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
-    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
+    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, CAUSAL)
     # Step 8.5 -- Carried over: step 3.4.
     # BEGIN SOLUTION 8.5
     s = tl.dot(q, tl.trans(k))
-    if EDGE:
+    if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 8.5
 
@@ -155,16 +156,16 @@ def _dq_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 8.7
-    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
-    o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
-    do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
+    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
+    o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
+    do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 8.8 -- Carried over: step 5.2.
     # BEGIN SOLUTION 8.8
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
     # END SOLUTION 8.8
 
-    lse2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), EDGE=True) * LOG2E  # in base 2
+    lse_log2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), RAGGED=True) * LOG2E  # base 2
     # Step 8.9 -- delta = rowsum(do * o), in float32.
     #   delta (BLOCK_M,).  dkdv will read it: store it as lse is stored, (B, HQ, N) at delta_ptr.
     # BEGIN SOLUTION 8.9
@@ -178,31 +179,32 @@ def _dq_kernel(
     # BEGIN SOLUTION 8.10
     edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N
     for start_n in range(0, edge, BLOCK_N):
-        dq = _add_dq(dq, q, do, lse2, delta, k_head, v_head, query, start_n, N, scale * LOG2E,
-                     D, BLOCK_N, CAUSAL, EDGE=False)
+        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale * LOG2E,
+                     D, BLOCK_N, CAUSAL, MASKED=False)
     if edge < N:
-        dq = _add_dq(dq, q, do, lse2, delta, k_head, v_head, query, edge, N, scale * LOG2E,
-                     D, BLOCK_N, CAUSAL, EDGE=True)
+        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, edge, N, scale * LOG2E,
+                     D, BLOCK_N, CAUSAL, MASKED=True)
     _store(dq_ptr, dq * scale, bh, query, N, D)
     # END SOLUTION 8.10
 
 
 @triton.jit
 def _add_dq(
-    dq, q, do, lse2, delta, k_head, v_head, query, start_n, N, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale_log2e,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Add one key tile's share to dq, still without the factor scale."""
-    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
-    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
+    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, CAUSAL)
     # Step 8.11 -- P again, from the saved log-sum-exp.
-    #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse2), and in an EDGE tile 0 where keep
-    #   says no.  No maximum is needed, lse2 is at least the largest score.
+    #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse_log2).  In a MASKED tile it is 0
+    #   where keep is False.  No maximum is needed: lse_log2 is at least the largest score.
     # BEGIN SOLUTION 8.11
-    p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse2[:, None])
-    if EDGE:
+    p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
+    if MASKED:
         p = tl.where(keep, p, 0.0)
     # END SOLUTION 8.11
 
@@ -234,8 +236,8 @@ def _dkdv_kernel(
     start_n = tl.program_id(0) % num_tiles * BLOCK_N
     key = start_n + tl.arange(0, BLOCK_N)
     # END SOLUTION 8.13
-    k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, EDGE=True)
-    v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, EDGE=True)
+    k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
+    v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
 
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # Step 8.14 -- Which queries see these keys?
@@ -256,13 +258,13 @@ def _dkdv_kernel(
         # BEGIN SOLUTION 8.15
         for start_m in range(inner, outer, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
-                               start_m, N, scale * LOG2E, D, BLOCK_M, CAUSAL, EDGE=False)
+                               start_m, N, scale * LOG2E, D, BLOCK_M, CAUSAL, MASKED=False)
         for start_m in range(outer, N, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
-                               start_m, N, scale * LOG2E, D, BLOCK_M, CAUSAL, EDGE=True)
+                               start_m, N, scale * LOG2E, D, BLOCK_M, CAUSAL, MASKED=True)
         for start_m in range(first, inner, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
-                               start_m, N, scale * LOG2E, D, BLOCK_M, CAUSAL, EDGE=True)
+                               start_m, N, scale * LOG2E, D, BLOCK_M, CAUSAL, MASKED=True)
         # END SOLUTION 8.15
     _store(dk_ptr, dk * scale, bh, key, N, D)
     _store(dv_ptr, dv, bh, key, N, D)
@@ -271,20 +273,21 @@ def _dkdv_kernel(
 @triton.jit
 def _add_dkdv(
     dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N, scale_log2e,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Add one query tile's share to dk, still without the factor scale, and to dv."""
-    q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, EDGE)
-    do = _load(do_head, start_m, N, D, k.shape[1], BLOCK_M, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
+    do = _load(do_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
     query = start_m + tl.arange(0, BLOCK_M)
-    lse2 = _load_row(lse_ptr, query, N, float("inf"), EDGE) * LOG2E
-    delta = _load_row(delta_ptr, query, N, 0.0, EDGE)
+    lse_log2 = _load_row(lse_ptr, query, N, float("inf"), RAGGED=MASKED) * LOG2E
+    delta = _load_row(delta_ptr, query, N, 0.0, RAGGED=MASKED)
     keep = _keep(query[None, :], key[:, None], N, CAUSAL)
     # Step 8.16 -- P transposed: rows are keys, columns are queries.
     #   p_t (BLOCK_N, BLOCK_M): step 8.11 with the axes exchanged.  keep is transposed already.
     # BEGIN SOLUTION 8.16
-    p_t = tl.math.exp2(tl.dot(k, tl.trans(q)) * scale_log2e - lse2[None, :])
-    if EDGE:
+    p_t = tl.math.exp2(tl.dot(k, tl.trans(q)) * scale_log2e - lse_log2[None, :])
+    if MASKED:
         p_t = tl.where(keep, p_t, 0.0)
     # END SOLUTION 8.16
 
@@ -318,7 +321,7 @@ def _head(ptr, strides, b, h):
 
 @triton.jit
 def _load(
-    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, EDGE: tl.constexpr
+    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, RAGGED: tl.constexpr
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
@@ -328,15 +331,15 @@ def _load(
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
     inside = (start + i < N) & (j < D)
-    tile = tl.load(ptrs, mask=inside, other=0.0) if EDGE or BLOCK_D != D else tl.load(ptrs)
+    tile = tl.load(ptrs, mask=inside, other=0.0) if RAGGED or BLOCK_D != D else tl.load(ptrs)
     # END SOLUTION 8.19
     return tile
 
 
 @triton.jit
-def _load_row(ptr, rows, N, outside, EDGE: tl.constexpr):
+def _load_row(ptr, rows, N, outside, RAGGED: tl.constexpr):
     """One number a row of a head, lse or delta; outside for rows past N - 1."""
-    return tl.load(ptr + rows, mask=rows < N, other=outside) if EDGE else tl.load(ptr + rows)
+    return tl.load(ptr + rows, mask=rows < N, other=outside) if RAGGED else tl.load(ptr + rows)
 
 
 @triton.jit

@@ -83,7 +83,7 @@ def _fwd_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 9.1
-    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
+    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 9.2 -- Carried over: step 5.2.
     # BEGIN SOLUTION 9.2
     kv_head = h // (HQ // HKV)
@@ -111,16 +111,16 @@ def _fwd_kernel(
     # BEGIN SOLUTION 9.4
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=True)
+                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     for start_n in range(first, inner, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=True)
+                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     for start_n in range(inner, edge, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=False)
+                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=False)
     if edge < N:
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, edge, N, window_size,
-                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=True)
+                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     # END SOLUTION 9.4
 
     # Step 9.5 -- Carried over: step 3.3.
@@ -134,17 +134,18 @@ def _fwd_kernel(
 @triton.jit
 def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, sink_size, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
-    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
+    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
     # Step 9.6 -- Carried over: step 3.4.
     # BEGIN SOLUTION 9.6
     s = tl.dot(q, tl.trans(k))
-    if EDGE:
+    if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 9.6
 
@@ -177,16 +178,16 @@ def _dq_kernel(
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 9.8
-    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
-    o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
-    do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, EDGE=True)
+    q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
+    o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
+    do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 9.9 -- Carried over: step 5.2.
     # BEGIN SOLUTION 9.9
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
     # END SOLUTION 9.9
 
-    lse2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), EDGE=True) * LOG2E  # in base 2
+    lse_log2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), RAGGED=True) * LOG2E  # base 2
     # Step 9.10 -- Carried over: step 8.9.
     # BEGIN SOLUTION 9.10
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), axis=1)
@@ -195,9 +196,10 @@ def _dq_kernel(
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         # Step 9.11 -- These queries' share in the gradient of their head's sink logit.
-        #   dsink: one number.  lse2 is in base 2, sink is not.  Shares are added after the launch.
+        #   dsink: one number.  lse_log2 is in base 2, sink is not.  All such numbers of a head
+        #   are added after the launch.
         # BEGIN SOLUTION 9.11
-        dsink = -tl.sum(tl.math.exp2(sink * LOG2E - lse2) * delta)
+        dsink = -tl.sum(tl.math.exp2(sink * LOG2E - lse_log2) * delta)
         # END SOLUTION 9.11
         tl.store(dsink_ptr + tl.program_id(0), dsink)
 
@@ -208,35 +210,36 @@ def _dq_kernel(
     # Step 9.12 -- The same four phases for dq, as in step 8.10.
     # BEGIN SOLUTION 9.12
     for start_n in range(0, sink_end, BLOCK_N):
-        dq = _add_dq(dq, q, do, lse2, delta, k_head, v_head, query, start_n, N, window_size,
-                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=True)
+        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
+                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     for start_n in range(first, inner, BLOCK_N):
-        dq = _add_dq(dq, q, do, lse2, delta, k_head, v_head, query, start_n, N, window_size,
-                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=True)
+        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
+                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     for start_n in range(inner, edge, BLOCK_N):
-        dq = _add_dq(dq, q, do, lse2, delta, k_head, v_head, query, start_n, N, window_size,
-                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=False)
+        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
+                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=False)
     if edge < N:
-        dq = _add_dq(dq, q, do, lse2, delta, k_head, v_head, query, edge, N, window_size,
-                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, EDGE=True)
+        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, edge, N, window_size,
+                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     _store(dq_ptr, dq * scale, bh, query, N, D)
     # END SOLUTION 9.12
 
 
 @triton.jit
 def _add_dq(
-    dq, q, do, lse2, delta, k_head, v_head, query, start_n, N, window_size, sink_size, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size, sink_size,
+    scale_log2e, D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Add one key tile's share to dq, still without the factor scale."""
-    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
-    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
+    v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
     # Step 9.13 -- Carried over: step 8.11.
     # BEGIN SOLUTION 9.13
-    p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse2[:, None])
-    if EDGE:
+    p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
+    if MASKED:
         p = tl.where(keep, p, 0.0)
     # END SOLUTION 9.13
 
@@ -265,8 +268,8 @@ def _dkdv_kernel(
     start_n = tl.program_id(0) % num_tiles * BLOCK_N
     key = start_n + tl.arange(0, BLOCK_N)
     # END SOLUTION 9.15
-    k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, EDGE=True)
-    v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, EDGE=True)
+    k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
+    v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
 
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # Step 9.16 -- Which queries see these keys?  The borders drawn at the top.
@@ -290,15 +293,15 @@ def _dkdv_kernel(
         for start_m in range(inner, outer, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
                                start_m, N, window_size, sink_size, scale * LOG2E, D, BLOCK_M,
-                               CAUSAL, EDGE=False)
+                               CAUSAL, MASKED=False)
         for start_m in range(outer, last, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
                                start_m, N, window_size, sink_size, scale * LOG2E, D, BLOCK_M,
-                               CAUSAL, EDGE=True)
+                               CAUSAL, MASKED=True)
         for start_m in range(first, inner, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
                                start_m, N, window_size, sink_size, scale * LOG2E, D, BLOCK_M,
-                               CAUSAL, EDGE=True)
+                               CAUSAL, MASKED=True)
         # END SOLUTION 9.17
     _store(dk_ptr, dk * scale, bh, key, N, D)
     _store(dv_ptr, dv, bh, key, N, D)
@@ -308,19 +311,20 @@ def _dkdv_kernel(
 def _add_dkdv(
     dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N,
     window_size, sink_size, scale_log2e,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Add one query tile's share to dk, still without the factor scale, and to dv."""
-    q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, EDGE)
-    do = _load(do_head, start_m, N, D, k.shape[1], BLOCK_M, EDGE)
+    # A tile that needs no mask has no rows past N - 1.
+    q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
+    do = _load(do_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
     query = start_m + tl.arange(0, BLOCK_M)
-    lse2 = _load_row(lse_ptr, query, N, float("inf"), EDGE) * LOG2E
-    delta = _load_row(delta_ptr, query, N, 0.0, EDGE)
+    lse_log2 = _load_row(lse_ptr, query, N, float("inf"), RAGGED=MASKED) * LOG2E
+    delta = _load_row(delta_ptr, query, N, 0.0, RAGGED=MASKED)
     keep = _keep(query[None, :], key[:, None], N, window_size, sink_size, CAUSAL)
     # Step 9.18 -- Carried over: step 8.16.
     # BEGIN SOLUTION 9.18
-    p_t = tl.math.exp2(tl.dot(k, tl.trans(q)) * scale_log2e - lse2[None, :])
-    if EDGE:
+    p_t = tl.math.exp2(tl.dot(k, tl.trans(q)) * scale_log2e - lse_log2[None, :])
+    if MASKED:
         p_t = tl.where(keep, p_t, 0.0)
     # END SOLUTION 9.18
 
@@ -376,7 +380,7 @@ def _head(ptr, strides, b, h):
 
 @triton.jit
 def _load(
-    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, EDGE: tl.constexpr
+    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, RAGGED: tl.constexpr
 ):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
@@ -386,15 +390,15 @@ def _load(
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
     inside = (start + i < N) & (j < D)
-    tile = tl.load(ptrs, mask=inside, other=0.0) if EDGE or BLOCK_D != D else tl.load(ptrs)
+    tile = tl.load(ptrs, mask=inside, other=0.0) if RAGGED or BLOCK_D != D else tl.load(ptrs)
     # END SOLUTION 9.22
     return tile
 
 
 @triton.jit
-def _load_row(ptr, rows, N, outside, EDGE: tl.constexpr):
+def _load_row(ptr, rows, N, outside, RAGGED: tl.constexpr):
     """One number a row of a head, lse or delta; outside for rows past N - 1."""
-    return tl.load(ptr + rows, mask=rows < N, other=outside) if EDGE else tl.load(ptr + rows)
+    return tl.load(ptr + rows, mask=rows < N, other=outside) if RAGGED else tl.load(ptr + rows)
 
 
 @triton.jit

@@ -24,7 +24,7 @@ dkdv walks the queries that see a tile of keys.  W = 3, S = 1:
     key 3       . . . x x x     start_n ... inner - 1, outer ... last - 1         masked
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
-            lse2, delta: (B, HQ, N), float32; lse2 is the log-sum-exp in base 2
+            lse_log2, delta: (B, HQ, N), float32; lse_log2 is the log-sum-exp in base 2
             sink_logits: (HQ,), one more logit in the softmax of a head, without a value
 Dtypes      float16, bfloat16, float32; statistics and sums in float32.  Float32 tiles are
             multiplied in TF32 where the GPU has it, as Triton does by default.
@@ -171,10 +171,10 @@ def _longest_first(num_tiles, HEADS: tl.constexpr = 1):
 
 # ------------------------------------------------------------------ forward
 @triton.jit
-def _scores(q, k, query, key, limits, MASK: tl.constexpr, EDGE: tl.constexpr):
-    """Scores of a query tile and a key tile; EDGE tiles are masked."""
+def _scores(q, k, query, key, limits, MASK: tl.constexpr, MASKED: tl.constexpr):
+    """Scores of a query tile and a key tile; MASKED: they need the mask."""
     s = tl.dot(q, tl.trans(k))
-    if EDGE:
+    if MASKED:
         s = tl.where(_keep(query[:, None], key[None, :], limits, MASK), s, float("-inf"))
     return s
 
@@ -199,7 +199,7 @@ def _softmax(s, l_i, m_i, scale_log2e, BLIND: tl.constexpr):
 def _attend_tile(
     sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, limits,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
-    EDGE: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr, TWO_TILES: tl.constexpr,
+    MASKED: tl.constexpr, RAGGED: tl.constexpr, LATE_V: tl.constexpr, TWO_TILES: tl.constexpr,
 ):
     """One key tile: sums (acc, l_i, m_i) of q -> sums; with TWO_TILES those of q2, too.
 
@@ -208,17 +208,17 @@ def _attend_tile(
     """
     acc, l_i, m_i = sums
     key = start_n + tl.arange(0, BLOCK_N)
-    k = _load_rows(k_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+    k = _load_rows(k_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, MASKED and RAGGED)
     if not LATE_V:
-        v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
-    s = _scores(q, k, query, key, limits, MASK, EDGE)
-    BLIND: tl.constexpr = EDGE and (MASK == "window" or MASK == "sinks")
+        v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, MASKED and RAGGED)
+    s = _scores(q, k, query, key, limits, MASK, MASKED)
+    BLIND: tl.constexpr = MASKED and (MASK == "window" or MASK == "sinks")
     if TWO_TILES:
         acc2, l_i2, m_i2 = sums2
-        s2 = _scores(q2, k, query, key, limits, MASK, EDGE)
+        s2 = _scores(q2, k, query, key, limits, MASK, MASKED)
     p, alpha, l_i, m_i = _softmax(s, l_i, m_i, scale_log2e, BLIND)
     if LATE_V:
-        v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+        v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, MASKED and RAGGED)
     acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
     if TWO_TILES:
         p2, alpha2, l_i2, m_i2 = _softmax(s2, l_i2, m_i2, scale_log2e, BLIND)
@@ -229,22 +229,22 @@ def _attend_tile(
 
 @triton.jit
 def _finish(
-    sums, o_ptr, lse2_ptr, bh, start_m, N,
+    sums, o_ptr, lse_log2_ptr, bh, start_m, N,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
 ):
-    """Normalise the sums of a query tile and store its rows of o and lse2."""
+    """Normalise the sums of a query tile and store its rows of o and lse_log2."""
     acc, l_i, m_i = sums
     l_i = tl.sum(l_i, axis=1)
-    lse2 = m_i + tl.math.log2(l_i)
+    lse_log2 = m_i + tl.math.log2(l_i)
     _store_rows(o_ptr, acc / l_i[:, None], bh, start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
     i = tl.arange(0, HEADS * BLOCK_M)
     query = start_m + i % BLOCK_M
-    tl.store(lse2_ptr + (bh + i // BLOCK_M).to(tl.int64) * N + query, lse2, mask=query < N)
+    tl.store(lse_log2_ptr + (bh + i // BLOCK_M).to(tl.int64) * N + query, lse_log2, mask=query < N)
 
 
 @triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
 def _fwd_kernel(
-    q_in, k_in, v_in, sink_logits_ptr, o_ptr, lse2_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, sink_logits_ptr, o_ptr, lse_log2_ptr, HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -254,7 +254,7 @@ def _fwd_kernel(
     HAS_SINK_LOGITS: tl.constexpr, Q_IN_REGISTERS: tl.constexpr, LATE_V: tl.constexpr,
     TWO_TILES: tl.constexpr,
 ):
-    """Fill BLOCK_M rows of o and lse2, or twice as many, for HEADS heads of a group.
+    """Fill BLOCK_M rows of o and lse_log2, or twice as many, for HEADS heads of a group.
 
     Grid: (cdiv(N, rows) * B * HQ / HEADS,).  RAGGED: N is no multiple of rows and of BLOCK_N.
     """
@@ -303,25 +303,25 @@ def _fwd_kernel(
                 sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, limits,
                 BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT, LATE_V, TWO_TILES,
             )
-    _finish(sums, o_ptr, lse2_ptr, bh, start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
+    _finish(sums, o_ptr, lse_log2_ptr, bh, start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
     if TWO_TILES:
-        _finish(sums2, o_ptr, lse2_ptr, bh, start_m + BLOCK_M, N, BLOCK_M, BLOCK_D, D, HEADS)
+        _finish(sums2, o_ptr, lse_log2_ptr, bh, start_m + BLOCK_M, N, BLOCK_M, BLOCK_D, D, HEADS)
 
 
 # ----------------------------------------------------------------- backward
 @triton.jit
 def _dq_tile(
-    dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
+    dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
-    EDGE: tl.constexpr, RAGGED: tl.constexpr,
+    MASKED: tl.constexpr, RAGGED: tl.constexpr,
 ):
     """Add one key tile's share to dq, without the factor scale."""
     key = start_n + tl.arange(0, BLOCK_N)
-    k = _load_rows(k_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
-    v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, EDGE and RAGGED)
+    k = _load_rows(k_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, MASKED and RAGGED)
+    v = _load_rows(v_head, start_n, limits[0], BLOCK_N, BLOCK_D, D, MASKED and RAGGED)
     s = tl.dot(q, tl.trans(k))
-    p = tl.math.exp2(s * scale_log2e - lse2[:, None])
-    if EDGE:
+    p = tl.math.exp2(s * scale_log2e - lse_log2[:, None])
+    if MASKED:
         p = tl.where(_keep(query[:, None], key[None, :], limits, MASK), p, 0.0)
     dp = tl.dot(do, tl.trans(v))
     ds = p * (dp - delta[:, None])
@@ -330,7 +330,7 @@ def _dq_tile(
 
 @triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
 def _dq_kernel(
-    q_in, k_in, v_in, o_ptr, do_in, sink_logits_ptr, lse2_ptr, delta_ptr, dq_ptr, dsink_ptr,
+    q_in, k_in, v_in, o_ptr, do_in, sink_logits_ptr, lse_log2_ptr, delta_ptr, dq_ptr, dsink_ptr,
     HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
@@ -363,13 +363,13 @@ def _dq_kernel(
     q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     do = _load_rows(do_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     row = bh.to(tl.int64) * N + query
-    lse2 = tl.load(lse2_ptr + row, mask=query < N, other=float("inf"))
+    lse_log2 = tl.load(lse_log2_ptr + row, mask=query < N, other=float("inf"))
     o = _load_rows(o_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
     tl.store(delta_ptr + row, delta, mask=query < N)
     if WANT_DSINK:  # the sink's weight, for a value of 0; a head's shares are added up later
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
-        p_sink = tl.math.exp2(sink / LN2 - lse2)
+        p_sink = tl.math.exp2(sink / LN2 - lse_log2)
         tl.store(dsink_ptr + bh * num_tiles + start_m // BLOCK_M, -tl.sum(p_sink * delta))
     scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
@@ -384,7 +384,7 @@ def _dq_kernel(
     for part in tl.static_range(PARTS):
         for start_n in range(starts[part], ends[part], BLOCK_N):
             dq = _dq_tile(
-                dq, q, do, lse2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
+                dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
                 BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT,
             )
     _store_rows(dq_ptr, dq * scale, bh, start_m, N, BLOCK_M, BLOCK_D, D)
@@ -392,19 +392,19 @@ def _dq_kernel(
 
 @triton.jit
 def _load_statistic(ptr, query, N, outside, RAGGED: tl.constexpr):
-    """lse2 or delta of these queries, (BLOCK_M,); outside for queries that do not exist."""
+    """lse_log2 or delta of these queries, (BLOCK_M,); outside for queries that do not exist."""
     return tl.load(ptr + query, mask=query < N, other=outside) if RAGGED else tl.load(ptr + query)
 
 
 @triton.jit
 def _dkdv_tile(
-    dk, dv, k, v, q_head, do_head, lse2_ptr, delta_ptr, start_m, key, scale_log2e, limits,
+    dk, dv, k, v, q_head, do_head, lse_log2_ptr, delta_ptr, start_m, key, scale_log2e, limits,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, MASK: tl.constexpr,
-    EDGE: tl.constexpr, RAGGED: tl.constexpr, PRODUCTS_FIRST: tl.constexpr,
+    MASKED: tl.constexpr, RAGGED: tl.constexpr, PRODUCTS_FIRST: tl.constexpr,
 ):
     """Add one query tile's share to dk (without the factor scale) and dv.
 
-    The order decides how many registers it takes: lse2 and delta are read as late as can be
+    The order decides how many registers it takes: lse_log2 and delta are read as late as can be
     (D = 128 in groups of 4: 120 bytes of stack -> 0).  PRODUCTS_FIRST: dP^T before P^T, faster
     where registers are left (D = 128: .888 against .967).  Else dP^T starts from -delta, and the
     product does the subtraction: 32 registers less (D = 64: 1.113 -> 1.030).
@@ -414,13 +414,13 @@ def _dkdv_tile(
     q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     do = _load_rows(do_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     if not PRODUCTS_FIRST:
-        lse2 = _load_statistic(lse2_ptr, query, N, float("inf"), RAGGED)
+        lse_log2 = _load_statistic(lse_log2_ptr, query, N, float("inf"), RAGGED)
     s_t = tl.dot(k, tl.trans(q))
     if PRODUCTS_FIRST:
-        lse2 = _load_statistic(lse2_ptr, query, N, float("inf"), RAGGED)
+        lse_log2 = _load_statistic(lse_log2_ptr, query, N, float("inf"), RAGGED)
         dp_t = tl.dot(v, tl.trans(do))
-    p_t = tl.math.exp2(s_t * scale_log2e - lse2[None, :])
-    if EDGE:
+    p_t = tl.math.exp2(s_t * scale_log2e - lse_log2[None, :])
+    if MASKED:
         p_t = tl.where(_keep(query[None, :], key[:, None], limits, MASK), p_t, 0.0)
     dv = tl.dot(p_t.to(do.dtype), do, dv)
     delta = _load_statistic(delta_ptr, query, N, 0.0, RAGGED)
@@ -437,7 +437,7 @@ def _dkdv_tile(
     "N", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"
 ])
 def _dkdv_kernel(
-    q_in, k_in, v_in, do_in, lse2_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -494,25 +494,25 @@ def _dkdv_kernel(
     part, parts = 0, 1
     if SPLIT:
         part, parts = tl.program_id(1), tl.num_programs(1)
-    for EDGE in tl.static_range(2):
-        tiles = edge_tiles if EDGE else inner_tiles
+    for MASKED in tl.static_range(2):
+        tiles = edge_tiles if MASKED else inner_tiles
         steps = group * tiles
         for t in range(part * steps // parts, (part + 1) * steps // parts):
             i = t
             if GROUPED:
                 h = kv_head * group + t // tiles
                 i = t % tiles
-            start_m = start_n if EDGE else inner
-            if EDGE and TAIL:
+            start_m = start_n if MASKED else inner
+            if MASKED and TAIL:
                 start_m = tl.where(i < diag_tiles, start_n, outer - diag_tiles * BLOCK_M)
             row = (b * HQ + h).to(tl.int64) * N
             dk, dv = _dkdv_tile(
                 dk, dv, k, v,
                 _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd),
                 _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod),
-                lse2_ptr + row, delta_ptr + row, start_m + i * BLOCK_M, key, scale_log2e,
+                lse_log2_ptr + row, delta_ptr + row, start_m + i * BLOCK_M, key, scale_log2e,
                 (N, window_size, sink_size),
-                BLOCK_M, BLOCK_D, D, MASK, EDGE == 1, EDGE == 1 and RAGGED, PRODUCTS_FIRST,
+                BLOCK_M, BLOCK_D, D, MASK, MASKED == 1, MASKED == 1 and RAGGED, PRODUCTS_FIRST,
             )
     sum_bh = part * (tl.num_programs(0) // num_tiles) + bh
     _store_rows(dk_ptr, dk * scale, sum_bh, start_n, rows_out, BLOCK_N, BLOCK_D, D)
@@ -650,12 +650,12 @@ def _backward_options(
 
 # ------------------------------------------------------------ launch and autograd
 def _forward(q, k, v, sink_logits, mask, window_size, sink_size, scale):
-    """Launch the kernel.  q (B, HQ, N, D), k and v (B, HKV, N, D) -> o, lse2 (B, HQ, N)."""
+    """Launch the kernel.  q (B, HQ, N, D), k and v (B, HKV, N, D) -> o, lse_log2 (B, HQ, N)."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
     o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
-    lse2 = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
-    sinks = lse2 if sink_logits is None else sink_logits.contiguous()  # lse2: never read
+    lse_log2 = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
+    sinks = lse_log2 if sink_logits is None else sink_logits.contiguous()  # lse_log2: never read
     strides = *q.stride(), *k.stride(), *v.stride()
     narrow = mask != "full" and window_size <= 128
     short = narrow and HQ // HKV % 8 == 0  # eight heads fill a tile's rows
@@ -672,13 +672,13 @@ def _forward(q, k, v, sink_logits, mask, window_size, sink_size, scale):
     programs = -(-N // rows) * B * HQ // options["HEADS"]
     with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
         _fwd_kernel[(programs,)](
-            q, k, v, sinks, o, lse2, HQ, HKV, N, *strides, scale * LOG2E, window_size, sink_size,
-            D=D, HAS_SINK_LOGITS=sink_logits is not None, **options,
+            q, k, v, sinks, o, lse_log2, HQ, HKV, N, *strides, scale * LOG2E,
+            window_size, sink_size, D=D, HAS_SINK_LOGITS=sink_logits is not None, **options,
         )
-    return o, lse2
+    return o, lse_log2
 
 
-def _backward(q, k, v, sink_logits, o, lse2, do, mask, window_size, sink_size, scale, needs):
+def _backward(q, k, v, sink_logits, o, lse_log2, do, mask, window_size, sink_size, scale, needs):
     """Launch both kernels.  needs: are dq, dk, dv, dsink_logits wanted?  Else None, but for dq."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
@@ -706,7 +706,7 @@ def _backward(q, k, v, sink_logits, o, lse2, do, mask, window_size, sink_size, s
     with torch.cuda.device(dq.get_device()):
         # Always, even if nobody asked for dq: dkdv and dsink_logits need its delta.
         _dq_kernel[(dq_programs * B * HQ,)](
-            q, k, v, o, do, sinks, lse2, delta, dq, dsink_parts, HQ, HKV, N, *strides, *limits,
+            q, k, v, o, do, sinks, lse_log2, delta, dq, dsink_parts, HQ, HKV, N, *strides, *limits,
             D=D, WANT_DSINK=needs[3], **dq_options,
         )
         if needs[1] or needs[2]:
@@ -718,7 +718,7 @@ def _backward(q, k, v, sink_logits, o, lse2, do, mask, window_size, sink_size, s
 
             def launch(dk, dv, first_tile, num_tiles, rows_out, parts):
                 _dkdv_kernel[(num_tiles * B * HKV, parts)](
-                    q, k, v, do, lse2, delta, dk, dv, HQ, HKV, N, *strides, *limits,
+                    q, k, v, do, lse_log2, delta, dk, dv, HQ, HKV, N, *strides, *limits,
                     first_tile, num_tiles, rows_out,
                     D=D, GROUPED=HQ != HKV, SPLIT=parts > 1, **dkdv_options,
                 )
@@ -743,8 +743,8 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, sink_logits, mask, window_size, sink_size, scale):
         options = mask, window_size, sink_size, scale
-        o, lse2 = _forward(q, k, v, sink_logits, *options)
-        ctx.save_for_backward(q, k, v, sink_logits, o, lse2)
+        o, lse_log2 = _forward(q, k, v, sink_logits, *options)
+        ctx.save_for_backward(q, k, v, sink_logits, o, lse_log2)
         ctx.options = options
         return o
 

@@ -18,7 +18,7 @@ from fast.attention_hopper_backward import _bwd_kernel
 # ------------------------------------------------------------------ kernels
 @triton.jit(do_not_specialize=["N", "rows"])
 def _prepare_kernel(
-    o_ptr, do_ptr, lse_ptr, lse2_ptr, delta_ptr, dq_ptr, N, HQ, rows,
+    o_ptr, do_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, N, HQ, rows,
     stride_dob, stride_doh, stride_don, D: tl.constexpr,
 ):
     """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to 64 rows."""
@@ -31,7 +31,7 @@ def _prepare_kernel(
     at_do = bh // HQ * stride_dob + bh % HQ * stride_doh + r.to(tl.int64) * stride_don
     do = tl.load(do_ptr + at_do[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
     lse = tl.load(lse_ptr + bh * N + r, mask=r < N, other=float("inf"))
-    tl.store(lse2_ptr + bh * rows + r, lse * 1.4426950408889634, mask=r < rows)
+    tl.store(lse_log2_ptr + bh * rows + r, lse * 1.4426950408889634, mask=r < rows)
     tl.store(delta_ptr + bh * rows + r, tl.sum(o * do, 1), mask=r < rows)
     if dq_ptr is not None:
         tl.store(dq_ptr + at, tl.zeros_like(o), mask=inside)
@@ -47,7 +47,7 @@ def _finish_kernel(sum_ptr, dq_ptr, scale, numel, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N", "HQ", "group", "rows", "window"])
 def _dq_kernel(
-    q_in, k_in, v_in, do_in, lse2_ptr, delta_ptr, dq_ptr, N, HQ, group, rows, scale, window,
+    q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dq_ptr, N, HQ, group, rows, scale, window,
     D: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):
     """Fill 64 rows of dq: that of attention.py without its tricks.  The same bits every time."""
@@ -58,7 +58,7 @@ def _dq_kernel(
     query = start_m + tl.arange(0, 64)
     q = q_in.load([b, h, start_m, 0]).reshape(64, D)
     do = do_in.load([b, h, start_m, 0]).reshape(64, D)
-    lse2 = tl.load(lse2_ptr + bh.to(tl.int64) * rows + query)
+    lse_log2 = tl.load(lse_log2_ptr + bh.to(tl.int64) * rows + query)
     delta = tl.load(delta_ptr + bh.to(tl.int64) * rows + query)
     dq = tl.zeros([64, D], tl.float32)
     start = tl.maximum(start_m - window + 1, 0) // 64 * 64 if WINDOWED else 0
@@ -71,7 +71,7 @@ def _dq_kernel(
         if WINDOWED:
             keep &= query[:, None] - key[None, :] < window
         s = tl.where(keep, tl.dot(q, tl.trans(k)) * (scale * 1.4426950408889634), float("-inf"))
-        p = tl.math.exp2(s - lse2[:, None])
+        p = tl.math.exp2(s - lse_log2[:, None])
         ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     at = (bh.to(tl.int64) * N + query)[:, None] * D + tl.arange(0, D)[None, :]
@@ -85,11 +85,11 @@ def backward(
     """-> dq, dk, dv, delta.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N)."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
-    rows = -(-N // 64) * 64  # lse2 and delta of a head are padded: 64 of them are one copy
+    rows = -(-N // 64) * 64  # lse_log2 and delta of a head are padded: 64 of them are one copy
     q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
     new = functools.partial(torch.empty, device=q.device)
     delta = new(B, HQ, rows, dtype=torch.float32)
-    lse2 = torch.empty_like(delta)
+    lse_log2 = torch.empty_like(delta)
     dq = new(B, HQ, N, D, dtype=q.dtype)
     dk, dv = new(B, HKV, N, D, dtype=q.dtype), new(B, HKV, N, D, dtype=q.dtype)
     dq_sum = None if deterministic else new(B * HQ, N, D, dtype=torch.float32)
@@ -98,11 +98,11 @@ def backward(
     options = dict(GROUP=4 if HQ == HKV else 2) | options
     with torch.cuda.device(q.device):
         _prepare_kernel[(rows // 64 * B * HQ,)](
-            o, do, lse, lse2, delta, dq_sum, N, HQ, rows, *do.stride()[:3], D=D, num_warps=4,
+            o, do, lse, lse_log2, delta, dq_sum, N, HQ, rows, *do.stride()[:3], D=D, num_warps=4,
         )
         _bwd_kernel[(B * HKV * -(-N // 128),)](
             *(hopper.describe(x, 64) for x in (q, k, v, do)),
-            *(_describe_line(x) for x in (lse2, delta)), _describe_sums(dq_sum),
+            *(_describe_line(x) for x in (lse_log2, delta)), _describe_sums(dq_sum),
             *(hopper.describe(x, 64) for x in (dk, dv)),
             N, HKV, HQ // HKV, B * HKV, scale, window_size or 0, **mask, RAGGED=N % 128 != 0,
             WITH_DQ=not deterministic, num_warps=4, maxnreg=168, **options,
@@ -110,7 +110,7 @@ def backward(
         if deterministic:
             tiles = (TensorDescriptor(x, x.shape, x.stride(), [1, 1, 64, D]) for x in (q, k, v, do))
             _dq_kernel[(rows // 64 * B * HQ,)](
-                *tiles, lse2, delta, dq, N, HQ, HQ // HKV, rows, scale, window_size or 0, D=D,
+                *tiles, lse_log2, delta, dq, N, HQ, HQ // HKV, rows, scale, window_size or 0, D=D,
                 **mask, num_warps=4, num_stages=3,
             )
         else:

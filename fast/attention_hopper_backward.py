@@ -5,7 +5,7 @@ into.  Here one walk is enough.  A program owns 128 keys, 64 for each of its 2 w
 every query tile that sees them, of all heads of the group; dk and dv stay in registers.  With
 S^T = k q^T and dP^T = v do^T, keys x queries:
 
-    P^T = exp2(S^T - lse2)    dv += P^T do    dS^T = P^T * (dP^T - delta)    dk += dS^T q
+    P^T = exp2(S^T - lse_log2)    dv += P^T do    dS^T = P^T * (dP^T - delta)    dk += dS^T q
     dq += dS k
 
 P^T and dS^T are left factors, in registers, of the products for dv and dk.  But dq sums over keys,
@@ -14,7 +14,7 @@ half of dq's columns from both halves of dS, and a warp of its own has the copy 
 to a float32 array.  It adds in the order in which tiles come, so the last bits of dq vary from run
 to run; dk and dv do not.  deterministic=True leaves dq to a second kernel, as stage 8 does.
 
-    producer   q, do, lse2, delta of the next query tile -> a ring of two slots
+    producer   q, do, lse_log2, delta of the next query tile -> a ring of two slots
     consumers  start dP^T . exp2 . start dv . dS . start dk . dS -> shared memory . meet .
                start dq and the next S^T . dq -> shared memory
     adders     one warp for each half of dq: shared memory -> added up in global memory
@@ -64,7 +64,7 @@ def _produce(
     descs, bufs, bars, N, HKV, group, heads, window,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr,
 ):
-    """One warp: the keys' k and v, then of every query tile q with lse2 and do with delta."""
+    """One warp: the keys' k and v, then of every query tile q with lse_log2 and do with delta."""
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc = descs
     q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
     kv_full, q_full, do_full = bars

@@ -204,7 +204,7 @@ CASES = [
                   renamed("m_new", "m_next"))},
      "3.3 3.4 3.7 3.8", {"4.5": "step 3.5 uses my_scores, which problem_4.py does not have"}),
     ("a region needs the line before it", 4,
-     {3: replaced("    # BEGIN SOLUTION 3.4\n", "    if EDGE and False:\n        pass\n"
+     {3: replaced("    # BEGIN SOLUTION 3.4\n", "    if MASKED and False:\n        pass\n"
                   "    # BEGIN SOLUTION 3.4\n    else:\n        pass\n")},
      "3.3 3.5 3.7 3.8", {"4.4": "step 3.4 of problem_3.py is not a block of Python by itself"}),
     ("a region needs the loop around it", 4,
@@ -233,7 +233,7 @@ CASES = [
      "3.3 3.7 3.8 (4.4)", {"4.5": "step 3.5 uses scores, which problem_4.py does not have"}),
     ("4.5 is written otherwise, and reads what 3.4 does not make", 4,
      {3: renamed("s", "scores", "3.4", "3.5"), 4: region(
-        "4.5", "    m_new = s", "    if EDGE:", "        m_new += s")},
+        "4.5", "    m_new = s", "    if MASKED:", "        m_new += s")},
      "3.3 3.7 3.8 (4.5)", {"4.4": "none of steps 4.4, 4.5 makes s, which is read in: m_new = s"}),
 ]
 

@@ -200,14 +200,14 @@ def test_the_sums_before_the_backward_are_padded(device):
     o = torch.randn(B, HQ, N, D, device=device)
     do = torch.randn(B, N, HQ, D, device=device).transpose(1, 2)
     lse = torch.randn(B, HQ, N, device=device)
-    lse2, delta = torch.full((2, B, HQ, rows), torch.nan, device=device)
+    lse_log2, delta = torch.full((2, B, HQ, rows), torch.nan, device=device)
     dq = torch.full((B * HQ, N, D), torch.nan, device=device)
     _prepare_kernel[(rows // 64 * B * HQ,)](
-        o, do, lse, lse2, delta, dq, N, HQ, rows, *do.stride()[:3], D=D, num_warps=4
+        o, do, lse, lse_log2, delta, dq, N, HQ, rows, *do.stride()[:3], D=D, num_warps=4
     )
     assert torch.allclose(delta[..., :N], (o * do).sum(3), atol=1e-4)
-    assert torch.allclose(lse2[..., :N], lse / 0.6931471805599453)
-    assert torch.all(lse2[..., N:] == torch.inf) and torch.all(delta[..., N:] == 0)
+    assert torch.allclose(lse_log2[..., :N], lse / 0.6931471805599453)
+    assert torch.all(lse_log2[..., N:] == torch.inf) and torch.all(delta[..., N:] == 0)
     assert torch.all(dq == 0)
 
 

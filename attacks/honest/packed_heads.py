@@ -38,16 +38,16 @@ def tile_of(one, start, N, D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr
 
 @triton.jit
 def step(sums, q, k_head, v_head, query, start_n, N, W, scale_log2e, D: tl.constexpr,
-         BD: tl.constexpr, BN: tl.constexpr, EDGE: tl.constexpr):
+         BD: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr):
     acc, l_i, m_i = sums
     s = tl.dot(q, tl.trans(tile_of(k_head, start_n, N, D, BD, BN, 1)))
-    if EDGE:
+    if MASKED:
         key = start_n + tl.arange(0, BN)
         first = query - W + 1
         s = tl.where((key[None, :] >= first[:, None]) & (key[None, :] <= query[:, None]), s,
                      float("-inf"))
     m_new = tl.maximum(m_i, tl.max(s, 1) * scale_log2e)
-    pivot = tl.where(m_new == float("-inf"), 0.0, m_new) if EDGE else m_new
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new) if MASKED else m_new
     p = tl.math.exp2(s * scale_log2e - pivot[:, None])
     alpha = tl.math.exp2(m_i - pivot)
     v = tile_of(v_head, start_n, N, D, BD, BN, 1)

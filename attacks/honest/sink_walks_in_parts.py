@@ -10,18 +10,18 @@ before weights, and dk and dv only where somebody wants one of them."""
 def _add_dkdv(
     dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N,
     window_size, sink_size, scale_log2e,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, EDGE: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """The products of the scores first; dP^T - delta in one go, from an accumulator of -delta."""
-    q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, EDGE)
-    do = _load(do_head, start_m, N, D, k.shape[1], BLOCK_M, EDGE)
+    q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
+    do = _load(do_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
     query = start_m + tl.arange(0, BLOCK_M)
     s_t = tl.dot(k, tl.trans(q))
-    delta = _load_row(delta_ptr, query, N, 0.0, EDGE)
+    delta = _load_row(delta_ptr, query, N, 0.0, RAGGED=MASKED)
     ds_t = tl.dot(v, tl.trans(do), tl.zeros_like(s_t) - delta[None, :])
-    lse2 = _load_row(lse_ptr, query, N, float("inf"), EDGE) * LOG2E
-    p_t = tl.math.exp2(s_t * scale_log2e - lse2[None, :])
-    if EDGE:
+    lse_log2 = _load_row(lse_ptr, query, N, float("inf"), RAGGED=MASKED) * LOG2E
+    p_t = tl.math.exp2(s_t * scale_log2e - lse_log2[None, :])
+    if MASKED:
         keep = _keep(query[None, :], key[:, None], N, window_size, sink_size, CAUSAL)
         p_t = tl.where(keep, p_t, 0.0)
     ds_t *= p_t
@@ -44,8 +44,8 @@ def _parts_kernel(
     b, kv_head = bh // HKV, bh % HKV
     start_n = (first_tile + tl.program_id(0) % num_tiles) * BLOCK_N
     key = start_n + tl.arange(0, BLOCK_N)
-    k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, EDGE=True)
-    v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, EDGE=True)
+    k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
+    v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
     first, last = 0, N
     if CAUSAL:
         first = start_n
@@ -60,7 +60,7 @@ def _parts_kernel(
         dk, dv = _add_dkdv(
             dk, dv, k, v, _head(q_ptr, q_strides, b, h), _head(do_ptr, o_strides, b, h),
             lse_ptr + row, delta_ptr + row, key, first + t % tiles * BLOCK_M, N,
-            window_size, sink_size, scale * LOG2E, D, BLOCK_M, CAUSAL, EDGE=True)
+            window_size, sink_size, scale * LOG2E, D, BLOCK_M, CAUSAL, MASKED=True)
     slot = part * (tl.num_programs(0) // num_tiles) + bh
     _store(dk_ptr, dk * scale, slot, key - first_tile * BLOCK_N, rows_out, D)
     _store(dv_ptr, dv, slot, key - first_tile * BLOCK_N, rows_out, D)

@@ -46,7 +46,7 @@ def d_scores(p, do, v, delta):
 
 
 @triton.jit
-def fwd(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, o, lse2, HQ, G, N, scale,
+def fwd(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, o, lse_log2, HQ, G, N, scale,
         D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
         CAUSAL: tl.constexpr):
     bh = tl.program_id(0).to(tl.int64)
@@ -68,7 +68,7 @@ def fwd(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, o, lse2, HQ, G,
         total = total * alpha + tl.sum(p, 1)
         m = m_new
     put(o + bh * N * D, acc / total[:, None], i, N, D, BD)
-    tl.store(lse2 + bh * N + i, m + tl.log2(total), mask=i < N)
+    tl.store(lse_log2 + bh * N + i, m + tl.log2(total), mask=i < N)
 
 
 @triton.jit
@@ -83,7 +83,7 @@ def preprocess(o, do, dob, doh, don, dod, delta, HQ, N,
 
 @triton.jit
 def dq_kernel(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, do, dob, doh, don, dod,
-              lse2, delta, dq, HQ, G, N, scale, D: tl.constexpr, BD: tl.constexpr,
+              lse_log2, delta, dq, HQ, G, N, scale, D: tl.constexpr, BD: tl.constexpr,
               BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr):
     bh = tl.program_id(0).to(tl.int64)
     b, h = bh // HQ, bh % HQ
@@ -92,7 +92,7 @@ def dq_kernel(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, do, dob, 
     i = tl.program_id(1) * BM + tl.arange(0, BM)
     q_tile = get(q + b * qb + h * qh, i, N, qn, qd, D, BD)
     do_tile = get(do + b * dob + h * doh, i, N, don, dod, D, BD)
-    row_lse = tl.load(lse2 + bh * N + i, i < N, 0.0)
+    row_lse = tl.load(lse_log2 + bh * N + i, i < N, 0.0)
     row_delta = tl.load(delta + bh * N + i, i < N, 0.0)
     grad = tl.zeros([BM, BD], tl.float32)
     for start in range(0, tl.program_id(1) * BM + BM if CAUSAL else N, BN):
@@ -106,7 +106,7 @@ def dq_kernel(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, do, dob, 
 
 @triton.jit
 def dkdv_kernel(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, do, dob, doh, don, dod,
-                lse2, delta, dk, dv, HQ, G, N, scale, D: tl.constexpr, BD: tl.constexpr,
+                lse_log2, delta, dk, dv, HQ, G, N, scale, D: tl.constexpr, BD: tl.constexpr,
                 BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr):
     bkv = tl.program_id(0).to(tl.int64)
     b, kv = bkv // (HQ // G), bkv % (HQ // G)
@@ -121,7 +121,7 @@ def dkdv_kernel(q, qb, qh, qn, qd, k, kb, kh, kn, kd, v, vb, vh, vn, vd, do, dob
         for start in range(first, N, BM):
             i = start + tl.arange(0, BM)
             q_tile, do_tile = get(q_head, i, N, qn, qd, D, BD), get(do_head, i, N, don, dod, D, BD)
-            row_lse = tl.load(lse2 + bh * N + i, i < N, 0.0)
+            row_lse = tl.load(lse_log2 + bh * N + i, i < N, 0.0)
             p = tl.exp2(log2_weights(q_tile, k_tile, i, j, N, scale, CAUSAL) - row_lse[:, None])
             ds = d_scores(p, do_tile, v_tile, tl.load(delta + bh * N + i, i < N, 0.0))
             grad_v += tl.dot(tl.trans(p).to(do_tile.dtype), do_tile)
@@ -148,16 +148,16 @@ class Launcher:
 
     def forward(self, q, k, v):
         o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        lse2 = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-        fwd[self.grid](*self.strided(q, k, v), o, lse2, *self.sizes, **self.tiles)
-        return o, lse2
+        lse_log2 = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+        fwd[self.grid](*self.strided(q, k, v), o, lse_log2, *self.sizes, **self.tiles)
+        return o, lse_log2
 
-    def backward(self, q, k, v, o, lse2, do):
-        delta = torch.empty_like(lse2)
+    def backward(self, q, k, v, o, lse_log2, do):
+        delta = torch.empty_like(lse_log2)
         preprocess[self.grid](
             o, *self.strided(do), delta, self.HQ, self.N, **self.widths, BM=self.BM)
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-        tensors = *self.strided(q, k, v, do), lse2, delta
+        tensors = *self.strided(q, k, v, do), lse_log2, delta
         dq_kernel[self.grid](*tensors, dq, *self.sizes, **self.tiles)
         dkdv_kernel[(self.B * self.HKV, triton.cdiv(self.N, self.BN))](
             *tensors, dk, dv, *self.sizes, **self.tiles)
@@ -168,8 +168,8 @@ class GroupedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, causal, scale):
         ctx.launcher = Launcher(q, k, causal, scale)
-        o, lse2 = ctx.launcher.forward(q, k, v)
-        ctx.save_for_backward(q, k, v, o, lse2)
+        o, lse_log2 = ctx.launcher.forward(q, k, v)
+        ctx.save_for_backward(q, k, v, o, lse_log2)
         return o
 
     @staticmethod
