@@ -17,7 +17,6 @@ stops the next, and a fault of the grader's own never costs points.
 """
 
 import contextlib
-import importlib.util
 import time
 import traceback
 from dataclasses import replace
@@ -34,12 +33,12 @@ from grader.means import judge_growth
 from grader.needless import Counting
 from grader.options import Options, open_session
 from grader.report import Reporter
-from grader.results import Check, StageResult
+from grader.results import Check, StageResult, settled_by_reading
 from grader.sandbox import device_memory, replaying
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
 from grader.sandbox.session import Session
-from grader.stages import NO_TRITON, Stage
+from grader.stages import Stage
 
 STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
 
@@ -131,22 +130,9 @@ class Grading:
             cases = self.stage.cases(self.device, self.options.bfloat16)
             if self.asked_apart(build(cases[0], self.options.seed)).outcome == "pass":
                 self.file = replace(self.file, state="ready")
-        file, result = self.file, self.result
-        origins = {step.id: step.origin for step in file.steps if step.origin}
+        origins = {step.id: step.origin for step in self.file.steps if step.origin}
         self.stage = replace(self.stage, origins=origins)
-        result.sha256 = file.sha256
-        if file.state != "ready":
-            result.outcome = "crashed" if file.state == "syntax_error" else file.state
-            result.sentence = file.sentence
-            if file.state == "not_started" and file.steps:
-                result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
-            if file.line is not None and f"line {file.line}" not in file.sentence:
-                result.sentence += f" ({self.stage.filename}, line {file.line})"
-            return False
-        if self.stage.needs_triton and importlib.util.find_spec("triton") is None:
-            result.outcome, result.sentence = "skipped", NO_TRITON
-            return False
-        return True
+        return not settled_by_reading(self.stage, self.file, self.result)
 
     def choose_cases(self) -> None:
         """All of the stage, or what the command line left of them, or the GPU has memory for."""

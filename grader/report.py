@@ -46,17 +46,27 @@ class Reporter:
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
         self.is_live = False  # a line that is overwritten stands at the end
         self.title = ""  # of the stage, until its first line
+        self.announced: Stage | None = None  # whose title stands there already
         self.failures: set[tuple[str, str]] = set()  # of the stage, by their kind
         self.more = 0  # cases that failed as an earlier one did
 
     # ------------------------------------------------------------- progress
-    def run_begins(self, run: Run, on_gpu: bool, has_gpu: bool) -> None:
+    def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
         if not on_gpu:
             why = "The GPU is left alone (--device cpu)" if has_gpu else "No GPU found"
             self._line(f"{why}: small cases, kernels in Triton's interpreter, no timing.")
 
+    def first_stage(self, stage: Stage) -> None:
+        """Its title at once, while all else is still being imported."""
+        self.stage_begins(stage)
+        self._announce()
+        self.announced = stage
+
     def stage_begins(self, stage: Stage) -> None:
         self.failures, self.more = set(), 0
+        if self.announced is stage:
+            self.announced = None
+            return
         self.title = f"--- Running Autograder for Problem {stage.number}: {stage.title} ---"
 
     @contextlib.contextmanager
@@ -161,7 +171,11 @@ class Reporter:
             self._line(f"Total: {total:g} of {full} points on {run.device}, seed {run.seed}")
         if self.verbose:
             self._line(_isolation(run))
-        self._line(f"Next: {next_command}", wrap=False)
+        self.next(next_command)
+
+    def next(self, command: str) -> None:
+        """What to type now."""
+        self._line(f"Next: {command}", wrap=False)
 
     # -------------------------------------------------------------- helpers
     def _detail(self, text: str) -> None:

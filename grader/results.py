@@ -3,13 +3,19 @@
 The JSON file is whole at every moment, and rewritten after every stage.
 """
 
+import importlib.util
 import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grader.files import replace
-from grader.inputs import Built
+from grader.stages import NO_TRITON, Stage
+from grader.submission import Submission
+
+if TYPE_CHECKING:  # it imports torch
+    from grader.inputs import Built
 
 FORMAT = 1  # of the JSON
 
@@ -31,7 +37,7 @@ class Check:
     seconds: float = 0.0
     kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
     asks: str = ""  # what is beyond the assignment in it
-    doubt: Built | None = None  # numbers on which the call's plan is wrong
+    doubt: "Built | None" = None  # numbers on which the call's plan is wrong
 
     @property
     def message(self) -> str:
@@ -64,6 +70,23 @@ class StageResult:
     confined: tuple[str, ...] = ()  # what held the worker: "user", "files", "network", "signals"
     sentence: str = ""  # why there are no checks, or why they ended early
     detail: str = ""
+
+
+def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> bool:
+    """Whether the file alone says how the stage ends; result then says it, too."""
+    result.sha256 = file.sha256
+    if file.state != "ready":
+        result.outcome = "crashed" if file.state == "syntax_error" else file.state
+        result.sentence = file.sentence
+        if file.state == "not_started" and file.steps:
+            result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
+        if file.line is not None and f"line {file.line}" not in file.sentence:
+            result.sentence += f" ({stage.filename}, line {file.line})"
+    elif stage.needs_triton and importlib.util.find_spec("triton") is None:
+        result.outcome, result.sentence = "skipped", NO_TRITON
+    else:
+        return False
+    return True
 
 
 @dataclass

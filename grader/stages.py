@@ -6,9 +6,10 @@ What is asked of each is in case_table.py.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
-from grader.case_table import listed
-from grader.cases import Case
+if TYPE_CHECKING:  # it imports torch, and a first look at a file does without
+    from grader.cases import Case
 
 NO_TRITON = (
     "triton is not installed, and this stage needs it. It has wheels for Linux only: use WSL on "
@@ -25,7 +26,7 @@ class Stage:
     entry: str
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
-    cases: Callable[[str, bool], list[Case]]
+    cases: "Callable[[str, bool], list[Case]]"
     steps: dict[str, str]  # step -> what is written in it: places, as naming/table.py names them
     # Where the walk over the keys is bounded, and that over the queries: what needless.py looks at.
     walks: tuple[str, ...] = ()
@@ -47,6 +48,13 @@ class Stage:
         """The steps in which any of these places is written, the likeliest first."""
         return list(dict.fromkeys(step for place in places for step, own in self.steps.items()
                                   if place in own.split(", ")))
+
+
+def listed(number: int, device: str, has_bfloat16: bool) -> "list[Case]":
+    """What case_table.py lists of a stage."""
+    from grader import case_table
+
+    return case_table.listed(number, device, has_bfloat16)
 
 
 QKV = ("q", "k", "v")

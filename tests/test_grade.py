@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grader import correctness, grade, options
+from grader import correctness, grade, options, results
 from grader.grade import grade_stage
 from grader.options import Options
 from grader.report import Reporter
@@ -391,7 +391,7 @@ def test_a_blank_step_no_call_reaches_still_fails_the_stage(graded):
 
 
 def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(grade.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(results.importlib.util, "find_spec", lambda name: None)
     (tmp_path / "problem_3.py").write_text("def flash_attention_forward(q, k, v):\n    return q\n")
     settings = Options(tmp_path, "cpu", 1, 60.0)
     result = grade_stage(STAGES[3], settings, Reporter(io.StringIO()))

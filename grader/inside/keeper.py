@@ -1,9 +1,10 @@
 """The processes between the grader and a worker.  They never run a line of a submission.
 
 The nursery is started once, by sandbox/processes.py, through __main__.py.  It imports what every
-worker needs, which takes seconds, and then forks a keeper for each request that comes in on FD.  A
-folder is announced there before it is made: should the grader be killed before it asks for the
-keeper that would remove it, the nursery does.
+worker needs, which takes seconds.  Once torch is there it forks a second one, whose Triton
+interprets, and then each forks a keeper for every request that comes in on its socket.  A folder is
+announced there before it is made: should the grader be killed before it asks for the keeper that
+would remove it, the nursery does.
 
 A keeper forks the worker, confines it, and is the ancestor to which every process falls whose own
 parent died: no child of the worker can leave the family.  It ends them all, and removes their
@@ -39,16 +40,29 @@ MAX_PROCESSES = 512
 MAX_THREADS = 8192  # of an account of its own; libraries start one a core
 MAX_FOLDER_BYTES = 1 << 30
 GIB = 2.0**30
+TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_generator",
+          "triton.runtime.interpreter")  # what every file of stages 2 to 9 comes to need
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
-def main(fd: int, modules: list[str]) -> None:
-    """The nursery.  A request is a length, then JSON, with three descriptors: the worker's
+def main(compiling_fd: int, interpreting_fd: int) -> None:
+    """Both nurseries.  A request is a length, then JSON, with three descriptors: the worker's
     channel, the keeper's control socket, and where the worker prints.  Without descriptors it is
     the path of a folder that a request will name."""
+    if os.fork() == 0:
+        os.close(compiling_fd)
+        os.environ["TRITON_INTERPRET"] = "1"
+        serve(interpreting_fd)
+        os._exit(0)
+    os.close(interpreting_fd)
+    serve(compiling_fd)
+
+
+def serve(fd: int) -> None:
+    """One nursery's life."""
     requests = socket.socket(fileno=fd)
-    for name in filter(None, modules):
-        with contextlib.suppress(ImportError):  # stage 1 needs no Triton
+    with contextlib.suppress(ImportError):  # stage 1 needs no Triton
+        for name in TRITON:
             importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
     announced = set()

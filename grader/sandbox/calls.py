@@ -62,6 +62,7 @@ class Call:
     refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
     repeats: int = 1  # calls with the same inputs
     entry: str = ""  # another function of the file than the one that was loaded
+    late: bool = False  # the first outputs are read again some time after everything else
 
 
 @dataclass
@@ -71,7 +72,7 @@ class Reply:
     outputs: list[dict[str, torch.Tensor]]  # one dict a repeat
     grads: dict[str, torch.Tensor]
     refilled: dict[str, torch.Tensor] | None
-    late: dict[str, torch.Tensor]  # the first outputs read again 50 ms after everything else
+    late: dict[str, torch.Tensor]  # the first outputs read again; 50 ms later if the call says so
     inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
     plan: Plan  # how the worker says the first call was made
     stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
@@ -122,7 +123,7 @@ def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Ten
         groups["refill"] = call.refill
     header: dict = {
         "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
-        "repeats": call.repeats, "entry": call.entry,
+        "repeats": call.repeats, "entry": call.entry, "late": call.late,
         "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}
                     for spec in call.outputs],
     }

@@ -70,59 +70,64 @@ class Ending:
 class Nursery:
     """The process that keepers come from; it has imported torch once for all of them.
 
-    device: "cuda" or "cpu", which is decided for good when torch is imported.  Triton too decides
-    then whether it interprets, so that only on a GPU, where it never does, it is imported here.
+    Triton decides when it is imported whether it interprets.  So there are two: one forks the other
+    once torch is there, and each imports Triton in its own way.
     """
 
-    _running: dict[str, "Nursery"] = {}
+    _running: "Nursery | None" = None
     _lock = threading.Lock()
 
-    def __init__(self, device: str):
-        modules = ["triton", "triton.language"] if device == "cuda" else []
-        self.requests, theirs = socket.socketpair()
+    def __init__(self):
+        pairs = [socket.socketpair() for _ in range(2)]
+        self.requests = [ours for ours, _ in pairs]  # to the one that compiles, that interprets
+        fds = [theirs.fileno() for _, theirs in pairs]
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-B", "-u", str(NURSERY), str(theirs.fileno()),
-             os.pathsep.join(package_folders()), ",".join(modules)],
-            cwd="/", env=worker_environment(device, False), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True)
-        theirs.close()
+            [sys.executable, "-I", "-B", "-u", str(NURSERY), ",".join(map(str, fds)),
+             os.pathsep.join(package_folders())],
+            cwd="/", env=_passed_on(), stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
+        for _, theirs in pairs:
+            theirs.close()
 
     @classmethod
-    def of(cls, device: str) -> "Nursery":
+    def running(cls) -> "Nursery":
         """The running one, or a new one in its place; it takes its time to import."""
         with cls._lock:
-            nursery = cls._running.get(device)
-            if nursery is None or nursery.process.poll() is not None:
-                if not cls._running:
+            if cls._running is None or cls._running.has_ended():
+                if cls._running is None:
                     atexit.register(cls.end_all)
-                nursery = cls._running[device] = cls(device)
-            return nursery
+                cls._running = cls()
+            return cls._running
+
+    def has_ended(self) -> bool:
+        """Whether one of the two has."""
+        return self.process.poll() is not None or bool(select.select(self.requests, [], [], 0)[0])
 
     @classmethod
     def end_all(cls) -> None:
         """Of this process, with which the folders of its sessions go."""
-        for nursery in cls._running.values():
-            nursery.requests.close()
-        for nursery in cls._running.values():
+        nursery, cls._running = cls._running, None
+        if nursery is not None:
+            for requests in nursery.requests:
+                requests.close()
             nursery.process.kill()
             nursery.process.wait()
-        cls._running.clear()
 
-    def new_folder(self) -> Path:
+    def new_folder(self, interpret: bool) -> Path:
         """A folder for one worker, which does not outlive this process however it ends."""
         folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
-        self.send(str(folder), [])
+        self.send(str(folder), [], interpret)
         folder.mkdir(mode=0o700)
         return folder
 
-    def send(self, words: dict | str, fds: list[int]) -> None:
+    def send(self, words: dict | str, fds: list[int], interpret: bool) -> None:
         """Ask for a keeper and its worker, or announce a folder."""
         from grader.inside.wire import LENGTH  # imports torch: after the nursery has begun to
 
         text = json.dumps(words).encode()
         with self._lock, suppress(OSError):  # it died; that shows when nothing answers
-            socket.send_fds(self.requests, [LENGTH.pack(len(text))], fds)
-            self.requests.sendall(text)
+            socket.send_fds(self.requests[interpret], [LENGTH.pack(len(text))], fds)
+            self.requests[interpret].sendall(text)
 
 
 class Family:
@@ -135,7 +140,11 @@ class Family:
     def __init__(self, config: dict, folder: Path, cache: Path, channel: int, *, interpret: bool,
                  confinement: Confinement):
         self.folder = folder
-        environment = worker_environment(config["device"], interpret)
+        environment = _passed_on()
+        if interpret or config["compile_for"]:  # files look for it to run without a GPU
+            environment["TRITON_INTERPRET"] = "1"
+        if config["device"] == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         environment |= {"HOME": str(folder), "TMPDIR": str(folder), "TRITON_CACHE_DIR": str(cache)}
         config = {
             **config, "folder": str(folder), "environment": environment,
@@ -144,12 +153,11 @@ class Family:
             "hidden": [str(path.resolve()) for path in confinement.hidden],
             "readable": python_folders(),
         }
-        nursery = Nursery.of(config["device"])
         self.control, theirs = socket.socketpair()
         output, printed = os.pipe()
         self.stdout = open(output, "rb", buffering=0)
         os.set_blocking(output, False)
-        nursery.send(config, [channel, theirs.fileno(), printed])
+        Nursery.running().send(config, [channel, theirs.fileno(), printed], interpret)
         theirs.close()
         os.close(printed)
 
@@ -181,14 +189,9 @@ class Family:
         _end_strays(str(self.folder))
 
 
-def worker_environment(device: str, interpret: bool) -> dict[str, str]:
-    """What of the grader's own environment a worker gets, and how it is to run Triton."""
-    environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    if interpret:
-        environment["TRITON_INTERPRET"] = "1"
-    if device == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    return environment
+def _passed_on() -> dict[str, str]:
+    """What of the grader's own environment a worker gets."""
+    return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
 
 def _end_strays(folder: str) -> None:

@@ -50,6 +50,7 @@ class Session:
                  compile_for: int | None = None, cache: Path | None = None,
                  confinement: Confinement | None = None):
         confinement = confinement or Confinement()
+        interpret = interpret and not compile_for
         self.timeout, self.compile_for = timeout, compile_for
         self.clock: Clock | None = None  # of the stage under way
         self.phase, self.pid = "start", 0  # pid: of the worker, once started
@@ -59,7 +60,7 @@ class Session:
         self.confined: tuple[str, ...] = ()  # what of it is in force, once started
         self.output = Tail()
         self.family = None
-        self.folder = Nursery.of(device).new_folder()
+        self.folder = Nursery.running().new_folder(interpret)
         self.socket, theirs = socket.socketpair()
         try:
             for part in ("work", "cache"):
@@ -71,8 +72,7 @@ class Session:
                     os.chown(item, *confinement.user)
             config = {"path": str(path), "device": device, "compile_for": compile_for}
             self.family = Family(config, self.folder, cache or self.folder / "cache",
-                                 theirs.fileno(), interpret=interpret or bool(compile_for),
-                                 confinement=confinement)
+                                 theirs.fileno(), interpret=interpret, confinement=confinement)
         except BaseException:
             self.close()
             raise

@@ -176,33 +176,42 @@ def double(x):
 
 @contextmanager
 def nursery_of_its_own():
-    """The process, and the grader's end of its requests."""
-    ours, theirs = socket.socketpair()
-    nursery = subprocess.Popen([sys.executable, "-I", "-B", str(NURSERY), str(theirs.fileno()), "",
-                                ""],
-                               pass_fds=[theirs.fileno()])
-    theirs.close()
+    """The process, and the grader's ends of the requests to it and to the one that it forks."""
+    pairs = [socket.socketpair() for _ in range(2)]
+    fds = [theirs.fileno() for _, theirs in pairs]
+    nursery = subprocess.Popen([sys.executable, "-I", "-B", str(NURSERY),
+                                ",".join(map(str, fds)), ""], pass_fds=fds)
+    for _, theirs in pairs:
+        theirs.close()
     try:
-        yield nursery, ours
+        yield nursery, [ours for ours, _ in pairs]
     finally:
-        ours.close()
+        for ours, _ in pairs:
+            ours.close()
         nursery.kill()
         nursery.wait()
 
 
 def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
-    with nursery_of_its_own() as (nursery, ours), open(os.devnull) as nothing:
-        socket.send_fds(ours, [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
-        ours.close()
-        assert nursery.wait(20) == 0
+    with nursery_of_its_own() as (nursery, requests), open(os.devnull) as nothing:
+        socket.send_fds(requests[0], [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
+        for ours in requests:
+            ours.close()
+        assert nursery.wait(60) == 0
 
 
-def test_a_folder_goes_with_a_grader_that_was_killed_before_it_asked_for_a_keeper(tmp_path):
+@pytest.mark.parametrize("interpret", [False, True])
+def test_a_folder_goes_with_a_grader_that_was_killed_before_it_asked_for_a_keeper(
+        tmp_path, interpret):
     folder = tmp_path / "grader-x"
     (folder / "work").mkdir(parents=True)
     words = json.dumps(str(folder)).encode()
-    with nursery_of_its_own() as (nursery, ours):
-        ours.sendall(LENGTH.pack(len(words)) + words)
-        ours.close()
-        assert nursery.wait(20) == 0
+    with nursery_of_its_own() as (nursery, requests):
+        requests[interpret].sendall(LENGTH.pack(len(words)) + words)
+        for ours in requests:
+            ours.close()
+        assert nursery.wait(60) == 0
+        deadline = time.monotonic() + 60
+        while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.05)
     assert list(tmp_path.iterdir()) == []

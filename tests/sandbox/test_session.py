@@ -456,7 +456,7 @@ def test_neither_worker_nor_folder_outlive_a_killed_parent(tmp_path):
         "s = Session(b'print(1)', 'a.py', device='cpu', timeout=60, interpret=False)\n"
         "try: s.load('x', None, ())\n"
         "except Exception: pass\n"
-        "print(Nursery.of('cpu').process.pid, flush=True); time.sleep(60)\n"
+        "print(Nursery.running().process.pid, flush=True); time.sleep(60)\n"
     )
     root = str(Path(__file__).parents[2])
     parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE,
