@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: grade test attacks lint clean
+.PHONY: grade test attacks guide lint clean
 
 grade: .venv/.installed
 	$(BIN)/python autograder.py
@@ -16,6 +16,10 @@ test: .venv/.installed
 attacks: .venv/.installed
 	$(BIN)/python -m attacks
 
+# The companion guide: guide/_build/html/index.html and guide/_build/guide.pdf.
+guide: .venv/.guide
+	$(BIN)/python -m guide.build
+
 lint: .venv/.installed
 	$(BIN)/ruff check .
 
@@ -24,5 +28,9 @@ lint: .venv/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	touch $@
 
+.venv/.guide: .venv/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[guide]"
+	touch $@
+
 clean:
-	rm -rf .venv *.egg-info
+	rm -rf .venv *.egg-info guide/_build guide/text/drawn

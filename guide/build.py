@@ -1,0 +1,133 @@
+"""python -m guide.build: the site into guide/_build/html, the book into guide/_build/guide.pdf.
+
+Sphinx reads text/ twice: for the site, and as one page, which pandoc turns into Typst.  Nothing is
+fetched, now or when the result is looked at.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT, OUT = HERE.parent, HERE / "_build"
+FONT = "STIXTwoMath-Regular.ttf"
+
+
+def sphinx(builder: str, *options: str) -> Path:
+    """Run Sphinx, every warning an error.  -> the folder it filled."""
+    out = OUT / builder
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", builder, "-c",
+               str(HERE), "-d", str(OUT / f"{builder}.read"), *options,
+               str(HERE / "text"), str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
+    subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    return out
+
+
+def draw() -> None:
+    """All figures, into text/drawn, where Sphinx looks for them."""
+    from guide.figures import FIGURES, draw_all
+
+    folder = HERE / "text" / "drawn"
+    shutil.rmtree(folder, ignore_errors=True)
+    with ProcessPoolExecutor(2) as pool:
+        list(pool.map(draw_all, [folder] * len(FIGURES), [[name] for name in FIGURES]))
+
+
+def bundle_font(site: Path) -> None:
+    """The font of the formulas, cut down to the signs that occur, beside the pages."""
+    import ziamath
+    from fontTools import subset
+
+    signs = set("0123456789()[]{}|=+-−")
+    for page in site.rglob("*.html"):
+        for formula in re.findall(r"<math.*?</math>", page.read_text("utf-8"), re.DOTALL):
+            signs |= set(re.sub(r"<[^>]*>", "", formula))
+    # Letters in formulas are shown in italics, which have code points of their own.
+    letters = range(0x1D400, 0x1D7FF)
+    source = Path(ziamath.__file__).parent / "fonts" / FONT
+    options = subset.Options(layout_features=["*"], notdef_outline=True)
+    font = subset.load_font(str(source), options)
+    cut = subset.Subsetter(options)
+    cut.populate(unicodes=[*map(ord, signs), *letters])
+    cut.subset(font)
+    subset.save_font(font, str(site / "_static" / FONT), options)
+
+
+def book(page: Path) -> str:
+    """The one page of Sphinx, as HTML that pandoc reads without loss."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(page.read_text("utf-8"), "html.parser").find("div", role="main")
+    for extra in soup.select("a.headerlink, script, .site-only"):
+        extra.decompose()
+    for span in soup.select("span.tex"):
+        span.unwrap()
+    for paragraph in soup.select("p.source"):
+        paragraph.wrap(soup.new_tag("div", attrs={"class": "source"}))
+    seen = set()
+    for section in soup.select("section"):
+        heading = section.find(re.compile("^h[1-6]$"))
+        if section["id"] not in seen:  # every chapter has its key learnings: the first keeps the id
+            heading["id"] = section["id"]
+        if seen:  # the chapters lie one level below the first page
+            heading.name = f"h{int(heading.name[1]) - 1}"
+        seen.add(section["id"])
+        section.unwrap()
+    for block in soup.select("div.highlight"):
+        outer = block.parent
+        language = next((name[10:] for name in outer["class"] if name.startswith("highlight-")), "")
+        pre = soup.new_tag("pre", attrs={"class": {"python": "python", "diff": "diff"}.get(
+            language, "text")})
+        code = soup.new_tag("code")
+        code.string = block.get_text().rstrip("\n")
+        pre.append(code)
+        outer.replace_with(pre)
+    for image in soup.select("img"):
+        image["src"] = os.path.relpath(page.parent / image["src"], OUT)
+        image["style"] = "width: 100%"
+    return str(soup)
+
+
+def pdf(folder: Path) -> Path:
+    import pypandoc
+    import typst
+
+    source = OUT / "guide.typ"
+    pypandoc.convert_text(
+        book(folder / "index.html"), "typst", format="html+tex_math_single_backslash",
+        outputfile=str(source),
+        extra_args=["--standalone", f"--template={HERE / 'book.typ'}",
+                    f"--lua-filter={HERE / 'book.lua'}", "--fail-if-warnings", "--wrap=none"])
+    target = OUT / "guide.pdf"
+    typst.compile(str(source), output=str(target), root=str(OUT))
+    return target
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("site", "pdf"), help="one of the two forms")
+    only = parser.parse_args().only
+    start = time.monotonic()
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir()
+    draw()
+    made = []
+    if only != "pdf":
+        site = sphinx("html")
+        bundle_font(site)
+        made.append(site / "index.html")
+    if only != "site":
+        made.append(pdf(sphinx("singlehtml", "-t", "book")))
+    print(f"{', '.join(str(p.relative_to(ROOT)) for p in made)}: {time.monotonic() - start:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+"""Sphinx: the site, and the one page from which build.py makes the PDF."""
+
+project = "FlashAttention, stage by stage"
+html_title = project
+author = "the authors of the course"
+extensions = ["myst_parser", "guide.extension"]
+myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_heading_anchors = 3
+myst_dmath_double_inline = True
+html_theme = "basic" if tags.has("book") else "furo"  # noqa: F821, a name that Sphinx gives
+html_static_path = ["static"]
+html_css_files = ["guide.css"]
+html_js_files = ["walk.js"]
+html_copy_source = False
+html_show_sourcelink = False
+html_use_index = False
+pygments_style, pygments_dark_style = "friendly", "monokai"
+nitpicky = True

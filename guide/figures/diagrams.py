@@ -1,0 +1,147 @@
+"""Drawings of what happens: the machine, the walk, heads, the backward."""
+
+from guide.figures.pen import Pen
+from guide.measured import CEILING, H200, WORK
+
+
+def memory(pen: Pen):
+    """The memory of a GPU as a pyramid: registers, shared memory, L2 cache, device memory."""
+    figure, axis = pen.canvas(100, 44)
+    levels = [("registers", f"{H200['registers']} a multiprocessor", "m_i, l_i, acc, p", 30,
+               "whole"),
+              ("shared memory", f"up to {H200['shared']} a program", "tiles of q, k, v", 48,
+               "whole"),
+              ("L2 cache", f"{H200['l2']}, for all", "k, v of heads at work", 66, "cut"),
+              ("device memory", f"{H200['memory']}, {CEILING.bytes / 1e12:.1f} TB/s measured",
+               "q, k, v, o, lse", 84, "sink")]
+    for i, (name, size, holds, width, fill) in enumerate(levels):
+        pen.box(axis, 42 - width / 2, 1 + 11 * i, width, 9, f"{name}\n{size}", fill=fill)
+        pen.write(axis, 99, 5.5 + 11 * i, holds, ha="right", size=8)
+        if i:
+            pen.arrow(axis, (42, 1 + 11 * i), (42, -1 + 11 * i), arrowstyle="<|-|>")
+    return figure
+
+
+def programs(pen: Pen):
+    """A grid of programs is handed out to multiprocessors: program 0 to the first, and so on."""
+    figure, axis = pen.canvas(100, 36)
+    pen.write(axis, 1, 2, "the grid: 10 programs, each owns a tile of the result", ha="left")
+    for i in range(10):
+        pen.box(axis, 1 + 9.8 * i, 4.5, 8.5, 6, str(i), fill=("whole", "cut", "sink")[i // 4])
+    pen.write(axis, 1, 17, "4 places on the chip, in time →", ha="left")
+    for place in range(4):
+        pen.write(axis, 9, 21 + 4 * place, f"place {place}", ha="right", size=8, colour="faint")
+        for wave in range(3):
+            i = 4 * wave + place
+            if i < 10:
+                pen.box(axis, 11 + 26 * wave, 19.3 + 4 * place, 25, 3.4, str(i), size=8,
+                        fill=("whole", "cut", "sink")[wave])
+    pen.write(axis, 76, 33, "the last wave\nleaves two idle", size=8, colour="faint")
+    return figure
+
+
+def tiling(pen: Pen):
+    """One query tile stays, key tiles stream past it: the order of FlashAttention-2."""
+    figure, axis = pen.canvas(100, 46)
+    pen.write(axis, 60, 2.5, "k, v: walked, tile after tile →")
+    for j in range(4):
+        pen.box(axis, 34 + 13 * j, 5, 12, 6, f"k{j}, v{j}", fill="cut" if j == 1 else "paper")
+    for i in range(4):
+        mine = i == 2
+        pen.box(axis, 16, 14 + 7.5 * i, 12, 6.5, f"q{i}", fill="whole" if mine else "paper")
+        for j in range(4):
+            fill = "cut" if mine and j == 1 else "skipped" if mine and j < 1 else "paper"
+            pen.box(axis, 34 + 13 * j, 14 + 7.5 * i, 12, 6.5, f"S{i}{j}" if mine else "", fill=fill)
+        pen.box(axis, 88, 14 + 7.5 * i, 11, 6.5, f"o{i}", fill="whole" if mine else "paper")
+    pen.write(axis, 7, 32, "one program\nowns one\nquery tile", size=8)
+    return figure
+
+
+def heads(pen: Pen):
+    """Six query heads read two key/value heads: the first three one, the others the other."""
+    figure, axis = pen.canvas(100, 24)
+    for h in range(6):
+        kv = h // 3
+        pen.box(axis, 4 + 16 * h, 2, 13, 6, f"query head {h}", fill=("whole", "cut")[kv], size=8)
+        pen.arrow(axis, (10.5 + 16 * h, 8.2), (27 + 48 * kv, 15.8))
+    for kv in range(2):
+        pen.box(axis, 17 + 48 * kv, 16, 20, 6, f"key/value head {kv}", fill=("whole", "cut")[kv])
+    return figure
+
+
+def sink(pen: Pen):
+    """Weights of one row without and with a sink logit: what the sink takes, the keys lose."""
+    from guide.worked import sink_table
+
+    figure, axis = pen.axes(2.3)
+    rows = sink_table().rows
+    for y, row in enumerate(rows):
+        left = 0.0
+        weights = [float(x) for x in row[2].strip("()").split(", ")] + [float(row[4])]
+        for j, weight in enumerate(weights):
+            axis.barh(y, weight, left=left, height=0.62, edgecolor=pen.paper,
+                      color=pen.sink if j == 3 else (pen.a, pen.c, pen.b)[j])
+            if weight > 0.05:
+                pen.write(axis, left + weight / 2, y, ("key 0", "key 1", "key 2", "sink")[j],
+                          size=8, colour="ink" if j == 3 else "paper")
+            left += weight
+    axis.set(yticks=range(len(rows)), xlabel="weight", xlim=(0, 1),
+             yticklabels=["no sink logit", *(f"sink logit {row[0]}" for row in rows[1:])])
+    axis.invert_yaxis()
+    return figure
+
+
+def _flow(pen, axis, title, own, walk, made, out):
+    pen.write(axis, 24, 1.5, title, size=9)
+    pen.box(axis, 2, 4, 44, 6, f"owned and kept: {own}", fill="whole")
+    pen.box(axis, 2, 14, 44, 6, f"walked: {walk}", fill="cut")
+    for i, text in enumerate(made):
+        pen.box(axis, 2, 24 + 7 * i, 44, 6, text)
+        pen.arrow(axis, (24, (20 if i == 0 else 23 + 7 * i)), (24, 24 + 7 * i))
+    y = 24 + 7 * len(made)
+    pen.arrow(axis, (24, y - 1), (24, y + 2))
+    pen.box(axis, 2, y + 2, 44, 6, out, fill="whole")
+
+
+def backward(pen: Pen):
+    """The two walks of the backward: dq walks keys, dkdv walks queries and the heads of a group."""
+    figure, axes = pen.canvas(48, 56, 2)
+    _flow(pen, axes[0], "_dq_kernel", "q, do, o, lse of one query tile", "tiles of k, v",
+          ["delta = rowsum(do * o), stored", "P = exp(S − lse)", "dS = P * (do vᵀ − delta)"],
+          "dq += dS k,   · scale at the end")
+    _flow(pen, axes[1], "_dkdv_kernel", "k, v of one key tile", "tiles of q, do, lse, delta",
+          ["Pᵀ = exp(Sᵀ − lse)", "dv += Pᵀ do", "dSᵀ = Pᵀ * (v doᵀ − delta)"],
+          "dk += dSᵀ q,   · scale at the end")
+    return figure
+
+
+def phases(pen: Pen):
+    """The phases of stage 7's walk along the keys: sinks, a gap, left edge, interior, diagonal."""
+    figure, axis = pen.canvas(100, 20)
+    parts = [("sinks", 10, "sink"), ("not visited", 26, "skipped"), ("left edge", 14, "cut"),
+             ("interior, no mask", 28, "whole"), ("diagonal", 14, "cut"), ("", 8, "skipped")]
+    x, marks = 0, ["0", "sink_end", "first", "inner", "start_m", "+ BLOCK_M"]
+    for (text, width, fill), mark in zip(parts, marks, strict=True):
+        pen.box(axis, x, 4, width, 7, text, fill=fill, size=8)
+        pen.write(axis, x, 14, mark, size=8, colour="faint", ha="left" if x == 0 else "center")
+        x += width
+    pen.write(axis, 50, 18, "keys →", size=8, colour="faint")
+    return figure
+
+
+def work_and_bytes(pen: Pen):
+    """Bytes that must cross device memory beside what naive attention moves, a stage each."""
+    figure, axis = pen.axes(2.9)
+    names = ["stage 3, D=64", "stage 4, D=64", "stage 5, Llama-3", "stage 6, Mistral",
+             "stage 7, streaming", "stage 9, GPT-OSS window"]
+    works = [WORK[name + ", forward"] for name in names]
+    for y, work in enumerate(works):
+        least, scores = work.bytes() / 1e9, 4 * work.score_bytes() / 1e9
+        axis.barh(y - 0.18, scores, height=0.34, color=pen.b)
+        axis.barh(y + 0.18, least, height=0.34, color=pen.a)
+        pen.write(axis, scores * 1.1, y - 0.18, f"{scores:,.0f} GB", ha="left", size=8)
+        pen.write(axis, least * 1.1, y + 0.18, f"{least:.2f} GB", ha="left", size=8)
+    axis.set(xscale="log", yticks=range(len(names)), yticklabels=names, xlim=(0.08, 600),
+             xlabel="GB: S and P, each written and read once (upper); q, k, v, o, lse (lower)")
+    axis.invert_yaxis()
+    return figure

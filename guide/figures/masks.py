@@ -1,0 +1,80 @@
+"""Which keys a query sees, and what that makes of the tiles: all from the mask of reference.py."""
+
+from matplotlib.patches import Rectangle
+
+from guide.figures.pen import Pen
+from guide.worked import kinds
+
+
+def _tiles(pen, axis, N, block, title, **mask):
+    """One map: a small square a pair, coloured by what its tile is, and the tiles' borders."""
+    from reference import keep_mask
+
+    keep = keep_mask(N, N, mask.get("causal", True), mask.get("window"), mask.get("sinks", 0))
+    for i, row in enumerate(kinds(N, block, **mask)):
+        for j, kind in enumerate(row):
+            x, y = j * block, i * block
+            axis.add_patch(Rectangle((x, y), block, block, facecolor=pen.skipped, linewidth=0))
+            for a in range(y, min(y + block, N)):
+                for b in range(x, min(x + block, N)):
+                    if keep[a, b]:
+                        axis.add_patch(Rectangle((b, a), 1, 1, facecolor=getattr(pen, kind),
+                                                 linewidth=0))
+            axis.add_patch(Rectangle((x, y), block, block, facecolor="none", edgecolor=pen.faint,
+                                     linewidth=0.7))
+    pen.write(axis, N / 2, -1.1, title)
+
+
+def _row_of_maps(pen, maps, N=24, block=4):
+    figure, axes = pen.canvas(N + 1, N + 3, len(maps))
+    for axis, (title, mask) in zip(axes, maps.items(), strict=True):
+        axis.set(xlim=(-0.7, N + 0.3), ylim=(N + 0.4, -2.4))
+        _tiles(pen, axis, N, block, title, **mask)
+    return figure
+
+
+def masks_all(pen: Pen):
+    """Four mask maps side by side: no mask, causal, window, window with sinks; tiles whole, cut
+    or skipped."""
+    return _row_of_maps(pen, {"stage 3: no mask": {"causal": False}, "4, 5: causal": {},
+                              "6: window": {"window": 10},
+                              "7, 9: and sinks": {"window": 10, "sinks": 2}})
+
+
+def mask_causal(pen: Pen):
+    """The causal mask in tiles: whole tiles below the diagonal, cut tiles on it, none above; beside
+    it the same with a length that is no multiple of the tile."""
+    figure, axes = pen.canvas(26, 28, 3)
+    for axis, (N, block) in zip(axes, ((24, 8), (24, 4), (22, 8)), strict=True):
+        axis.set(xlim=(-0.7, 25), ylim=(25, -2.4))
+        _tiles(pen, axis, N, block, f"N = {N}, tiles of {block}")
+    return figure
+
+
+def mask_window(pen: Pen):
+    """A window that is wider than two tiles, one as wide as one tile, one narrower than a tile."""
+    return _row_of_maps(pen, {"W = 12": {"window": 12}, "W = 4": {"window": 4},
+                              "W = 3": {"window": 3}})
+
+
+def mask_sinks(pen: Pen):
+    """Window and sinks: the sinks' tile is visited by every query tile, and cut by the mask."""
+    return _row_of_maps(pen, {"W = 8, no sinks": {"window": 8}, "W = 8, S = 2": {
+        "window": 8, "sinks": 2}, "W = 8, S = 5": {"window": 8, "sinks": 5}})
+
+
+def mask_columns(pen: Pen):
+    """The mask of stage 9 seen from one tile of keys: diagonal, interior and right edge, down the
+    queries."""
+    figure, axis = pen.canvas(46, 26)
+    axis.set(xlim=(-9, 37), ylim=(25.5, -2.5))
+    _tiles(pen, axis, 24, 4, "W = 10, S = 2: a program of dkdv owns a column of tiles", window=10,
+           sinks=2)
+    for j, colour in ((0, "d"), (2, "b")):
+        axis.add_patch(Rectangle((4 * j, 4 * j), 4, 24 - 4 * j if j == 0 else 14, facecolor="none",
+                                 edgecolor=getattr(pen, colour), linewidth=2))
+    for y, text in ((10, "diagonal: first ... inner"), (14, "interior: inner ... outer"),
+                    (19, "right edge: outer ... last")):
+        pen.write(axis, 25, y, text, colour="b", ha="left")
+    pen.write(axis, -0.8, 2, "holds sinks:\nlast = N", colour="d", ha="right")
+    return figure

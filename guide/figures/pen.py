@@ -1,0 +1,73 @@
+"""Colours, letters and the few shapes that all figures are made of."""
+
+import os
+import tempfile
+
+os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
+
+import matplotlib  # noqa: E402
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
+
+THEMES = {
+    "light": {"ink": "#1f2328", "faint": "#8b949e", "line": "#d0d7de", "paper": "#ffffff",
+              "whole": "#9ec9a7", "cut": "#f2cf87", "skipped": "#eef0f2", "sink": "#b9b5e8",
+              "a": "#2f6fb4", "b": "#c2572b", "c": "#3b8a52", "d": "#7d56b3", "e": "#8b949e"},
+    "dark": {"ink": "#e6e8eb", "faint": "#9aa4ae", "line": "#4a525b", "paper": "#131416",
+             "whole": "#3c7a4c", "cut": "#9a7420", "skipped": "#22262b", "sink": "#56509a",
+             "a": "#6ba7e6", "b": "#ef8a5d", "c": "#6fc488", "d": "#b694e8", "e": "#9aa4ae"},
+}
+WIDTH = 7.0  # inches, of every figure
+
+
+class Pen:
+    """One theme: colours as attributes, and figures that have them."""
+
+    def __init__(self, theme: str):
+        self.__dict__.update(THEMES[theme])
+
+    def axes(self, height: float, columns: int = 1, **options):
+        """A figure with axes for data."""
+        colours = {"text.color": self.ink, "axes.labelcolor": self.ink,
+                   "axes.edgecolor": self.faint,
+                   "xtick.color": self.faint, "ytick.color": self.faint, "grid.color": self.line,
+                   "axes.titlecolor": self.ink, "legend.labelcolor": self.ink}
+        with pyplot.rc_context(colours | {"font.size": 9, "axes.titlesize": 9,
+                                          "legend.frameon": False}):
+            figure, axes = pyplot.subplots(1, columns, figsize=(WIDTH, height),
+                                           layout="constrained", **options)
+        for axis in axes if columns > 1 else [axes]:
+            axis.set_facecolor("none")
+            axis.spines[["top", "right"]].set_visible(False)
+        return figure, axes
+
+    def canvas(self, width: float, height: float, columns: int = 1):
+        """A figure to draw shapes on: x from 0 to width, y from 0 at the top to height, square."""
+        figure, axes = self.axes(WIDTH / columns * height / width, columns)
+        for axis in axes if columns > 1 else [axes]:
+            axis.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
+            axis.axis("off")
+        return figure, axes
+
+    def box(self, axis, x, y, width, height, text="", fill="paper", edge="faint", size=8.5, **more):
+        """A rectangle with words in its middle."""
+        axis.add_patch(Rectangle((x, y), width, height, facecolor=getattr(self, fill),
+                                 edgecolor=getattr(self, edge), linewidth=1.0))
+        self.write(axis, x + width / 2, y + height / 2, text, size=size, **more)
+
+    def write(self, axis, x, y, text, colour="ink", size=8.5, **more):
+        axis.text(x, y, text, color=getattr(self, colour), size=size,
+                  **({"ha": "center", "va": "center"} | more))
+
+    def arrow(self, axis, start, end, colour="faint", **more):
+        axis.add_patch(FancyArrowPatch(
+            start, end, color=getattr(self, colour),
+            **({"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 1.1} | more)))
+
+    def save(self, figure, path) -> None:
+        """As SVG with letters drawn, so that no font is needed; the same bytes every time."""
+        with pyplot.rc_context({"svg.fonttype": "path", "svg.hashsalt": "guide"}):
+            figure.savefig(path, transparent=True, metadata={"Date": None})
+        pyplot.close(figure)

@@ -1,0 +1,189 @@
+"""Numbers and tables from committed results: benchmarks/results/h200/results.json, no other source.
+
+A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
+
+    ms LABEL | NAME                time of a call; LABEL and NAME as results.json has them
+    mib LABEL | NAME               memory that a call allocates
+    tflops LABEL | NAME            useful work a second
+    share LABEL | NAME             floor over time, in per cent
+    ratio LABEL | NAME | OTHER     time of OTHER over time of NAME
+    saved LABEL | NAME | OTHER     memory of OTHER over memory of NAME
+    gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
+    machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
+    h200 WHAT                      what its maker says of it
+"""
+
+import json
+from functools import cache, partial
+from typing import NamedTuple
+
+from benchmarks.tables import column
+from benchmarks.workloads import CEILINGS, SWEEP, TABLE
+from guide.excerpts import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results" / "h200" / "results.json"
+WORK = {work.label: work for work in (*TABLE, *SWEEP)}
+CEILING = CEILINGS["H200"]
+# NVIDIA H200 data sheet; CUDA C++ Programming Guide, technical specifications of capability 9.0.
+H200 = {"multiprocessors": "132", "registers": "256 KiB", "shared": "227 KiB", "l2": "50 MiB",
+        "memory": "141 GB", "registers a thread": "255", "threads": "2,048"}
+MIB, MB = 2**20, 1e6
+
+
+class Table(NamedTuple):
+    """header, rows: what the cells show; source: where that comes from."""
+
+    header: list[str]
+    rows: list[list]
+    source: str
+
+
+@cache
+def results() -> dict:
+    return json.loads(RESULTS.read_text(encoding="utf-8"))
+
+
+@cache
+def records() -> dict[str, dict]:
+    return {record["label"]: record for record in results()["records"]}
+
+
+def entry(label: str, name: str) -> dict:
+    """What results.json has of one implementation.  Raises LookupError if it was not timed."""
+    found = records()[label]["peers"][name]
+    if "ms" not in found:
+        raise LookupError(f"want a time of {name} in {label}; got {found}")
+    return found
+
+
+def tflops(label, name) -> float:
+    return WORK[label].flops() / entry(label, name)["ms"] / 1e9
+
+
+def digits(x: float) -> str:
+    """About three significant digits."""
+    return f"{x:,.{0 if abs(x) >= 100 else 1 if abs(x) >= 10 else 2 if abs(x) >= 1 else 3}f}"
+
+
+def where() -> str:
+    machine = results()["machine"]
+    return (f"{machine['gpu']}, torch {machine['torch'].split('+')[0]}, "
+            f"Triton {machine['triton']}, {results()['date']}")
+
+
+MEASURES = {
+    "ms": lambda label, name: digits(entry(label, name)["ms"]) + " ms",
+    "mib": lambda label, name: digits(entry(label, name)["extra_mib"]) + " MiB",
+    "tflops": lambda label, name: digits(tflops(label, name)) + " TFLOP/s",
+    "share": lambda label, name: (
+        f"{100 * records()[label]['floor_ms'] / entry(label, name)['ms']:.0f} %"),
+    "ratio": lambda label, name, other: digits(
+        entry(label, other)["ms"] / entry(label, name)["ms"]),
+    "saved": lambda label, name, other: digits(
+        entry(label, other)["extra_mib"] / entry(label, name)["extra_mib"]),
+    "gflop": lambda label: digits(WORK[label].flops() / 1e9) + " GFLOP",
+    "intensity": lambda label: digits(WORK[label].flops() / WORK[label].bytes()) + " FLOP a byte",
+    "traffic": lambda label: digits(WORK[label].bytes() / MB) + " MB",
+    "floor": lambda label: digits(records()[label]["floor_ms"]) + " ms",
+    "scores": lambda label: digits(WORK[label].score_bytes() / MIB) + " MiB",
+    "pairs": lambda label: f"{WORK[label].pairs():,}",
+    "machine": where,
+    "h200": lambda what: H200[what],
+    "ceiling": lambda what: {
+        "flops": f"{CEILING.flops / 1e12:.0f} TFLOP/s",
+        "exponentials": f"{CEILING.exponentials / 1e12:.1f} T exponentials/s",
+        "bytes": f"{CEILING.bytes / 1e12:.1f} TB/s",
+        "ridge": f"{CEILING.flops / CEILING.bytes:.0f} FLOP a byte"}[what],
+}
+
+
+def value(text: str) -> str:
+    """One number, in words as the head of this file lists them.  Raises LookupError."""
+    measure, _, rest = text.partition(" ")
+    arguments = [part.strip() for part in rest.split("|")] if rest else []
+    try:
+        return MEASURES[measure](*arguments)
+    except TypeError as error:
+        raise LookupError(f"want arguments for {measure}; got {arguments}") from error
+
+
+# -------------------------------------------------------------------- tables
+def _ms(label, name):
+    found = records()[label]["peers"].get(name, {})
+    return digits(found["ms"]) if "ms" in found else "-"
+
+
+def _mib(label, name):
+    found = records()[label]["peers"].get(name, {})
+    return digits(found["extra_mib"]) if "ms" in found else "-"
+
+
+def cost(stage: int, lengths=(1024, 4096, 16384, 65536)) -> Table:
+    """Time and memory of a stage against N, beside the memory that all scores would take."""
+    rows = []
+    for N in lengths:
+        label = f"stage {stage}, N={N}, forward"
+        if label not in records():
+            continue
+        work = WORK[label]
+        rows.append([f"{work.B} x {N:,}", digits(work.flops() / 1e9), digits(work.bytes() / MB),
+                     *(_ms(label, name) for name in ("stages", "fast", "cudnn")),
+                     _mib(label, "stages"), digits(work.score_bytes() / MIB)])
+    head = ["B x N", "GFLOP", "least MB", "stage ms", "fast ms", "cuDNN ms", "stage MiB",
+            "scores would be"]
+    shape = records()[f"stage {stage}, N=1024, forward"]["shape"].split(", ")
+    return Table(head, rows, f"{shape[1]} heads, D = {shape[3]}, {', '.join(shape[4:])}, "
+                 f"bfloat16; the last two columns in MiB; results.json of {where()}")
+
+
+def workloads(stage: int, direction: str) -> Table:
+    """The workloads of one stage: what each must cost at least, and what it takes."""
+    rows = []
+    for work in TABLE:
+        if (work.stage, work.direction) == (stage, direction):
+            rows.append([work.name.split(", ", 1)[1], work.shape, digits(work.flops() / 1e9),
+                         digits(work.bytes() / MB), records()[work.label]["bound"],
+                         digits(records()[work.label]["floor_ms"]), _ms(work.label, "stages"),
+                         _ms(work.label, "naive"), _mib(work.label, "stages"),
+                         _mib(work.label, "naive")])
+    head = ["work", "B, HQ/HKV, N, D, mask", "GFLOP", "least MB", "binds", "floor ms", "stage ms",
+            "naive ms", "stage MiB", "naive MiB"]
+    return Table(head, rows, f"bfloat16, {direction}; - : out of memory, or not timed; "
+                 f"results.json of {where()}")
+
+
+def stages(direction: str) -> Table:
+    """Every workload of the table: work, bytes, and which ceiling is the lowest."""
+    rows = [[work.name, digits(work.flops() / 1e9), digits(work.bytes() / MB),
+             digits(work.flops() / work.bytes()), records()[work.label]["bound"],
+             digits(records()[work.label]["floor_ms"]), _ms(work.label, "stages")]
+            for work in TABLE if work.direction == direction]
+    head = ["work", "GFLOP", "least MB", "FLOP/byte", "binds", "floor ms", "stage ms"]
+    return Table(head, rows, f"bfloat16, {direction}; results.json of {where()}")
+
+
+def ladder(direction: str) -> Table:
+    """Our three forms beside the peers."""
+    names = ["stages", "fast", "gluon", "cudnn", "flex", "fa4"]
+    rows = [[work.name, *(_ms(work.label, name) for name in names)]
+            for work in TABLE if work.direction == direction]
+    return Table(["work, ms", *(column(name) for name in names)], rows,
+                 f"bfloat16; results.json of {where()}")
+
+
+def gpt_oss() -> Table:
+    """The three layers' worth of time: both masks of GPT-OSS, both directions."""
+    rows = [[work.name, work.direction, *(_ms(work.label, n) for n in ("naive", "stages", "fast")),
+             _mib(work.label, "naive"), _mib(work.label, "stages")]
+            for work in TABLE if "GPT-OSS" in work.name]
+    return Table(["layer", "direction", "naive ms", "stage ms", "fast ms", "naive MiB",
+                  "stage MiB"], rows, f"1 x 8,192 tokens, 64/8 heads, D = 64; "
+                 f"results.json of {where()}")
+
+
+TABLES = {f"cost {stage}": partial(cost, stage) for stage in (3, 4)}
+TABLES |= {f"workloads {work.stage} {work.direction}":
+           partial(workloads, work.stage, work.direction) for work in TABLE}
+TABLES |= {f"{make.__name__} {direction}": partial(make, direction)
+           for make in (stages, ladder) for direction in ("forward", "backward")}
+TABLES["gpt_oss"] = gpt_oss

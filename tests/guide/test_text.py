@@ -1,0 +1,120 @@
+"""The guide's pages quote only what is there, and every measured number in them is computed."""
+
+import ast
+import re
+
+import pytest
+
+from guide import excerpts, exercises, measured, worked
+
+TEXT = excerpts.ROOT / "guide" / "text"
+PAGES = sorted(TEXT.glob("*.md"))
+TABLES = measured.TABLES | worked.TABLES
+FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def read(page) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def asked(name: str) -> list[tuple[str, str]]:
+    """(page, argument) of every directive of this name."""
+    return [(page.name, found) for page in PAGES
+            for found in re.findall(rf"^```{{{name}}} *(.*)$", read(page), re.MULTILINE)]
+
+
+def prose(page) -> str:
+    """A page without code, directives, formulas and roles: what an author typed."""
+    text = FENCE.sub("", read(page))
+    for pattern in (r"\$\$.*?\$\$", r"\$[^$\n]+\$", r"\{n\}`[^`]*`", r"`[^`]*`"):
+        text = re.sub(pattern, "", text, flags=re.DOTALL)
+    return text
+
+
+def names_of_figures() -> set[str]:
+    """Without importing matplotlib: the public functions of the drawing files."""
+    folder = excerpts.ROOT / "guide" / "figures"
+    return {node.name.replace("_", "-") for name in ("diagrams", "masks", "plots")
+            for node in ast.parse((folder / f"{name}.py").read_text("utf-8")).body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+
+
+@pytest.mark.parametrize("page, number", asked("step"))
+def test_a_step_that_a_page_quotes_is_in_its_file(page, number):
+    assert excerpts.step(number)
+
+
+@pytest.mark.parametrize("page, argument", asked("code-of"))
+def test_a_function_that_a_page_quotes_is_whole(page, argument):
+    ast.parse(excerpts.definition(*argument.split()))
+
+
+def test_a_step_or_function_that_is_gone_is_an_error():
+    with pytest.raises(excerpts.Missing, match="want a step 4.99 in problem_4.py"):
+        excerpts.step("4.99")
+    with pytest.raises(excerpts.Missing, match="want a function _gone"):
+        excerpts.definition("4", "_gone")
+    with pytest.raises(excerpts.Missing, match="want a mutant gone"):
+        excerpts.slip(4, "gone")
+
+
+def test_step_8_1_is_not_the_start_of_step_8_10():
+    assert excerpts.step("8.1") != excerpts.step("8.10")
+
+
+@pytest.mark.parametrize("page, argument", asked("mistake"))
+def test_a_mistake_is_in_the_catalogue_and_the_grader_has_words_for_it(page, argument):
+    stage, name = argument.split()
+    slip = excerpts.slip(int(stage), name)
+    assert slip.mistake and slip.rule
+    file = (excerpts.ROOT / f"problem_{stage}.py").read_text(encoding="utf-8")
+    assert slip.right in file and slip.wrong not in file
+
+
+@pytest.mark.parametrize("page, name", asked("numbers"))
+def test_a_table_has_rows_as_wide_as_its_head(page, name):
+    table = TABLES[name]()
+    assert table.rows and all(len(row) == len(table.header) for row in table.rows)
+
+
+def test_every_number_asked_for_is_measured():
+    roles = [text for page in PAGES for text in re.findall(r"\{n\}`([^`]*)`", read(page))]
+    assert roles
+    for text in roles:
+        assert measured.value(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_measured_number_is_typed(page):
+    units = r"\d[\d.,]* ?(ms|us|µs|s|TFLOP/s|GFLOP|TB/s|GB|MB|MiB|GiB|KiB|%)(?![\w/])"
+    assert not re.search(units, prose(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_pages_and_files_that_are_there(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", read(page)):
+        assert target.startswith("https://") or (TEXT / target).is_file(), target
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = [line for argument, body in FENCE.findall(read(TEXT / "index.md"))
+              if argument == "{toctree}" for line in body.split() if not line.startswith(":")]
+    pages = {page.stem for page in PAGES} - {"index"}
+    assert pages == {line for line in listed if line in pages} and len(set(listed)) >= len(pages)
+
+
+def test_every_figure_and_exercise_of_a_page_is_there():
+    assert {name for _, name in asked("draw")} <= names_of_figures()
+    assert {number for _, number in asked("exercise")} <= set(exercises.EXERCISES)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.stem.startswith("stage_")],
+                         ids=lambda page: page.name)
+def test_a_stage_has_all_its_parts_and_five_learnings(page):
+    heads = re.findall(r"^## (.*)$", read(page), re.MULTILINE)
+    assert heads[:3] == ["The question", "The picture", "The mathematics"]
+    assert heads[-2:] == ["Exercises", "Key learnings"]
+    for part in ("A worked example", "What goes wrong", "What it costs"):
+        assert part in heads
+    assert re.findall(r"^(\d)\. ", read(page).split("## Key learnings")[1], re.MULTILINE) == [
+        "1", "2", "3", "4", "5"]

@@ -1,0 +1,90 @@
+"""The worked examples compute what the text says of them, against reference.py."""
+
+import math
+
+import pytest
+import torch
+
+import reference
+from guide import measured, worked
+
+
+def test_the_online_softmax_ends_where_the_softmax_in_one_piece_does():
+    for tile in (1, 2, 3, 6):
+        *_, last = worked.online(worked.SCORES, worked.VALUES, tile)
+        o, lse = worked.softmax_row(worked.SCORES, worked.VALUES)
+        assert math.isclose(last["acc"] / last["l"], o)
+        assert math.isclose(last["m"] + math.log(last["l"]), lse)
+
+
+def test_the_walk_to_watch_ends_in_causal_attention():
+    q, k, v = (torch.tensor(x, dtype=torch.float64)[None, None] for x in (
+        worked.Q, worked.K, worked.V))
+    v = torch.nn.functional.pad(v, (0, 2))  # the reference wants k and v of one width
+    want = reference.attention(q, k, v, is_causal=True)
+    ends = [frame for frame in worked.causal_frames() if frame["o"]]
+    shown = [[float(x) for x in o.strip("()").replace("−", "-").split(", ")]
+             for frame in ends for o in frame["o"]]
+    o = want["o"][0, 0, :, :2].float()
+    torch.testing.assert_close(torch.tensor(shown), o, atol=6e-5, rtol=0)
+    lse = [float(x) for frame in ends for x in frame["lse"]]
+    torch.testing.assert_close(torch.tensor(lse), want["lse"][0, 0].float(), atol=6e-5, rtol=0)
+
+
+def test_the_walk_visits_the_tiles_on_and_below_the_diagonal_once():
+    visited = [(frame["query_tile"], frame["key_tile"]) for frame in worked.causal_frames()]
+    assert visited == [(i, j) for i in range(3) for j in range(i + 1)]
+
+
+@pytest.mark.parametrize("N, block", [(24, 8), (22, 8), (24, 4), (7, 16)])
+def test_tiles_are_counted_as_the_causal_walk_visits_them(N, block):
+    tiles = -(-N // block)
+    found = worked.counted(N, block)
+    assert found["whole"] + found["cut"] == tiles * (tiles + 1) // 2
+    assert found["cut"] == tiles
+
+
+def test_the_backward_of_the_example_is_that_of_the_reference():
+    x = worked.backward_example()
+    # D = 1, scale 1, q = 1: the scores are the keys.
+    q, k, v, do = (torch.tensor(one, dtype=torch.float64).reshape(1, 1, -1, 1)
+                   for one in ([1.0], x["s"], x["v"], [x["do"]]))
+    want = reference.attention(q, k, v, dout=do, scale=1.0)
+    assert math.isclose(x["o"], want["o"].item()) and math.isclose(x["lse"], want["lse"].item())
+    torch.testing.assert_close(torch.tensor(x["ds"], dtype=torch.float64), want["k"].flatten())
+    torch.testing.assert_close(torch.tensor(x["dv"], dtype=torch.float64), want["v"].flatten())
+    assert math.isclose(x["delta"], x["rowsum"])
+
+
+@pytest.mark.parametrize("window, sinks", [(100, 0), (64, 4), (1, 0), (200, 70), (300, 4)])
+def test_the_borders_split_the_walk_as_the_mask_does(window, sinks):
+    kinds = worked.kinds(448, 64, window=window, sinks=sinks)
+    for tile, row in enumerate(kinds):
+        edge = worked.borders(64 * tile, window, sinks)
+        for j, kind in enumerate(row):
+            start = 64 * j
+            if edge["inner"] <= start < edge["diagonal"]:
+                assert kind == "whole"
+            elif start < edge["sink_end"] or edge["first"] <= start < edge["end"]:
+                assert kind != "skipped"
+            else:
+                assert kind == "skipped"
+
+
+def test_a_sink_logit_takes_what_the_row_lacks():
+    for row in worked.sink_table().rows:
+        assert math.isclose(float(row[3]) + float(row[4]), 1.0, abs_tol=2e-4)
+
+
+def test_the_scores_of_the_memory_chapter_are_those_of_the_results():
+    for label, record in measured.records().items():
+        assert measured.WORK[label].flops() == record["flops"]
+        assert measured.WORK[label].bytes() == record["bytes"]
+    assert measured.value("ms stage 4, D=64, forward | stages") == "0.676 ms"
+
+
+def test_a_number_that_was_not_measured_is_an_error():
+    for text in ("ms stage 4, D=64, forward | nobody", "ms nothing | stages", "years", "ms",
+                 "ms stage 3, original shape, forward | gluon"):
+        with pytest.raises(LookupError):
+            measured.value(text)
