@@ -5,8 +5,8 @@ Attention lets every query look at every key:
     S = q k^T / sqrt(D)      P = softmax(S), row by row      O = P v
 
 Written that way, S and P are (NQ, NK) matrices.  At N = 16384 and 16 heads one
-of them fills 8 GiB in bfloat16, though q, k, v and O need 32 MiB each at D = 64.
-FlashAttention computes the same O without ever holding more than one tile of S.
+of them takes 8 GiB in bfloat16, while q, k, v and O take 32 MiB each (D = 64).
+FlashAttention computes the same O and never holds more than one tile of S.
 
 Tiles.  Cut the queries into tiles of BLOCK_M rows and the keys into tiles of
 BLOCK_N rows.  One tile of S needs one tile of q and one of k, nothing else:
@@ -15,17 +15,17 @@ BLOCK_N rows.  One tile of S needs one tile of q and one of k, nothing else:
     queries    tile 0  [   S00      S01      S02  ]  -> one tile of O
                tile 1  [   S10      S11      S12  ]  -> the next tile of O
 
-The obstacle is the softmax: it divides by a sum over the whole row, and the row
-is never there as a whole.
+The obstacle is the softmax: it divides by a sum over a whole row of S, and we never
+have a whole row.
 
-Online softmax.  While walking the key tiles, keep three things a row:
+Online softmax.  While walking the key tiles, keep three things for each query:
 
     m_i   the largest score so far
     l_i   sum of exp(s - m_i) over the scores so far
     acc   sum of exp(s - m_i) v over the keys so far, not yet divided
 
-When a tile brings a larger maximum m_new, all that was summed with the old one
-is too large by the factor exp(m_new - m_i), so it is multiplied once by
+When a tile brings a larger maximum m_new, the sums made with the old maximum are
+too large by the factor exp(m_new - m_i).  So they are multiplied by alpha:
 
     alpha = exp(m_i - m_new)            l_i <- alpha l_i + rowsum(p)
     p     = exp(s - m_new)              acc <- alpha acc + p v
@@ -42,9 +42,9 @@ Backward.  With do = dL/dO, dlse = dL/dlse and delta = rowsum(do * O):
     dS = P * (dP - delta + dlse)        (P * x: elementwise, x a column)
     dq = dS k / sqrt(D)         dk = dS^T q / sqrt(D)
 
-delta is rowsum(P * dP), the term that the softmax's denominator contributes;
-written as do . O it needs no row of P.  lse is an output too, and its gradient
-dlse simply joins: d lse / dS = P.
+delta is rowsum(P * dP), which comes from the softmax's denominator.  That sum needs
+a whole row of P; but rowsum(P * dP) = do . (P v) = do . O, which does not.  lse is
+an output, too: d lse / dS = P, so its gradient dlse is added in the bracket.
 
 Shapes      q, o: (B, H, NQ, D)    k, v: (B, H, NK, D)    lse: (B, H, NQ), natural logarithm
 Dtypes      float16, bfloat16, float32.  Scores, statistics and sums run in float32.
@@ -61,8 +61,8 @@ import math
 import torch
 from torch.autograd.function import once_differentiable
 
-# Large tiles, so that a loop step in Python is long enough to be worth its
-# overhead; small enough that memory stays linear in N.
+# Each step of a loop in Python costs time, so tiles are large and steps are few.  The
+# size of a tile does not depend on N, so memory stays linear in N.
 BLOCK_M = 128
 BLOCK_N = 128
 
@@ -88,7 +88,7 @@ def _key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> int:
     """First key that no query of the tile at start_m can see."""
     # Step 1.2 -- Where may the walk over the keys stop?
     #   Without a mask at NK.  Causal: the tile's last query sees itself and nothing
-    #   later; stopping there saves half the work.  The last tile may be short.
+    #   later; stopping there saves half the work.  The last tile may have fewer rows.
     # BEGIN SOLUTION 1.2
     end = min(start_m + BLOCK_M, NQ) if is_causal else NK
     # END SOLUTION 1.2
@@ -169,7 +169,7 @@ def flash_attention_tiled_backward(q, k, v, o, lse, do, dlse, is_causal=False):
         m = slice(start_m, start_m + BLOCK_M)
         q_tile, do_tile, o_tile = q[:, :, m].float(), do[:, :, m].float(), o[:, :, m].float()
 
-        # Step 1.6 -- What every score of a row has subtracted: rowsum(do * o) - dlse.
+        # Step 1.6 -- One number a row, to be subtracted from its dP: rowsum(do * o) - dlse.
         #   shift (B, H, rows).  It depends on the query alone, so it stays outside the inner loop.
         # BEGIN SOLUTION 1.6
         shift = (do_tile * o_tile).sum(dim=-1) - dlse[:, :, m]
@@ -187,7 +187,8 @@ def flash_attention_tiled_backward(q, k, v, o, lse, do, dlse, is_causal=False):
             # END SOLUTION 1.7
 
             # Step 1.8 -- Add this tile's share to dv, dk and dq.
-            #   dv and dk collect over query tiles, dq over key tiles.  The formulas stand above.
+            #   dv and dk add up over query tiles, dq over key tiles.  The formulas are at the top
+            #   of the file.
             # BEGIN SOLUTION 1.8
             ds = p * (do_tile @ v_tile.transpose(-1, -2) - shift[..., None])
             dv[:, :, n] += p.transpose(-1, -2) @ do_tile

@@ -1,7 +1,7 @@
 """Problem 2 -- weighted row-sum: the first Triton kernels.
 
-Attention is matrix products with a sum in between.  This stage takes the sum
-alone and learns Triton on it: programs, offsets, masks, and who owns what.
+Attention is two matrix products with a sum in between.  This stage takes the sum
+alone, to learn Triton with it: programs, offsets, masks, and who owns what.
 
 A Triton kernel is a function that runs many times at once.  Each run is a
 *program*; tl.program_id says which one it is, and from that number it works out
@@ -11,6 +11,11 @@ tile that fall outside the tensor are switched off with a mask: without one the
 last program would read and write memory that belongs to someone else.  The first
 kernel below, _double_kernel, is complete and explained; read it before step 2.1.
 
+Two things it does not show.  tl.sum(x, axis=1) adds up each row of a tile, axis=0
+each column: (BLOCK_M, BLOCK_N) -> (BLOCK_M,) or (BLOCK_N,).  And a mask is a tile of
+booleans: join two by &, with parentheses round each comparison, (i < M) & (j < N).
+Python's `and` and `or` want one truth value, and a tile has many: they do not work.
+
 Forward     y[i]     = sum_j x[i, j] * w[j]
 Backward    dx[i, j] = dy[i] * w[j]
             dw[j]    = sum_i dy[i] * x[i, j]
@@ -19,8 +24,8 @@ Shapes      x, dx: (M, N)    w, dw: (N,)    y, dy: (M,)
 Dtypes      float16, bfloat16 or float32 on entry.  Sums run in float32; each
             result comes back in the dtype of the tensor it describes.
 
-Who owns what.  A program owns a tile of the *output* and walks the axis that
-is summed away.  No address has two writers, so no program waits for another:
+Who owns what.  A program owns a tile of the *output* and walks along the axis that
+it sums over.  No address has two writers, so no program waits for another:
 
     kernel   owns                 walks
     fwd      BLOCK_M rows of y    columns, BLOCK_N at a time
@@ -84,9 +89,10 @@ def _fwd_kernel(
 ):
     """Fill BLOCK_M entries of y.  Grid: (cdiv(M, BLOCK_M),)."""
     # Step 2.1 -- Which rows are mine?
-    #   offs_m: this program's BLOCK_M row numbers, in int64 because
-    #           index * stride passes 2**31 on a large x.
-    #   mask_m: which of them exist.  The last program may overhang M.
+    #   offs_m: this program's BLOCK_M row numbers.
+    #   mask_m: which of them exist.  The last program may reach past M.
+    #   Advice, which no case with points checks: make offs_m int64, by .to(tl.int64), because
+    #   index * stride passes 2**31 on a large x.
     # BEGIN SOLUTION 2.1
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     mask_m = offs_m < M
@@ -98,17 +104,19 @@ def _fwd_kernel(
         mask_n = offs_n < N
 
         # Step 2.2 -- Load one (BLOCK_M, BLOCK_N) tile of x and BLOCK_N weights.
-        #   An address is base + index * stride on each axis; [:, None] and
-        #   [None, :] turn two index vectors into a grid of addresses.
-        #   Elements outside must read 0, the value that leaves a sum alone.
+        #   x: an address is base + index * stride on each axis.  [:, None] makes a column of a
+        #   vector, [None, :] a row; together they give a tile of addresses.  Its mask is made
+        #   of mask_m and mask_n in the same way, joined by &.  w: as in _double_kernel.
+        #   Elements outside must be 0, which changes no sum.  Advice, which no case checks: say
+        #   other=0.0; without it Triton promises no value, though mostly you will see 0.
         # BEGIN SOLUTION 2.2
         x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
         x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)
         w = tl.load(w_ptr + offs_n * stride_wn, mask=mask_n, other=0.0)
         # END SOLUTION 2.2
 
-        # Step 2.3 -- Add this tile's share of each row to acc.
-        #   Widen to float32 *before* multiplying: a float16 product is already rounded.
+        # Step 2.3 -- Add this tile's share of each row to acc, by tl.sum.
+        #   Make x and w float32 *before* the product: one of float16 numbers is rounded already.
         # BEGIN SOLUTION 2.3
         acc += tl.sum(x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1)
         # END SOLUTION 2.3
@@ -133,7 +141,7 @@ def _dx_kernel(
     mask_m, mask_n = offs_m < M, offs_n < N
 
     # Step 2.4 -- Load dy and w, form their outer product, store the tile.
-    #   x is not needed: y is linear in x, so dx depends on w alone.
+    #   x is not needed: y is linear in x, so its derivative is w, whatever x is.
     # BEGIN SOLUTION 2.4
     dy = tl.load(dy_ptr + offs_m * stride_dym, mask=mask_m, other=0.0).to(tl.float32)
     w = tl.load(w_ptr + offs_n * stride_wn, mask=mask_n, other=0.0).to(tl.float32)
@@ -155,8 +163,8 @@ def _dw_kernel(
 
     acc = tl.zeros([BLOCK_N], dtype=tl.float32)
     for start_m in range(0, M, BLOCK_M):
-        # Step 2.5 -- The forward loop turned on its side: walk rows, reduce over axis 0.
-        #   Row numbers reach the same addresses as in step 2.1; keep them in int64.
+        # Step 2.5 -- The forward loop turned on its side: walk the rows, sum over axis 0.
+        #   offs_m here: BLOCK_M rows from start_m on.  The advice of steps 2.1 and 2.2 holds, too.
         # BEGIN SOLUTION 2.5
         offs_m = start_m + tl.arange(0, BLOCK_M).to(tl.int64)
         mask_m = offs_m < M
@@ -209,8 +217,8 @@ class WeightedRowSumFunction(torch.autograd.Function):
         grid_m, grid_n = triton.cdiv(M, BLOCK_M), triton.cdiv(N, BLOCK_N)
         dx = dw = None
         # Step 2.6 -- Allocate and launch; leave None where ctx.needs_input_grad is False.
-        #   Gradients go back in the order of forward's arguments, dx then dw.
-        #   dy can be a broadcast view: y.sum().backward() sends stride 0.  Pass
+        #   ctx.needs_input_grad has an entry for x and one for w; dx and dw have their shapes.
+        #   dy can be a view of one number: y.sum().backward() sends stride 0.  Pass
         #   dy.stride(0) on; never assume 1.  Grids: see the kernels' docstrings.
         # BEGIN SOLUTION 2.6
         with torch.cuda.device(x.get_device()):

@@ -1,8 +1,9 @@
 """Problem 3 -- FlashAttention as a Triton kernel, without a mask.
 
-Problem 1 walked the key tiles of one query tile in Python, a dozen PyTorch
-operations a step, each a trip to device memory and back.  One kernel does the
-whole walk: q, m_i, l_i and acc stay on the chip, and only k and v stream in.
+Problem 1 walked the key tiles of one query tile in Python: a dozen PyTorch
+operations a step, and each of them read device memory and wrote it again.  One
+kernel does the whole walk: q, m_i, l_i and acc stay on the chip, and only k and v
+are read, tile by tile.
 
 Who owns what.  As in problem 2, a program owns a tile of the output, here
 BLOCK_M rows of o and of lse, for one head of one batch entry; it walks the keys:
@@ -12,29 +13,30 @@ BLOCK_M rows of o and of lse, for one head of one batch entry; it walks the keys
     q tile     @     [ k tile 0 ]^T     [ k tile 1 ]^T   ...      acc, l_i, m_i,
     (BLOCK_M, D)     [ v tile 0 ]       [ v tile 1 ]     ...      in float32
 
-No two programs write the same row, and no program waits for another.
+query and key, the positions of these rows, are what problem 2 called offs_m, offs_n.
 
-Base two.  The GPU has an instruction for 2^x, none for e^x, and exp(x) is
-2^(x log2 e).  So scale * LOG2E takes the place of the scale, and the softmax runs
-in base 2, m_i included.  lse leaves as a natural logarithm.
+Base two.  The GPU has an instruction for 2^x and none for e^x; exp(x) = 2^(x log2 e).
+So scores are multiplied by scale * LOG2E in place of scale, and the softmax runs in
+base 2: m_i, too, is in base 2.  Only lse is stored as a natural logarithm.
 
-Edges.  N need not be a multiple of anything.  The last query tile may hang over
-the end: its extra rows load as 0 and are never stored.  The last key tile may
-hang over too: its extra keys would get the score 0, not -inf, and must be
-masked.  Every other key tile lies inside and needs no mask, neither to load nor
-to score, which is a good deal faster; so the walk has two phases.  Two flags, known
-to the compiler, say so: MASKED, the scores of this tile need the mask; RAGGED, some
-rows of this tile may lie past N - 1, as those of the query tile always may.  D is
-padded with zeros to BLOCK_D, a power of two, because tl.arange wants one.
+Two flags.  N need not be a multiple of anything.  The last query tile may reach past
+the end: its extra rows load as 0 and are never stored.  So may the last key tile: its
+extra keys would get the score 0, not -inf, and must be masked.  Every other key tile
+needs no mask, neither to load nor to score, and is faster without; so the walk has
+two phases.  D is padded with zeros to BLOCK_D, for tl.arange wants a power of two.
 
-New in Triton.  tl.dot(a, b, acc) is a @ b + acc on the matrix units, tl.trans(x)
-the transpose; tl.where, tl.maximum and tl.math.exp2, log2 work element by element,
-tl.max(x, axis=1) and tl.sum along an axis.  One jit function may call another and
-get several values back.  Shapes, and what is marked constexpr, are known to the
-compiler: an `if` on them costs nothing.
+    MASKED   the scores of this tile need the mask
+    RAGGED   some rows of this tile may lie past N - 1
+
+New in Triton.  tl.dot, the matrix product, which the example below, _project_kernel,
+shows alone; tl.dot(a, b, acc) is a @ b + acc.  tl.trans(x) is the transpose; tl.where,
+tl.maximum, tl.math.exp2 and tl.math.log2 work element by element; tl.max(x, axis=1)
+as tl.sum does.  One jit function may call another and get several values back.  A
+tuple, such as q.stride(), is one argument.  Shapes and constexpr arguments are known
+to the compiler: an `if` on them costs nothing.
 
 The file reads from the outside in: the kernel first, then what it calls, _attend,
-_keep, _head, _load, _store.  Fill the steps in any order; a first run needs all.
+_keep, _head, _load, _store.  Write the steps in any order; a first run needs all.
 
 Shapes      q, k, v, o: (B, HQ, N, D)    lse: (B, HQ, N), natural logarithm
 Dtypes      float16, bfloat16, float32.  Softmax and sums run in float32; p is rounded
@@ -60,6 +62,27 @@ LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CPU, as Python
 
 
+# --------------------------------------------------------- an example, complete
+@triton.jit
+def _project_kernel(x_ptr, w_ptr, y_ptr, N, D: tl.constexpr, BLOCK_M: tl.constexpr):
+    """y = x w for contiguous x (N, D), w (D, D), as a model makes q.  Grid: (cdiv(N, BLOCK_M),)."""
+    offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, D)
+    mask_m = offs_m[:, None] < N
+    x_ptrs = x_ptr + offs_m[:, None] * D + offs_d[None, :]
+    x = tl.load(x_ptrs, mask=mask_m, other=0.0)
+    w = tl.load(w_ptr + offs_d[:, None] * D + offs_d[None, :])  # all of it exists: no mask
+    y = tl.dot(x, w)  # (BLOCK_M, D) @ (D, D), summed in float32; no side of a tile below 16
+    y_ptrs = y_ptr + offs_m[:, None] * D + offs_d[None, :]
+    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask=mask_m)
+
+
+def project(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Launch the example: x (N, D), w (D, D) -> x @ w, for D = 16, 32, 64 or 128."""
+    y = torch.empty_like(x)
+    _project_kernel[(triton.cdiv(x.shape[0], 64),)](x, w, y, *x.shape, BLOCK_M=64)
+    return y
+
+
 # ------------------------------------------------------------------- kernel
 @triton.jit
 def _fwd_kernel(
@@ -68,11 +91,11 @@ def _fwd_kernel(
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     # Step 3.1 -- Which rows of which head are mine?
-    #   Programs with neighbouring numbers run side by side.  Let them share k and v: programs
-    #   0, 1, 2 ... take the query tiles of head 0, the next ones those of head 1, and so on.
-    #   bh: which of the B * HQ heads, counted through, in int64: addresses are made of it.
-    #   b, h: its batch entry, and which head there.  start_m: my first row.
-    #   query (BLOCK_M,): all my rows.
+    #   Programs 0, 1, 2 ... take the query tiles of head 0, the next ones those of head 1, and so
+    #   on: neighbours run side by side, and so they share k and v.
+    #   bh: which of the B * HQ heads of all batch entries.  b, h: its batch entry, its head there.
+    #   start_m: my first row.  query (BLOCK_M,): all my rows.
+    #   Advice, which no case with points checks: make bh int64, as offsets are computed from it.
     # BEGIN SOLUTION 3.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -85,7 +108,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # Step 3.2 -- Walk the keys: the tiles that lie inside, then the one at the edge, if any.
+    # Step 3.2 -- Walk the keys: all whole tiles, then the last tile if it is not whole.
     #   whole: how many keys lie in whole tiles.  A loop for these, an if for the last tile; each
     #   time acc, l_i, m_i = _attend(acc, l_i, m_i, ..., scale * LOG2E, D, BLOCK_N, MASKED=...).
     # BEGIN SOLUTION 3.2
@@ -99,9 +122,9 @@ def _fwd_kernel(
     # END SOLUTION 3.2
 
     # Step 3.3 -- Normalise once, form lse, and store both.
-    #   lse (BLOCK_M,): a natural logarithm, of an m_i in base 2.  It is (B, HQ, N) and contiguous:
-    #   head bh begins bh * N after lse_ptr.  Rows past N - 1 must not be stored.  Only the
-    #   backward reads lse: a mistake in it shows in the gradients alone.
+    #   lse (BLOCK_M,): a natural logarithm, though m_i is in base 2.  The tensor of all lse is
+    #   (B, HQ, N), contiguous: head bh begins at lse_ptr + bh * N.  Rows past N - 1 must not be
+    #   stored.  Only the backward reads lse: a mistake in it shows in the gradients alone.
     # BEGIN SOLUTION 3.3
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -121,7 +144,7 @@ def _attend(
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N)
     # Step 3.4 -- The scores of this tile, not yet scaled.
-    #   s (BLOCK_M, BLOCK_N), float32.  MASKED: -inf wherever the booleans keep say no.
+    #   s (BLOCK_M, BLOCK_N), float32.  In a MASKED tile it is -inf where keep is False.
     # BEGIN SOLUTION 3.4
     s = tl.dot(q, tl.trans(k))
     if MASKED:
@@ -129,10 +152,10 @@ def _attend(
     # END SOLUTION 3.4
 
     # Step 3.5 -- Online softmax, steps 1.3 and 1.4 in base 2.
-    #   m_new (BLOCK_M,): the larger of m_i and the row's maximum of s * scale_log2e; scale after
-    #   the maximum, that is one multiplication a row.  p (BLOCK_M, BLOCK_N); alpha (BLOCK_M,).
-    #   Write the argument of exp2 as s * scale_log2e - m: one fused multiply-add an element.
-    #   tl.dot wants both operands in one dtype: round p to v's.
+    #   m_new (BLOCK_M,): the larger of m_i and the row's maximum of s * scale_log2e.  Multiply
+    #   after the maximum is taken: one product a row.  p (BLOCK_M, BLOCK_N); alpha (BLOCK_M,).
+    #   Write the argument of exp2 as s * scale_log2e - m: the GPU does that in one instruction.
+    #   tl.dot wants both operands in one dtype: round p to that of v.
     # BEGIN SOLUTION 3.5
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -169,10 +192,11 @@ def _load(
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 3.7 -- Address every element of the tile, and load it.
-    #   tile (ROWS, BLOCK_D).  From ptr on, element (i, j) is i * stride_n + j * stride_d away;
-    #   its row of the sequence is start + i.  Rows past N - 1 and columns past D - 1 are not there.
+    #   tile (ROWS, BLOCK_D).  Element (i, j) lies at ptr + i * stride_n + j * stride_d; its row of
+    #   the sequence is start + i.  Rows past N - 1 and columns past D - 1 do not exist, and read 0.
     #   Only a RAGGED tile has such rows; every tile has such columns if BLOCK_D is more than D.
-    #   Mask where there may be either, and only there.  Two loads, then: other= wants a mask.
+    #   Write two loads: one with mask= and other= where something may be missing, one with neither
+    #   for all other tiles.  Advice, which no case checks: the second is faster.
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -189,7 +213,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
     # Step 3.8 -- The same for a store, in the dtype of the tensor, ptr.dtype.element_ty.
-    #   A row is D elements wide there; tile has tile.shape[1] columns, of which D exist.
+    #   The tensor's rows are D elements long; tile has tile.shape[1] columns, of which D exist.
     # BEGIN SOLUTION 3.8
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j
@@ -201,7 +225,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # all in registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -212,12 +236,12 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):
         B, HQ, N, D = q.shape
-        # Within a tile offsets are 32 bits wide, which takes fewer registers than 64.
+        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
         q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
-        with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
+        with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N,
                 D**-0.5, **tiles,
@@ -228,7 +252,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
+        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
         q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5
@@ -281,3 +305,4 @@ if __name__ == "__main__":  # a look, not a test
     q, k, v = torch.randn(3, 1, 2, 100, 16, device=device)
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     print("largest difference:", (flash_attention_forward(q, k, v) - want).abs().max().item())
+    print("of the example:", (project(q[0, 0], k[0, 0, :16]) - q[0, 0] @ k[0, 0, :16]).abs().max())

@@ -1,8 +1,8 @@
 """Problem 4 -- The causal mask, in two phases.
 
 In a language model a token must not see what comes after it: query i sees keys
-0 ... i.  Half of S is then -inf, and a kernel that computes it and throws it
-away does twice the work.  So the walk is cut where the mask is, tile by tile:
+0 ... i.  Half of S is then -inf, and a kernel that computes all of S does twice the
+work that is needed.  So the walk over the keys is cut in two, and ends early:
 
     keys ->     0       1       2       3
     q tile 0  [ diag |       |       |      ]      diag: the mask cuts through
@@ -14,16 +14,7 @@ away does twice the work.  So the walk is cut where the mask is, tile by tile:
     phase 2   the diagonal         the mask, element by element
     beyond    never visited
 
-Query tiles and key tiles have the same size, or BLOCK_M is a multiple of
-BLOCK_N: no key tile lies across two phases.
-
-Edges.  In phase 1 every key exists.  In phase 2 the tile may hang over the end
-of the sequence, but a key that does not exist comes after every query that
-does, so the causal mask hides it without being asked to.
-
-Order.  Walks now differ in length: the last query tile's is the longest.
-Programs start in the order of their numbers.  Were the longest walks of a head
-started last, they would run alone at the end while the rest of the GPU waits.
+BLOCK_M is a multiple of BLOCK_N (here they are equal), so no key tile is in both.
 
 New here: steps 4.1, 4.2 and 4.6.  A step that says "carried over" is what you
 wrote before, to the letter.
@@ -59,7 +50,9 @@ def _fwd_kernel(
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     # Step 4.1 -- Which rows are mine, if the longest walk is to start first?
     #   Step 3.1 again, with another start_m: the first program of a head takes its last query tile,
-    #   the second one the tile before that, and so on.
+    #   the second one the tile before that, and so on.  Programs start in the order of their
+    #   numbers, and the last tile has the longest walk; started last, it would run on alone while
+    #   the rest of the GPU waits.  This order is advice: no case checks it, the time shows it.
     # BEGIN SOLUTION 4.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -73,8 +66,9 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 4.2 -- Walk the keys in two phases: the full tiles, then the diagonal.
-    #   One loop a phase.  The drawing at the top says where each of them begins and ends for the
-    #   query tile at start_m.  Only the diagonal is MASKED.
+    #   One loop for each phase.  The drawing at the top says where each of them begins and ends
+    #   for the query tile at start_m.  Only the diagonal is MASKED.  It may reach past the end, but
+    #   keys that do not exist come after all queries that do: the causal mask hides them, too.
     # BEGIN SOLUTION 4.2
     for start_n in range(0, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,
@@ -84,7 +78,7 @@ def _fwd_kernel(
                                 D, BLOCK_N, MASKED=True)
     # END SOLUTION 4.2
 
-    # Step 4.3 -- Carried over: step 3.3.
+    # Step 4.3 -- Carried over: step 3.3, normalise, form lse, and store both.
     # BEGIN SOLUTION 4.3
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -103,14 +97,14 @@ def _attend(
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :])
-    # Step 4.4 -- Carried over: step 3.4.
+    # Step 4.4 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 4.4
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 4.4
 
-    # Step 4.5 -- Carried over: step 3.5.
+    # Step 4.5 -- Carried over: step 3.5, the online softmax of one tile.
     # BEGIN SOLUTION 4.5
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -146,7 +140,7 @@ def _load(
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
-    # Step 4.7 -- Carried over: step 3.7.
+    # Step 4.7 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 4.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -162,7 +156,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
-    # Step 4.8 -- Carried over: step 3.8.
+    # Step 4.8 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 4.8
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j
@@ -174,7 +168,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # all in registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -185,12 +179,12 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):
         B, HQ, N, D = q.shape
-        # Within a tile offsets are 32 bits wide, which takes fewer registers than 64.
+        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
         q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
-        with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
+        with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N,
                 D**-0.5, **tiles,
@@ -201,7 +195,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
+        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
         q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

@@ -1,18 +1,18 @@
 """Problem 5 -- Grouped-query heads: several query heads share one key/value head.
 
-While it writes a text, a model keeps k and v of every token, and reads them all
-for each new one; memory, not arithmetic, is what runs out.  Grouped-query
-attention keeps fewer: HKV key/value heads serve HQ query heads, in contiguous
-groups of HQ // HKV.
+While a model writes a text, it keeps k and v of every token, and reads all of them
+for each new token.  What runs out is memory, not arithmetic.  Grouped-query
+attention keeps fewer heads of k and v: HKV key/value heads serve HQ query heads, in
+contiguous groups of HQ // HKV.
 
     HQ = 6, HKV = 2      query heads   0 1 2   3 4 5
                          read kv head    0       1
 
 HKV = HQ is problem 4, and HKV = 1 is called multi-query attention.
 
-The obvious way, repeat_interleave on k and v, copies them HQ // HKV times and
-gives back what was saved.  A kernel needs no copy: the program of a query head
-reads from another base address, and that is all.  Query heads of one group run
+The obvious way, repeat_interleave, writes HQ // HKV copies of k and v, and the
+memory is not saved after all.  A kernel needs no copy: the program of a query head
+reads k and v from another address, and that is all.  Query heads of one group run
 close together in time, so all but the first find k and v in the GPU's L2 cache.
 
 New here: step 5.2.
@@ -47,7 +47,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 5.1 -- Carried over: step 4.1.
+    # Step 5.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 5.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -65,7 +65,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # Step 5.3 -- Carried over: step 4.2.
+    # Step 5.3 -- Carried over: step 4.2, walk the full tiles, then the diagonal.
     # BEGIN SOLUTION 5.3
     for start_n in range(0, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,
@@ -75,7 +75,7 @@ def _fwd_kernel(
                                 D, BLOCK_N, MASKED=True)
     # END SOLUTION 5.3
 
-    # Step 5.4 -- Carried over: step 3.3.
+    # Step 5.4 -- Carried over: step 3.3, normalise, form lse, and store both.
     # BEGIN SOLUTION 5.4
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -94,14 +94,14 @@ def _attend(
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :])
-    # Step 5.5 -- Carried over: step 3.4.
+    # Step 5.5 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 5.5
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 5.5
 
-    # Step 5.6 -- Carried over: step 3.5.
+    # Step 5.6 -- Carried over: step 3.5, the online softmax of one tile.
     # BEGIN SOLUTION 5.6
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -116,7 +116,7 @@ def _attend(
 @triton.jit
 def _keep(query, key):
     """Which keys each query sees.  query (BLOCK_M, 1) and key (1, BLOCK_N) are positions."""
-    # Step 5.7 -- Carried over: step 4.6.
+    # Step 5.7 -- Carried over: step 4.6, a query sees itself and everything before it.
     # BEGIN SOLUTION 5.7
     keep = key <= query
     # END SOLUTION 5.7
@@ -136,7 +136,7 @@ def _load(
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
-    # Step 5.8 -- Carried over: step 3.7.
+    # Step 5.8 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 5.8
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -152,7 +152,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
-    # Step 5.9 -- Carried over: step 3.8.
+    # Step 5.9 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 5.9
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j
@@ -164,7 +164,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # all in registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -175,12 +175,12 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Within a tile offsets are 32 bits wide, which takes fewer registers than 64.
+        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
         q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
-        with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
+        with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
                 D**-0.5, **tiles,
@@ -191,8 +191,8 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
-        HKV = ctx.saved_tensors[1].shape[1]  # groups apart: (B, HKV, HQ // HKV or 1, N, D)
+        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

@@ -1,6 +1,6 @@
 """Problem 6 -- A sliding window: a query sees only the last W keys.
 
-A token's nearest context matters most.  With a window of W = window_size,
+The nearest tokens matter most.  With a window of W = window_size,
 *query i sees keys i - W + 1 ... i: the window counts the query itself*.
 
 W = 3, six tokens (x: visible)          The work is O(N W), no longer O(N^2)
@@ -13,21 +13,21 @@ W = 3, six tokens (x: visible)          The work is O(N W), no longer O(N^2)
     query 4   . . x x x .
     query 5   . . . x x x
 
-A tile of queries start_m ... start_m + BLOCK_M - 1 meets three kinds of key tile:
+For a tile of queries start_m ... start_m + BLOCK_M - 1 there are three kinds of keys:
 
-    left edge   first ... inner - 1     the window of some rows has moved on     masked
-    interior    inner ... start_m - 1   inside every row's window                no mask
-    diagonal    from start_m on         some keys come after some rows           masked
+    left edge   first ... inner - 1     too old for some of these queries     masked
+    interior    inner ... start_m - 1   seen by all of them                   no mask
+    diagonal    from start_m on         later than some of them               masked
 
-    first   first key of the first row's window, down to a tile's border
-    inner   first key of the last row's window, up to a tile's border
+    first   the first key in the first query's window, rounded down to BLOCK_N
+    inner   the first key in the last query's window, rounded up to BLOCK_N
 
-A window shorter than BLOCK_M + BLOCK_N leaves no interior; one shorter than
-BLOCK_M cuts through the diagonal tiles too, so both edges have one mask.
+A window shorter than BLOCK_M + BLOCK_N leaves no interior.  One shorter than BLOCK_M
+begins inside the diagonal, so both masked phases use the whole mask.
 
-A new trap.  Where there is no interior, a row's first tile may show it no key at
-all: its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Subtract a finite
-number instead wherever the maximum is -inf: exp2(-inf - 0) is 0, as it should be.
+A new trap.  In a masked tile a query may see no key at all.  If it has seen none
+before, its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Where the maximum
+is -inf, subtract a finite number instead: exp2(-inf - 0) is 0, as it should be.
 
 New here: steps 6.3, 6.4, 6.7 and 6.8.
 
@@ -61,7 +61,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 6.1 -- Carried over: step 4.1.
+    # Step 6.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 6.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -70,7 +70,7 @@ def _fwd_kernel(
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 6.1
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 6.2 -- Carried over: step 5.2.
+    # Step 6.2 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 6.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -79,7 +79,7 @@ def _fwd_kernel(
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 6.3 -- Where do the three phases begin and end?
-    #   first and inner, as the table at the top has them: not below 0, and inner not past start_m,
+    #   first and inner, as defined at the top; neither is below 0, and inner is at most start_m,
     #   where the diagonal begins.
     # BEGIN SOLUTION 6.3
     first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
@@ -88,8 +88,8 @@ def _fwd_kernel(
     # END SOLUTION 6.3
 
     # Step 6.4 -- Walk the keys in three phases: interior, left edge, diagonal.
-    #   As in step 4.2, with a window_size after N.  The softmax does not mind the order.  In this
-    #   one the compiler lets the matrix units run ahead; the left edge first makes them wait.
+    #   As in step 4.2, with window_size after N.  The result is the same in any order.  This one
+    #   is advice, for speed: with the left edge first the matrix units have to wait.
     # BEGIN SOLUTION 6.4
     for start_n in range(inner, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
@@ -102,7 +102,7 @@ def _fwd_kernel(
                                 scale * LOG2E, D, BLOCK_N, MASKED=True)
     # END SOLUTION 6.4
 
-    # Step 6.5 -- Carried over: step 3.3.
+    # Step 6.5 -- Carried over: step 3.3, normalise, form lse, and store both.
     # BEGIN SOLUTION 6.5
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -121,7 +121,7 @@ def _attend(
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], window_size)
-    # Step 6.6 -- Carried over: step 3.4.
+    # Step 6.6 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 6.6
     s = tl.dot(q, tl.trans(k))
     if MASKED:
@@ -129,7 +129,7 @@ def _attend(
     # END SOLUTION 6.6
 
     # Step 6.7 -- Online softmax, step 3.5, also for a row that has seen no key yet.
-    #   pivot (BLOCK_M,): what to subtract in both exponents, always finite.
+    #   pivot (BLOCK_M,): what to subtract in both exponents; always finite.
     # BEGIN SOLUTION 6.7
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -167,7 +167,7 @@ def _load(
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
-    # Step 6.9 -- Carried over: step 3.7.
+    # Step 6.9 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 6.9
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -183,7 +183,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
-    # Step 6.10 -- Carried over: step 3.8.
+    # Step 6.10 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 6.10
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j
@@ -195,7 +195,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # all in registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -206,12 +206,12 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, window_size):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Within a tile offsets are 32 bits wide, which takes fewer registers than 64.
+        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
         q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
-        with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
+        with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
                 min(window_size, N), D**-0.5, **tiles,
@@ -223,8 +223,8 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
-        HKV = ctx.saved_tensors[1].shape[1]  # groups apart: (B, HKV, HQ // HKV or 1, N, D)
+        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

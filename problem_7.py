@@ -1,9 +1,9 @@
 """Problem 7 -- Attention sinks: the first tokens stay visible.
 
-Slide a window over a trained model and it falls apart as soon as the first
-tokens leave it.  The softmax must put its weight somewhere, and models learn to
-put what they do not need on the first tokens: they are the *sinks*.  Keep the
-first S of them visible to every later query and the model streams on for ever.
+Give a trained model a sliding window, and its answers go wrong as soon as the first
+tokens leave the window.  The weights of a softmax add up to 1, and models learn to
+put weight that they need nowhere else on the first tokens: the *sinks*.  If the
+first S tokens stay visible to every later query, the model can go on for ever.
 
 *Sinks are positions, still causal*: key j < S is visible to query i if j <= i.
 Window and sinks are a union: a key in both counts once.
@@ -18,16 +18,15 @@ W = 3, S = 1, six tokens (x: in the window, o: kept as a sink)
     query 4   o . x x x .
     query 5   o . . x x x
 
-The walk of problem 6 gets one phase in front of it:
+The walk of problem 6 gets one phase more, at its beginning:
 
     sinks       the first S keys, as far as they lie before `first`       masked
     left edge   first ... inner - 1                                       masked
     interior    inner ... start_m - 1                                     no mask
     diagonal    start_m ...                                               masked
 
-The sink phase must not reach into the tiles from `first` on: they apply the
-union mask themselves, and no key may be visited twice.  All phases feed one
-running softmax; there is nothing to merge.
+No key may be visited twice, so the sink phase ends before `first`: the tiles from
+there on have sinks in their mask, too.  All phases update the same acc, l_i and m_i.
 
 New here: steps 7.4 and 7.8.
 
@@ -61,7 +60,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 7.1 -- Carried over: step 4.1.
+    # Step 7.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 7.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -70,7 +69,7 @@ def _fwd_kernel(
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 7.1
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 7.2 -- Carried over: step 5.2.
+    # Step 7.2 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 7.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -78,7 +77,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
-    # Step 7.3 -- Carried over: step 6.3.
+    # Step 7.3 -- Carried over: step 6.3, where the left edge and the interior begin.
     # BEGIN SOLUTION 7.3
     first = tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N
     inner = tl.cdiv(tl.maximum(start_m + BLOCK_M - window_size, 0), BLOCK_N) * BLOCK_N
@@ -86,8 +85,8 @@ def _fwd_kernel(
     # END SOLUTION 7.3
 
     # Step 7.4 -- Walk the keys in four phases: sinks, then interior, left edge, diagonal.
-    #   As in step 6.4, with a sink_size after window_size.  The sinks' phase ends where they do, or
-    #   where the left edge begins.
+    #   As in step 6.4, with sink_size after window_size.  The first phase ends after the last sink,
+    #   or at first, whichever comes earlier.
     # BEGIN SOLUTION 7.4
     sink_end = tl.minimum(sink_size, first)
     for start_n in range(0, sink_end, BLOCK_N):
@@ -104,7 +103,7 @@ def _fwd_kernel(
                                 sink_size, scale * LOG2E, D, BLOCK_N, MASKED=True)
     # END SOLUTION 7.4
 
-    # Step 7.5 -- Carried over: step 3.3.
+    # Step 7.5 -- Carried over: step 3.3, normalise, form lse, and store both.
     # BEGIN SOLUTION 7.5
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -123,14 +122,14 @@ def _attend(
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], window_size, sink_size)
-    # Step 7.6 -- Carried over: step 3.4.
+    # Step 7.6 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 7.6
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 7.6
 
-    # Step 7.7 -- Carried over: step 6.7.
+    # Step 7.7 -- Carried over: step 6.7, the online softmax, also for rows that have seen no key.
     # BEGIN SOLUTION 7.7
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -168,7 +167,7 @@ def _load(
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
-    # Step 7.9 -- Carried over: step 3.7.
+    # Step 7.9 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 7.9
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -184,7 +183,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
-    # Step 7.10 -- Carried over: step 3.8.
+    # Step 7.10 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 7.10
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j
@@ -196,7 +195,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # all in registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -207,12 +206,12 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, window_size, sink_size):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Within a tile offsets are 32 bits wide, which takes fewer registers than 64.
+        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
         q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
-        with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
+        with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
                 min(window_size, N), min(sink_size, N), D**-0.5, **tiles,
@@ -224,8 +223,8 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time.  Problem 8 makes kernels."""
-        HKV = ctx.saved_tensors[1].shape[1]  # groups apart: (B, HKV, HQ // HKV or 1, N, D)
+        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

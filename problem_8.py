@@ -1,44 +1,44 @@
 """Problem 8 -- The backward as kernels: recompute, and never write where another writes.
 
 Training needs dq, dk and dv.  Autograd through S = q k^T would store P, the
-(N, N) matrix the forward so carefully avoided.  FlashAttention stores lse, one
-number a query, and recomputes each tile of P when it needs it:
+(N, N) matrix that the forward never makes.  FlashAttention stores lse, one number
+for each query, and computes each tile of P again when it needs it:
 
     P  = exp(S - lse)            already normalised: no maximum, no running sum
     dP = do v^T
     dS = P * (dP - delta)        delta = rowsum(P * dP), one number a query
     dq = scale * dS k            dk = scale * dS^T q            dv = P^T do
 
-delta is what the softmax's denominator passes back to each score of a row.  It
-seems to need a whole row of P and dP; but rowsum(P * dP) = do . (P v) = do . o.
+delta comes from the softmax's denominator.  It seems to need a whole row of P and
+dP; but rowsum(P * dP) = do . (P v) = do . o.
 
 Who owns what, the question of problem 2.  dq sums over keys; dk and dv sum over
-queries.  One kernel that walks tiles of S would have to add to one of them from
-many programs at once, with *atomic* additions, which queue up where they meet:
-slower, and different in the last bits from run to run.  So the walk is done
-twice, each time owning what it sums into:
+queries.  If one kernel made all three, many programs would add to the same rows of
+dq, or of dk and dv.  Such *atomic* additions wait for each other, and their order,
+and with it the last bits of the sum, changes from run to run.  So the tiles of S are
+walked twice, and each time a program owns what it sums:
 
     kernel   owns                           walks                     recomputes
     dq       BLOCK_M rows of dq and delta   keys, as in the forward   S, dP
     dkdv     BLOCK_N rows of dk and dv      queries, and the heads    S^T, dP^T
                                             of the group
 
-Seven products instead of five, and the same bits every time.  dq runs first:
-dkdv needs its delta.
+That is seven matrix products a tile instead of five, and the same bits every time.
+dq runs first: dkdv needs its delta.
 
-Transposed.  dkdv needs P^T and dS^T as left factors.  It computes them that way
-from the start, S^T = k q^T and dP^T = v do^T, so nothing is transposed later.
+dkdv needs P^T and dS^T as left factors, and computes them that way from the start:
+S^T = k q^T and dP^T = v do^T, so P and dS are never transposed.
 
-Groups.  Each key/value head serves HQ / HKV query heads, and its gradient is the
-sum over all of them: one more loop around the walk of dkdv.
+Each key/value head serves HQ / HKV query heads, and its gradient is the sum over all
+of them: one more loop around the walk of dkdv.
 
 Causal, seen from the keys: key j is seen by queries j ... N - 1.
 
     queries ->   0      1      2      3
-    k tile 0   [ diag | full | full | tail ]     tail: rows past N - 1, if there are any
-    k tile 1   [      | diag | full | tail ]     without the mask diag is full, too
+    k tile 0   [ diag | full | full | tail ]     tail: it reaches past N - 1
+    k tile 1   [      | diag | full | tail ]     without a causal mask diag is full, too
 
-Edges.  Rows past the end load q = do = 0 and lse = +inf, hence P = 2^(-inf) = 0.
+New here: steps 8.3 and 8.9 to 8.18.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32
@@ -71,7 +71,7 @@ def _fwd_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 8.1 -- Carried over: step 4.1.
+    # Step 8.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 8.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -80,7 +80,7 @@ def _fwd_kernel(
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 8.1
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 8.2 -- Carried over: step 5.2.
+    # Step 8.2 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 8.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -90,8 +90,8 @@ def _fwd_kernel(
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     # Step 8.3 -- Walk the keys, with a causal mask (step 4.2) or without one (3.2).
     #   edge: where the one tile that needs a mask begins, if there is one; BLOCK_M is BLOCK_N
-    #   here.  CAUSAL is known when the kernel is compiled, so asking for it costs nothing.
-    #   _attend takes it after BLOCK_N.
+    #   here.  CAUSAL is known when the kernel is compiled, so an `if` on it costs nothing.
+    #   _attend takes CAUSAL after BLOCK_N.
     # BEGIN SOLUTION 8.3
     edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N
     for start_n in range(0, edge, BLOCK_N):
@@ -102,7 +102,7 @@ def _fwd_kernel(
                                 D, BLOCK_N, CAUSAL, MASKED=True)
     # END SOLUTION 8.3
 
-    # Step 8.4 -- Carried over: step 3.3.
+    # Step 8.4 -- Carried over: step 3.3, normalise, form lse, and store both.
     # BEGIN SOLUTION 8.4
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -121,14 +121,14 @@ def _attend(
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, CAUSAL)
-    # Step 8.5 -- Carried over: step 3.4.
+    # Step 8.5 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 8.5
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 8.5
 
-    # Step 8.6 -- Carried over: step 3.5.
+    # Step 8.6 -- Carried over: step 3.5, the online softmax of one tile.
     # BEGIN SOLUTION 8.6
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
@@ -148,7 +148,7 @@ def _dq_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of dq and delta.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 8.7 -- Carried over: step 4.1.
+    # Step 8.7 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 8.7
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -159,7 +159,7 @@ def _dq_kernel(
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 8.8 -- Carried over: step 5.2.
+    # Step 8.8 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 8.8
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -167,7 +167,7 @@ def _dq_kernel(
 
     lse_log2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), RAGGED=True) * LOG2E  # base 2
     # Step 8.9 -- delta = rowsum(do * o), in float32.
-    #   delta (BLOCK_M,).  dkdv will read it: store it as lse is stored, (B, HQ, N) at delta_ptr.
+    #   delta (BLOCK_M,).  dkdv reads it later: store it at delta_ptr, as lse is stored at lse_ptr.
     # BEGIN SOLUTION 8.9
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), axis=1)
     tl.store(delta_ptr + bh * N + query, delta, mask=query < N)
@@ -175,7 +175,7 @@ def _dq_kernel(
 
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     # Step 8.10 -- Walk the keys once more, between the borders of step 8.3.
-    #   Each step a call of _add_dq; then scale, once for all keys, and _store.
+    #   _add_dq adds one tile's share.  After the walk multiply dq by scale, once, and _store it.
     # BEGIN SOLUTION 8.10
     edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N
     for start_n in range(0, edge, BLOCK_N):
@@ -227,8 +227,9 @@ def _dkdv_kernel(
 ):
     """Fill BLOCK_N rows of dk and dv.  Grid: (cdiv(N, BLOCK_N) * B * HKV,)."""
     # Step 8.13 -- Which keys of which head are mine?
-    #   bh, b, kv_head, start_n and key (BLOCK_N,), as in step 3.1, of the HKV heads.  The tile that
-    #   the most queries see should start first: which one is that?
+    #   As in step 3.1, with HKV heads and tiles of BLOCK_N keys: bh, b, kv_head, start_n, and key
+    #   (BLOCK_N,).  Advice, which no case checks: the tile that most queries see starts first.
+    #   Which one is that?
     # BEGIN SOLUTION 8.13
     num_tiles = tl.cdiv(N, BLOCK_N)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -241,20 +242,21 @@ def _dkdv_kernel(
 
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # Step 8.14 -- Which queries see these keys?
-    #   The drawing at the top: full tiles from inner up to outer, the tail from outer up to N, the
-    #   diagonal from first up to inner; without CAUSAL there is none.  outer: a multiple of
-    #   BLOCK_M, not below inner.
+    #   As drawn at the top: the diagonal from first to inner, full tiles from inner to outer, the
+    #   tail from outer to N.  Without CAUSAL there is no diagonal.  outer: a multiple of BLOCK_M,
+    #   not below inner.
     # BEGIN SOLUTION 8.14
     first = start_n if CAUSAL else 0
     inner = start_n + BLOCK_N if CAUSAL else 0
     outer = tl.maximum(N // BLOCK_M * BLOCK_M, inner)
     # END SOLUTION 8.14
-    for h in range(kv_head * (HQ // HKV), (kv_head + 1) * (HQ // HKV)):  # their shares add up
+    for h in range(kv_head * (HQ // HKV), (kv_head + 1) * (HQ // HKV)):  # shares add up
         q_head = _head(q_ptr, q_strides, b, h)
         do_head = _head(do_ptr, o_strides, b, h)
         row = (b * HQ + h) * N  # where this head's lse and delta begin
         # Step 8.15 -- Walk the queries of this head: full tiles, tail, diagonal.
-        #   The diagonal last: first, it costs speed.  A tile is dk, dv = _add_dkdv(dk, dv, ...).
+        #   A call for each tile: dk, dv = _add_dkdv(dk, dv, ...).  This order is advice, for speed:
+        #   the diagonal comes last.
         # BEGIN SOLUTION 8.15
         for start_m in range(inner, outer, BLOCK_M):
             dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
@@ -285,14 +287,16 @@ def _add_dkdv(
     keep = _keep(query[None, :], key[:, None], N, CAUSAL)
     # Step 8.16 -- P transposed: rows are keys, columns are queries.
     #   p_t (BLOCK_N, BLOCK_M): step 8.11 with the axes exchanged.  keep is transposed already.
+    #   Queries past N - 1 have lse_log2 = inf, so their p_t is 2^(-inf) = 0.
     # BEGIN SOLUTION 8.16
     p_t = tl.math.exp2(tl.dot(k, tl.trans(q)) * scale_log2e - lse_log2[None, :])
     if MASKED:
         p_t = tl.where(keep, p_t, 0.0)
     # END SOLUTION 8.16
 
-    # Step 8.17 -- This tile's share of dv and dk, all of it transposed.
-    #   Round p_t to the dtype of do, ds_t to that of q, for their products.
+    # Step 8.17 -- This tile's share of dv and dk, from p_t and ds_t.
+    #   ds_t (BLOCK_N, BLOCK_M), as ds in step 8.12.  For the products round p_t to the dtype of do,
+    #   ds_t to that of q.
     # BEGIN SOLUTION 8.17
     dv = tl.dot(p_t.to(do.dtype), do, dv)
     ds_t = p_t * (tl.dot(v, tl.trans(do)) - delta[None, :])
@@ -305,7 +309,7 @@ def _add_dkdv(
 @triton.jit
 def _keep(query, key, N, CAUSAL: tl.constexpr):
     """Which keys each query sees.  query and key are positions that broadcast."""
-    # Step 8.18 -- The masks of steps 3.6 and 4.6.
+    # Step 8.18 -- The mask of step 4.6; without CAUSAL that of step 3.6.
     #   keep: booleans that broadcast to the shape of the scores.
     # BEGIN SOLUTION 8.18
     keep = key <= query if CAUSAL else key < N
@@ -326,7 +330,7 @@ def _load(
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
-    # Step 8.19 -- Carried over: step 3.7.
+    # Step 8.19 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 8.19
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -338,7 +342,7 @@ def _load(
 
 @triton.jit
 def _load_row(ptr, rows, N, outside, RAGGED: tl.constexpr):
-    """One number a row of a head, lse or delta; outside for rows past N - 1."""
+    """One number for each row, lse or delta; a row past N - 1 gets the value outside."""
     return tl.load(ptr + rows, mask=rows < N, other=outside) if RAGGED else tl.load(ptr + rows)
 
 
@@ -348,7 +352,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
-    # Step 8.20 -- Carried over: step 3.8.
+    # Step 8.20 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 8.20
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j
@@ -360,7 +364,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # all in registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -371,12 +375,12 @@ class FlashAttentionGQAFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, is_causal, scale):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Within a tile offsets are 32 bits wide, which takes fewer registers than 64.
+        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
         q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
-        with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
+        with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N, scale,
                 CAUSAL=is_causal, **tiles,
@@ -390,19 +394,20 @@ class FlashAttentionGQAFunction(torch.autograd.Function):
     def backward(ctx, do):
         q, k, v, o, lse = ctx.saved_tensors
         (B, HQ, N), HKV = q.shape[:3], k.shape[1]
-        do = do.contiguous()  # as o is; sum() sends one number expanded to all
+        do = do.contiguous()  # as o is; o.sum() sends one number, expanded
         dq, dk, dv = (torch.empty(x.shape, device=q.device, dtype=q.dtype) for x in (q, k, v))
         delta, tiles = torch.empty_like(lse), _tiles(q)
         strides = q.stride(), k.stride(), v.stride(), o.stride()
         num_tiles = triton.cdiv(N, tiles["BLOCK_M"])
-        # Of wide rows fewer fit: tiles on their way to dq at a time, and rows of a tile to dkdv.
+        # num_stages: how many tiles dq fetches ahead; rows: BLOCK_M of dkdv.  The wider a row,
+        # the fewer fit on the chip.
         num_stages, rows = (2, 32) if q.shape[3] > 64 else (3, 64)
         with torch.cuda.device(q.get_device()):
             _dq_kernel[(num_tiles * B * HQ,)](
                 q, k, v, o, do, lse, delta, dq, *strides,
                 HQ, HKV, N, ctx.scale, CAUSAL=ctx.is_causal, num_stages=num_stages, **tiles,
             )
-            _dkdv_kernel[(num_tiles * B * HKV,)](
+            _dkdv_kernel[(triton.cdiv(N, tiles["BLOCK_N"]) * B * HKV,)](
                 q, k, v, do, lse, delta, dk, dv, *strides, HQ, HKV, N, ctx.scale,
                 CAUSAL=ctx.is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])},
             )

@@ -1,25 +1,26 @@
-"""Problem 9 -- The backward GPT-OSS needs: groups, window, sinks and sink logits together.
+"""Problem 9 -- The backward that GPT-OSS needs: groups, window, sinks and sink logits together.
 
-GPT-OSS alternates layers with a window of 128 and layers without one, shares
-each key/value head among eight query heads, and gives every query head a
-learned *sink logit*: a number that takes part in the softmax as if it were one
-more key, whose value is zero.
+In GPT-OSS every second layer has a window of 128 keys and the others have none;
+eight query heads share a key/value head; and every query head has a learned *sink
+logit*: a number that takes part in the softmax like one more score, of a key whose
+value is zero.
 
     lse = log( exp(sink_h) + sum_j exp(S_ij) )      P_ij = exp(S_ij - lse)
 
-A query that finds nothing worth attending to can now give its weight away, and
-its row of P sums to less than one.  The online softmax begins as if that key had
-been seen already.  Nothing else changes.
+A query to which no key matters can now give its weight to the sink, and its row of
+P sums to less than one.  The online softmax begins as if that key had been seen
+already.  Nothing else in the forward changes.
 
-Its gradient.  The sink's own weight is p = exp(sink_h - lse), its value is zero,
-so its dP is zero too, and dS = P * (dP - delta) holds for it as for every key.
-It sums over batch and queries.
+The gradient of a sink logit.  The sink's weight is p = exp(sink_h - lse).  Its value
+is zero, so its dP is zero, and dS = p * (0 - delta).  A head has one logit for all
+queries, so its gradient is the sum of dS over them and over the batch.
 
-*Sink tokens* (problem 7) are something else: positions whose key stays visible.
+*Sink tokens* (problem 7) are something else: positions whose keys stay visible.
 Both kinds may be combined with a window and with each other.
 
-The mask, seen from a tile of keys.  Query i sees key j if j <= i and either
-i - j < W or j < S.  Problem 7 drew it row by row; dkdv walks it column by column:
+The mask, seen from the keys.  Query i sees key j if j <= i and either i - j < W or
+j < S.  Problem 7 drew a row for each query.  dkdv walks over queries, so here is a
+row for each key:
 
     W = 3, S = 1    queries ->  0 1 2 3 4 5
                     key 0       x x x o o o     a sink: seen by all that follow
@@ -27,16 +28,17 @@ i - j < W or j < S.  Problem 7 drew it row by row; dkdv walks it column by colum
                     key 2       . . x x x .
                     key 3       . . . x x x
 
+For a tile of keys there are three kinds of queries:
+
     diagonal     first ... inner - 1      some keys come after the query    masked
     interior     inner ... outer - 1      every key is visible              no mask
-    right edge   outer ... last - 1       the window leaves key by key      masked
+    right edge   outer ... last - 1       some keys have left the window    masked
 
-    last     one past the last query that sees any key of the tile:
-             its last key's window, or N if the tile holds a sink
-    outer    one past the last query that sees all of them, down to a tile's
-             border: its first key's window, or N if all keys are sinks
+    outer    the query at which the tile's first key leaves the window, or N if all
+             its keys are sinks; rounded down to a multiple of BLOCK_M
+    last     the query at which its last key leaves the window, or N if a key is a sink
 
-So the work of all three kernels is O(N (W + S)).  No window is a window of N.
+So the work of all three kernels is O(N (W + S)).  Without a window W is N.
 
 New here: steps 9.3, 9.4, 9.11, 9.12, 9.16, 9.17, 9.20 and 9.21.
 
@@ -75,7 +77,7 @@ def _fwd_kernel(
 
     sink_logits_ptr may be None.
     """
-    # Step 9.1 -- Carried over: step 4.1.
+    # Step 9.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 9.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -84,7 +86,7 @@ def _fwd_kernel(
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 9.1
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 9.2 -- Carried over: step 5.2.
+    # Step 9.2 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 9.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
@@ -105,9 +107,9 @@ def _fwd_kernel(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
     # Step 9.4 -- Walk the keys: the four phases of step 7.4, between the borders just made.
-    #   sinks up to sink_end, left edge, interior up to edge, and the tile at edge: the diagonal, or
-    #   without a causal mask the ragged one, if any.  In any order.  _attend takes CAUSAL after
-    #   BLOCK_N.
+    #   sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
+    #   diagonal, or without a causal mask the ragged tile, if there is one.  The order does not
+    #   matter.  _attend takes CAUSAL after BLOCK_N.
     # BEGIN SOLUTION 9.4
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
@@ -123,7 +125,7 @@ def _fwd_kernel(
                                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     # END SOLUTION 9.4
 
-    # Step 9.5 -- Carried over: step 3.3.
+    # Step 9.5 -- Carried over: step 3.3, normalise, form lse, and store both.
     # BEGIN SOLUTION 9.5
     lse = (m_i + tl.math.log2(l_i)) * LN2
     _store(o_ptr, acc / l_i[:, None], bh, query, N, D)
@@ -142,14 +144,14 @@ def _attend(
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
-    # Step 9.6 -- Carried over: step 3.4.
+    # Step 9.6 -- Carried over: step 3.4, the scores of this tile, hidden keys at -inf.
     # BEGIN SOLUTION 9.6
     s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 9.6
 
-    # Step 9.7 -- Carried over: step 6.7.
+    # Step 9.7 -- Carried over: step 6.7, the online softmax, also for rows that have seen no key.
     # BEGIN SOLUTION 9.7
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
@@ -170,7 +172,7 @@ def _dq_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_M rows of dq and delta, and one number of dsink.  Grid: as in the forward."""
-    # Step 9.8 -- Carried over: step 4.1.
+    # Step 9.8 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 9.8
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -181,23 +183,23 @@ def _dq_kernel(
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
-    # Step 9.9 -- Carried over: step 5.2.
+    # Step 9.9 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 9.9
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)
     # END SOLUTION 9.9
 
     lse_log2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), RAGGED=True) * LOG2E  # base 2
-    # Step 9.10 -- Carried over: step 8.9.
+    # Step 9.10 -- Carried over: step 8.9, delta = rowsum(do * o), stored for dkdv.
     # BEGIN SOLUTION 9.10
     delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), axis=1)
     tl.store(delta_ptr + bh * N + query, delta, mask=query < N)
     # END SOLUTION 9.10
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
-        # Step 9.11 -- These queries' share in the gradient of their head's sink logit.
-        #   dsink: one number.  lse_log2 is in base 2, sink is not.  All such numbers of a head
-        #   are added after the launch.
+        # Step 9.11 -- What my queries add to the gradient of their head's sink logit.
+        #   dsink: one number.  lse_log2 is in base 2, sink is not.  After the launch the numbers of
+        #   all programs are added up.
         # BEGIN SOLUTION 9.11
         dsink = -tl.sum(tl.math.exp2(sink * LOG2E - lse_log2) * delta)
         # END SOLUTION 9.11
@@ -236,14 +238,14 @@ def _add_dq(
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, window_size, sink_size, CAUSAL)
-    # Step 9.13 -- Carried over: step 8.11.
+    # Step 9.13 -- Carried over: step 8.11, P again, from the saved log-sum-exp.
     # BEGIN SOLUTION 9.13
     p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
     if MASKED:
         p = tl.where(keep, p, 0.0)
     # END SOLUTION 9.13
 
-    # Step 9.14 -- Carried over: step 8.12.
+    # Step 9.14 -- Carried over: step 8.12, dP, dS, and this tile's share of dq.
     # BEGIN SOLUTION 9.14
     ds = p * (tl.dot(do, tl.trans(v)) - delta[:, None])
     dq = tl.dot(ds.to(k.dtype), k, dq)
@@ -260,7 +262,7 @@ def _dkdv_kernel(
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_N rows of dk and dv.  Grid: (cdiv(N, BLOCK_N) * B * HKV,)."""
-    # Step 9.15 -- Carried over: step 8.13.
+    # Step 9.15 -- Carried over: step 8.13, which keys of which head are mine.
     # BEGIN SOLUTION 9.15
     num_tiles = tl.cdiv(N, BLOCK_N)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -272,9 +274,9 @@ def _dkdv_kernel(
     v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
 
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    # Step 9.16 -- Which queries see these keys?  The borders drawn at the top.
-    #   first, inner, outer, last: without CAUSAL those of step 8.14, and N.  last: at most N.
-    #   outer: down to a multiple of BLOCK_M, not below inner.
+    # Step 9.16 -- Which queries see these keys?
+    #   first, inner, outer, last, as defined at the top; last is at most N, outer not below inner.
+    #   Without CAUSAL: first, inner and outer of step 8.14, and last = N.
     # BEGIN SOLUTION 9.16
     first, inner, outer, last = 0, 0, N // BLOCK_M * BLOCK_M, N
     if CAUSAL:
@@ -283,7 +285,7 @@ def _dkdv_kernel(
         outer = tl.where(inner <= sink_size, N, tl.minimum(start_n + window_size, N))
         outer = tl.maximum(outer // BLOCK_M * BLOCK_M, inner)
     # END SOLUTION 9.16
-    for h in range(kv_head * (HQ // HKV), (kv_head + 1) * (HQ // HKV)):  # their shares add up
+    for h in range(kv_head * (HQ // HKV), (kv_head + 1) * (HQ // HKV)):  # shares add up
         q_head = _head(q_ptr, q_strides, b, h)
         do_head = _head(do_ptr, o_strides, b, h)
         row = (b * HQ + h) * N  # where this head's lse and delta begin
@@ -321,14 +323,14 @@ def _add_dkdv(
     lse_log2 = _load_row(lse_ptr, query, N, float("inf"), RAGGED=MASKED) * LOG2E
     delta = _load_row(delta_ptr, query, N, 0.0, RAGGED=MASKED)
     keep = _keep(query[None, :], key[:, None], N, window_size, sink_size, CAUSAL)
-    # Step 9.18 -- Carried over: step 8.16.
+    # Step 9.18 -- Carried over: step 8.16, P transposed: rows are keys, columns are queries.
     # BEGIN SOLUTION 9.18
     p_t = tl.math.exp2(tl.dot(k, tl.trans(q)) * scale_log2e - lse_log2[None, :])
     if MASKED:
         p_t = tl.where(keep, p_t, 0.0)
     # END SOLUTION 9.18
 
-    # Step 9.19 -- Carried over: step 8.17.
+    # Step 9.19 -- Carried over: step 8.17, this tile's share of dv and dk.
     # BEGIN SOLUTION 9.19
     dv = tl.dot(p_t.to(do.dtype), do, dv)
     ds_t = p_t * (tl.dot(v, tl.trans(do)) - delta[None, :])
@@ -344,7 +346,7 @@ def _borders(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
 ):
     """Where the walk over the keys changes, for queries start_m ... start_m + BLOCK_M - 1."""
-    # Step 9.20 -- All borders together: those of steps 7.3 and 7.4, and of step 8.3.
+    # Step 9.20 -- The borders of the walk over keys: those of steps 7.3, 7.4 and 8.3.
     #   sink_end, first, inner, edge.  Without CAUSAL there are no sinks and no left edge.
     # BEGIN SOLUTION 9.20
     sink_end, first, inner, edge = 0, 0, 0, N // BLOCK_N * BLOCK_N
@@ -385,7 +387,7 @@ def _load(
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
-    # Step 9.22 -- Carried over: step 3.7.
+    # Step 9.22 -- Carried over: step 3.7, load a tile; elements that do not exist read 0.
     # BEGIN SOLUTION 9.22
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -397,7 +399,7 @@ def _load(
 
 @triton.jit
 def _load_row(ptr, rows, N, outside, RAGGED: tl.constexpr):
-    """One number a row of a head, lse or delta; outside for rows past N - 1."""
+    """One number for each row, lse or delta; a row past N - 1 gets the value outside."""
     return tl.load(ptr + rows, mask=rows < N, other=outside) if RAGGED else tl.load(ptr + rows)
 
 
@@ -407,7 +409,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 
     rows (ROWS,): positions in the sequence; what lies past N - 1 is left out.
     """
-    # Step 9.23 -- Carried over: step 3.8.
+    # Step 9.23 -- Carried over: step 3.8, store those elements of a tile that exist.
     # BEGIN SOLUTION 9.23
     j = tl.arange(0, tile.shape[1])[None, :]
     ptrs = ptr + (bh * N + rows)[:, None] * D + j
@@ -419,7 +421,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # all in registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -430,12 +432,12 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, window_size, sink_size, is_causal, scale, sink_logits):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Within a tile offsets are 32 bits wide, which takes fewer registers than 64.
+        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
         q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
-        with torch.cuda.device(q.get_device()):  # launch where the data is; nothing on a CPU
+        with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, sink_logits, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
                 window_size, sink_size, scale, CAUSAL=is_causal, **tiles,
@@ -450,12 +452,13 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
         q, k, v, sink_logits, o, lse = ctx.saved_tensors
         *numbers, is_causal = ctx.options
         (B, HQ, N), HKV = q.shape[:3], k.shape[1]
-        do = do.contiguous()  # as o is; sum() sends one number expanded to all
+        do = do.contiguous()  # as o is; o.sum() sends one number, expanded
         dq, dk, dv = (torch.empty(x.shape, device=q.device, dtype=q.dtype) for x in (q, k, v))
         delta, tiles, dsink = torch.empty_like(lse), _tiles(q), None
         strides = q.stride(), k.stride(), v.stride(), o.stride()
         num_tiles = triton.cdiv(N, tiles["BLOCK_M"])
-        # Of wide rows fewer fit: tiles on their way to dq at a time, and rows of a tile to dkdv.
+        # num_stages: how many tiles dq fetches ahead; rows: BLOCK_M of dkdv.  The wider a row,
+        # the fewer fit on the chip.
         num_stages, rows = (2, 32) if q.shape[3] > 64 else (3, 64)
         if sink_logits is not None:
             dsink = torch.empty(B, HQ, num_tiles, device=q.device, dtype=torch.float32)
@@ -464,7 +467,7 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
                 q, k, v, sink_logits, o, do, lse, delta, dq, dsink, *strides,
                 HQ, HKV, N, *numbers, CAUSAL=is_causal, num_stages=num_stages, **tiles,
             )
-            _dkdv_kernel[(num_tiles * B * HKV,)](
+            _dkdv_kernel[(triton.cdiv(N, tiles["BLOCK_N"]) * B * HKV,)](
                 q, k, v, do, lse, delta, dk, dv, *strides, HQ, HKV, N, *numbers,
                 CAUSAL=is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])},
             )

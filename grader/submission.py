@@ -1,8 +1,8 @@
 """Reads a submission's file without importing it: is it there, is it Python, is it started.
 
 A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; the comment above it,
-`# Step 4.2 -- Question or goal.`, gives its title, or `# Step 4.3 -- Carried over: step 3.3.` says
-that it is a copy of an earlier one.
+`# Step 4.2 -- Question or goal.`, gives its title, or
+`# Step 4.3 -- Carried over: step 3.3, its purpose.` says that it is a copy of an earlier one.
 """
 
 import ast
@@ -25,7 +25,7 @@ MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file 
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
 CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
 STEP_ID = re.compile(r"\d+\.\d+")
-CARRIED = re.compile(r"Carried over: step (\d+\.\d+)\.")
+CARRIED = re.compile(r"Carried over: step (\d+\.\d+)[.,]")
 BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step (\d+\.\d+)["']\)""")
 
 State = Literal["missing", "not_started", "syntax_error", "ready"]

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 FILES = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in range(1, 10)}
 TREES = {n: ast.parse(source) for n, source in FILES.items()}
 ATTENTION = range(3, 10)  # the stages that are one attention kernel and what grows out of it
+EXAMPLES = {3: ("_project_kernel", "project")}  # complete, above the kernel that is to be written
 
 REGIONS = {  # step id -> its title and the text inside its region
     step.id: (step.title, "\n".join(source.splitlines()[step.first_line : step.last_line - 1]))
@@ -44,9 +45,15 @@ def _parameters(function: ast.FunctionDef) -> dict[str, bool]:
 
 
 def _code(n: int) -> list[str]:
-    """The lines of code, without comments behind them and without indentation."""
-    rows = FILES[n].splitlines()
-    return [rows[i - 1].strip().split("  # ")[0] for i in sorted(code_lines(FILES[n]))]
+    """The lines of code, without comments behind them and without indentation.
+
+    Without the example of stage 3, too: it is there to be read, and no later stage has it.
+    """
+    rows, example = FILES[n].splitlines(), EXAMPLES.get(n, ())
+    left_out = {i for name in example for node in [_functions(n)[name]]
+                for i in range(node.lineno - len(node.decorator_list), node.end_lineno + 1)}
+    return [rows[i - 1].strip().split("  # ")[0]
+            for i in sorted(code_lines(FILES[n]) - left_out)]
 
 
 # ------------------------------------------------------------- what stages share
@@ -84,12 +91,10 @@ def test_a_step_carries_over_or_has_text_of_its_own():
 
 @pytest.mark.parametrize("n", ATTENTION[1:])
 def test_the_background_names_the_steps_that_are_new(n):
-    found = re.search(r"^New here: steps? ([^\n]*)\.$|^New here: steps? ([^\n]*)\.  ",
-                      ast.get_docstring(TREES[n]), re.MULTILINE)
-    if n == 8:  # nearly all of them
-        assert found is None
-        return
-    named = re.findall(r"\d\.\d+", found[1] or found[2])
+    found = re.search(r"^New here: steps? (.*?)\.(  |$)", ast.get_docstring(TREES[n]), re.MULTILINE)
+    named = []
+    for first, last in re.findall(r"\d\.(\d+)(?: to \d\.(\d+))?", found[1]):
+        named += [f"{n}.{step}" for step in range(int(first), int(last or first) + 1)]
     assert named == [step for step in REGIONS if int(step[0]) == n and step not in CARRIED]
 
 
@@ -117,8 +122,8 @@ def test_no_kernel_is_tuned_in_a_problem_file(n):
 
 @pytest.mark.parametrize("n", ATTENTION)
 def test_the_kernel_comes_first_and_soon(n):
-    first = next(node for node in TREES[n].body if isinstance(node, ast.FunctionDef))
-    assert first.name == "_fwd_kernel" and first.lineno < 80
+    first = next(node for name, node in _functions(n).items() if name not in EXAMPLES.get(n, ()))
+    assert first.name == "_fwd_kernel" and first.lineno < (90 if n in EXAMPLES else 80)
 
 
 @pytest.mark.parametrize("n", ATTENTION)
@@ -128,9 +133,16 @@ def test_tiles_have_two_heights_and_a_width(n):
     assert {name for name in names if name.startswith("BLOCK")} == {
         "BLOCK_M", "BLOCK_N", "BLOCK_D"}
     for name, function in _functions(n).items():
-        if name.endswith("_kernel"):
+        if name.endswith("_kernel") and name not in EXAMPLES.get(n, ()):
             constants = [name for name, constant in _parameters(function).items() if constant]
             assert constants == ["D", "BLOCK_D", "BLOCK_M", "BLOCK_N"] + ["CAUSAL"] * (n > 7)
+
+
+def test_the_example_of_stage_3_is_short():
+    code = code_lines(FILES[3])
+    inside = [i for name in EXAMPLES[3] for node in [_functions(3)[name]]
+              for i in range(node.lineno, node.end_lineno + 1) if i in code]
+    assert len(inside) <= 15
 
 
 @pytest.mark.parametrize("n", ATTENTION)
