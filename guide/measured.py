@@ -1,4 +1,4 @@
-"""Numbers and tables from committed results: benchmarks/results/h200/results.json, no other source.
+"""Numbers and tables from committed results: benchmarks/results/h200/results.json, and pages.
 
 A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
 
@@ -11,9 +11,11 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
     gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
     machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
     h200 WHAT                      what its maker says of it
+    cited FILE | TEXT | TOLD       TOLD, whose numbers are those of a TEXT that FILE holds
 """
 
 import json
+import re
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -71,6 +73,15 @@ def where() -> str:
             f"Triton {machine['triton']}, {results()['date']}")
 
 
+def cited(path: str, text: str, told: str) -> str:
+    """What a committed page says, in other words but with its numbers.  Raises LookupError."""
+    page = " ".join((ROOT / path).read_text(encoding="utf-8").split())
+    numbers = re.findall(r"\d[\d,]*\.?\d*", told)
+    if text not in page or not set(numbers) <= set(re.findall(r"\d[\d,]*\.?\d*|\.\d+", text)):
+        raise LookupError(f"want {path} to say {text!r}, with the numbers {numbers}; it does not")
+    return told
+
+
 MEASURES = {
     "ms": lambda label, name: digits(entry(label, name)["ms"]) + " ms",
     "mib": lambda label, name: digits(entry(label, name)["extra_mib"]) + " MiB",
@@ -88,6 +99,7 @@ MEASURES = {
     "scores": lambda label: digits(WORK[label].score_bytes() / MIB) + " MiB",
     "pairs": lambda label: f"{WORK[label].pairs():,}",
     "machine": where,
+    "cited": cited,
     "h200": lambda what: H200[what],
     "ceiling": lambda what: {
         "flops": f"{CEILING.flops / 1e12:.0f} TFLOP/s",
