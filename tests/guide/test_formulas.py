@@ -1,0 +1,165 @@
+"""Every formula of the guide's derivations, in numbers: autograd and differences in float64."""
+
+import math
+
+import pytest
+import torch
+
+import reference
+
+torch.manual_seed(0)
+N, D, W, SINKS = 7, 3, 3, 2
+SCALE = 0.7
+
+
+def one_head(sink=None):
+    """-> q, k, v, do, keep, sink and the names of the guide: s, lse, p, o, dp, delta, ds."""
+    q, k, v, do = torch.randn(4, N, D, dtype=torch.float64)
+    keep = reference.keep_mask(N, N, True, W, SINKS)
+    s = (SCALE * q @ k.T).masked_fill(~keep, -torch.inf)
+    lse = torch.logsumexp(s, 1)
+    if sink is not None:
+        lse = torch.logaddexp(lse, torch.tensor(sink, dtype=torch.float64))
+    p = torch.exp(s - lse[:, None])
+    o = p @ v
+    dp, delta = do @ v.T, (do * o).sum(1)
+    return q, k, v, do, s, lse, p, o, dp, delta, p * (dp - delta[:, None])
+
+
+def autograd(function, *tensors):
+    """Gradients of function(*tensors), a number."""
+    inputs = [x.clone().requires_grad_() for x in tensors]
+    return torch.autograd.grad(function(*inputs), inputs)
+
+
+def test_subtracting_any_number_leaves_the_softmax_alone():
+    s = torch.randn(9, dtype=torch.float64)
+    for m in (-3.0, 0.0, float(s.max())):
+        weights = torch.exp(s - m)
+        torch.testing.assert_close(weights / weights.sum(), torch.softmax(s, 0))
+
+
+def test_the_gradient_of_lse_is_p():
+    s = torch.randn(9, dtype=torch.float64)
+    (got,) = autograd(lambda s: torch.logsumexp(s, 0), s)
+    torch.testing.assert_close(got, torch.softmax(s, 0))
+
+
+def test_dlse_joins_delta():
+    s, dp, dlse = torch.randn(9, dtype=torch.float64), torch.randn(9, dtype=torch.float64), 0.4
+    p = torch.softmax(s, 0)
+    (got,) = autograd(
+        lambda s: (torch.softmax(s, 0) * dp).sum() + dlse * torch.logsumexp(s, 0), s)
+    torch.testing.assert_close(got, p * (dp - ((p * dp).sum() - dlse)))
+
+
+def test_the_softmax_jacobian():
+    s = torch.randn(6, dtype=torch.float64)
+    p = torch.softmax(s, 0)
+    got = torch.autograd.functional.jacobian(lambda s: torch.softmax(s, 0), s)
+    torch.testing.assert_close(got, p[:, None] * (torch.eye(6, dtype=torch.float64) - p[None, :]))
+
+
+@pytest.mark.parametrize("sink", [None, 0.5], ids=["no sink", "sink"])
+def test_the_backward_of_stages_8_and_9(sink):
+    q, k, v, do, s, lse, p, o, dp, delta, ds = one_head(sink)
+
+    def loss(q, k, v):
+        s = (SCALE * q @ k.T).masked_fill(~reference.keep_mask(N, N, True, W, SINKS), -torch.inf)
+        weights = torch.exp(s)
+        total = weights.sum(1) + (0.0 if sink is None else math.exp(sink))
+        return (weights / total[:, None] @ v * do).sum()
+
+    dq, dk, dv = autograd(loss, q, k, v)
+    torch.testing.assert_close(dq, SCALE * ds @ k)
+    torch.testing.assert_close(dk, SCALE * ds.T @ q)
+    torch.testing.assert_close(dv, p.T @ do)
+
+
+@pytest.mark.parametrize("sink", [None, 0.5], ids=["no sink", "sink"])
+def test_delta_is_rowsum_of_p_dp_and_of_do_o(sink):
+    *_, p, o, dp, delta, ds = one_head(sink)
+    torch.testing.assert_close((p * dp).sum(1), delta)
+
+
+def test_ds_sums_to_zero_with_the_sink_and_without_one():
+    *_, ds = one_head()
+    torch.testing.assert_close(ds.sum(1), torch.zeros(N, dtype=torch.float64))
+    _, _, _, _, _, lse, _, _, _, delta, ds = one_head(0.5)
+    torch.testing.assert_close(ds.sum(1) - torch.exp(0.5 - lse) * delta,
+                               torch.zeros(N, dtype=torch.float64))
+
+
+def test_the_gradient_of_a_sink_logit_against_a_difference():
+    q, v, do = torch.randn(3, 2, 4, N, D, dtype=torch.float64)
+    k = torch.randn(2, 2, N, D, dtype=torch.float64)
+    v, logits = v[:, :2], torch.tensor([0.3, -1.0, 2.0, 0.0], dtype=torch.float64)
+
+    def out(logits):
+        return reference.attention(q, k, v, is_causal=True, window_size=W, sink_logits=logits)
+
+    got = out(logits)
+    delta = (do * got["o"]).sum(-1)
+    formula = -(torch.exp(logits[None, :, None] - got["lse"]) * delta).sum((0, 2))
+    for h in range(4):
+        step = torch.zeros(4, dtype=torch.float64)
+        step[h] = 1e-6
+        up, down = ((out(logits + x)["o"] * do).sum() for x in (step, -step))
+        torch.testing.assert_close((up - down) / 2e-6, formula[h], rtol=1e-6, atol=1e-8)
+
+
+def test_a_sink_logit_is_a_key_without_a_value():
+    q, k, v, *_ = one_head()
+    sink = 0.5
+    s = torch.cat([torch.full((N, 1), sink, dtype=torch.float64), SCALE * q @ k.T], 1)
+    values = torch.cat([torch.zeros(1, D, dtype=torch.float64), v])
+    got = reference.attention(q[None, None], k[None, None], v[None, None], scale=SCALE,
+                              sink_logits=torch.tensor([sink], dtype=torch.float64))
+    torch.testing.assert_close(torch.softmax(s, 1) @ values, got["o"][0, 0])
+    torch.testing.assert_close(torch.logsumexp(s, 1), got["lse"][0, 0])
+
+
+def test_what_a_group_shares_it_sums():
+    q, do = torch.randn(2, 1, 4, N, D, dtype=torch.float64)
+    k, v = torch.randn(2, 1, 2, N, D, dtype=torch.float64)
+    got = reference.attention(q, k, v, dout=do, is_causal=True)
+    each = reference.attention(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1), dout=do,
+                               is_causal=True)
+    for name in ("k", "v"):
+        torch.testing.assert_close(got[name], each[name].unflatten(1, (2, 2)).sum(2))
+
+
+def test_base_two_gives_the_same_weights_and_lse():
+    s, scale = torch.randn(9, dtype=torch.float64), 0.25
+    m2 = (s * scale / math.log(2)).max()
+    p2 = torch.exp2(s * scale / math.log(2) - m2)
+    lse = (m2 + torch.log2(p2.sum())) * math.log(2)
+    torch.testing.assert_close(lse, torch.logsumexp(s * scale, 0))
+
+
+@pytest.mark.parametrize("block", [2, 4])
+@pytest.mark.parametrize("window, sinks", [(1, 0), (3, 2), (5, 0), (9, 5), (40, 3)])
+def test_the_borders_of_dkdv_are_those_of_the_mask(block, window, sinks, length=24):
+    keep = reference.keep_mask(length, length, True, window, sinks)
+    for n in range(0, length, block):
+        columns = keep[:, n : n + block]
+        inner = n + block
+        last = length if n < sinks else min(inner - 1 + window, length)
+        outer = length if inner <= sinks else min(n + window, length)
+        outer = max(outer // block * block, inner)
+        assert not columns[last:].any() and columns[last - 1].any()
+        assert columns[inner:outer].all()
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 5, 16])
+def test_the_share_of_the_tiles_of_a_causal_walk(tiles):
+    from guide.worked import counted
+
+    found = counted(4 * tiles, 4)
+    assert (found["whole"] + found["cut"]) / tiles**2 == 1 / 2 + 1 / (2 * tiles)
+
+
+@pytest.mark.parametrize("length, window", [(10, 3), (1000, 10), (64, 64)])
+def test_the_visible_pairs_of_a_window(length, window):
+    keep = reference.keep_mask(length, length, True, window)
+    assert keep.sum() == window * (window + 1) // 2 + (length - window) * window
