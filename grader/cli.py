@@ -322,4 +322,10 @@ def _next_command(run, everything: list[int], arguments) -> str:
     if arguments.quick:
         return overview.command(run.stages[0].stage, arguments.submission,
                                 "  (without --quick)")
-    return overview.after(run.stages[-1].stage, everything, arguments.submission)
+    following = overview.after(run.stages[-1].stage, everything, arguments.submission)
+    short = next((r for r in run.stages if r.points < r.max_points), None)
+    if short is None or arguments.case:
+        return following
+    missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
+    return (f"{overview.command(short.stage, arguments.submission)}   ({missing})\n"
+            f"      or go on: {following}")

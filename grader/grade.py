@@ -28,7 +28,7 @@ from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
-from grader.judge import blanks_left, crashed, judge
+from grader.judge import blanks_left, crashed, judge, note_misjoined
 from grader.means import judge_growth
 from grader.needless import Counting
 from grader.options import Options, open_session
@@ -304,6 +304,8 @@ class Grading:
         """A settled check; an accusation waits until accuse()."""
         if check.doubt is not None:
             self.ask_again(check)
+        if check.outcome in ("wrong", "crashed") and self.device == "cpu":
+            note_misjoined(check, self.file)
         self.result.checks.append(check)
         if check.outcome == "rejected":
             self.accusations.append(check)

@@ -1,13 +1,24 @@
 """One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
 
+import textwrap
+
 from grader import means
 from grader.correctness import Answer, answer
 from grader.inputs import FAR, Built
-from grader.naming.words import Finding, describe, either, locate, look_at, tensor_name
+from grader.naming.words import (
+    LINES,
+    WIDTH,
+    Finding,
+    describe,
+    either,
+    locate,
+    look_at,
+    tensor_name,
+)
 from grader.results import Check
 from grader.sandbox.calls import Reply, SubmissionError, same_bits
 from grader.stages import Stage
-from grader.submission import Step, Submission
+from grader.submission import Step, Submission, misjoined_tiles
 
 OF_ADDRESSES = ("rows", "kv head", "walk", "borders", "load", "store", "dx", "dw", "launch")
 
@@ -77,7 +88,8 @@ def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Che
     step = file.step_at(line)
     check = from_error(case, error, file.path.name, step, line)
     if step is not None and step.id in file.blank_steps:
-        check.lines, check.detail = (error.sentence, *file.blanks()), ""
+        first = () if step.id in file.left_raises else (error.sentence,)
+        check.lines, check.detail = (*first, *file.blanks()), ""
     towards = file.steps_towards(error.lines) if error.id.startswith("out-of-bounds") else []
     places = {step.id: stage.steps.get(step.id, "").split(", ") for step in towards}
     ids = [id for id, own in places.items() if any(place.endswith(OF_ADDRESSES) for place in own)]
@@ -88,13 +100,22 @@ def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Che
     return check
 
 
+def note_misjoined(check: Check, file: Submission) -> None:
+    """Say after the first line where tiles are joined by `and`; what says least goes for that."""
+    if check.lines and (said := misjoined_tiles(file.source)):
+        first, *others = check.lines
+        rows = textwrap.wrap(said, WIDTH, subsequent_indent="  ")
+        check.lines = (first, *rows, *others[len(check.lines) + len(rows) - LINES:]) \
+            if len(check.lines) + len(rows) > LINES else (first, *rows, *others)
+
+
 def blanks_left(file: Submission) -> Check:
     """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
-    steps = file.unreached
+    steps = [step for step in file.unreached if step not in file.left_raises]
     several = len(steps) > 1
+    said = f"step{'s' * several} {', '.join(steps)} {'are' if several else 'is'} still blank."
     return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
-                 lines=(f"step{'s' * several} {', '.join(steps)} "
-                        f"{'are' if several else 'is'} still blank.", *file.blanks()))
+                 lines=(*[said] * bool(steps), *file.blanks()))
 
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:

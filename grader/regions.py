@@ -93,6 +93,9 @@ def carry(stage: int, target: str, sources: dict[int, str | ValueError],
         if not region.is_blank and key not in again:
             state = "same" if region.rows == new else "written"
             words = "the same already" if state == "same" else "is written already"
+            if new and state == "written":
+                words += (f", and differs from step {region.step.origin} of {path}: --again asks "
+                          "whether to take that")
         elif fault:
             state, words = "not filled" if region.is_blank else "not replaced", fault
         else:
@@ -197,7 +200,9 @@ def _taken(region: Region, origin: Problem, path: Path) -> list[str]:
     if name not in origin.regions:
         raise ValueError(f"{path} has no step {name}")
     if name in origin.unfinished:
-        raise ValueError(f"step {name} of {path} is still blank")
+        how = "is still blank" if origin.regions[name].is_blank else \
+            "still has its raise NotImplementedError"
+        raise ValueError(f"step {name} of {path} {how}")
     old, rows = origin.regions[name].indent, origin.regions[name].rows
     head = f"if _:\n{old}pass\n" if old else ""  # one block, of this indent
     try:

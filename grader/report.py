@@ -49,6 +49,7 @@ class Reporter:
         self.announced: Stage | None = None  # whose title stands there already
         self.failures: set[tuple[str, str]] = set()  # of the stage, by their kind
         self.more = 0  # cases that failed as an earlier one did
+        self.printed = False  # whether the file did, in a case that passed, and it was not shown
 
     # ------------------------------------------------------------- progress
     def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
@@ -63,7 +64,7 @@ class Reporter:
         self.announced = stage
 
     def stage_begins(self, stage: Stage) -> None:
-        self.failures, self.more = set(), 0
+        self.failures, self.more, self.printed = set(), 0, False
         if self.announced is stage:
             self.announced = None
             return
@@ -104,6 +105,9 @@ class Reporter:
         if check.outcome == "pass":
             if self.verbose or not self.failures:
                 self._line(line, check.outcome)
+            if self.verbose:
+                self._detail(check.detail)
+            self.printed = self.printed or bool(check.detail.strip()) and not self.verbose
             return
         alike, first = _failure(check) in self.failures, not self.failures
         self.failures.add(_failure(check))
@@ -135,6 +139,8 @@ class Reporter:
             self._detail(result.detail)
             if points:
                 return
+        if self.printed:
+            self._line("     What the file printed in passing cases is shown with --verbose.")
         beyond = [check for check in result.checks if check.group == "beyond"]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))

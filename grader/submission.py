@@ -86,6 +86,13 @@ class Submission:
         return tuple(id for id in self.blank_steps
                      if id not in inside or any("raise" in row for row in inside[id]))
 
+    @property
+    def left_raises(self) -> tuple[str, ...]:
+        """Steps in which something is written, and the starter's raise still stands."""
+        rows = [] if self.source is None else lines(decode(self.source))
+        return tuple(step.id for step in self.steps if step.id in self.blank_steps
+                     and not is_blank_text("".join(rows[step.first_line:step.last_line - 1])))
+
     def step_at(self, line: int | None) -> Step | None:
         """The step that a line of the file stands in."""
         return next((step for step in self.steps
@@ -111,16 +118,21 @@ class Submission:
     @property
     def blank_new(self) -> tuple[str, ...]:
         """Blank steps that the student has to write."""
-        return tuple(id for id in self.blank_steps if id not in set(self.blank_carried))
+        others = {*self.blank_carried, *self.left_raises}
+        return tuple(id for id in self.blank_steps if id not in others)
 
     @property
     def blank_carried(self) -> tuple[str, ...]:
         """Blank steps that are copies of earlier ones."""
-        return tuple(step.id for step in self.steps if step.origin and step.id in self.blank_steps)
+        left = self.left_raises
+        return tuple(step.id for step in self.steps
+                     if step.origin and step.id in self.blank_steps and step.id not in left)
 
     def blanks(self) -> tuple[str, ...]:
         """What is still to fill in, and how."""
-        said = [f"yours to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
+        said = [f"written, but for its raise NotImplementedError, which still stands there: step "
+                f"{', '.join(self.left_raises)}. Delete that line."] * bool(self.left_raises)
+        said += [f"yours to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
         if self.blank_carried:
             stage = self.blank_carried[0].partition(".")[0]
             said.append(f"python -m grader.carry {stage} copies what you wrote before into "
@@ -169,7 +181,8 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
         regions = steps(text)
     except ValueError:  # the student moved the markers about; the code decides
         regions = []
-    if regions and {step.id for step in regions} <= set(blank):
+    if regions and {step.id for step in regions} <= set(blank) and not found(
+            "ready", "", None, blank, regions).left_raises:
         return found("not_started", f"no step of {filename} is filled in yet", None, blank, regions)
     if not regions and _is_blank_entry(tree, entry):
         return found("not_started", f"{entry} in {filename} has no body yet", None, blank)
@@ -285,6 +298,36 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
             others = [item for item in node.body if not isinstance(item, ast.FunctionDef)]
             return _is_blank_body(others) and all(_is_blank_body(item.body) for item in methods)
     return False
+
+
+def misjoined_tiles(source: bytes) -> str:
+    """A sentence on the first `and`, `or` or a < b < c among values in a kernel, or "".
+
+    Where they join tiles Triton's interpreter, being Python, keeps one part alone.  In the test of
+    an `if` they join constants or single numbers, as they may.
+    """
+    for function in ast.walk(ast.parse(source)):
+        if not isinstance(function, ast.FunctionDef) or not any(
+                "jit" in ast.unparse(decorator) for decorator in function.decorator_list):
+            continue
+        tests = {inner for node in ast.walk(function)
+                 if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert)
+                 for inner in ast.walk(node.test)}
+        for node in ast.walk(function):
+            names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+            if node in tests or all(name.isupper() for name in names):  # constants have such names
+                continue
+            if isinstance(node, ast.BoolOp):
+                word, part, sign = ("and", "last", "&") if isinstance(node.op, ast.And) else \
+                    ("or", "first", "|")
+                return (f"line {node.lineno}: `{word}` does not join tiles, only its {part} part "
+                        f"counts. Write {sign}, and parentheses round each comparison: "
+                        f"(a < b) {sign} (c < d).")
+            if isinstance(node, ast.Compare) and len(node.ops) > 1:
+                return (f"line {node.lineno}: a chain of comparisons does not work on tiles, only "
+                        "its last one counts. Write (a < b) & (c < d): without parentheses & "
+                        "comes before <.")
+    return ""
 
 
 def foreign_texts(source: bytes, texts: list[tuple[str, str]]) -> list[str]:

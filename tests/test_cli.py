@@ -1,5 +1,6 @@
 """The command line, through a real process: exit codes, sentences, JSON, other stages still run."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from grader import assignment
+from grader.cli import _next_command
+from grader.results import Run, StageResult
 
 ROOT = Path(__file__).parent.parent
 
@@ -79,6 +82,17 @@ def test_a_right_submission_passes_with_exit_0(tmp_path):
     assert (stage["outcome"], stage["points"], stage["benchmark"]) == ("pass", 200, None)
     assert data["seed"] == 7 and data["device"] == "cpu"
     assert data["grader"] == assignment.version()
+
+
+@pytest.mark.parametrize("points, said", [
+    (100.0, "python autograder.py --p5"),
+    (90.0, "python autograder.py --p4   (10 of 100 points are missing)\n"
+           "      or go on: python autograder.py --p5")])
+def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = Run("cpu", "", None, 1, "", [StageResult(4, "", 100, "pass", points)])
+    arguments = argparse.Namespace(submission=Path("."), quick=False, case="")
+    assert _next_command(run, [4, 5], arguments) == said
 
 
 def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp_path):

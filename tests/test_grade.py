@@ -390,6 +390,14 @@ def test_a_blank_step_no_call_reaches_still_fails_the_stage(graded):
     assert "step 1.2 is still blank" in result.checks[-1].message
 
 
+def test_a_raise_left_below_finished_code_is_called_that(graded):
+    source = ("class FlashAttention2Function:\n    apply = staticmethod(abs)\n\n\n"
+              "def b():\n    # BEGIN SOLUTION 1.2\n    x = 1\n"
+              "    raise NotImplementedError('step 1.2')\n    # END SOLUTION 1.2\n")
+    message = graded(Honest, source).checks[-1].message
+    assert "written, but for its raise" in message and "still blank" not in message
+
+
 def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path, monkeypatch):
     monkeypatch.setattr(results.importlib.util, "find_spec", lambda name: None)
     (tmp_path / "problem_3.py").write_text("def flash_attention_forward(q, k, v):\n    return q\n")

@@ -54,6 +54,15 @@ def test_a_line_for_every_case_on_request():
     assert text.count("Failed: wrong") == 3 and "Passed!" in text and "more like it" not in text
 
 
+def test_what_a_passing_case_prints_is_not_lost():
+    right = [check("pass", detail=f"my number {i}") for i in range(2)]
+    text = printed(io.StringIO(), *right)
+    assert "my number" not in text and text.count("printed in passing cases is shown") == 1
+    text = printed(io.StringIO(), *right, verbose=True)
+    assert "   | my number 1" in text and "printed in passing cases" not in text
+    assert "printed" not in printed(io.StringIO(), check("pass"))
+
+
 def test_another_way_to_fail_has_a_line_of_its_own():
     words = "ValueError: 1 of a", "ValueError: 2 of a", "ValueError: b", "ValueError: b"
     crashes = [check("crashed", lines=(text,)) for text in words]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.submission import Step, blank_steps, foreign_texts, read, steps
+from grader.submission import Step, blank_steps, foreign_texts, misjoined_tiles, read, steps
 
 TWO_STEPS = '''\
 """A stage."""
@@ -98,6 +98,33 @@ def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
                               "python -m grader.carry 4 copies what you wrote before into 4.2, "
                               "or says what is in the way.")
     assert submission(tmp_path, TWO_STEPS).blanks() == ()
+
+
+def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):
+    left = '        offs *= 3\n        raise NotImplementedError("step 4.2")\n'
+    found = submission(tmp_path, BLANK_1.replace("        offs *= 3\n", left))
+    assert (found.blank_new, found.left_raises) == (("4.1",), ("4.2",))
+    assert found.blanks() == ("written, but for its raise NotImplementedError, which still stands "
+                              "there: step 4.2. Delete that line.", "yours to write: 4.1.")
+    written = TWO_STEPS.replace("        offs *= 3\n", left)
+    written = written.replace("= x + 1\n", "= x + 1\n    raise NotImplementedError('step 4.1')\n")
+    assert submission(tmp_path, written).state == "ready"
+
+
+@pytest.mark.parametrize("line, said", [
+    ("keep = (i >= j) and (j < N)", "`and` does not join tiles, only its last part counts"),
+    ("keep = i >= j or j < S", "`or` does not join tiles, only its first part counts"),
+    ("x = tl.load(p, mask=a and b)", "Write &, and parentheses"),
+    ("keep = i < N & j < D", "a chain of comparisons does not work on tiles"),
+    ("keep = (i < N) & (j < D)", ""),
+    ("x = tl.load(p, mask=i < N) if CAUSAL and i < N else 0", ""),  # a test
+    ("x = f(MASKED and RAGGED)", ""),  # constants
+])
+def test_tiles_joined_by_and_are_found(line, said):
+    source = f"@triton.jit\ndef kernel(p):\n    {line}\n"
+    found = misjoined_tiles(source.encode())
+    assert said in found and found.startswith("line 3: ") == bool(said)
+    assert misjoined_tiles(source.replace("@triton.jit\n", "").encode()) == ""
 
 
 def test_of_a_file_whose_cases_pass_only_a_step_that_would_raise_is_missing(tmp_path):

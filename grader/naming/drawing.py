@@ -28,6 +28,7 @@ def text(matrix: Matrix, tile: int = 64) -> list[str]:
     unit = "one key" if cell == 1 else f"{cell} by {cell} pairs"
     lines.append(f"A character is {unit}, darker is more weight; v and > mark tiles of {tile}.")
     lines.append("difference: X hidden key seen, o key not seen, + - too much or little, ! NaN.")
+    lines.append("One wrong weight changes all others of its row: they add up to 1.")
     lines.append("Look at: " + caption(matrix))
     return lines
 
@@ -41,7 +42,7 @@ def caption(matrix: Matrix) -> str:
     i, j = (telling if bool(telling.any()) else wrong).nonzero()[0].tolist()
     got, want = float(matrix.found[i, j]), float(matrix.expected[i, j])
     return (f"query {i}, key {j}: weight {got:.3g}, want {want:.3g}; {int(wrong.sum())} of "
-            f"{wrong.numel()} pairs differ.")
+            f"{wrong.numel()} weights differ.")
 
 
 def plot(matrix: Matrix, path: Path, tile: int = 64) -> None:

@@ -307,8 +307,11 @@ def _columns(x: torch.Tensor, truth: torch.Tensor) -> list[int] | None:
     if truth.dim() != 4:
         return None
     error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2)
-    columns = error.amax(0) > 0.02 * truth.abs().max()
+    error = error.amax(0)
+    columns = error > 0.02 * truth.abs().max()
     if not bool(columns.any()) or bool(columns.all()):
+        return None
+    if error[~columns].max() > 0.1 * error.max():  # a little less wrong: chance, no pattern
         return None
     return columns.nonzero().flatten().tolist()
 
@@ -327,10 +330,11 @@ def _worst(rows: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
 
 
 def _times(verdict: Verdict) -> str:
-    return f"{verdict.times:.2g} times" if verdict.times < 10 else f"{verdict.times:.0f} times"
+    digits = ".3g" if verdict.times < 1.5 else ".2g" if verdict.times < 9.95 else ".0f"
+    return f"{verdict.times:{digits}} times"
 
 
 def _percent(error: float) -> str:
     if error < 0.001:
         return f"{100 * error:.1g} %"
-    return f"{100 * error:.2g} %" if error < 1 else f"{100 * error:.0f} %"
+    return f"{100 * error:.2g} %" if error < 0.995 else f"{100 * error:.0f} %"

@@ -67,6 +67,31 @@ def test_wrong_columns_are_named():
     assert finding.id == "columns" and "columns 6-7 of 8" in finding.where
 
 
+def test_columns_that_are_only_a_little_worse_than_the_others_are_chance():
+    def spoil(x):
+        gen = torch.Generator().manual_seed(1)
+        return x + 0.04 * torch.rand(x.shape, generator=gen, dtype=torch.float64) \
+            * torch.linspace(1.0, 2.0, x.shape[-1], dtype=torch.float64)
+    finding = found(replace(PLAIN, HQ=1, HKV=1), spoil)
+    assert finding.id != "columns" and "columns" not in finding.where
+
+
+@pytest.mark.parametrize("error, said", [
+    (0.0004, "0.04 %"), (0.0123, "1.2 %"), (0.994, "99 %"), (0.996, "100 %"), (1.0, "100 %"),
+    (3.68, "368 %")])
+def test_a_share_is_a_plain_number(error, said):
+    assert words._percent(error) == said
+
+
+@pytest.mark.parametrize("times, said", [
+    (1.004, "1 times"), (1.04, "1.04 times"), (2.54, "2.5 times"), (9.97, "10 times"),
+    (942.3, "942 times")])
+def test_how_far_over_the_limit(times, said):
+    from types import SimpleNamespace
+
+    assert words._times(SimpleNamespace(times=times)) == said
+
+
 @pytest.mark.parametrize("factor, said", [
     (1.4426950, "is 1.4427 = log2(e) times"), (0.5, "is 0.5 = 1 / 2 times"),
     (1.04, "is 1.04 times")])
