@@ -147,6 +147,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     grading.add_argument("--worker-user", metavar="NAME", default="auto",
                          help="run the files as this account (root only); none: as yourself; "
                               "default: nobody if you are root")
+    grading.add_argument("--hide", metavar="DIR", type=Path, action="append", default=[],
+                         help="another folder that the files may not see, such as all submissions")
     grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
                          help="cpu: Triton's interpreter even where there is a GPU")
     return parser
@@ -234,7 +236,8 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         return _refuse("--device cuda: want a CUDA GPU; got none that PyTorch can use")
     device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
     try:
-        confined = confinement(arguments.submission, arguments.worker_user, arguments.memory)
+        confined = confinement(arguments.submission, arguments.worker_user, arguments.memory,
+                               tuple(arguments.hide))
     except ValueError as error:
         return _refuse(f"--worker-user: {error}")
     others_work = arguments.json or arguments.submission != Path(".")

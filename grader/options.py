@@ -37,16 +37,16 @@ class Options:
 
 
 def confinement(directory: Path, user: str = "auto",
-                memory_gib: float | None = None) -> Confinement:
-    """What workers may do: see neither this repository nor the submissions' folder, and hold half
-    of the free host memory, at most 16 GiB, unless told otherwise.
+                memory_gib: float | None = None, hidden: tuple[Path, ...] = ()) -> Confinement:
+    """What workers may do: see neither this repository nor the submissions' folder nor what else is
+    hidden, and hold half of the free host memory, at most 16 GiB, unless told otherwise.
 
     Raises:
         ValueError: the account is not one that workers can run as.
     """
     if memory_gib is None:
         memory_gib = min(16.0, max(2.0, free_memory_gib() / 2))
-    return Confinement(find_user(user), (ROOT, Path(directory)),
+    return Confinement(find_user(user), (ROOT, Path(directory), *hidden),
                        int(memory_gib * 2**30))
 
 

@@ -11,7 +11,8 @@ import pytest
 from grader.assignment import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
-OURS = ("grader", "reference", "attacks", "tools", "tests", "fast", "benchmarks", "examples")
+OURS = ("grader", "reference", "attacks", "tools", "tests", "fast", "benchmarks", "examples",
+        "classroom")
 
 
 def modules(*folders: str) -> list[str]:
@@ -65,7 +66,8 @@ def test_cases_are_data():
     assert imported("grader.cases") <= {"grader.inside.wire"}
 
 
-@pytest.mark.parametrize("folders", [("grader",), ("tools",), ("attacks",), ("fast", "benchmarks")],
+@pytest.mark.parametrize("folders", [
+    ("grader",), ("tools",), ("attacks",), ("classroom",), ("fast", "benchmarks")],
                          ids=lambda folders: folders[0])
 def test_no_files_import_each_other_in_a_circle(folders):
     graph = {module: imported(module) for module in modules(*folders)}
@@ -77,15 +79,23 @@ def test_the_grader_needs_nothing_but_itself_and_the_reference():
     assert found == {"grader", "reference"}
 
 
+def test_the_class_tool_knows_the_grader_and_nobody_knows_the_class_tool():
+    found = {name.split(".")[0] for module in modules("classroom") for name in imported(module)}
+    assert found <= {"classroom", "grader"}
+    others = modules("grader", "attacks", "tools", "fast", "benchmarks", "examples")
+    assert not {module for module in others
+                if any(name.startswith("classroom") for name in imported(module))}
+
+
 def test_the_nursery_is_started_before_this_process_imports_torch():
     code = "import sys, grader.cli, grader.sandbox.processes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 
 
-def test_no_file_of_the_grader_is_longer_than_400_lines():
+def test_no_file_of_the_grader_and_of_the_class_tool_is_longer_than_400_lines():
     lengths = {module: len((ROOT / module.replace(".", "/")).with_suffix(".py").read_text(
-        "utf-8").splitlines()) for module in modules("grader")}
+        "utf-8").splitlines()) for module in modules("grader", "classroom")}
     assert {module: n for module, n in lengths.items() if n > 400} == {}
 
 

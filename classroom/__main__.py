@@ -1,0 +1,171 @@
+"""python -m classroom grade SUBMISSIONS --out RESULTS; see --help."""
+
+import argparse
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
+SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
+
+
+def main(argv: list[str] | None = None) -> int:
+    """-> 0 everything is settled, 2 usage, 3 something is blocked or refused, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    problem = _usage_problem(arguments)
+    try:
+        if problem:
+            raise ValueError(problem)
+        return grade(arguments)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {error.strerror}: {error.filename}; what was graded so far stands",
+              file=sys.stderr)
+    return USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m classroom", description="Grade the submissions of a class.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="grade")
+    grading = commands.add_parser(
+        "grade", help="grade a folder of submissions, or go on with it",
+        description="Grade a folder of submissions. Started again, it goes on where it ended.",
+        epilog="exit code: 0 everything is settled, 2 usage, 3 something is blocked or refused, "
+               "130 interrupted",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
+    grading.add_argument("submissions", metavar="SUBMISSIONS", type=Path,
+                         help="a folder with a folder or a .zip a student, or a .csv with the "
+                              "columns name and path")
+    grading.add_argument("--out", metavar="RESULTS", type=Path, required=True,
+                         help="the folder for the results; hosts may share it")
+    grading.add_argument("--stages", metavar="1-7", default="1-9",
+                         help="stages to grade (default: 1-9)")
+    grading.add_argument("--jobs", metavar="N", type=int,
+                         help="gradings at once (default: what cores and memory hold)")
+    grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
+                         help="cpu: Triton's interpreter even where there is a GPU")
+    grading.add_argument("--no-benchmark", action="store_true", help="do not time anything")
+    grading.add_argument("--timeout", metavar="S", type=float, default=60.0,
+                         help="seconds for one call of the code (default: 60)")
+    grading.add_argument("--stage-timeout", metavar="S", type=float, default=600.0,
+                         help="seconds for all that is asked of one file (default: 600)")
+    grading.add_argument("--worker-user", metavar="NAME", default="auto",
+                         help="as the autograder's (root only)")
+    return parser
+
+
+def _usage_problem(arguments) -> str:
+    if arguments.jobs is not None and arguments.jobs < 1:
+        return f"--jobs: want 1 or more; got {arguments.jobs}"
+    for name in ("timeout", "stage_timeout"):
+        if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
+            option = name.replace("_", "-")
+            return f"--{option}: want a number of seconds above 0; got {seconds:g}"
+    out, submissions = arguments.out.resolve(), arguments.submissions.resolve()
+    if out == submissions or submissions in out.parents or out in submissions.parents:
+        return f"--out: want a folder apart from the submissions; got {arguments.out}"
+    return ""
+
+
+def grade(arguments) -> int:
+    """Everything of `grade`, with the reports at the end, however it ends."""
+    from classroom import machine  # all of these import torch: --help needs none of it
+    from classroom.batch import Batch
+    from classroom.book import as_json, student_report
+    from classroom.gather import gather
+    from classroom.store import Settings, Store
+    from grader import assignment
+    from grader.stages import STAGES
+    from grader.starter import parse_stages
+
+    try:
+        stages = sorted(set(parse_stages(arguments.stages)))
+        if not set(stages) <= set(STAGES):
+            raise argparse.ArgumentTypeError(f"want stages of 1-9; got {arguments.stages}")
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"--stages: {error}") from None
+    students, ignored = gather(arguments.submissions)
+    here = machine.look(arguments.device, arguments.jobs)
+    settings = Settings(assignment.version(), here.device, arguments.timeout,
+                        arguments.stage_timeout)
+    progress = Progress()
+    with Store(arguments.out, settings) as store:
+        for student in students:
+            store.keep(student.key, student.files)
+            if student.trouble:
+                progress.line(f"{student.name}: refused, {student.trouble}")
+            for number, why in student.refused.items():
+                progress.line(f"{student.name}: problem_{number}.py refused, {why}")
+        for name in ignored:
+            progress.line(f"{name}: ignored, it is neither a folder nor a .zip")
+        progress.line(f"{len(students)} students, {here.words}, grader {settings.grader}")
+
+        def done(student) -> None:
+            report = student_report(student, stages, store)
+            store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
+
+        interrupted = False
+        try:
+            Batch(students, stages, store, here, benchmark=not arguments.no_benchmark,
+                  hidden=[arguments.submissions.resolve().parent
+                          if arguments.submissions.is_file() else arguments.submissions.resolve(),
+                          arguments.out.resolve()],
+                  worker_user=arguments.worker_user, say=progress.live, done=done).run()
+        except KeyboardInterrupt:
+            interrupted = True
+        return write(students, stages, store, ignored, progress, interrupted)
+
+
+def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
+    """The tables of what is known by now, and their last line."""
+    from classroom import summary
+    from classroom.book import UNSETTLED, as_json, grades, junit, student_report
+
+    reports = [student_report(student, stages, store) for student in students]
+    for student, report in zip(students, reports, strict=True):
+        store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
+    store.write(store.folder / "grades.csv", grades(reports))
+    store.write(store.folder / "junit.xml", junit(reports))
+    store.write(store.folder / "summary.html", summary.page(reports, ignored, datetime.now()))
+    everything = [stage for report in reports for stage in report["stages"]]
+    count = {outcome: sum(stage["outcome"] == outcome for stage in everything)
+             for outcome in UNSETTLED | {"refused"}}
+    if interrupted:
+        progress.line(f"Interrupted; {count['pending']} stages are not graded yet. The same "
+                      "command goes on.")
+        return INTERRUPTED
+    for outcome, words in (("grader_fault", "blocked by faults of the grader's: grade them again"),
+                           ("skipped", "skipped"), ("refused", "refused")):
+        if count[outcome]:
+            progress.line(f"{count[outcome]} stages {words}; summary.html lists them.")
+    progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
+                  "students/")
+    return NOT_SETTLED if any(count.values()) else DONE
+
+
+class Progress:
+    """One line that is overwritten on a terminal; else a line every SAY_SECONDS."""
+
+    def __init__(self):
+        self.is_terminal, self.said, self.last = sys.stdout.isatty(), time.monotonic(), ""
+
+    def live(self, text: str) -> None:
+        if text == self.last:
+            return
+        if self.is_terminal:
+            print(f"\r\x1b[K{text}", end="", flush=True)
+        elif time.monotonic() - self.said < SAY_SECONDS:
+            return
+        else:
+            print(text, flush=True)
+        self.said, self.last = time.monotonic(), text
+
+    def line(self, text: str) -> None:
+        print("\r\x1b[K" * self.is_terminal + text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""Runs the autograder over all files of a class, as many at once as the machine holds.
+
+    at once    every file that has no record yet, without timing
+    alone      what timed out or failed for reasons of the grader's, with nothing beside it
+    timed      on a GPU: what passed, one at a time a GPU
+
+Other processes, on this host or on others that share RESULTS, may be at the same: a unit is graded
+by who has its lock, and the rounds go on until every unit has a record.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from classroom.child import USAGE, Child
+from classroom.gather import Submitted
+from classroom.machine import Machine
+from classroom.store import Store, Unit
+from grader.assignment import sha256
+from grader.stages import STAGES
+
+POLL_SECONDS = 0.2
+OTHERS_SECONDS = 2.0  # between two looks at what other processes have done
+TRIES = 2  # more, of what failed for reasons of the grader's
+FINISHED = {"pass", "rejected"}  # of a timing
+
+
+@dataclass
+class Job:
+    """A child and the units that it grades, which are locked until they have records."""
+
+    child: Child
+    units: dict[int, Unit]  # by stage
+    kind: str  # "at once", "alone" or "timed"
+    slot: int
+
+
+class Batch:
+    """All units of these students.  say: shows progress; done(student): something of it is new."""
+
+    def __init__(self, students: list[Submitted], stages: list[int], store: Store,
+                 machine: Machine, *, hidden: list[Path], benchmark: bool, worker_user: str,
+                 say: Callable[[str], None], done: Callable[[Submitted], None]):
+        self.store, self.machine, self.say, self.done = store, machine, say, done
+        self.times_it = benchmark and machine.device == "cuda"
+        self.units: dict[str, list[Unit]] = {
+            student.key: [Unit(stage, sha256(data)) for stage, data in student.files.items()
+                          if stage in stages] for student in students}
+        self.owners: dict[Unit, list[Submitted]] = {}
+        for student in students:
+            for unit in self.units[student.key]:
+                self.owners.setdefault(unit, []).append(student)
+        settings = store.settings
+        self.options = ["--device", settings.device, "--timeout", str(settings.timeout),
+                        "--stage-timeout", str(settings.stage_timeout), "--memory",
+                        str(machine.memory_gib), "--worker-user", worker_user]
+        for folder in hidden:
+            self.options += ["--hide", str(folder)]
+        self.jobs: list[Job] = []
+        self.tries: dict[Unit, int] = {}  # of this process
+        self.count = 0  # of children
+        self.graded, self.start = 0, time.monotonic()
+
+    # ---------------------------------------------------------------------- rounds
+    def run(self) -> None:
+        """Until every unit has a record that needs nothing more.
+
+        Raises:
+            ValueError: the autograder refuses its arguments.
+            KeyboardInterrupt: on SIGINT and SIGTERM, after all children have ended; what they had
+                finished has its records.
+        """
+        previous = {number: signal.signal(number, _interrupt)
+                    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            for unit in self.owners:
+                self.store.read(unit)
+            while True:
+                self._round("at once", self._ungraded, self.machine.at_once)
+                self._round("alone", self._doubtful, 1)
+                if self.times_it:
+                    self._round("timed", self._untimed, len(self.machine.gpus))
+                if not self._left():
+                    return
+                time.sleep(OTHERS_SECONDS)  # others are at them, or have died: then they are ours
+                for unit in self._left():
+                    self.store.read(unit)
+        finally:
+            for number in previous:  # a second Ctrl-C must not keep children alive
+                signal.signal(number, signal.SIG_IGN)
+            self._stop()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _left(self) -> list[Unit]:
+        return [unit for unit in self.owners
+                if self._ungraded(unit) or self._doubtful(unit) or
+                self.times_it and self._untimed(unit)]
+
+    def _ungraded(self, unit: Unit) -> bool:
+        return self.store.known.get(unit) is None
+
+    def _doubtful(self, unit: Unit) -> bool:
+        """Whether it is to be graded again, alone."""
+        record = self.store.known.get(unit)
+        if record is None:
+            return False
+        if record["stage"]["outcome"] == "grader_fault":
+            return self.tries.get(unit, 0) <= TRIES
+        late = [record["stage"], *(check for check in record["stage"]["checks"]
+                                   if check["group"] != "beyond")]
+        return not record["alone"] and any(each["outcome"] == "timeout" for each in late)
+
+    def _untimed(self, unit: Unit) -> bool:
+        record = self.store.known.get(unit)
+        return record is not None and record["stage"]["outcome"] == "pass" \
+            and record["timing"] is None and standard_case(record) is not None
+
+    def _round(self, kind: str, wanted: Callable[[Unit], bool], slots: int) -> None:
+        """Everything wanted that nobody else is at."""
+        alone = kind != "at once"
+        if not any(map(wanted, self.owners)) or not self._has_host(alone, wanted):
+            return
+        try:
+            waiting = [key for key, units in self.units.items() if any(map(wanted, units))]
+            while waiting or self.jobs:
+                free = set(range(slots)) - {job.slot for job in self.jobs}
+                while waiting and free:
+                    key = waiting[0]
+                    units = self._locked(key, wanted, kind)
+                    if units:
+                        self._begin(key, units, kind, free.pop())
+                    if not units or alone:
+                        waiting[:1] = [key] * bool(units)  # one unit at a time: there may be more
+                    else:
+                        waiting.pop(0)
+                self._look()
+                if self.jobs:
+                    time.sleep(POLL_SECONDS)
+        finally:
+            if not self.jobs:
+                self.store.unlock_host()
+
+    def _has_host(self, alone: bool, wanted: Callable[[Unit], bool]) -> bool:
+        """Wait until nothing of another process runs beside what must be alone, or alone beside
+        us.  -> whether something is still wanted then."""
+        while not self.store.lock_host(alone):
+            time.sleep(OTHERS_SECONDS)
+            for unit in filter(wanted, self.owners):
+                self.store.read(unit)
+            if not any(map(wanted, self.owners)):
+                return False
+        return True
+
+    # -------------------------------------------------------------------- children
+    def _locked(self, key: str, wanted: Callable[[Unit], bool], kind: str) -> dict[int, Unit]:
+        """Of a student's units those to grade now, and nobody else meanwhile."""
+        at_it = {unit for job in self.jobs for unit in job.units.values()}
+        found = {}
+        for unit in self.units[key]:
+            if unit in at_it or not wanted(unit) or not self.store.lock(self.store.name(unit)):
+                continue
+            self.store.read(unit)  # who had the lock before may have graded it
+            if not wanted(unit):
+                self.store.unlock(self.store.name(unit))
+                continue
+            found[unit.stage] = unit
+            if kind != "at once":
+                break
+        return found
+
+    def _begin(self, key: str, units: dict[int, Unit], kind: str, slot: int) -> None:
+        self.count += 1
+        options, gpus = list(self.options), self.machine.gpus
+        if kind == "timed":
+            (unit,) = units.values()
+            options += ["--case", standard_case(self.store.known[unit])]
+        else:
+            options.append("--no-benchmark")
+        at_once = 1 if kind != "at once" else self.machine.at_once
+        child = Child(
+            sorted(units), self.store.submissions / key, self.store.working / str(self.count),
+            options, self.store.settings.stage_timeout, max(1, self.machine.cores // at_once),
+            gpus[slot % len(gpus)] if gpus else None)
+        self.jobs.append(Job(child, units, kind, slot))
+
+    def _look(self) -> None:
+        """Take what children have finished."""
+        for job in list(self.jobs):
+            ended = job.child.has_ended()
+            self._take(job)
+            if not ended:
+                continue
+            self.jobs.remove(job)
+            if job.child.process.returncode == USAGE:
+                raise ValueError(f"the autograder cannot run: {job.child.last_words()}")
+            for unit in list(job.units.values()):
+                self._settle(job, unit, _fault(unit, job.child.last_words()), {})
+            job.child.remove()
+        self._progress()
+
+    def _take(self, job: Job) -> None:
+        report = job.child.report()
+        for stage in report["stages"] if report else ():
+            if unit := job.units.get(stage["stage"]):
+                if stage["sha256"] != unit.sha256:
+                    stage = _fault(unit, "the file changed while it was graded")
+                self._settle(job, unit, stage, report)
+
+    def _settle(self, job: Job, unit: Unit, stage: dict, report: dict) -> None:
+        """Write down what a child found out about a unit."""
+        where = {name: report.get(name) for name in ("device", "torch", "triton", "seed")}
+        if job.kind == "timed":
+            record = timed(self.store.known[unit], stage, where)
+        else:
+            self.tries[unit] = self.tries.get(unit, 0) + 1
+            record = {"stage": stage, **where, "alone": job.kind == "alone", "timing": None}
+        self.store.put(unit, record)
+        del job.units[unit.stage]
+        self.store.unlock(self.store.name(unit))
+        self.graded += 1
+        for student in self.owners[unit]:
+            self.done(student)
+
+    def _stop(self) -> None:
+        for job in self.jobs:
+            job.child.stop()
+        for job in self.jobs:
+            job.child.wait()
+            self._take(job)
+            for unit in job.units.values():
+                self.store.unlock(self.store.name(unit))
+            job.child.remove()
+        self.jobs.clear()
+        self.store.unlock_host()
+
+    # -------------------------------------------------------------------- progress
+    def _progress(self) -> None:
+        total, left = len(self.owners), len(self._left())
+        line = f"{total - left} of {total} files done"
+        if self.graded and left:
+            seconds = left * (time.monotonic() - self.start) / self.graded
+            line += f", about {duration(seconds)} left"
+        self.say(line)
+
+
+def standard_case(record: dict) -> str | None:
+    """The case that stands for all where only the time is asked."""
+    return next((check["name"] for check in record["stage"]["checks"]
+                 if check["group"] == "standard" and check["outcome"] == "pass"), None)
+
+
+def timed(record: dict, stage: dict, where: dict) -> dict:
+    """A record with what its timing brought: times, a rejection of wrong answers while the clock
+    ran, or why there are no times."""
+    timing = {**where, "benchmark": stage["benchmark"], "outcome": stage["outcome"],
+              "message": "" if stage["outcome"] in FINISHED else stage["message"]}
+    found = [check for check in stage["checks"] if check["name"].startswith("timing/")]
+    stage = dict(record["stage"])
+    if any(check["outcome"] == "rejected" for check in found):
+        stage |= {"outcome": "rejected", "points": 0.0, "checks": stage["checks"] + found}
+    return {**record, "stage": {**stage, "benchmark": timing["benchmark"]}, "timing": timing}
+
+
+def duration(seconds: float) -> str:
+    """ "40 s", "7 min", "2 h 5 min"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _fault(unit: Unit, why: str) -> dict:
+    stage = STAGES[unit.stage]
+    return {"stage": unit.stage, "title": stage.title, "outcome": "grader_fault", "points": 0.0,
+            "max_points": stage.points, "sha256": unit.sha256, "seconds": 0.0,
+            "message": f"the grading ended early: {why}", "detail": "", "confined": [],
+            "checks": [], "benchmark": None}
+
+
+def _interrupt(number, frame):
+    raise KeyboardInterrupt(number)

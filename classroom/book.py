@@ -1,0 +1,121 @@
+"""What came of a class, for people and for other programs: a JSON a student, grades.csv, junit.xml.
+
+Beside the autograder's own outcomes there are two here: `refused` (a file or a submission that is
+not taken, with the reason) and `pending` (not graded yet).  What is not settled has no points, and
+neither has a sum that it is part of.
+"""
+
+import csv
+import io
+import json
+import re
+from dataclasses import asdict
+from xml.etree import ElementTree
+
+from classroom.gather import Submitted
+from classroom.store import Store, Unit
+from grader.assignment import sha256
+from grader.stages import STAGES
+
+FORMAT = 1  # of a student's JSON
+UNSETTLED = {"pending", "grader_fault", "skipped"}
+FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would compute a name that begins so
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
+    """All that is known of a student; the stages are those of the autograder's JSON and more."""
+    found = [_stage(student, number, store) for number in stages]
+    unsettled = [stage["stage"] for stage in found if stage["outcome"] in UNSETTLED]
+    return {
+        "format": FORMAT, "student": student.name, **asdict(store.settings),
+        "points": None if unsettled else round(sum(stage["points"] for stage in found), 2),
+        "max_points": sum(stage["max_points"] for stage in found),
+        "passed": sum(stage["outcome"] == "pass" for stage in found),
+        "unsettled": unsettled, "refused": student.trouble or None, "stages": found}
+
+
+def _stage(student: Submitted, number: int, store: Store) -> dict:
+    stage = STAGES[number]
+    refusal = student.trouble or student.refused.get(number)
+    data = student.files.get(number)
+    if data is not None:
+        record = store.known.get(Unit(number, sha256(data)))
+        if record is not None:
+            return {**record["stage"], **{name: record[name] for name in (
+                "device", "torch", "triton", "seed", "alone", "timing")}}
+    outcome, message = "pending", ""
+    if refusal:
+        outcome, message = "refused", f"{stage.filename} was not taken: {refusal}"
+    elif data is None:
+        outcome, message = "missing", f"no {stage.filename} was handed in"
+    return {"stage": number, "title": stage.title, "outcome": outcome, "points": 0.0,
+            "max_points": stage.points, "sha256": None, "seconds": 0.0, "message": message,
+            "detail": "", "confined": [], "checks": [], "benchmark": None}
+
+
+def as_json(report: dict) -> bytes:
+    return (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def first_failure(stage: dict) -> dict | None:
+    """The first check that did not pass, of those that decide."""
+    return next((check for check in stage["checks"]
+                 if check["outcome"] != "pass" and check["group"] != "beyond"), None)
+
+
+def explanation(stage: dict) -> str:
+    """What the autograder said of a stage that did not pass."""
+    check = first_failure(stage)
+    return "\n".join(filter(None, (stage["message"], check and check["message"])))
+
+
+def grades(reports: list[dict]) -> bytes:
+    """A row a student; a cell is empty where nothing is settled."""
+    numbers = [stage["stage"] for stage in reports[0]["stages"]]
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(["student", "points", "max_points", "passed", "unsettled", "refused",
+                    *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)])
+    for report in reports:
+        stages = report["stages"]
+        name = report["student"]
+        table.writerow([
+            "'" + name if name.startswith(FORMULA) else name,
+            "" if report["points"] is None else report["points"], report["max_points"],
+            report["passed"], " ".join(f"p{n}" for n in report["unsettled"]),
+            report["refused"] or "",
+            *("" if stage["outcome"] in UNSETTLED else stage["points"] for stage in stages),
+            *(stage["outcome"] for stage in stages)])
+    return text.getvalue().encode()
+
+
+def junit(reports: list[dict]) -> bytes:
+    """A suite a student, a case a stage.  What is not settled fails nothing."""
+    root = ElementTree.Element("testsuites", name="class")
+    for report in reports:
+        suite = ElementTree.SubElement(root, "testsuite", name=_xml(report["student"]))
+        counts = {"failure": 0, "error": 0, "skipped": 0}
+        for stage in report["stages"]:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=_xml(report["student"]),
+                name=f"P{stage['stage']} {stage['title']}", time=f"{stage['seconds']:.3f}")
+            outcome = stage["outcome"]
+            if outcome == "pass":
+                continue
+            kind = {"grader_fault": "error", "skipped": "skipped", "pending": "skipped"}.get(
+                outcome, "failure")
+            counts[kind] += 1
+            said = _xml(explanation(stage))
+            element = ElementTree.SubElement(case, kind, type=outcome, message=said.partition(
+                "\n")[0] or outcome)
+            element.text = said
+        suite.attrib |= {"tests": str(len(report["stages"])), "failures": str(counts["failure"]),
+                         "errors": str(counts["error"]), "skipped": str(counts["skipped"])}
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
+
+
+def _xml(text: str) -> str:
+    """Without the characters that no XML can hold."""
+    return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,93 @@
+"""One grading under way: the autograder's program in a process of its own."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from grader.assignment import ROOT
+from grader.text import escape
+
+PROGRAM = ("import sys; from grader.cli import main; "
+           "sys.exit(main(tuple(range(1, 10)), 'autograder.py'))")  # both programs in one
+USAGE = 2  # its exit code: what it was told cannot be done
+SPARE_SECONDS = 180.0  # above the limits that it keeps itself, until it is taken for hung
+END_SECONDS = 20.0  # from SIGTERM to SIGKILL
+PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class Child:
+    """The stages of one student's folder, graded one after the other.
+
+    folder: with the problem files; working: where its JSON and output stand meanwhile; gpu: its
+    CUDA_VISIBLE_DEVICES.
+    """
+
+    def __init__(self, stages: list[int], folder: Path, working: Path, options: list[str],
+                 seconds: float, threads: int, gpu: str | None = None):
+        self.json, self.output = working.with_suffix(".json"), working.with_suffix(".txt")
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        command = [sys.executable, "-c", PROGRAM, *(f"--p{n}" for n in stages), "--submission",
+                   str(folder), "--json", str(self.json), *options]
+        with open(self.output, "wb") as output:
+            # In a session of its own a Ctrl-C does not reach it; stop() does.
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_end_with_parent)
+        self.deadline = time.monotonic() + seconds * len(stages) + SPARE_SECONDS
+        self._read = 0  # when its JSON was written that was read last
+
+    def has_ended(self) -> bool:
+        if time.monotonic() > self.deadline:
+            self.process.kill()
+            self.process.wait()
+        return self.process.poll() is not None
+
+    def report(self) -> dict | None:
+        """Its JSON, which is whole after every stage; None if there is nothing new."""
+        try:
+            written = self.json.stat().st_mtime_ns
+            if written == self._read:
+                return None
+            report = json.loads(self.json.read_bytes())
+        except (OSError, ValueError):
+            return None
+        self._read = written
+        return report
+
+    def last_words(self) -> str:
+        """How it ended, and the end of what it printed."""
+        try:
+            lines = self.output.read_text("utf-8", "replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return f"exit code {self.process.returncode}; " + escape("\n".join(lines[-5:]))
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """After stop()."""
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def remove(self) -> None:
+        self.json.unlink(missing_ok=True)
+        self.output.unlink(missing_ok=True)
+
+
+def _end_with_parent() -> None:
+    """However this program ends, what it started does not go on; and that removes what it made."""
+    if _libc is not None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,71 @@
+"""How many gradings this machine holds at once, and on which GPUs."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.options import free_memory_gib
+
+HOST_GIB = 2.0  # of a grading: the grader, its nursery, and the workers of one file
+GPU_GIB = 16.0  # of a grading: inputs.FAR_GIB, the most that any case asks for
+PROBE = """
+import json, torch
+found = range(torch.cuda.device_count())
+print(json.dumps([[torch.cuda.get_device_name(i), torch.cuda.mem_get_info(i)[0]] for i in found]))
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """gpus: what CUDA_VISIBLE_DEVICES must be for each of them; empty where files are graded on
+    the CPU.  at_once: gradings.  memory_gib: that the files of one may hold."""
+
+    gpus: tuple[str, ...]
+    gpu_name: str
+    at_once: int
+    cores: int
+    memory_gib: float
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.gpus else "cpu"
+
+    @property
+    def words(self) -> str:
+        place = f"{len(self.gpus)} x {self.gpu_name}" if self.gpus else "the CPU"
+        return f"{self.at_once} at once on {place}, {self.cores} cores"
+
+
+def look(device: str, jobs: int | None) -> Machine:
+    """This machine.  device: "auto", "cuda" or "cpu"; jobs: gradings at once, if that is decided.
+
+    Raises:
+        ValueError: there is no GPU, and one is wanted.
+    """
+    found = []
+    if device != "cpu" and Path("/dev/nvidiactl").exists():
+        found = _gpus()
+    if device == "cuda" and not found:
+        raise ValueError("--device cuda: want a CUDA GPU; got none that PyTorch can use")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores, free = cores or 1, free_memory_gib()
+    held = max(1, min(cores, int(free / HOST_GIB)))
+    if found:
+        held = max(1, min(held, sum(int(bytes / 2**30 / GPU_GIB) for _, bytes in found)))
+    held = jobs or held
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = given.split(",") if given else [str(i) for i in range(len(found))]
+    return Machine(tuple(names[:len(found)]), found[0][0] if found else "", held, cores,
+                   round(min(16.0, max(2.0, 0.8 * free / held)), 2))
+
+
+def _gpus() -> list[tuple[str, int]]:
+    """Name and free bytes of each GPU; asked of another process, for CUDA keeps memory."""
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+    try:
+        return [tuple(gpu) for gpu in json.loads(done.stdout)]
+    except ValueError:
+        return []

@@ -1,0 +1,161 @@
+"""RESULTS, the folder of a class: what was graded, and who is at it.
+
+A unit is one file of one stage, named by its sha256 and the settings that it is graded with; its
+record is graded/3-SHA256-SETTINGS.json, so that equal files are graded once, and none twice.  While
+a process grades a unit it holds a lock on one byte of the file .lock.  The system frees it however
+the process ends, on another host of a shared folder too.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from grader.stages import STAGES
+
+FORMAT = 1  # of a record
+ALONE = "alone on "  # the lock that gradings at once share and one that is to be alone has alone
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What may change a verdict.  device: "cuda" or "cpu"; times in seconds."""
+
+    grader: str
+    device: str
+    timeout: float
+    stage_timeout: float
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, order=True)
+class Unit:
+    stage: int
+    sha256: str
+
+
+class Store:
+    """`with Store(folder, settings) as store`.  working: this process's own, gone at the end.
+
+    Raises:
+        ValueError: the folder cannot be written to, or its file system knows no locks.
+    """
+
+    def __init__(self, folder: Path, settings: Settings):
+        self.folder, self.settings = folder, settings
+        self.submissions, self.graded = folder / "submissions", folder / "graded"
+        self.host = socket.gethostname()
+        name = f"{self.host}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.working = folder / ".working" / name
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)  # no account that runs files may look into it
+            for below in (self.submissions, self.graded, self.working.parent):
+                below.mkdir(exist_ok=True)
+            self.locks = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+            self.lock(name)
+            self._sweep()
+            self.working.mkdir()
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise ValueError(f"--out: want a file system that knows locks; got {folder}"
+                                 ) from None
+            raise ValueError(f"--out: want a folder that can be written to; got {folder}: "
+                             f"{error.strerror}") from None
+        self.known: dict[Unit, dict] = {}  # records, as they were read last
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *error) -> None:
+        shutil.rmtree(self.working, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.working.parent.rmdir()  # unless another process is at work
+        os.close(self.locks)
+
+    def _sweep(self) -> None:
+        """What killed processes left."""
+        for old in self.working.parent.iterdir():
+            if self.lock(old.name):
+                shutil.rmtree(old, ignore_errors=True)
+                self.unlock(old.name)
+
+    # ----------------------------------------------------------------------- locks
+    def lock(self, name: str, shared: bool = False) -> bool:
+        """Whether this process has it now; it never waits."""
+        try:
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.lockf(self.locks, kind | fcntl.LOCK_NB, 1, _place(name))
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def unlock(self, name: str) -> None:
+        fcntl.lockf(self.locks, fcntl.LOCK_UN, 1, _place(name))
+
+    def lock_host(self, alone: bool) -> bool:
+        """Have gradings of other processes on this host run beside, or none."""
+        return self.lock(ALONE + self.host, shared=not alone)
+
+    def unlock_host(self) -> None:
+        self.unlock(ALONE + self.host)
+
+    # --------------------------------------------------------------------- records
+    def name(self, unit: Unit) -> str:
+        return f"{unit.stage}-{unit.sha256}-{self.settings.key}.json"
+
+    def read(self, unit: Unit) -> None:
+        """Learn what is known of a unit by now."""
+        try:
+            record = json.loads((self.graded / self.name(unit)).read_bytes())
+            if record["format"] == FORMAT and record["stage"]["stage"] == unit.stage:
+                self.known[unit] = record
+        except (OSError, ValueError, KeyError, TypeError):  # damaged is as good as not there
+            self.known.pop(unit, None)
+
+    def put(self, unit: Unit, record: dict) -> None:
+        record = {"format": FORMAT, "settings": asdict(self.settings), **record}
+        self.write(self.graded / self.name(unit),
+                   json.dumps(record, indent=1, ensure_ascii=False).encode())
+        self.known[unit] = record
+
+    def keep(self, key: str, files: dict[int, bytes]) -> None:
+        """A student's problem files as they are graded, and none of an earlier hand-in."""
+        folder = self.submissions / key
+        for number in STAGES:
+            path = folder / f"problem_{number}.py"
+            if number in files:
+                self.write(path, files[number])
+            else:
+                path.unlink(missing_ok=True)
+
+    def write(self, path: Path, contents: bytes) -> None:
+        """Replace a file of this folder in one step; what is there already is left alone."""
+        if path.is_file() and path.read_bytes() == contents:
+            return
+        path.parent.mkdir(exist_ok=True)
+        temporary = self.working / f"{secrets.token_hex(8)}.new"
+        try:
+            temporary.write_bytes(contents)
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _place(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])

@@ -1,0 +1,94 @@
+"""summary.html: the class on one page, which needs no server and no network."""
+
+import statistics
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from classroom.book import UNSETTLED, explanation, first_failure
+
+HERE = Path(__file__).parent
+BINS = 10  # of the distribution of points
+MOST_SHOWN = 12  # mistakes
+TOO_LITTLE = {"missing", "not_started", "pending", "refused"}  # nothing to learn from
+WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "timed out",
+         "rejected": "rejected", "not_started": "not started", "missing": "missing",
+         "refused": "refused", "skipped": "skipped", "grader_fault": "blocked",
+         "pending": "pending"}
+
+
+def page(reports: list[dict], ignored: list[str], now: datetime) -> bytes:
+    """The whole page."""
+    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,
+                              lstrip_blocks=True)
+    text = environment.get_template("summary.html").render(
+        reports=reports, stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
+        mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
+        explanation=explanation, unsettled=UNSETTLED, ignored=ignored,
+        facts=_facts(reports), time=now.strftime("%Y-%m-%d %H:%M"),
+        look=[report for report in reports if report["unsettled"] or any(
+            stage["outcome"] in ("refused", "rejected") for stage in report["stages"])])
+    return text.encode()
+
+
+def mistakes(reports: list[dict]) -> list[dict]:
+    """What most students did wrong, a mistake once a student and stage."""
+    counts: Counter = Counter()
+    texts: dict[tuple[int, str], str] = {}
+    for report in reports:
+        for stage in report["stages"]:
+            if stage["outcome"] == "pass" or stage["outcome"] in TOO_LITTLE | UNSETTLED:
+                continue
+            check = first_failure(stage)
+            named = check and check["diagnosis"]
+            text = named["text"] if named else explanation(stage).partition("\n")[0]
+            key = stage["stage"], named["id"] if named else stage["outcome"]
+            counts[key] += 1
+            texts.setdefault(key, text)
+    return [{"stage": stage, "id": id, "count": count, "text": texts[stage, id],
+             "share": count / len(reports)}
+            for (stage, id), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            ][:MOST_SHOWN]
+
+
+def histogram(reports: list[dict]) -> list[dict]:
+    """How many students have how many points, in tenths of all."""
+    settled = [report for report in reports if report["points"] is not None]
+    bins = [0] * BINS
+    for report in settled:
+        bins[min(BINS - 1, int(BINS * report["points"] / report["max_points"]))] += 1
+    return [{"from": 100 * i // BINS, "to": 100 * (i + 1) // BINS, "count": count,
+             "share": count / max(1, *bins)} for i, count in enumerate(bins)]
+
+
+def _column(reports: list[dict], i: int) -> dict:
+    """One stage over the class."""
+    stages = [report["stages"][i] for report in reports]
+    times = sorted(stage["benchmark"]["ms"] for stage in stages
+                   if stage["benchmark"] and stage["benchmark"]["ms"])
+    counts = Counter(stage["outcome"] for stage in stages)
+    return {"stage": stages[0]["stage"], "title": stages[0]["title"],
+            "max_points": stages[0]["max_points"], "total": len(stages),
+            "counts": {name: counts[name] for name in WORDS if counts[name]},
+            "ms": {"least": times[0], "median": statistics.median(times), "most": times[-1]}
+            if times else None}
+
+
+def _facts(reports: list[dict]) -> dict:
+    graded = [stage for report in reports for stage in report["stages"] if "device" in stage]
+
+    def distinct(name: str) -> str:
+        return ", ".join(sorted({str(stage[name]) for stage in graded if stage[name]}))
+
+    points = [report["points"] for report in reports if report["points"] is not None]
+    return {"grader": reports[0]["grader"], "devices": distinct("device"),
+            "torch": distinct("torch"), "triton": distinct("triton"),
+            "median": statistics.median(points) if points else None, "settled": len(points),
+            "max_points": reports[0]["max_points"],
+            "everything": sum(report["passed"] == len(report["stages"]) for report in reports),
+            "pending": sum(stage["outcome"] == "pending" for report in reports
+                           for stage in report["stages"]),
+            "seconds": sum({stage["sha256"]: stage["seconds"] for stage in graded}.values()),
+            "files": len({(stage["stage"], stage["sha256"]) for stage in graded})}

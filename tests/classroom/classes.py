@@ -1,0 +1,100 @@
+"""What the tests of the class tool share: a class's folders, and an autograder that obeys.
+
+The autograder of these tests gives the outcomes that a submission's text asks for, at once; all
+else (processes, JSON, signals) is as with the real one.
+"""
+
+import textwrap
+from datetime import datetime
+
+from classroom import batch, child
+from classroom.gather import gather
+from classroom.machine import Machine
+from classroom.store import Settings, Store
+
+SETTINGS = Settings("0.3.0+test", "cpu", 60.0, 600.0)
+OBEDIENT = textwrap.dedent('''
+    import hashlib, json, os, re, sys, time
+    words = sys.argv[1:]
+    given = {words[i]: words[i + 1] for i in range(len(words) - 1)}
+    stages = [int(word[3:]) for word in words if re.fullmatch(r"--p[1-9]", word)]
+    cuda = given["--device"] == "cuda"
+    report = {"device": "a GPU" if cuda else "cpu", "torch": "2", "triton": "3", "seed": 7,
+              "stages": []}
+    for stage in stages:
+        data = open(f"{given['--submission']}/problem_{stage}.py", "rb").read()
+        text = data.decode()
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+        with open(os.environ["ASKED"], "a") as asked:
+            asked.write(f"{stage} {text.strip()} {'--case' in words} {gpu}\\n")
+        times = open(os.environ["ASKED"]).read().count(f"{stage} {text.strip()} ")
+        outcomes = re.sub("# .*", "", text).split()
+        outcome = outcomes[min(times, len(outcomes)) - 1]
+        if outcome == "dies":
+            print("something of ours broke"); os._exit(5)
+        if outcome == "usage":
+            print("error: want another account", file=sys.stderr); os._exit(2)
+        if outcome == "hangs":
+            time.sleep(600)
+        check = {"name": "standard/one", "group": "standard", "outcome": outcome, "errors": {},
+                 "where": "", "diagnosis": None, "message": f"it is {outcome}"}
+        timing = {"name": "timing/one", "group": "robust", "outcome": "rejected", "errors": {},
+                  "where": "", "diagnosis": None, "message": "wrong while timed"}
+        timed = "--case" in words
+        checks = [check] + [timing] * (timed and outcome == "rejected")
+        report["stages"].append({
+            "stage": stage, "title": "A stage", "outcome": outcome, "seconds": 1.0, "detail": "",
+            "points": 100.0 * (outcome == "pass"), "max_points": 100, "message": "", "confined": [],
+            "sha256": hashlib.sha256(data).hexdigest(), "checks": checks,
+            "benchmark": {"ms": 0.5, "spread_ms": 0.01, "naive_ms": 5.0, "sdpa_ms": 0.4,
+                          "peak_mib": 2.0, "naive_peak_mib": 9.0} if timed and cuda else None})
+        with open(given["--json"] + ".new", "w") as file:
+            json.dump(report, file)
+        os.replace(given["--json"] + ".new", given["--json"])
+''')
+
+
+def make(folder, students: dict[str, dict[int, str]]):
+    """folder/NAME/problem_K.py with these texts."""
+    for name, files in students.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for stage, text in files.items():
+            (folder / name / f"problem_{stage}.py").write_text(text, "utf-8")
+    return folder
+
+
+def obedient(monkeypatch, tmp_path):
+    """Replace the autograder.  -> what it was asked so far: lines of stage, text, timed, GPU."""
+    asked = tmp_path / "asked"
+    asked.touch()
+    monkeypatch.setenv("ASKED", str(asked))
+    monkeypatch.setattr(child, "PROGRAM", OBEDIENT)
+    monkeypatch.setattr(batch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(batch, "OTHERS_SECONDS", 0.05)
+    return lambda: asked.read_text().splitlines()
+
+
+def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=lambda text: None):
+    """Grade all stages of a class.  -> student -> report."""
+    from dataclasses import replace
+
+    from classroom.book import student_report
+
+    students, _ = gather(submissions)
+    machine = Machine(gpus, "a GPU", jobs, 2, 2.0)
+    with Store(results, replace(SETTINGS, device=machine.device)) as store:
+        for student in students:
+            store.keep(student.key, student.files)
+        batch.Batch(students, list(range(1, 10)), store, machine, hidden=[], benchmark=True,
+                    worker_user="auto", say=say, done=lambda student: None).run()
+        return {student.name: student_report(student, list(range(1, 10)), store)
+                for student in students}
+
+
+def outcomes(report: dict) -> dict[int, str]:
+    """Of the files that were handed in."""
+    return {stage["stage"]: stage["outcome"] for stage in report["stages"]
+            if stage["outcome"] != "missing"}
+
+
+NOON = datetime(2026, 11, 23, 12, 0)

@@ -1,0 +1,113 @@
+"""The tables: whole, readable by other programs, and no sum of what is not settled."""
+
+import csv
+import io
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from classroom import summary
+from classroom.book import grades, junit, student_report
+from classroom.gather import Submitted
+from classroom.store import Store, Unit
+from grader.assignment import sha256
+from tests.classroom.classes import NOON, SETTINGS
+
+
+def stage(number: int, outcome: str, points: float = 0.0, **more) -> dict:
+    check = {"name": "standard/one", "group": "standard", "outcome": outcome, "errors": {},
+             "where": "", "diagnosis": None, "message": "said <b>so</b>"} | more.pop("check", {})
+    return {"stage": number, "title": f"Stage {number}", "outcome": outcome, "points": points,
+            "max_points": 100, "sha256": "", "seconds": 2.0, "message": "", "detail": "",
+            "confined": [], "checks": [check], "benchmark": None} | more
+
+
+def book(tmp_path, students: dict[str, dict[int, dict]], stages=(1, 2)) -> list[dict]:
+    """Reports of students whose files were graded so."""
+    with Store(tmp_path / "out", SETTINGS) as store:
+        found = []
+        for name, graded in students.items():
+            files = {number: f"{name}{number}".encode() for number in graded}
+            for number, result in graded.items():
+                if result is not None:
+                    digest = sha256(files[number])
+                    store.put(Unit(number, digest), {
+                        "stage": result | {"sha256": digest}, "device": "cpu", "torch": "2",
+                        "triton": "3", "seed": 1, "alone": False, "timing": None})
+            found.append(student_report(Submitted(name, name, files), list(stages), store))
+        return found
+
+
+def rows(reports) -> list[dict]:
+    return list(csv.DictReader(io.StringIO(grades(reports).decode())))
+
+
+def test_points_add_up_and_a_missing_file_has_none(tmp_path):
+    reports = book(tmp_path, {"anna": {1: stage(1, "pass", 100.0), 2: stage(2, "wrong", 70.0)},
+                              "ben": {2: stage(2, "pass", 100.0)}})
+    anna, ben = rows(reports)
+    assert (anna["points"], anna["p2"], anna["p2_outcome"]) == ("170.0", "70.0", "wrong")
+    assert (ben["points"], ben["p1"], ben["p1_outcome"], ben["passed"]) == (
+        "100.0", "0.0", "missing", "1")
+
+
+@pytest.mark.parametrize("outcome", ["grader_fault", "skipped", None])
+def test_what_is_not_settled_has_no_points_nor_has_the_sum(tmp_path, outcome):
+    given = {1: stage(1, "pass", 100.0), 2: outcome and stage(2, outcome)}
+    reports = book(tmp_path, {"anna": given})
+    (anna,) = rows(reports)
+    assert (anna["points"], anna["p1"], anna["p2"], anna["unsettled"]) == ("", "100.0", "", "p2")
+    assert reports[0]["points"] is None
+
+
+def test_a_refused_submission_says_why_in_every_table(tmp_path):
+    with Store(tmp_path / "out", SETTINGS) as store:
+        student = Submitted("eve", "eve", trouble="the archive climbs out of its folder: ../x")
+        reports = [student_report(student, [1, 2], store)]
+    assert rows(reports)[0]["refused"].startswith("the archive climbs out")
+    assert b"climbs out" in junit(reports)
+    page = summary.page(reports, [], NOON).decode()
+    assert page.count("<td class=\"wide\">the archive climbs out") == 1
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+cmd", "-2", "@x"])
+def test_a_name_is_no_formula(tmp_path, name):
+    assert rows(book(tmp_path, {name: {}}))[0]["student"] == "'" + name
+
+
+def test_junit_tells_failures_from_faults_and_holds_any_text(tmp_path):
+    reports = book(tmp_path, {"anna <&>": {
+        1: stage(1, "wrong", check={"message": "a\x00b ]]> \x1b[31m \ufffe"}),
+        2: stage(2, "grader_fault")}})
+    suite = ElementTree.fromstring(junit(reports)).find("testsuite")
+    assert (suite.get("name"), suite.get("failures"), suite.get("errors")) == ("anna <&>", "1", "1")
+    assert "]]>" in suite.find("testcase/failure").text
+
+
+def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
+    mask = {"check": {"diagnosis": {"id": "window_plus_one", "text": "one key too wide"}}}
+    reports = book(tmp_path, {
+        "a": {1: stage(1, "wrong", **mask)}, "b": {1: stage(1, "wrong", **mask)},
+        "c": {1: stage(1, "crashed", message="NameError: x")}, "d": {1: stage(1, "pass", 100.0)},
+        "e": {1: stage(1, "not_started")}})
+    found = summary.mistakes(reports)
+    assert [(each["id"], each["count"], each["text"]) for each in found] == [
+        ("window_plus_one", 2, "one key too wide"), ("crashed", 1, "NameError: x")]
+
+
+def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
+    reports = book(tmp_path, {"<script>alert(1)</script>": {
+        1: stage(1, "wrong", check={"message": "<img src=x onerror=alert(2)>"})}})
+    page = summary.page(reports, ["<b>.pdf"], NOON).decode()
+    assert "<script>alert" not in page and "<img" not in page and "<b>.pdf" not in page
+    assert not re.search(r"https?://|src=|@import|url\(", page.replace("&lt;img src=x", ""))
+
+
+def test_the_distribution_counts_every_settled_student_once(tmp_path):
+    reports = book(tmp_path, {"a": {1: stage(1, "pass", 100.0), 2: stage(2, "pass", 100.0)},
+                              "b": {1: stage(1, "pass", 100.0)}, "c": {1: None}, "d": {}}, (1, 2))
+    bins = summary.histogram(reports)
+    total = sum(s["max_points"] for s in reports[0]["stages"])
+    assert sum(each["count"] for each in bins) == 3 and bins[0]["count"] == 1
+    assert [bins[int(10 * report["points"] / total)]["count"] for report in (reports[1],)] == [1]

@@ -1,0 +1,282 @@
+"""What students hand in is taken as it is, or refused with a reason; nothing of it is unpacked."""
+
+import os
+import stat
+import zipfile
+
+import pytest
+
+from classroom import gather as gathering
+from classroom.gather import file_name, gather
+from grader.submission import MAX_BYTES
+from tests.classroom.classes import make
+
+ANNA = {1: "one", 2: "two"}
+
+
+def only(folder):
+    """The one student of a class."""
+    (student,), _ = gather(folder)
+    return student
+
+
+def zipped(path, members: dict[str, bytes | str]):
+    path.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def marked(name: str, kind: int) -> zipfile.ZipInfo:
+    """A member that claims to be of this kind."""
+    member = zipfile.ZipInfo(name)
+    member.external_attr = (kind | 0o644) << 16
+    return member
+
+
+# ------------------------------------------------------------------ what is taken
+def test_a_folder_a_student(tmp_path):
+    students, ignored = gather(make(tmp_path, {"ben": {2: "two"}, "anna": ANNA}))
+    assert [student.name for student in students] == ["anna", "ben"]
+    assert students[0].files == {1: b"one", 2: b"two"} and ignored == []
+
+
+def test_a_zip_a_student_and_a_stray_file(tmp_path):
+    zipped(tmp_path / "anna.zip", {"problem_1.py": "one", "notes.txt": "x"})
+    (tmp_path / "list.pdf").write_text("no")
+    (student,), ignored = gather(tmp_path)
+    assert (student.name, student.files) == ("anna", {1: b"one"}) and ignored == ["list.pdf"]
+
+
+@pytest.mark.parametrize("inner", ["problem_1.py", "flash/problem_1.py", "a/b/problem_1.py"])
+def test_the_files_may_lie_some_folders_below(tmp_path, inner):
+    path = tmp_path / "folders" / "anna" / inner
+    path.parent.mkdir(parents=True)
+    path.write_text("one")
+    assert only(tmp_path / "folders").files == {1: b"one"}
+    zipped(tmp_path / "zips" / "anna.zip", {inner: "one"})
+    assert only(tmp_path / "zips").files == {1: b"one"}
+
+
+def test_of_an_older_copy_further_down_nothing_is_taken(tmp_path):
+    make(tmp_path, {"anna": ANNA, "anna/old": {1: "old", 3: "old"}})
+    assert only(tmp_path).files == {1: b"one", 2: b"two"}
+
+
+def test_a_zip_in_a_students_folder_as_some_systems_leave_it(tmp_path):
+    zipped(tmp_path / "anna_123_file" / "work.zip", {"work/problem_2.py": "two"})
+    assert only(tmp_path).files == {2: b"two"}
+
+
+def test_a_zip_made_on_windows(tmp_path):
+    zipped(tmp_path / "anna.zip", {"work\\problem_2.py": "two"})
+    assert only(tmp_path).files == {2: b"two"}
+
+
+def test_an_index_names_folders_and_zips(tmp_path):
+    make(tmp_path / "somewhere", {"x1": ANNA})
+    zipped(tmp_path / "x2.zip", {"problem_3.py": "three"})
+    index = tmp_path / "index.csv"
+    index.write_text("\ufeffid,name,path\n7,Müller Anna,somewhere/x1\n8,Ben,x2.zip\n9,Cleo,gone\n")
+    students, _ = gather(index)
+    found = {student.name: student for student in students}
+    assert found["Müller Anna"].files[2] == b"two" and found["Ben"].files == {3: b"three"}
+    assert "there is no" in found["Cleo"].trouble
+
+
+def test_a_file_that_is_too_long_comes_so_long_that_the_grader_says_so(tmp_path):
+    make(tmp_path, {"anna": {1: "x" * (MAX_BYTES + 5000)}})
+    assert len(only(tmp_path).files[1]) == MAX_BYTES + 1
+
+
+# ---------------------------------------------------------------- what is refused
+def link(path):
+    path.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize(("put", "why"), [
+    (link, "it is a link"),
+    (os.mkfifo, "not a regular file"),
+    (os.mkdir, "not a regular file"),
+])
+def test_of_a_folder_only_regular_files_are_taken(tmp_path, put, why):
+    make(tmp_path, {"anna": {2: "two"}})
+    put(tmp_path / "anna" / "problem_1.py")
+    student = only(tmp_path)
+    assert why in student.refused[1] and student.files == {2: b"two"}
+
+
+def test_a_link_to_another_students_folder_is_refused(tmp_path):
+    make(tmp_path, {"anna": ANNA})
+    (tmp_path / "ben").symlink_to("anna")
+    students, _ = gather(tmp_path)
+    assert students[1].trouble == "it is a link" and not students[1].files
+
+
+def test_a_link_to_a_folder_is_not_followed(tmp_path):
+    make(tmp_path, {"class/anna": {2: "two"}, "elsewhere": {1: "secret"}})
+    (tmp_path / "class/anna/more").symlink_to(tmp_path / "elsewhere")
+    assert only(tmp_path / "class").files == {2: b"two"}
+
+
+@pytest.mark.parametrize("name", ["../problem_1.py", "/problem_1.py", "a/../../problem_1.py",
+                                  "..\\problem_1.py", "../../notes.txt"])
+def test_an_archive_that_climbs_out_is_refused_whole(tmp_path, name):
+    zipped(tmp_path / "anna.zip", {"problem_2.py": "two", name: "one"})
+    student = only(tmp_path)
+    assert "climbs out" in student.trouble and not student.files
+
+
+@pytest.mark.parametrize(("kind", "why"), [
+    (stat.S_IFLNK, "link"), (stat.S_IFCHR, "regular"), (stat.S_IFIFO, "regular")])
+def test_a_member_that_is_a_link_or_a_device_is_refused(tmp_path, kind, why):
+    with zipfile.ZipFile(tmp_path / "anna.zip", "w") as archive:
+        archive.writestr(marked("problem_1.py", kind), "/etc/passwd")
+        archive.writestr("problem_2.py", "two")
+    student = only(tmp_path)
+    assert why in student.refused[1] and student.files == {2: b"two"}
+
+
+def test_a_member_that_unpacks_past_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(gathering, "MOST_UNPACKED", 1 << 19)
+    zipped(tmp_path / "anna.zip", {"problem_1.py": bytes(1 << 20), "problem_2.py": "two"})
+    student = only(tmp_path)
+    assert "unpack to 1 MiB" in student.refused[1] and student.files == {2: b"two"}
+
+
+def test_a_member_that_lies_about_its_length_is_read_no_further_than_the_limit(tmp_path):
+    path = zipped(tmp_path / "anna.zip", {"problem_1.py": bytes(8 << 20)})
+    data = path.read_bytes()
+    true, lie = (8 << 20).to_bytes(4, "little"), (100).to_bytes(4, "little")
+    assert data.count(true) == 2  # in the member's head and in the directory
+    path.write_bytes(data.replace(true, lie))
+    student = only(tmp_path)
+    assert len(student.files.get(1, b"")) <= 100 and (student.files or student.refused)
+
+
+def test_archives_of_too_many_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(gathering, "MOST_ENTRIES", 3)
+    zipped(tmp_path / "anna.zip", {f"{i}.txt": "" for i in range(4)} | {"problem_1.py": "one"})
+    make(tmp_path, {"ben": {i: "x" for i in range(1, 6)}})
+    students, _ = gather(tmp_path)
+    assert all("more than 3 files" in student.trouble for student in students)
+
+
+@pytest.mark.parametrize("data", [b"", b"not a zip", b"PK\x03\x04" + bytes(100)])
+def test_a_damaged_archive_is_refused(tmp_path, data):
+    (tmp_path / "anna.zip").write_bytes(data)
+    assert "cannot read the archive" in only(tmp_path).trouble
+
+
+def test_a_truncated_archive_is_refused(tmp_path):
+    path = zipped(tmp_path / "anna.zip", {"problem_1.py": os.urandom(5000)})
+    path.write_bytes(path.read_bytes()[:-40])
+    assert "cannot read the archive" in only(tmp_path).trouble
+
+
+def test_a_member_with_a_wrong_checksum_is_refused(tmp_path):
+    path = zipped(tmp_path / "anna.zip", {"problem_1.py": "a = 1  # some text of one's own\n"})
+    data = bytearray(path.read_bytes())
+    data[45] ^= 0xff  # in what is compressed
+    path.write_bytes(data)
+    assert "cannot unpack" in only(tmp_path).refused[1]
+
+
+def test_an_encrypted_member_is_refused(tmp_path):
+    path = zipped(tmp_path / "anna.zip", {"problem_1.py": "one"})
+    data = bytearray(path.read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    assert "encrypted" in only(tmp_path).refused[1]
+
+
+def test_a_file_that_is_in_the_archive_twice_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "anna.zip", "w") as archive, pytest.warns(UserWarning):
+        archive.writestr("problem_1.py", "one")
+        archive.writestr("problem_1.py", "other")
+    assert "twice" in only(tmp_path).refused[1]
+
+
+def test_problem_files_in_two_folders_are_ambiguous(tmp_path):
+    make(tmp_path, {"anna/try_1": {1: "one"}, "anna/try_2": {1: "other"}})
+    zipped(tmp_path / "ben.zip", {"a/problem_1.py": "one", "b/problem_1.py": "other"})
+    students, _ = gather(tmp_path)
+    assert all("several of its folders" in student.trouble for student in students)
+
+
+def test_two_archives_of_one_student_are_ambiguous(tmp_path):
+    for name in ("first", "second"):
+        zipped(tmp_path / "anna" / f"{name}.zip", {"problem_1.py": name})
+    assert "several archives" in only(tmp_path).trouble
+
+
+def test_an_archive_in_an_archive_is_not_opened(tmp_path):
+    inner = zipped(tmp_path / "inner" / "x.zip", {"problem_1.py": "one"}).read_bytes()
+    zipped(tmp_path / "class" / "anna.zip", {"x.zip": inner})
+    assert "no problem_1.py" in only(tmp_path / "class").trouble
+
+
+def test_a_name_that_is_there_twice_is_refused_and_the_others_are_not(tmp_path):
+    make(tmp_path, {"anna": ANNA, "ben": ANNA})
+    zipped(tmp_path / "anna.zip", {"problem_1.py": "one"})
+    anna, ben = gather(tmp_path)[0]
+    assert "more than once" in anna.trouble and not anna.files and ben.files
+
+
+@pytest.mark.parametrize("name", ["../anna", "a/b", "/etc", "..", "."])
+def test_a_name_that_is_a_path_is_refused(tmp_path, name):
+    make(tmp_path, {"x": ANNA})
+    (tmp_path / "index.csv").write_text(f"name,path\n{name},x\n")
+    student = only(tmp_path / "index.csv")
+    assert student.trouble == "its name is a path" and "/" not in student.key
+
+
+def test_a_name_that_is_not_utf_8_is_shown_escaped(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/anna\xff\n"
+    os.mkdir(folder)
+    with open(folder + b"/problem_1.py", "w") as file:
+        file.write("one")
+    student = only(tmp_path)
+    assert student.files and student.name == "anna\\udcff\n" and student.key == "anna%FF%0A"
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    (tmp_path / "anna").mkdir()
+    assert "no problem_1.py ... problem_9.py is in it" in only(tmp_path).trouble
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_refused(tmp_path):
+    make(tmp_path, {"anna": ANNA})
+    (tmp_path / "anna").chmod(0)
+    assert "Permission denied" in only(tmp_path).trouble
+
+
+# ------------------------------------------------------------------- what is usage
+@pytest.mark.parametrize(("name", "contents", "says"), [
+    ("index.csv", b"who,path\nanna,x\n", "columns name and path"),
+    ("index.csv", b"", "columns name and path"),
+    ("index.csv", b"name,path\nann\xff,x\n", "UTF-8"),
+    ("index.csv", b"name,path\n", "got none"),
+    ("index.txt", b"name,path\nanna,x\n", "want a folder"),
+])
+def test_an_index_that_is_none(tmp_path, name, contents, says):
+    (tmp_path / name).write_bytes(contents)
+    with pytest.raises(ValueError, match=says):
+        gather(tmp_path / name)
+
+
+def test_a_folder_of_problem_files_is_one_students(tmp_path):
+    make(tmp_path, {".": ANNA})
+    with pytest.raises(ValueError, match="want a folder a student"):
+        gather(tmp_path)
+
+
+def test_every_name_has_a_file_name_of_its_own_that_stays_in_its_folder():
+    names = ["anna", "Anna", "a/b", "a%2Fb", "..", ".", " ", "Łódź, Ewa", "x" * 300,
+             "x" * 301, "a\nb", "a\udcffb", "con", "-rf"]
+    made = [file_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(len(name.encode()) < 200 and "/" not in name and name[0] != "." for name in made)

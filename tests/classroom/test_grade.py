@@ -1,0 +1,201 @@
+"""The program as an instructor runs it, with the autograder that students run."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from grader.assignment import ROOT
+from tests.classroom.classes import make
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+RIGHT = (ROOT / "problem_2.py").read_text("utf-8")
+WRONG = RIGHT.replace("acc += tl.sum(", "acc -= tl.sum(", 1)
+LOOKS = '''
+import os
+def weighted_row_sum_forward(x, w):
+    seen = []
+    for folder in {folders!r}:
+        try:
+            seen += os.listdir(folder)
+        except OSError:
+            pass
+    raise RuntimeError(f"sees {{seen}}")
+'''
+
+
+def start(submissions, out, *options, **settings) -> subprocess.Popen:
+    command = [sys.executable, "-m", "classroom", "grade", str(submissions), "--out", str(out),
+               "--device", "cpu", "--stages", "2", *options]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, **settings)
+
+
+def run(*arguments) -> tuple[int, str]:
+    process = start(*arguments)
+    output = process.communicate(timeout=300)[0]
+    return process.returncode, output
+
+
+def table(out) -> dict[str, tuple[str, str]]:
+    with open(out / "grades.csv", newline="", encoding="utf-8") as file:
+        return {row["student"]: (row["p2_outcome"], row["p2"]) for row in csv.DictReader(file)}
+
+
+def descendants(pid: int) -> set[int]:
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            parents[int(entry.name)] = int(fields[1])
+        except OSError:
+            continue
+    found, size = {pid}, 0
+    while size != len(found):
+        size = len(found)
+        found |= {child for child, parent in parents.items() if parent in found}
+    return found - {pid}
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> dict[str, tuple[str, float]]:
+    """What the autograder says of each file by itself: outcome, points."""
+    folder = tmp_path_factory.mktemp("alone")
+    found = {}
+    for name, text in (("right", RIGHT), ("wrong", WRONG)):
+        make(folder, {name: {2: text}})
+        subprocess.run([sys.executable, "autograder.py", "--p2", "--device", "cpu", "--submission",
+                        folder / name, "--json", folder / f"{name}.json"], cwd=ROOT,
+                       capture_output=True)
+        (stage,) = json.loads((folder / f"{name}.json").read_text())["stages"]
+        found[name] = stage["outcome"], str(stage["points"])
+    assert found["right"] == ("pass", "100.0") and found["wrong"][0] == "wrong"
+    return found
+
+
+@pytest.mark.interpreter
+def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
+    make(tmp_path / "class", {"right": {2: RIGHT}, "wrong": {2: WRONG}, "same": {2: RIGHT},
+                              "other": {1: "x = 1"}})
+    code, output = run(tmp_path / "class", tmp_path / "out")
+    assert code == 0, output
+    assert table(tmp_path / "out") == {
+        **alone, "same": alone["right"], "other": ("missing", "0.0")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", ".lock"}
+    report = json.loads((tmp_path / "out/students/wrong.json").read_text())
+    assert report["stages"][0]["checks"] and report["device"] == "cpu"
+
+
+@LINUX
+@pytest.mark.interpreter
+def test_killed_and_started_again_it_goes_on_and_leaves_nothing(tmp_path, alone):
+    make(tmp_path / "class", {"right": {2: RIGHT}, "wrong": {2: WRONG},
+                              "renamed": {2: RIGHT + "\n# mine\n"}})
+    seen: set[int] = set()
+    kills = 0
+    for seconds in (0.5, 3.0, 5.0, 7.0):
+        process = start(tmp_path / "class", tmp_path / "out", "--jobs", "2",
+                        env={**os.environ, "TMPDIR": str(tmp_path)})
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and process.poll() is None:
+            seen |= descendants(process.pid)
+            time.sleep(0.05)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+    assert kills >= 1
+    code, output = run(tmp_path / "class", tmp_path / "out")
+    assert code == 0, output
+    assert table(tmp_path / "out") == {**alone, "renamed": alone["right"]}
+    assert not (tmp_path / "out" / ".working").exists()
+    end = time.monotonic() + 20
+    while (left := [pid for pid in seen if lives(pid)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert left == [] and list(tmp_path.glob("grader-*")) == []
+
+
+@LINUX
+def test_interrupted_it_says_what_is_left_and_writes_every_table(tmp_path):
+    make(tmp_path / "class", {"slow": {2: "import time\ntime.sleep(500)\n"
+                                          "def weighted_row_sum_forward(x, w): return x\n"}})
+    process = start(tmp_path / "class", tmp_path / "out")
+    while not list(tmp_path.glob("out/.working/*/1.json")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, output
+    assert "1 stages are not graded yet" in output and "Traceback" not in output
+    assert table(tmp_path / "out")["slow"] == ("pending", "")
+
+
+@pytest.mark.interpreter
+def test_a_file_sees_neither_the_other_submissions_nor_the_results(tmp_path):
+    folders = [str(tmp_path / "class"), str(tmp_path / "out"), str(ROOT)]
+    make(tmp_path / "class", {"anna": {2: LOOKS.format(folders=folders)}})
+    code, output = run(tmp_path / "class", tmp_path / "out")
+    assert code == 0, output
+    (stage,) = json.loads((tmp_path / "out/students/anna.json").read_text())["stages"]
+    if "files" not in stage["confined"]:
+        pytest.skip("no Landlock here")
+    assert "sees []" in stage["checks"][0]["message"]
+
+
+# ------------------------------------------------------------------------- usage
+@pytest.mark.parametrize(("options", "says"), [
+    (["--jobs", "0"], "--jobs: want 1 or more"),
+    (["--timeout", "nan"], "--timeout: want a number"),
+    (["--stages", "0-3"], "--stages: want"),
+    (["--stages", "12"], "--stages: want"),
+    (["--worker-user", "no-such-account"], "want an account"),
+])
+def test_bad_options_are_refused_before_anything_is_graded(tmp_path, options, says):
+    make(tmp_path / "class", {"anna": {2: "x"}})
+    code, output = run(tmp_path / "class", tmp_path / "out", *options)
+    assert code == 2 and says in output and "Traceback" not in output
+    assert not list(tmp_path.glob("out/graded/*"))
+
+
+@pytest.mark.parametrize("out", ["class", "class/out", "."])
+def test_results_do_not_lie_among_the_submissions(tmp_path, out):
+    make(tmp_path / "class", {"anna": {2: "x"}})
+    code, output = run(tmp_path / "class", tmp_path / out)
+    assert code == 2 and "want a folder apart from the submissions" in output
+
+
+def test_results_that_cannot_be_written_are_refused(tmp_path):
+    make(tmp_path / "class", {"anna": {2: "x"}})
+    (tmp_path / "out").write_text("a file")
+    code, output = run(tmp_path / "class", tmp_path / "out")
+    assert code == 2 and "--out: want a folder that can be written to" in output
+
+
+def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path):
+    make(tmp_path / "class", {"anna": {2: "x = 1\n" * 20_000}})
+    (tmp_path / "out").mkdir()
+    script = f'mount -t tmpfs -o size=64k none "{tmp_path}/out" && "$@"; code=$?; ' \
+             f'find "{tmp_path}/out" -type f -size +0; exit $code'
+    enter = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-Urm"]
+    if subprocess.run([*enter, "mount", "-t", "tmpfs", "none", str(tmp_path / "out")],
+                      capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    done = subprocess.run(
+        [*enter, "sh", "-c", script, "sh", sys.executable, "-m", "classroom", "grade",
+         str(tmp_path / "class"), "--out", str(tmp_path / "out"), "--device", "cpu"],
+        cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "No space left" in done.stderr, done
+    assert "Traceback" not in done.stderr and "problem_2" not in done.stdout
