@@ -42,6 +42,11 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     if problem:
         return _refuse(problem)
     asked = [n for n in numbers if getattr(arguments, f"p{n}")]
+    if arguments.step:
+        asked = [n for n in numbers if arguments.step.partition(".")[0] == str(n)]
+    if arguments.step and not asked:
+        return _refuse(f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
+                       f"{arguments.step}")
     if not (asked or arguments.json or arguments.watch or arguments.case):
         if screen := overview.first_screen(numbers, arguments.submission):
             print(*screen, sep="\n")
@@ -51,13 +56,14 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
 
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
     reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
-    if len(asked) == 1 and not (arguments.json or arguments.watch or arguments.case):
+    apart = arguments.case or arguments.step  # no whole stage
+    if len(asked) == 1 and not (arguments.json or arguments.watch or apart):
         if _settled_by_reading(asked[0], reporter, arguments):
             return NOT_PASSED
     from grader.sandbox.processes import Nursery
 
     Nursery.running()  # it imports torch while this process does
-    if not arguments.case:
+    if not apart:
         from grader.stages import STAGES
 
         if arguments.device == "cpu" or not _seems_to_have_gpu():
@@ -122,6 +128,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
                          help="grade again whenever a file is saved, up to the first wrong case")
     working.add_argument("--quick", action="store_true", help="standard cases only")
     working.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
+    working.add_argument("--step", metavar="STEP", default="",
+                         help="ask one step alone, say 3.5, and print an example that it fails")
     working.add_argument("--case", metavar="NAME", default="",
                          help="ask this one case only, by the name a failing report gives")
     working.add_argument("--seed", metavar="N", type=int,
@@ -250,6 +258,13 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
         quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
         case=arguments.case, show=arguments.show, plot=arguments.plot)
+    if arguments.step:
+        from grader.steps.alone import ask
+
+        try:
+            return DONE if ask(STAGES[first], arguments.step, options, reporter) else NOT_PASSED
+        except ValueError as error:
+            return _refuse(f"--step: {error}")
     if arguments.case:
         asked = [n for n in asked if arguments.case in _case_names(STAGES[n], options)]
         if not asked:

@@ -6,6 +6,7 @@
     name the first mistake              naming/follow_up.py, which asks the worker a little more
     confirm what is right               confirm.py: the same kernels, other numbers, no file
     compile its kernels                 compiling.py, where there is no GPU
+    ask every blank alone               steps/lights.py, beside the cases; gives no points
     ask what it visits in vain          needless.py
     time it                             timing.py, where there is one
     ask what is beyond the assignment   a line in the report
@@ -39,6 +40,7 @@ from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
 from grader.sandbox.session import Session
 from grader.stages import Stage
+from grader.steps.lights import Lights
 
 STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
 
@@ -79,6 +81,7 @@ class Grading:
         self.beyond: list[Case] = []  # that are asked at the end, and decide nothing
         self.accusations: list[Check] = []  # not reported before all standard cases are in
         self.deaths = 0  # of workers
+        self.lights: Lights | None = None
         self.taught = options.patience <= 0  # no mistake is to be named: one at a time is enough
 
     def run(self) -> None:
@@ -89,6 +92,7 @@ class Grading:
         with contextlib.ExitStack() as stack:
             self.compiling = compiling = stack.enter_context(
                 Compiling(self.stage, self.options, self.file.source, self.crash))
+            self.lights = stack.enter_context(Lights(self.stage, self.options, self.file))
             counting = stack.enter_context(
                 Counting(self.stage, self.options, self.file.source, bool(self.file.steps)))
             workers = replaying.workers(self.device, self.options.timeout,
@@ -297,11 +301,15 @@ class Grading:
     # -------------------------------------------------------------- what is noted
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:
         """Why the stage ended early."""
+        if self.lights is not None:
+            self.result.steps = self.lights.shown(self.reporter)
         self.result.outcome, self.result.sentence = outcome, sentence
         self.result.detail = detail
 
     def done(self, check: Check) -> None:
         """A settled check; an accusation waits until accuse()."""
+        if self.lights is not None:
+            self.result.steps = self.lights.shown(self.reporter)
         if check.doubt is not None:
             self.ask_again(check)
         if check.outcome in ("wrong", "crashed") and self.device == "cpu":

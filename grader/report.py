@@ -9,6 +9,7 @@ import threading
 import time
 import unicodedata
 
+from grader import overview
 from grader.results import Check, Run, StageResult
 from grader.stages import Stage
 
@@ -22,6 +23,8 @@ WORDS = {
     "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
     "not_started": "Not Started", "needless work": "Needless Work",
 }
+LIGHTS = {"right": ("✓", "ok", "32"), "wrong": ("✗", "WRONG", "31"), "blank": ("·", "blank", ""),
+          "none": ("–", "-", "")}  # a sign, a word where signs cannot be printed, a colour
 KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond": "Beyond"}
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
 OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
@@ -50,6 +53,7 @@ class Reporter:
         self.failures: set[tuple[str, str]] = set()  # of the stage, by their kind
         self.more = 0  # cases that failed as an earlier one did
         self.printed = False  # whether the file did, in a case that passed, and it was not shown
+        self.lit = False  # the lights of the stage were shown
 
     # ------------------------------------------------------------- progress
     def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
@@ -64,7 +68,7 @@ class Reporter:
         self.announced = stage
 
     def stage_begins(self, stage: Stage) -> None:
-        self.failures, self.more, self.printed = set(), 0, False
+        self.failures, self.more, self.printed, self.lit = set(), 0, False, False
         if self.announced is stage:
             self.announced = None
             return
@@ -97,8 +101,35 @@ class Reporter:
             if stop.wait(0.5):
                 return
 
+    def lights(self, stage: Stage, steps: list[dict], why: str = "") -> None:
+        """A light a step, and of the first red one what it was given, left, and should have."""
+        self.lit = any(step["light"] in ("right", "wrong") for step in steps)
+        if why:
+            self._line(f"steps  no lights: {why}.")
+        if not self.lit:
+            return
+        signed = _can_print(self.stream, "✓✗·–")
+        cells = [(f"{step['id']} {LIGHTS[step['light']][0 if signed else 1]}",
+                  LIGHTS[step["light"]][2]) for step in steps]
+        each = max(len(text) for text, _ in cells) + 2
+        across = (WIDTH - 7) // each
+        for at in range(0, len(cells), across):
+            row = "".join(self._paint(text, colour) + " " * (each - len(text))
+                          for text, colour in cells[at:at + across])
+            self._line(("       " if at else "steps  ") + row.rstrip(), wrap=False)
+        red = next((step for step in steps if step["light"] == "wrong"), None)
+        if red is not None:
+            given, *lines = red["text"].splitlines()
+            self._line(f"     step {red['id']}, asked alone. {given[:1].upper()}{given[1:]}")
+            for line in lines[:4]:
+                self._line("       " + line, wrap=not line.startswith(("visited ", "wanted ")))
+            self._line(f"       more: {overview.program(stage.number).rpartition(' ')[0]} "
+                       f"--step {red['id']}, or --hint {red['id']}", wrap=False)
+
     def check_done(self, stage: Stage, check: Check) -> None:
         """A line a passing case; the first failing one in full, and of the others what is new."""
+        if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
+            return  # the lights say so
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
         line = (f"{self._mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
                 f"{check.label}")
@@ -141,10 +172,13 @@ class Reporter:
                 return
         if self.printed:
             self._line("     What the file printed in passing cases is shown with --verbose.")
+        if result.outcome == "pass" and any(step["light"] == "wrong" for step in result.steps):
+            self._line("     the cases decide: a red light of a stage that passes is a note")
         beyond = [check for check in result.checks if check.group == "beyond"]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))
-        self._line(f"P{stage.number}: {self._outcome_words(result)}, "
+        right = f"{result.steps_right}, " if result.outcome != "pass" and result.steps_right else ""
+        self._line(f"P{stage.number}: {self._outcome_words(result)}, {right}"
                    f"{_points(result)} points, {result.seconds:.1f} s"
                    + f", seed {self.seed}" * (self.seed is not None))
 
@@ -169,8 +203,11 @@ class Reporter:
             self._line(self._paint("--- Summary ---", "1"), wrap=False)
             for result in run.stages:
                 mark = self._mark(result.outcome)
-                row = (f"{mark} P{result.stage} {result.title:<42.42} "
-                       f"{result.outcome.replace('_', ' '):<12} {_points(result):>11}")
+                said = result.outcome.replace("_", " ")
+                if result.outcome not in ("pass", "not_started") and result.steps_right:
+                    said += f", {result.steps_right}"
+                row = (f"{mark} P{result.stage} {result.title:<28.28} {said:<32} "
+                       f"{_points(result):>11}")
                 self._line(self._paint(row, _colour(result.outcome)), wrap=False)
             total = sum(result.points for result in run.stages)
             full = sum(result.max_points for result in run.stages)

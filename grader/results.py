@@ -70,11 +70,20 @@ class StageResult:
     confined: tuple[str, ...] = ()  # what held the worker: "user", "files", "network", "signals"
     sentence: str = ""  # why there are no checks, or why they ended early
     detail: str = ""
+    steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text
+
+
+    @property
+    def steps_right(self) -> str:
+        """ "5 of 8 steps right"; "" where no step has a light."""
+        lights = [step["light"] for step in self.steps]
+        counted = [light for light in lights if light != "none"]
+        return f"{counted.count('right')} of {len(lights)} steps right" if counted else ""
 
 
 def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> bool:
     """Whether the file alone says how the stage ends; result then says it, too."""
-    result.sha256 = file.sha256
+    result.sha256, result.steps = file.sha256, unlit(file)
     if file.state != "ready":
         result.outcome = "crashed" if file.state == "syntax_error" else file.state
         result.sentence = file.sentence
@@ -87,6 +96,12 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
     else:
         return False
     return True
+
+
+def unlit(file: Submission) -> list[dict]:
+    """The lights of a file whose steps are not asked."""
+    return [{"id": step.id, "light": "blank" if step.id in file.blank_steps else "none",
+             "mistake": None, "text": ""} for step in file.steps]
 
 
 @dataclass
@@ -126,8 +141,16 @@ def _stage(result: StageResult) -> dict:
             "points": result.points, "max_points": result.max_points, "sha256": result.sha256,
             "seconds": round(result.seconds, 3), "message": result.sentence,
             "detail": result.detail, "confined": list(result.confined),
-            "checks": [_check(check) for check in result.checks],
+            "steps": _steps(result), "checks": [_check(check) for check in result.checks],
             "benchmark": _finite(result.benchmark)}
+
+
+def _steps(result: StageResult) -> list[dict]:
+    """Where the stage passes a red light is a note: the cases decide."""
+    if result.outcome != "pass":
+        return result.steps
+    return [step | {"light": "none", "text": "Not as the lights know it, but right: "
+                    + step["text"]} if step["light"] == "wrong" else step for step in result.steps]
 
 
 def _check(check: Check) -> dict:

@@ -79,7 +79,7 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     """
     chain = _chain(error)
     cause = _unwrap(error)
-    line = next((lines[-1] for e in (cause, *chain) if (lines := _lines(e, path))), None)
+    line = next((lines[-1] for e in (cause, *chain) if (lines := lines_of(e, path))), None)
     text = " ".join(_text(e) for e in chain)
     outcome, id, sentence = _sentence(cause, text, Path(path).name, where,
                                       _source_line(path, line))
@@ -184,7 +184,7 @@ def _text(error) -> str:
     return text[:MAX_TEXT]
 
 
-def _lines(error, path: str) -> list[int]:
+def lines_of(error, path: str) -> list[int]:
     """The lines of the student's file that this exception went through, the deepest last."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return [error.lineno] if error.lineno else []
@@ -205,7 +205,7 @@ def _outwards(chain: list[BaseException], path: str) -> list[int]:
     while raised < len(chain) and chain[raised - 1].__cause__ is chain[raised]:
         raised += 1
     inwards = [*reversed(chain[raised:]), *chain[:raised]]
-    lines = [line for error in reversed(inwards) for line in reversed(_lines(error, path))]
+    lines = [line for error in reversed(inwards) for line in reversed(lines_of(error, path))]
     return list(dict.fromkeys(lines))[:100]
 
 

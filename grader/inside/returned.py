@@ -1,6 +1,8 @@
 """Whether what a submission returned is of the kind that was asked for; the values are not judged.
 """
 
+import inspect
+
 import torch
 
 from .wire import DTYPES, dtype_name
@@ -67,3 +69,17 @@ def check_gradient(gradient, name: str, source: torch.Tensor, device: str) -> No
     """As check, for the gradient of an input."""
     check(gradient, {"name": f"d{name}", "shape": source.shape,
                      "dtype": dtype_name(source.dtype)}, device)
+
+
+def signature_of(found, function):
+    """What a caller may pass; None where Python cannot tell.  `Function.apply` shows forward's."""
+    try:
+        if isinstance(found, type) and issubclass(found, torch.autograd.Function):
+            signature = inspect.signature(found.forward)
+            if found.setup_context is torch.autograd.Function.setup_context:  # forward(ctx, ...)
+                names = list(signature.parameters.values())[1:]
+                signature = signature.replace(parameters=names)
+            return signature
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None

@@ -9,11 +9,14 @@ are never read from the frame: both sides know them from the request.  Headers a
               {"nonce", "phase": "compile"} and {"nonce", "phase": "case"}, when it is over
 """
 
+import base64
 import json
+import math
 import os
 import socket
 import struct
 
+import numpy as np
 import torch
 
 LENGTH = struct.Struct("!I")
@@ -22,6 +25,9 @@ DTYPES = {
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,
                   torch.int64, torch.uint8, torch.bool)
 }
+ARRAYS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16",
+          "uint32", "uint64", "bool")  # dtypes of arrays that stand in a header
+MAX_ELEMENTS = 1 << 20  # of such an array
 MAX_TEXT = 8192  # characters of an exception's text or of a detail
 LONGEST = 100_000  # steps of a plan; Python loops over heads and small tiles take more
 # Ids of what needs no search, as docs/diagnoses.md lists them.
@@ -56,6 +62,37 @@ def pack_header(header: dict) -> bytes:
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:  # of a contiguous CPU tensor, writable
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+
+
+def pack_array(array: np.ndarray) -> list:
+    """A small array as it stands in a header: dtype, shape, bytes in base 64.  Of numbers that are
+    all the same one is enough."""
+    array = np.ascontiguousarray(array).reshape(np.shape(array))
+    same = array.size > 1 and bool((array == array.flat[0]).all())
+    data = array.reshape(-1)[:1] if same else array
+    return [array.dtype.name, list(array.shape), base64.b64encode(data.tobytes()).decode()]
+
+
+def unpack_array(packed: list) -> np.ndarray:
+    """The array that pack_array() wrote.
+
+    Raises:
+        ValueError, TypeError: it is none, or none of at most MAX_ELEMENTS.
+    """
+    name, shape, text = packed
+    dtype, size = np.dtype(ARRAYS[ARRAYS.index(name)]), math.prod(map(_size, shape))
+    if len(shape) > 5 or size > MAX_ELEMENTS:
+        raise ValueError(f"want at most {MAX_ELEMENTS} elements; got shape {shape}")
+    data = np.frombuffer(base64.b64decode(text, validate=True), dtype)
+    if data.size == 1:
+        return np.full(shape, data[0], dtype)
+    return data.reshape(shape)
+
+
+def _size(value) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("want sizes in a shape")
+    return value
 
 
 class Channel:

@@ -6,7 +6,6 @@ and the parent judges them.  Importing this module has no side effects.
 """
 
 import importlib.util
-import inspect
 import io
 import json
 import linecache
@@ -18,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from . import compile_only, crashes, hooks, interpreter, pretend_gpu, recorder, replay
-from .returned import Failure, check, check_gradient, outputs_of, real_device
+from . import compile_only, crashes, hooks, interpreter, pretend_gpu, recorder, replay, steps
+from .returned import Failure, check, check_gradient, outputs_of, real_device, signature_of
 from .walk import Walk
 from .wire import DTYPES, Channel, raw_bytes
 
@@ -42,7 +41,7 @@ class Worker:
         self.name = ""
         self.prepared: dict = {}
         self.recorder = recorder
-        self.replaying: replay.Replay | None = None  # the one under way
+        self.replaying: replay.Replay | steps.Memory | None = None  # under way
         self.compiler = None
         if config["compile_for"]:
             self.compiler = compile_only.CompileOnly(config["compile_for"], self.path)
@@ -72,7 +71,7 @@ class Worker:
         """Answer requests until the parent closes the channel."""
         operations = {operation.__name__: operation for operation in (
             self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
-            self.memory, self.compile, self.walk)}
+            self.memory, self.compile, self.walk, self.step)}
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
@@ -123,7 +122,7 @@ class Worker:
         self.function = found if attribute is None else getattr(found, attribute, None)
         if not callable(self.function):
             raise Failure("crashed", f"want {self.name} to be callable; got {type(found).__name__}")
-        signature = _signature(found, self.function)
+        signature = signature_of(found, self.function)
         try:
             if signature is not None:
                 signature.bind(*request["positional"])
@@ -266,6 +265,10 @@ class Worker:
         return {}, [torch.from_numpy(x) for x in (counted.read, counted.together)] + [
             torch.tensor(counted.tiles)]
 
+    def step(self, request: dict):
+        """What one blank of the file leaves, run alone on the examples of the request."""
+        return {"examples": steps.run(self, request)}, ()
+
     # ---------------------------------------------------------------- helpers
     def _defined(self, entry: str):
         found = getattr(self.module, entry, None)
@@ -373,20 +376,6 @@ def _apart(storage: torch.Tensor) -> torch.Tensor:
     margin = MARGIN_BYTES // storage.element_size()
     whole = torch.zeros(storage.numel() + 2 * margin, dtype=storage.dtype)
     return _plain_copy(whole[margin:margin + storage.numel()], storage)
-
-
-def _signature(found, function):
-    """What a caller may pass; None where Python cannot tell.  `Function.apply` shows forward's."""
-    try:
-        if isinstance(found, type) and issubclass(found, torch.autograd.Function):
-            signature = inspect.signature(found.forward)
-            if found.setup_context is torch.autograd.Function.setup_context:  # forward(ctx, ...)
-                names = list(signature.parameters.values())[1:]
-                signature = signature.replace(parameters=names)
-            return signature
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
 
 
 def main(config: dict) -> None:

@@ -143,3 +143,16 @@ def _layout(tensor: TensorInput) -> dict:
         "shape": list(tensor.shape), "stride": list(tensor.stride), "offset": tensor.offset,
         "apart": tensor.apart,
     }
+
+
+def results(call: Call) -> dict[str, tuple]:
+    """Shape and dtype of every output and gradient."""
+    shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
+    return shapes | {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
+                     for name in call.grads}
+
+
+def count(value) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 60:
+        raise ValueError(f"want a count; got {str(value)[:100]}")
+    return value

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from grader.inside import wire
-from grader.sandbox.calls import Call, CompiledKernel, Reply, SubmissionError, pack
+from grader.sandbox.calls import Call, CompiledKernel, Reply, SubmissionError, count, pack, results
 from grader.sandbox.clock import ENOUGH, Clock, cpu_seconds, is_overloaded
 from grader.sandbox.plan import Plan
 from grader.sandbox.processes import Confinement, Family, Nursery
@@ -131,7 +131,7 @@ class Session:
         -> outputs and, as "d_q", gradients.  Only plan's own steps are taken.
         """
         header, tensors = pack(call)
-        shapes = _results(call)
+        shapes = results(call)
         _, blobs = self._request({"op": "replay", "plan": plan.text, **header}, "case", tensors,
                                  expect=list(shapes.values()))
         return dict(zip(shapes, blobs, strict=True))
@@ -153,16 +153,22 @@ class Session:
         try:
             return [
                 CompiledKernel(
-                    escape(str(kernel["name"]))[:200], _number(kernel["shared_bytes"]),
+                    escape(str(kernel["name"]))[:200], count(kernel["shared_bytes"]),
                     float(kernel["seconds"]),
-                    tuple((_number(line), escape(str(text))[:1000])
+                    tuple((count(line), escape(str(text))[:1000])
                           for line, text in kernel["warnings"][:100]),
-                    _number(kernel["line"]),
+                    count(kernel["line"]),
                 )
                 for kernel in reply["kernels"][:1000]
             ]
         except (TypeError, KeyError, ValueError, OverflowError) as error:
             raise self._broken(error) from None
+
+    def step(self, request: dict) -> list:
+        """Run one blank of the file alone.  -> what inside/steps.py says of each example, as it
+        came."""
+        reply, _ = self._request({"op": "step", **request}, "case")
+        return reply.get("examples")
 
     def start(self) -> None:
         """Wait until the worker is ready; it has not touched the submission yet."""
@@ -195,7 +201,7 @@ class Session:
 
     def kept(self, call: Call) -> tuple[int, dict[str, torch.Tensor]]:
         """One of the calls timed last, drawn by lot: its turn, and what it answered."""
-        shapes = _results(call)
+        shapes = results(call)
         _, blobs = self._request({"op": "kept"}, "case", expect=list(shapes.values()))
         return self.kept_turn, dict(zip(shapes, blobs, strict=True))
 
@@ -204,7 +210,7 @@ class Session:
         self.prepare(call)
         reply, _ = self._request({"op": "memory"}, "case")
         try:
-            return _number(reply["peak_bytes"])
+            return count(reply["peak_bytes"])
         except (KeyError, ValueError) as error:
             raise self._broken(error) from None
 
@@ -287,10 +293,10 @@ class Session:
             readable, _, _ = self._wait([], deadline)
             if self.socket not in readable:
                 continue
-            count = self.socket.recv_into(buffer)
-            if count == 0:
+            got = self.socket.recv_into(buffer)
+            if got == 0:
                 raise EOFError
-            buffer = buffer[count:]
+            buffer = buffer[got:]
 
     def _wait(self, writing, deadline: float):
         """Until the socket is ready; meanwhile take what the submission prints.
@@ -385,16 +391,3 @@ class Session:
         return self._lost(SubmissionError(
             "crashed", "the file under test broke the channel to the grader",
             detail=escape(str(error))[:wire.MAX_TEXT], fatal=True))
-
-
-def _results(call: Call) -> dict[str, tuple]:
-    """Shape and dtype of every output and gradient."""
-    shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
-    return shapes | {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
-                     for name in call.grads}
-
-
-def _number(value) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 60:
-        raise ValueError(f"want a count; got {str(value)[:100]}")
-    return value

@@ -1,0 +1,12 @@
+"""A light for every step: each blank of a file asked alone.
+
+A worker runs a blank's own text on names given to it (inside/steps.py), and what it leaves is held
+against a relation that every right answer meets.  Lights give no points.
+
+    blanks.py      the text of a blank, made ready to run; whether what surrounds it is as it was
+    trial.py       one example: what is given, what was left, how the two are compared
+    table.py       step -> what is asked of it; what may be moved from one step to another
+    lights.py      a file's lights, asked in a worker of their own beside the cases
+    alone.py       --step: one of them
+    walks.py, rows.py, masks.py, softmax.py, memory.py    the relations, by their kind
+"""

@@ -1,0 +1,182 @@
+"""A file's lights: each of its blanks asked alone, in a worker of their own beside the cases.
+
+Lights give and take no points.  Where anything is in doubt a step has none: the code around it is
+not as it was given, it uses names that another blank makes, or the worker could not be asked.
+"""
+
+import concurrent.futures
+import contextlib
+from dataclasses import dataclass, replace
+
+from grader import submission
+from grader.options import Options, open_session
+from grader.results import unlit
+from grader.sandbox.calls import SubmissionError
+from grader.stages import Stage
+from grader.steps import trial
+from grader.steps.blanks import Blanks
+from grader.steps.table import Entry, entry, moved
+from grader.steps.trial import Trial, Wrong
+
+RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
+REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
+ALL_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Light:
+    """One step.  lines: for a wrong one, what was given, left and wanted; shown: all of it."""
+
+    id: str
+    light: str
+    mistake: str | None = None
+    lines: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict:
+        """As it stands in the JSON."""
+        return {"id": self.id, "light": self.light, "mistake": self.mistake,
+                "text": "\n".join(self.lines)}
+
+
+class Lights:
+    """`with` it around the cases of a stage; result() waits.  only: one step alone."""
+
+    def __init__(self, stage: Stage, options: Options, file: submission.Submission,
+                 only: str = ""):
+        self.stage, self.file, self.only = stage, file, only
+        self.options = replace(options, device="cpu", spare=None,
+                               timeout=min(options.timeout, REQUEST_SECONDS))
+        self.stack = contextlib.ExitStack()
+        self.found: concurrent.futures.Future | None = None
+        self.why = ""  # there are no lights
+        self.steps: list[dict] | None = None
+
+    def __enter__(self) -> "Lights":
+        if any(step.id not in self.file.blank_steps and entry(step.id) for step in self.file.steps):
+            self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+            self.asking = Asking(self.stage, self.options, self.file)
+            self.stack.callback(self.asking.close)  # before the pool waits for it
+            self.found = self.pool.submit(self.asking.lights, self.only)
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def shown(self, reporter) -> list[dict]:
+        """result() for the JSON, and on the first call for the reader."""
+        if self.steps is None:
+            self.steps = [light.as_dict() for light in self.result()] or unlit(self.file)
+            reporter.lights(self.stage, self.steps, self.why)
+        return self.steps
+
+    def result(self) -> list[Light]:
+        """One a step, in the order of the file; none of a file without steps."""
+        if self.found is None:
+            return []
+        try:
+            return self.found.result(ALL_SECONDS)
+        except (TimeoutError, SubmissionError, OSError, ValueError, LookupError, TypeError,
+                AttributeError, ArithmeticError) as error:
+            self.why = f"the steps could not be asked alone ({type(error).__name__})"
+            return []
+
+
+class Asking:
+    """Steps put to a worker, which is replaced when one ends it."""
+
+    def __init__(self, stage: Stage, options: Options, file: submission.Submission):
+        self.stage, self.options, self.source = stage, options, file.source
+        self.blanks = Blanks(submission.decode(file.source), file.steps)
+        self.session, self.closed = None, False
+
+    def close(self) -> None:
+        """End the worker, also from another thread."""
+        self.closed = True
+        if self.session is not None:
+            self.session.close()
+
+    def lights(self, only: str = "", known: dict[str, Light] | None = None) -> list[Light]:
+        """One a step.  only: that one alone; known: those that need not be asked again."""
+        found = dict(known or {})
+        for id in self.blanks.steps:
+            if id in found:
+                continue
+            if id in self.blanks.blank:
+                found[id] = Light(id, BLANK)
+            elif only in ("", id):
+                found[id] = self.light(id, entry(id))
+        wrong = {id for id, light in found.items() if light.light == WRONG}
+        for arrangement in moved(self.stage.number) if len(wrong) > 1 else ():
+            again = {id: self.light(id, other) for id, other in arrangement.items()
+                     if id in found and found[id].light in (RIGHT, WRONG)}
+            right = {id for id, light in again.items() if light.light == RIGHT}
+            if len(right & wrong) > 1 and right == again.keys():
+                found |= again
+                wrong -= right
+        return [found.get(id) or Light(id, NONE) for id in self.blanks.steps]
+
+    def light(self, id: str, asked: Entry | None) -> Light:
+        """One step."""
+        if asked is None:
+            return Light(id, NONE, lines=("nothing is asked of this step alone.",))
+        if not self.blanks.is_as_given(id, self.stage.number):
+            return Light(id, NONE, lines=("the code around it, or a function that it calls, is not "
+                                          "as it was given: it is not asked alone.",))
+        trials = asked.trials()
+        given = {name: name in asked.constants for name in trials[0].given}
+        try:
+            text = self.blanks.text((id,), given, asked.kernel)
+        except ValueError as error:
+            return Light(id, NONE, lines=(f"{error}.",))
+        if names := sorted(self.elsewhere(id, given)):
+            return Light(id, NONE, lines=(f"it uses {', '.join(names)}, which another step makes: "
+                                          "it is not asked alone.",))
+        answers = self.ask(id, text, asked, trials)
+        if isinstance(answers, Light):
+            return answers
+        note = ()
+        for one, answer in zip(trials, answers, strict=False):  # an error is the last
+            found = self.judge(one, asked, trial.left(answer))
+            if found is not None and not found.note:
+                return Light(id, WRONG, None, (f"{one.words}:", *found.lines), found.shown)
+            if found is not None:
+                note = note or (f"{one.words}: {found.lines[0]}.",)
+        return Light(id, RIGHT, None, note)
+
+    def elsewhere(self, id: str, given: dict) -> set[str]:
+        """Names that the blank reads and another blank of its function makes."""
+        bound, read = self.blanks.names(id)
+        others = [other for other in self.blanks.steps if other != id
+                  and self.blanks.function(other) == self.blanks.function(id)]
+        made = set().union(*(self.blanks.names(other)[0] for other in others))
+        return (read & made) - bound - given.keys()
+
+    def ask(self, id: str, text: str, asked: Entry, trials: list[Trial]) -> list[dict] | Light:
+        request = {"text": text, "kernel": asked.kernel, "asked": list(asked.leaves),
+                   "stand_ins": asked.stand_ins,
+                   "examples": [one.request() for one in trials]}
+        try:
+            if self.session is None or self.session.gone:
+                self.session = None if self.closed else open_session(
+                    self.stage, self.options, self.source)
+                self.session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+            return self.session.step(request)
+        except SubmissionError as error:
+            if error.outcome == "grader_fault" or self.session.phase == "import" or self.closed:
+                raise
+            return Light(id, WRONG, None, (f"{error.sentence}.",))
+
+    def judge(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
+        if left.error is not None:
+            line = left.error["line"]
+            place = f"line {line}: " * (line is not None and str(line) not in
+                                        left.error["sentence"])
+            return Wrong((place + left.error["sentence"],))
+        if len(left.programs) < one.programs:
+            return Wrong(("it returns, and what stands below it is never done.",))
+        for names in left.programs:
+            for name in asked.leaves:
+                if name not in names:
+                    return Wrong((f"{name} is not made here, and the code below needs it.",))
+        return one.check(left)

@@ -1,0 +1,96 @@
+"""Right answers that are arranged otherwise than the lesson's: (stage, {step: text})."""
+
+OTHER_ORDER = '''
+tiles = tl.cdiv(N, BLOCK_M)
+heads = tl.num_programs(0) // tiles
+bh = (tl.program_id(0) % heads).to(tl.int64)
+start_m = tl.program_id(0) // heads * BLOCK_M
+b = bh // HQ
+h = bh - b * HQ
+query = tl.arange(0, BLOCK_M) + start_m
+'''
+ALL_MASKED = '''
+for start_n in range(0, N, BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N,
+                            scale * LOG2E, D, BLOCK_N, MASKED=True)
+'''
+BARE_WALK = ALL_MASKED.replace(" * LOG2E", "")
+BACKWARDS = '''
+whole = N // BLOCK_N * BLOCK_N
+if N > whole:
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, whole, N, LOG2E * scale,
+                            D, BLOCK_N, True)
+for i in range(0, whole // BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, whole - (i + 1) * BLOCK_N, N,
+                            LOG2E * scale, D, BLOCK_N, False)
+'''
+NATURAL_SOFTMAX = '''
+top = tl.max(s, 1) * scale_log2e
+m_new = tl.maximum(m_i, top)
+p = tl.exp(s * scale_log2e - m_new[:, None])
+alpha = tl.exp(m_i - m_new)
+l_i = l_i * alpha + tl.sum(p, 1)
+acc = acc * alpha[:, None]
+acc += tl.dot(p.to(v.dtype), v)
+'''
+INNER_LOG2E = NATURAL_SOFTMAX.replace("tl.exp(", "tl.math.exp2(").replace(
+    "scale_log2e", "(scale_log2e * LOG2E)")
+NATURAL_FINISH = '''
+o = acc / l_i[:, None]
+_store(o_ptr, o, bh, query, N, D)
+row = bh * N + query
+tl.store(lse_ptr + row, m_i + tl.log(l_i), mask=query < N)
+'''
+OWN_STORE = '''
+j = tl.arange(0, acc.shape[1])
+tl.store(o_ptr + (bh * N + query)[:, None] * D + j[None, :], acc / l_i[:, None],
+         mask=(query < N)[:, None] & (j < D)[None, :])
+tl.store(lse_ptr + bh * N + query, m_i * LN2 + tl.log(l_i), mask=query < N)
+'''
+SCALED_SCORES = '''
+s = tl.dot(q, tl.trans(k)) * scale_log2e
+if MASKED:
+    s = tl.where(keep, s, -1.0e30)
+'''
+ON_SCALED_SCORES = '''
+m_new = tl.maximum(m_i, tl.max(s, axis=1))
+p = tl.math.exp2(s - m_new[:, None])
+alpha = tl.math.exp2(m_i - m_new)
+l_i = alpha * l_i + tl.sum(p, axis=1)
+acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+'''
+CAUSAL_BACKWARDS = '''
+for start_n in range(start_m, start_m + BLOCK_M, BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,
+                            D, BLOCK_N, MASKED=True)
+for start_n in range(0, start_m, BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_m - BLOCK_N - start_n, N,
+                            scale * LOG2E, D, BLOCK_N, MASKED=False)
+'''
+
+REARRANGED = [
+    (3, {"3.1": OTHER_ORDER}),
+    (3, {"3.2": ALL_MASKED}),
+    (3, {"3.2": BACKWARDS}),
+    (3, {"3.6": "keep = (key < N) & (query < N)"}),
+    (3, {"3.6": "keep = N > key + 0 * query"}),
+    (3, {"3.2": BARE_WALK, "3.5": NATURAL_SOFTMAX, "3.3": NATURAL_FINISH}),
+    (3, {"3.2": BARE_WALK, "3.5": INNER_LOG2E}),
+    (3, {"3.3": OWN_STORE}),
+    (3, {"3.4": SCALED_SCORES, "3.5": ON_SCALED_SCORES}),
+    (3, {"3.4": "s = tl.where(keep, tl.dot(q, k.T), float('-inf'))"}),
+    (3, {"3.7": '''
+rows, columns = start + tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
+ptrs = ptr + tl.arange(0, ROWS)[:, None] * stride_n + columns[None, :] * stride_d
+tile = tl.load(ptrs, mask=(rows < N)[:, None] & (columns < D)[None, :], other=0.0)'''}),
+    (3, {"3.8": '''
+columns = tl.arange(0, tile.shape[1])
+tl.store(ptr + bh * N * D + rows[:, None] * D + columns[None, :], tile,
+         mask=(rows < N)[:, None] & (columns < D)[None, :])'''}),
+    (4, {"4.1": OTHER_ORDER}),
+    (4, {"4.2": CAUSAL_BACKWARDS.replace("start_m - BLOCK_N - start_n", "start_n")}),
+    (4, {"4.2": ALL_MASKED.replace("range(0, N,", "range(0, start_m + BLOCK_M,")}),
+    (4, {"4.6": "keep = ~(key > query)"}),
+    (4, {"4.2": BARE_WALK.replace("range(0, N,", "range(0, start_m + BLOCK_M,"),
+         "4.5": NATURAL_SOFTMAX, "4.3": NATURAL_FINISH}),
+]

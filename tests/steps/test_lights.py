@@ -1,0 +1,181 @@
+"""Lights: green for what is right, in any arrangement; red for the step that is wrong, alone."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from attacks.catalogue import attacks, mutants
+from grader import submission
+from grader.assignment import ROOT
+from grader.starter import blank
+from grader.steps import blanks as steps_blanks
+from grader.steps.table import entry
+from tests.steps.blanks import lights, outside, solved, submitted
+from tests.steps.rearranged import REARRANGED
+
+LIT = sorted({int(step.id.partition(".")[0]) for stage in range(1, 10)
+              for step in submission.steps(solved(stage)) if entry(step.id)})
+# Seen on a GPU with gigabytes, or in given code that calls the step otherwise than the lesson does.
+UNSEEN = {("3", "offsets_in_int32")}
+
+
+def colours(found, light: str) -> list[str]:
+    return [id for id, one in found.items() if one.light == light]
+
+
+@pytest.mark.parametrize("stage", LIT)
+def test_every_step_of_a_solved_file_is_right(stage):
+    found = lights(solved(stage), stage)
+    assert {id: one.lines for id, one in found.items() if one.light != "right"} == {}
+
+
+@pytest.mark.parametrize("stage", LIT)
+def test_a_blank_step_is_blank_and_the_others_keep_their_lights(stage):
+    for step in submission.steps(solved(stage)):
+        rows = submission.lines(solved(stage))
+        rows[step.first_line:step.last_line - 1] = [
+            rows[step.first_line].replace(rows[step.first_line].strip(), "pass")]
+        found = lights("".join(rows), stage)
+        assert colours(found, "blank") == [step.id]
+        assert colours(found, "wrong") == []
+
+
+@pytest.mark.parametrize("stage", LIT)
+def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(stage):
+    missed, asked = [], 0
+    for mutant in mutants(stage):
+        source = mutant.source.decode()
+        if outside(source) != outside(solved(stage)) or (str(stage), mutant.id) in UNSEEN:
+            continue
+        texts = [set(submission.lines(text)) for text in (source, solved(stage))]
+        changed = [step.id for step, old in zip(
+            submission.steps(source), submission.steps(solved(stage)), strict=True)
+            if _inside(source, step) != _inside(solved(stage), old)]
+        if len(changed) != 1 or texts[0] == texts[1]:
+            continue
+        red = colours(lights(source, stage), "wrong")
+        asked += 1
+        if red != changed and not (red == [] and mutant.outcomes == ("pass",)):
+            missed.append((mutant.id, changed, red))
+    assert missed == []
+    assert asked > 20
+
+
+def _inside(source: str, step) -> list[str]:
+    return submission.lines(source)[step.first_line:step.last_line - 1]
+
+
+@pytest.mark.parametrize("stage, steps", REARRANGED, ids=lambda value: str(value)[:60])
+def test_what_is_right_in_another_arrangement_is_not_red(stage, steps):
+    source = solved(stage)
+    for step in reversed(submission.steps(source)):
+        if step.id in steps:
+            rows = submission.lines(source)
+            indent = " " * (len(rows[step.first_line]) - len(rows[step.first_line].lstrip()))
+            rows[step.first_line:step.last_line - 1] = [
+                indent + row + "\n" for row in steps[step.id].strip("\n").split("\n")]
+            source = "".join(rows)
+    found = lights(source, stage)
+    assert {id: one.lines for id, one in found.items() if one.light == "wrong"} == {}
+    assert colours(found, "right") == [step.id for step in submission.steps(source)]
+
+
+@pytest.mark.parametrize("file", [one for one in attacks(("honest",)) if one.stage in LIT
+                                  and b"BEGIN SOLUTION" in one.source], ids=lambda one: one.id)
+def test_an_honest_file_with_markers_has_no_red_light(file):
+    try:
+        found = lights(file.source.decode(), file.stage)
+    except ValueError:  # it moved the markers about
+        return
+    assert colours(found, "wrong") == []
+
+
+@pytest.mark.parametrize("text, says", [
+    ("while True:\n    pass", "did not end"),
+    ("keep = key < N\nimport os; os._exit(0)", "ended"),
+    ("keep = key < M", "name 'M' is not defined"),
+    ("kept = key < N", "keep is not made here"),
+    ("return key < N", "what stands below it is never done"),
+])
+def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(text, says):
+    source = solved(3)
+    rows = text.replace("\n", "\n    ")
+    found = lights(source.replace("keep = key < N", rows), 3)
+    assert colours(found, "wrong") == ["3.6"]
+    assert says in " ".join(found["3.6"].lines)
+    if "name" in says or "did not end" in says:
+        step = next(step for step in submission.steps(source) if step.id == "3.6")
+        assert f"line {step.first_line + 1}" in " ".join(found["3.6"].lines)
+    assert len(colours(found, "right")) == 7
+
+
+def test_a_step_in_changed_surroundings_has_no_light():
+    call = "keep = _keep(query[:, None], key[None, :], N)"
+    source = solved(3).replace(call, call.replace("N)", "N + 0)"))
+    found = lights(source, 3)
+    asked = {id: one.light for id, one in _asked(source).items()}
+    assert asked["3.4"] == asked["3.5"] == "none"
+    assert asked["3.1"] == asked["3.6"] == "right"
+    assert found.keys() == asked.keys()
+
+
+def test_a_step_that_uses_what_another_makes_has_no_light():
+    source = solved(3).replace("    whole = N", "    _ = num_tiles\n    whole = N")
+    found = lights(source, 3)
+    assert found["3.2"].light == "none"
+    assert "num_tiles" in found["3.2"].lines[0]
+
+
+def _asked(source: str):
+    from tests.steps.blanks import asking
+    one = asking(3)
+    one.blanks = steps_blanks.Blanks(source, submitted(source, 3).steps)
+    return {light.id: light for light in one.lights()}
+
+
+def test_a_comment_or_another_layout_does_not_change_the_surroundings():
+    source = solved(3)
+    given = steps_blanks.skeletons(source, tuple(submission.steps(source)))
+    other = source.replace("    keep = _keep(query[:, None], key[None, :], N)\n",
+                           "    keep = _keep(query[:, None],\n        key[None, :], N)  # mine\n\n")
+    assert other != source
+    assert steps_blanks.skeletons(other, tuple(submission.steps(other))) == given
+
+
+def test_the_starter_has_the_surroundings_of_the_solved_file():
+    for stage in range(1, 10):
+        texts = solved(stage), blank(solved(stage))
+        first, second = (steps_blanks.skeletons(text, tuple(submission.steps(text)))
+                         for text in texts)
+        assert first == second
+
+
+def test_the_record_of_the_surroundings_is_that_of_the_problem_files():
+    assert steps_blanks.RECORD.read_text("utf-8") == steps_blanks.record(ROOT), \
+        "python -m grader.steps.blanks writes it anew"
+
+
+def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
+    source = solved(3).replace("whole = N // BLOCK_N * BLOCK_N", "whole = N // BLOCK_N")
+    source = source.replace("    keep = key < N\n", "    raise NotImplementedError('step 3.6')\n")
+    (tmp_path / "problem_3.py").write_text(source, "utf-8")
+
+    def ran(*arguments):
+        return subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
+                               *arguments], cwd=ROOT, capture_output=True, text=True)
+
+    alone = ran("--step", "3.2")
+    assert alone.returncode == 1
+    assert "visited  0 2*\n" in alone.stdout and "wanted   0 16 32*" in alone.stdout
+    assert ran("--step", "3.1").returncode == 0
+    assert ran("--step", "3.9").returncode == 2
+    whole = ran("--p3", "--json", str(tmp_path / "out.json"))
+    first = whole.stdout.partition("Flash Attention ---\n")[2].splitlines()[0]
+    assert first == "steps  3.1 ✓  3.2 ✗  3.3 ✓  3.4 ✓  3.5 ✓  3.6 ·  3.7 ✓  3.8 ✓"
+    assert "6 of 8 steps right" in whole.stdout
+    steps = json.loads((tmp_path / "out.json").read_text())["stages"][0]["steps"]
+    assert [step["light"] for step in steps] == [
+        "right", "wrong", "right", "right", "right", "blank", "right", "right"]
+    assert "wanted   0 16 32*" in steps[1]["text"]
