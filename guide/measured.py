@@ -76,8 +76,9 @@ def where() -> str:
 def cited(path: str, text: str, told: str) -> str:
     """What a committed page says, in other words but with its numbers.  Raises LookupError."""
     page = " ".join((ROOT / path).read_text(encoding="utf-8").split())
-    numbers = re.findall(r"\d[\d,]*\.?\d*", told)
-    if text not in page or not set(numbers) <= set(re.findall(r"\d[\d,]*\.?\d*|\.\d+", text)):
+    number = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
+    numbers = number.findall(told)
+    if text not in page or not set(numbers) <= set(number.findall(text)):
         raise LookupError(f"want {path} to say {text!r}, with the numbers {numbers}; it does not")
     return told
 
@@ -113,6 +114,8 @@ def value(text: str) -> str:
     """One number, in words as the head of this file lists them.  Raises LookupError."""
     measure, _, rest = text.partition(" ")
     arguments = [part.strip() for part in rest.split("|")] if rest else []
+    if measure == "cited" and len(arguments) > 3:  # what is cited may be a row of a table
+        arguments = [arguments[0], " | ".join(arguments[1:-1]), arguments[-1]]
     try:
         return MEASURES[measure](*arguments)
     except TypeError as error:

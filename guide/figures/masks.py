@@ -71,7 +71,7 @@ def mask_columns(pen: Pen):
     _tiles(pen, axis, 24, 4, "W = 10, S = 2: a program of dkdv owns a column of tiles", window=10,
            sinks=2)
     for j, colour in ((0, "d"), (2, "b")):
-        axis.add_patch(Rectangle((4 * j, 4 * j), 4, 24 - 4 * j if j == 0 else 14, facecolor="none",
+        axis.add_patch(Rectangle((4 * j, 4 * j), 4, 24 if j == 0 else 13, facecolor="none",
                                  edgecolor=getattr(pen, colour), linewidth=2))
     for y, text in ((10, "diagonal: first ... inner"), (14, "interior: inner ... outer"),
                     (19, "right edge: outer ... last")):

@@ -1,0 +1,77 @@
+"""The interactive page, in a real browser without a network: every frame, forward and back."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from guide import worked
+from guide.excerpts import ROOT
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+               None)
+# Presses "next tile" to the end, then "back" once; leaves what stood there in the page.
+DRIVER = """
+addEventListener("load", () => {
+  const [back, on] = document.querySelectorAll("#walk button");
+  const look = () => ({
+    told: document.querySelector("#walk .moves span").textContent,
+    here: document.querySelector("#walk .here").textContent,
+    done: document.querySelectorAll("#walk .done").length,
+    rows: [...document.querySelectorAll("#walk table tr")].map(
+      (row) => [...row.children].map((cell) => cell.textContent)),
+    end: document.querySelector("#walk .wide p")?.textContent ?? "",
+  });
+  const seen = [look()];
+  while (!on.disabled) { on.click(); seen.push(look()); }
+  back.click();
+  seen.push(look());
+  const left = document.createElement("pre");
+  left.id = "seen";
+  left.textContent = JSON.stringify(seen);
+  document.body.append(left);
+});
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    if BROWSER is None:
+        pytest.skip("want chromium or google-chrome; got none")
+    folder = tmp_path_factory.mktemp("walk")
+    script = (ROOT / "guide" / "static" / "walk.js").read_text("utf-8")
+    (folder / "page.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><div id="walk"></div>'
+        f'<script type="application/json" id="walk-frames">{json.dumps(worked.causal_frames())}'
+        f"</script><script>{script}</script><script>{DRIVER}</script>", encoding="utf-8")
+    ran = subprocess.run(
+        [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom",
+         "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}",
+         (folder / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=120, check=True)
+    return json.loads(html.unescape(re.search(r'<pre id="seen">(.*?)</pre>', ran.stdout)[1]))
+
+
+def test_every_frame_shows_its_tile_and_its_numbers(seen):
+    frames = worked.causal_frames()
+    assert len(seen) == len(frames) + 1
+    for i, (frame, shown) in enumerate(zip(frames, seen, strict=False)):
+        assert shown["told"].startswith(f"{i + 1} of {len(frames)}: ")
+        assert shown["here"] == f"S{frame['query_tile']}{frame['key_tile']}"
+        assert shown["done"] == i
+        head, *rows = shown["rows"]
+        assert head == ["query", "s", "alpha", "p", "m_i", "l_i", "acc"]
+        for r, row in enumerate(rows):
+            assert row[1:] == [frame[name][r] for name in ("s", "alpha", "p", "m", "l", "acc")]
+
+
+def test_the_last_tile_of_a_row_of_tiles_shows_the_output(seen):
+    for frame, shown in zip(worked.causal_frames(), seen, strict=False):
+        assert bool(frame["o"]) == ("o = acc / l_i" in shown["end"])
+
+
+def test_back_goes_one_frame_back(seen):
+    assert seen[-1] == seen[-3]
