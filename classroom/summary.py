@@ -43,7 +43,9 @@ def mistakes(reports: list[dict]) -> list[dict]:
                 continue
             check = first_failure(stage)
             named = check and check["diagnosis"]
-            text = named["text"] if named else explanation(stage).partition("\n")[0]
+            text = named["text"] if named else (
+                f"{WORDS[stage['outcome']]}, for several reasons; one: "
+                + explanation(stage).partition("\n")[0])
             key = stage["stage"], named["id"] if named else stage["outcome"]
             counts[key] += 1
             texts.setdefault(key, text)

@@ -93,7 +93,8 @@ def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
         "e": {1: stage(1, "not_started")}})
     found = summary.mistakes(reports)
     assert [(each["id"], each["count"], each["text"]) for each in found] == [
-        ("window_plus_one", 2, "one key too wide"), ("crashed", 1, "NameError: x")]
+        ("window_plus_one", 2, "one key too wide"), 
+        ("crashed", 1, "crashed, for several reasons; one: NameError: x")]
 
 
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
