@@ -8,6 +8,7 @@ import pytest
 from grader import overview
 from grader.stages import STAGES
 from grader.starter import ROOT, main
+from tools import mask_picture
 
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", ROOT / "grader/assignment.md", ROOT / "fast/README.md",
@@ -24,6 +25,18 @@ def test_every_link_leads_somewhere(page):
 def test_no_line_is_longer_than_120_characters_and_nothing_is_left_to_fill_in():
     assert max(map(len, README.splitlines())) <= 120
     assert not re.search(r"@[A-Z]+@|TODO|\{\w+\}", README)
+
+
+def test_it_is_short_and_begins_with_a_picture_a_report_and_three_commands():
+    rows = README.splitlines()
+    assert len(rows) <= 120
+    screen = "\n".join(rows[:35])
+    commands = re.findall(r"^python3? .*$", screen, re.M)
+    assert "](docs/mask.svg)" in screen and "the mistake: " in screen and len(commands) == 3
+
+
+def test_the_picture_is_the_one_its_script_draws():
+    assert (ROOT / "docs/mask.svg").read_text("utf-8") == mask_picture.picture()
 
 
 def test_the_first_screen_is_what_an_assignment_shows(tmp_path, monkeypatch):
