@@ -1,26 +1,18 @@
 """--watch: at once, and after every save, and only then."""
 
 import socket
-import threading
 import time
 
 from grader.options import Options, confinement, spare_worker
 from grader.stages import STAGES
-from grader.watching import INTERVAL, Spare, watch
+from grader.watching import Spare, watch
 
 
 def test_a_saved_file_is_graded_again(tmp_path):
     path, graded, said = tmp_path / "problem_4.py", [], []
     path.write_text("one", "utf-8")
 
-    def save():
-        time.sleep(2 * INTERVAL)
-        path.write_text("another", "utf-8")
-
-    thread = threading.Thread(target=save)
-    thread.start()
-    watch([path], graded.append, said.append, turns=2)
-    thread.join()
+    watch([path], graded.append, said.append, lambda i: path.write_text("another"), turns=2)
     assert graded == [0, 0]
     assert "problem_4.py was saved." in said
 
@@ -54,7 +46,7 @@ def test_a_worker_that_died_while_it_waited_is_not_used(tmp_path):
         spare.start()
         family = spare.session.family
         spare.session.socket.shutdown(socket.SHUT_RDWR)  # the worker has nobody to answer to
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not family.has_ended() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert spare.take(b"") is None

@@ -152,7 +152,7 @@ def carried(tmp_path_factory) -> dict[str, int]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                         env=environment, cwd=Path(__file__).parents[2], timeout=120)
+                         env=environment, cwd=Path(__file__).parents[2], timeout=600)
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(run.stdout)
 

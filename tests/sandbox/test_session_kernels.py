@@ -81,7 +81,7 @@ def compile_entry(session, entry, call=None):
 def test_a_kernel_compiles_without_a_gpu_forward_and_backward(compiler):
     (kernel,) = compile_entry(compiler, "differentiable", with_gradient())
     assert kernel.name == "_double_kernel" and kernel.warnings == ()
-    assert 0 < kernel.seconds < 60
+    assert 0 < kernel.seconds
 
 
 def test_a_compile_only_worker_still_shows_the_interpreters_variable(compiler):
