@@ -65,12 +65,12 @@ def book(page: Path) -> str:
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(page.read_text("utf-8"), "html.parser").find("div", role="main")
-    for extra in soup.select("a.headerlink, script, .site-only"):
+    for extra in soup.select("a.headerlink, script, colgroup"):
         extra.decompose()
     for span in soup.select("span.tex"):
         span.unwrap()
-    for paragraph in soup.select("p.source"):
-        paragraph.wrap(soup.new_tag("div", attrs={"class": "source"}))
+    for paragraph in soup.select("p.source, p.from"):
+        paragraph.wrap(soup.new_tag("div", attrs={"class": paragraph["class"][0]}))
     seen = set()
     for section in soup.select("section"):
         heading = section.find(re.compile("^h[1-6]$"))
@@ -91,7 +91,7 @@ def book(page: Path) -> str:
         outer.replace_with(pre)
     for image in soup.select("img"):
         image["src"] = os.path.relpath(page.parent / image["src"], OUT)
-        image["style"] = "width: 100%"
+        image["style"] = "width: 90%"
     return str(soup)
 
 

@@ -40,7 +40,7 @@ class Quoting(SphinxDirective):
     def code(self, text: str, caption: str, language: str = "python") -> list[nodes.Node]:
         block = nodes.literal_block(text, text, language=language, classes=["excerpt"])
         self.env.note_dependency(__file__)
-        return [nodes.paragraph("", "", nodes.literal(caption, caption), classes=["source"]), block]
+        return [nodes.paragraph("", "", nodes.literal(caption, caption), classes=["from"]), block]
 
 
 class Step(Quoting):

@@ -125,12 +125,12 @@ def value(text: str) -> str:
 # -------------------------------------------------------------------- tables
 def _ms(label, name):
     found = records()[label]["peers"].get(name, {})
-    return digits(found["ms"]) if "ms" in found else "-"
+    return digits(found["ms"]) if "ms" in found else "–"
 
 
 def _mib(label, name):
     found = records()[label]["peers"].get(name, {})
-    return digits(found["extra_mib"]) if "ms" in found else "-"
+    return digits(found["extra_mib"]) if "ms" in found else "–"
 
 
 def cost(stage: int, lengths=(1024, 4096, 16384, 65536)) -> Table:
@@ -163,7 +163,7 @@ def workloads(stage: int, direction: str) -> Table:
                          _mib(work.label, "naive")])
     head = ["work", "B, HQ/HKV, N, D, mask", "GFLOP", "least MB", "binds", "floor ms", "stage ms",
             "naive ms", "stage MiB", "naive MiB"]
-    return Table(head, rows, f"bfloat16, {direction}; - : out of memory, or not timed; "
+    return Table(head, rows, f"bfloat16, {direction}; – : out of memory, or not timed; "
                  f"results.json of {where()}")
 
 
@@ -196,9 +196,21 @@ def gpt_oss() -> Table:
                  f"results.json of {where()}")
 
 
+def gluon() -> Table:
+    """The steps of the Gluon kernel, one after the other, as fast/README.md has them."""
+    lines = (ROOT / "fast" / "README.md").read_text(encoding="utf-8").splitlines()
+    start = lines.index("| | full | causal |")
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|") or line.startswith("| all but"):
+            break
+        rows.append([cell.strip(" *") for cell in line.strip("|").split("|")])
+    return Table(["D = 128, forward, ms", "full", "causal"], rows, "fast/README.md")
+
+
 TABLES = {f"cost {stage}": partial(cost, stage) for stage in (3, 4)}
 TABLES |= {f"workloads {work.stage} {work.direction}":
            partial(workloads, work.stage, work.direction) for work in TABLE}
 TABLES |= {f"{make.__name__} {direction}": partial(make, direction)
            for make in (stages, ladder) for direction in ("forward", "backward")}
-TABLES["gpt_oss"] = gpt_oss
+TABLES |= {"gpt_oss": gpt_oss, "gluon": gluon}
