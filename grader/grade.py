@@ -29,10 +29,11 @@ from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
 from grader.inputs import FAR_GIB, build
-from grader.judge import blanks_left, crashed, judge, note_misjoined
+from grader.judge import blanks_left, crashed, judge, note_command, note_misjoined
 from grader.means import judge_growth
 from grader.needless import Counting
 from grader.options import Options, open_session
+from grader.overview import command
 from grader.report import Reporter
 from grader.results import Check, StageResult, settled_by_reading
 from grader.sandbox import device_memory, replaying
@@ -314,6 +315,9 @@ class Grading:
             self.ask_again(check)
         if check.outcome in ("wrong", "crashed") and self.device == "cpu":
             note_misjoined(check, self.file)
+        if check.outcome == "wrong":
+            note_command(check, command(self.stage.number, self.options.directory,
+                                        f" --seed {self.options.seed} --case {check.name}"))
         self.result.checks.append(check)
         if check.outcome == "rejected":
             self.accusations.append(check)

@@ -1,10 +1,12 @@
 """One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
 
 import textwrap
+from dataclasses import replace
 
 from grader import means
 from grader.correctness import Answer, answer
 from grader.inputs import FAR, Built
+from grader.naming.gradients import deduce
 from grader.naming.words import (
     LINES,
     WIDTH,
@@ -109,6 +111,12 @@ def note_misjoined(check: Check, file: Submission) -> None:
             if len(check.lines) + len(rows) > LINES else (first, *rows, *others)
 
 
+def note_command(check: Check, command: str) -> None:
+    """The command that asks this case again: of a wrong answer that nobody looked further into."""
+    if not any(line.startswith("again: ") for line in check.lines):
+        check.lines = (*check.lines[:LINES - 1], f"again: {command}")
+
+
 def blanks_left(file: Submission) -> Check:
     """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
     steps = [step for step in file.unreached if step not in file.left_raises]
@@ -120,14 +128,17 @@ def blanks_left(file: Submission) -> Check:
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
     """Judge tensors in order, note each one's errors, and locate the first that is wrong."""
-    found = None
+    found, wrong = None, {}
     for name, x in tensors:
         verdict = exact.judge(name, x)
+        wrong[name] = wrong.get(name, False) or not verdict.accepted
         noted = check.errors.get(name)
         if noted is None or not verdict.row <= noted["row"]:
             check.errors[name] = verdict.as_dict()
         if not verdict.accepted and found is None:
             found = locate(case, exact, name, x, verdict)
+    if found and not found.places:
+        found = replace(found, places=deduce(case.stage, wrong)[1])
     return found
 
 

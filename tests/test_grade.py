@@ -184,6 +184,8 @@ def test_a_file_that_is_wrong_on_the_numbers_of_the_replay_is_wrong(graded):
     assert (result.outcome, result.points) == ("wrong", 140)
     check, = [check for check in result.checks if check.outcome != "pass"]
     assert "not on others of the same shape" in check.lines[0] and "where: " in check.message
+    assert check.lines[-1].startswith("again: python autograder.py --p1 ")
+    assert check.lines[-1].endswith(f" --case {check.name}")
 
 
 @pytest.mark.parametrize(("kernels", "outcome"), [(set(), "not_started"), ({"k@1"}, "rejected")])

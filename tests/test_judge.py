@@ -33,6 +33,7 @@ def test_a_wrong_gradient_is_wrong_though_the_output_is_right():
     reply.grads["v"] = reply.grads["v"] * 1.04
     check = verdict(built, reply)
     assert check.outcome == "wrong" and "the gradient of v" in check.lines[0]
+    assert check.lines[-1].startswith("look at step 8.17; more: ")
 
 
 def test_outputs_that_differ_between_runs_are_wrong():
