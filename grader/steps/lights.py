@@ -15,8 +15,8 @@ from grader.sandbox.calls import SubmissionError
 from grader.stages import Stage
 from grader.steps import trial
 from grader.steps.blanks import Blanks
-from grader.steps.table import Entry, entry, moved
-from grader.steps.trial import Trial, Wrong
+from grader.steps.table import MOVES, TOGETHER, entry
+from grader.steps.trial import Entry, Trial, Wrong
 
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
@@ -106,8 +106,13 @@ class Asking:
                 found[id] = Light(id, BLANK)
             elif only in ("", id):
                 found[id] = self.light(id, entry(id))
+        for ids, other in TOGETHER.items():
+            if any(found[id].light in (WRONG, NONE) for id in ids if id in found) \
+                    and all(id in found and found[id].light != BLANK for id in ids) \
+                    and self.light(ids[-1], other, ids).light == RIGHT:
+                found |= {id: Light(id, RIGHT) for id in ids}
         wrong = {id for id, light in found.items() if light.light == WRONG}
-        for arrangement in moved(self.stage.number) if len(wrong) > 1 else ():
+        for arrangement in MOVES.get(self.stage.number, ()) if len(wrong) > 1 else ():
             again = {id: self.light(id, other) for id, other in arrangement.items()
                      if id in found and found[id].light in (RIGHT, WRONG)}
             right = {id for id, light in again.items() if light.light == RIGHT}
@@ -116,20 +121,21 @@ class Asking:
                 wrong -= right
         return [found.get(id) or Light(id, NONE) for id in self.blanks.steps]
 
-    def light(self, id: str, asked: Entry | None) -> Light:
-        """One step."""
+    def light(self, id: str, asked: Entry | None, ids: tuple[str, ...] = ()) -> Light:
+        """One step; ids: it and those that run in front of it."""
+        ids = ids or (id,)
         if asked is None:
             return Light(id, NONE, lines=("nothing is asked of this step alone.",))
-        if not self.blanks.is_as_given(id, self.stage.number):
+        if not all(self.blanks.is_as_given(one, self.stage.number) for one in ids):
             return Light(id, NONE, lines=("the code around it, or a function that it calls, is not "
                                           "as it was given: it is not asked alone.",))
         trials = asked.trials()
         given = {name: name in asked.constants for name in trials[0].given}
         try:
-            text = self.blanks.text((id,), given, asked.kernel)
+            text = self.blanks.text(ids, given, asked.kernel)
         except ValueError as error:
             return Light(id, NONE, lines=(f"{error}.",))
-        if names := sorted(self.elsewhere(id, given)):
+        if names := sorted(self.elsewhere(ids, given)):
             return Light(id, NONE, lines=(f"it uses {', '.join(names)}, which another step makes: "
                                           "it is not asked alone.",))
         answers = self.ask(id, text, asked, trials)
@@ -144,11 +150,12 @@ class Asking:
                 note = note or (f"{one.words}: {found.lines[0]}.",)
         return Light(id, RIGHT, None, note)
 
-    def elsewhere(self, id: str, given: dict) -> set[str]:
-        """Names that the blank reads and another blank of its function makes."""
-        bound, read = self.blanks.names(id)
-        others = [other for other in self.blanks.steps if other != id
-                  and self.blanks.function(other) == self.blanks.function(id)]
+    def elsewhere(self, ids: tuple[str, ...], given: dict) -> set[str]:
+        """Names that the blanks read and another blank of their function makes."""
+        bound, read = (set().union(*parts) for parts in zip(*map(self.blanks.names, ids),
+                                                            strict=True))
+        others = [other for other in self.blanks.steps if other not in ids
+                  and self.blanks.function(other) == self.blanks.function(ids[0])]
         made = set().union(*(self.blanks.names(other)[0] for other in others))
         return (read & made) - bound - given.keys()
 

@@ -9,12 +9,28 @@ from grader.steps.trial import Entry, Left, Trial, Wrong
 Sees = Callable[[np.ndarray, np.ndarray, dict], np.ndarray]
 
 
-def everything(query, key, given):
+def all_keys(query, key, given):
     return np.broadcast_to(key < given["N"], np.broadcast_shapes(query.shape, key.shape))
 
 
 def causal(query, key, given):
     return key <= query
+
+
+def window(query, key, given):
+    return (key <= query) & (query - key < given["window_size"])
+
+
+def sinks(query, key, given):
+    return (key <= query) & ((query - key < given["window_size"]) | (key < given["sink_size"]))
+
+
+def either(query, key, given):
+    return (causal if given["CAUSAL"] else all_keys)(query, key, given)
+
+
+def sinks_or_all(query, key, given):
+    return (sinks if given["CAUSAL"] else all_keys)(query, key, given)
 
 
 def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
@@ -69,8 +85,21 @@ def _drawn(got, wanted, exists, turned: bool) -> tuple[str, ...]:
             *("".join(row) for row in (signs.T if turned else signs)))
 
 
-ALL_KEYS = mask(everything, [dict(N=40, _query=16, _key=16), dict(N=40, _query=32, _key=32),
-                             dict(N=70, _query=0, _key=32), dict(N=7, _query=0, _key=0),
-                             dict(N=64, _query=48, _key=32)])
-CAUSAL = mask(causal, [dict(_query=32, _key=32), dict(_query=48, _key=32), dict(_query=0, _key=0),
-                       dict(_query=64, _key=0)])
+TILES = [dict(_query=32, _key=32), dict(_query=48, _key=32), dict(_query=0, _key=0),
+         dict(_query=64, _key=0)]
+WINDOWS = [tile | dict(window_size=W) for tile, W in (
+    (TILES[0], 7), (TILES[1], 20), (TILES[2], 1), (TILES[3], 50), (TILES[3], 40))]
+SINKS = [example | dict(sink_size=S) for example, S in zip(
+    WINDOWS, (4, 40, 5, 9, 0), strict=True)]
+LENGTHS = [dict(N=40, _query=16, _key=16), dict(N=40, _query=32, _key=32),
+           dict(N=70, _query=0, _key=32), dict(N=7, _query=0, _key=0),
+           dict(N=64, _query=48, _key=32)]
+MASKS = {
+    3: mask(all_keys, LENGTHS), 4: mask(causal, TILES), 6: mask(window, WINDOWS),
+    7: mask(sinks, SINKS),
+    8: mask(either, [example | dict(CAUSAL=flag) for example in LENGTHS for flag in (True, False)],
+            ("CAUSAL",), transposed=True),
+    9: mask(sinks_or_all, [example | dict(N=90, CAUSAL=True) for example in SINKS]
+            + [example | dict(CAUSAL=False, window_size=90, sink_size=0) for example in LENGTHS],
+            ("CAUSAL",), transposed=True),
+}

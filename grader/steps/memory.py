@@ -63,7 +63,7 @@ def finish(base: float = 2.0) -> Entry:
             "acc": acc, "l_i": l_i, "m_i": m_i.astype(np.float32), "query": query, "N": N, "D": D,
             "bh": np.int64(bh), "start_m": start, "BLOCK_M": M, "BLOCK_D": 16, "scale": 0.25,
             "o_ptr": Pointer("o", 0), "lse_ptr": Pointer("lse", 0), "HQ": 2, "b": bh // 2,
-            "h": bh % 2, "BLOCK_N": 16}, check,
+            "h": bh % 2, "BLOCK_N": 16, "HKV": 1, "kv_head": 0}, check,
             {"o": np.full(heads * N * D, MARK, dtype), "lse": np.full(heads * N, MARK, "float32")})
 
     return Entry((), lambda: [trial(40, 16, 1, 16, "float32"), trial(40, 32, 2, 16, "float32"),

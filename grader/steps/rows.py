@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from grader.steps.trial import Entry, Left, Trial, Wrong, same
+from grader.steps.trial import Entry, Left, Pointer, Trial, Wrong, same
 
 
 def rows(head: str = "h", start: str = "start_m", index: str = "query", size: str = "BLOCK_M",
-         heads: str = "HQ", longest_first: bool = False) -> Entry:
-    """Every tile of every head has one program.  head ... heads: the names of this kernel."""
+         heads: str = "HQ", longest: str = "") -> Entry:
+    """Every tile of every head has one program.  head ... heads: the names of this kernel.
+    longest: "first" or "last", which tile of a head has the longest walk."""
     def trial(B: int, H: int, N: int, T: int, more: dict) -> Trial:
         tiles = -(-N // T)
 
@@ -22,7 +23,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                                   f"from {place[1]} of head {place[0]} on: others have none.", left)
                 taken[place] = program
             order = [int(names[start]) for names in left.programs[:tiles]]
-            if longest_first and order != sorted(order, reverse=True):
+            if longest and order != sorted(order, reverse=longest == "last"):
                 return Wrong((f"right, but the programs of a head begin at {order}: the longest "
                               "walk starts last",), note=True)
             if any(np.asarray(names["bh"]).dtype != np.int64 for names in left.programs):
@@ -66,3 +67,36 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                 trial(3, 2, 32, 16, {"HQ": 4} if more else {})]
 
     return Entry(("bh", "b", head, start, index), trials, (size,))
+
+
+def heads() -> Entry:
+    """5.2: k_head and v_head are those of the group of head h."""
+    def trial(HQ: int, HKV: int, b: int, h: int) -> Trial:
+        given, wanted = {"b": np.int64(b), "h": np.int64(h), "bh": np.int64(b * HQ + h), "HQ": HQ,
+                         "HKV": HKV, "N": 40, "D": 16}, {}
+        for name, strides in (("k", (701, 101, 16, 1)), ("v", (907, 127, 1, 40))):
+            given |= {f"{name}_ptr": Pointer(name, 0), f"{name}_strides": strides}
+            at = b * strides[0] + h // (HQ // HKV) * strides[1]
+            wanted[f"{name}_head"] = Pointer(name, at), strides[2], strides[3]
+
+        def check(left: Left) -> Wrong | None:
+            for name, value in wanted.items():
+                got = left.programs[0][name]
+                if same(got, value):
+                    continue
+                strides, found = given[f"{name[0]}_strides"], None
+                if isinstance(got, tuple) and got and isinstance(got[0], Pointer):
+                    found = next((f"head {one} of batch entry {entry}" for entry in range(4)
+                                  for one in range(2 * HQ)
+                                  if same(got, (Pointer(name[0], entry * strides[0] + one *
+                                                        strides[1]), *strides[2:]))), None)
+                return Wrong((f"{name}: want head {h // (HQ // HKV)} of batch entry {b}; got "
+                              f"{found or 'something else'}.",))
+            return None
+
+        return Trial(f"HQ={HQ}, HKV={HKV}, query head {h} of batch entry {b}", given, check,
+                     {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)})
+
+    return Entry(("k_head", "v_head"), lambda: [
+        trial(6, 2, 1, 4), trial(6, 2, 0, 1), trial(8, 4, 1, 3), trial(3, 3, 2, 2),
+        trial(4, 1, 1, 3), trial(6, 2, 2, 5), trial(40, 2, 0, 19)], ("D",))

@@ -82,6 +82,10 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
             m_new, error = names["m_new"], ROUNDED if abs(old) + abs(new) > 99 else EXACT
             if not isinstance(m_new, np.ndarray) or m_new.shape != (M,):
                 return difference("m_new", m_new, top)
+            if (high := (want_l == 0) & ~(m_new < -1000)).any():
+                at = int(np.flatnonzero(high)[0])
+                return Wrong((f"m_new[{at}] is {m_new[at]:.5g}, and that row has seen no key yet: "
+                              "want -inf, or scores far below underflow.",))
             with np.errstate(all="ignore"):
                 back = np.power(base, m_new.astype(np.float64) - top)
                 back[(m_new == -np.inf) & (want_l == 0)] = 1  # nothing seen yet: all is 0

@@ -1,7 +1,7 @@
 """One example of a step: what is given, what was left, how the two are compared."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -72,6 +72,12 @@ class Entry:
     constants: tuple[str, ...] = ()
     stand_ins: dict = field(default_factory=dict)
     kernel: bool = True
+
+    def without(self, *names: str) -> "Entry":
+        """The same where these are not given."""
+        return replace(self, trials=lambda: [replace(one, given={
+            name: value for name, value in one.given.items() if name not in names})
+            for one in self.trials()])
 
 
 def _packed(value):

@@ -6,7 +6,7 @@ right; the two latter are a note.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Walk:
                 return self.drawn(visits, f"the tile at {begin} has {why}, and MASKED is False.")
             if not self.sees(self.own[:, None], tile[None]).any():
                 in_vain.append(begin)
-            if masked and len(inside) == self.size and pairs.all():
+            if masked and self.sees(self.own[:, None], tile[None]).all():
                 masked_more.append(begin)
             before = seen.sum(1)
             seen[:, inside] += pairs
@@ -60,8 +60,9 @@ class Walk:
         if in_vain:
             return Wrong((f"right, but nobody sees anything in the tile at {in_vain[0]}",),
                          note=True)
-        if masked_more:
-            return Wrong((f"right, but the tile at {masked_more[0]} needs no mask",), note=True)
+        if masked_more and self.first_sees and all(masked for _, masked in visits):
+            return Wrong(("right, but every tile is masked, and the one at "
+                          f"{masked_more[0]} needs none",), note=True)
         return None
 
     def drawn(self, visits: list[tuple[int, bool]], words: str) -> Wrong:
@@ -80,63 +81,131 @@ class Walk:
         return Wrong((words, f"visited  {row(visits)}", f"wanted   {row(tiles)}   (* masked)"))
 
 
-def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
-             constants: tuple[str, ...] = ("D", "BLOCK_M", "BLOCK_N"), first_sees: bool = True,
-             further: tuple[str, ...] = ()) -> Entry:
-    """The walk of the forward over the keys, a call of _attend a tile.
+@dataclass(frozen=True)
+class Calls:
+    """How a kernel walks: function, called once a tile, gives state back changed, takes begin as
+    the tile's first row, and all of passed unchanged.  own: which rows the program owns."""
 
-    sees(query, key, given).  scale: what SCALE is to be multiplied with on the way.  further: what
-    _attend is passed unchanged beside what all stages pass.
-    """
-    state = ("acc", "l_i", "m_i")
+    function: str
+    state: tuple[str, ...]
+    passed: tuple[str, ...]
+    begin: str = "start_n"
+    own: str = "query"
+
+    def judge(self, left: Left, given: dict, walk: Walk, scale: float) -> Wrong | None:
+        """Of a run: first the tiles, then what every call was handed, then what is left."""
+        visits, calls = [], [one for name, one in left.calls if name == self.function]
+        for arguments in calls:
+            first, masked = arguments.get(self.begin), arguments.get("MASKED")
+            if np.size(first) != 1 or isinstance(first, tuple | str | Pointer) or first is None:
+                return Wrong((f"{self.begin}: want one number; got {first}.",))
+            visits.append((int(first), bool(np.asarray(masked).any())))
+        if (found := walk.judge(visits)) and not found.note:
+            return found
+        now = {name: given[name] for name in self.state}
+        for number, arguments in enumerate(calls):
+            call = f"call {number + 1} of {self.function}, for the tile at {visits[number][0]}"
+            wanted = now | {name: given[name] for name in self.passed}
+            for name, value in wanted.items():
+                if not same(arguments.get(name), value):
+                    old = ", as the call before left it" if number and name in now else ""
+                    return Wrong((f"{call}: want {name}{old}; got something else.",))
+            if not same(arguments.get("scale_log2e"), SCALE * scale):
+                return Wrong((f"{call}: want scale * LOG2E, {SCALE * scale:.5g} for a scale of "
+                              f"{SCALE}; got {_short(arguments.get('scale_log2e'))}.",))
+            now = self.after(number, given)
+        for name, value in now.items():
+            if name in left.programs[0] and not same(left.programs[0][name], value):
+                return Wrong((f"after the walk {name} is not what the last call of "
+                              f"{self.function} gave back.",))
+        return found
+
+    def after(self, number: int, given: dict) -> dict[str, np.ndarray]:
+        """What the stand-in gives back from that call."""
+        width = len(self.state)
+        return {name: np.full(np.shape(given[name]), float(width * number + i + 1))
+                for i, name in enumerate(self.state)}
+
+
+FORWARD = Calls("_attend", ("acc", "l_i", "m_i"), ("q", "k_head", "v_head", "query", "N", "D",
+                                                   "BLOCK_N"))
+CONSTANTS = ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N", "CAUSAL")
+
+
+def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
+             first_sees: bool = True) -> Entry:
+    """The walk of the forward over the keys.  sees(query, key, given); scale: what SCALE is to be
+    multiplied with on the way."""
+    further = tuple(name for name in ("window_size", "sink_size", "CAUSAL") if name in examples[0])
+    calls = replace(FORWARD, passed=(*FORWARD.passed, *further))
 
     def trial(example: dict) -> Trial:
-        M, T = example["BLOCK_M"], example["BLOCK_N"]
-        start = example.get("start_m", 0)
-        query = np.arange(start, start + M, dtype=np.int32)
-        given = {"acc": np.full((M, 16), -1, np.float32), "l_i": np.full(M, -2, np.float32),
-                 "m_i": np.full(M, -3, np.float32), "q": np.full((M, 16), 7, np.float32),
-                 "k_head": (Pointer("k", 32), 16, 1), "v_head": (Pointer("v", 64), 16, 1),
-                 "query": query, "start_m": start, "HQ": 3, "scale": SCALE, "D": 16, "BLOCK_D": 16,
-                 "b": 1, "h": 2, "bh": np.int64(5), **example}
-        walk = Walk(query, given["N"], T, lambda i, j: sees(i, j, given), first_sees=first_sees)
-        passed = {name: given[name] for name in
-                  ("q", "k_head", "v_head", "query", "N", "D", "BLOCK_N", *further)}
+        given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -1, np.float32),
+                 "l_i": np.full(example["BLOCK_M"], -2, np.float32),
+                 "m_i": np.full(example["BLOCK_M"], -3, np.float32)}
+        walk = Walk(given["query"], given["N"], given["BLOCK_N"],
+                    lambda i, j: sees(i, j, given), first_sees=first_sees)
+        return Trial(words(example), given,
+                     lambda left: calls.judge(left, given, walk, scale), POINTED)
+
+    return Entry(calls.state, lambda: [trial(example) for example in examples], CONSTANTS,
+                 {"_attend": list(calls.state)})
+
+
+def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],
+            queries: bool = False) -> Entry:
+    """Borders with which the lesson's walk meets every visible tile once, masked where it must be.
+
+    visits(names) -> the (range, MASKED) of its phases, names: those given and those left.
+    queries: the walk is over the queries, of a tile of keys.
+    """
+    def trial(example: dict) -> Trial:
+        given = tiles({name: value for name, value in example.items() if name not in leaves})
+        if queries:
+            walk = Walk(given["key"], given["N"], given["BLOCK_M"],
+                        lambda i, j: sees(j, i, given), ("key", "query"), False)
+        else:
+            walk = Walk(given["query"], given["N"], given["BLOCK_N"],
+                        lambda i, j: sees(i, j, given), first_sees=False)
 
         def check(left: Left) -> Wrong | None:
-            visits, now = [], {name: given[name] for name in state}
-            for _, arguments in left.calls:
-                begin, masked = arguments.get("start_n"), arguments.get("MASKED")
-                if np.size(begin) != 1 or isinstance(begin, tuple | str | Pointer) or begin is None:
-                    return Wrong((f"start_n: want one number; got {begin}.",))
-                visits.append((int(begin), bool(np.asarray(masked).any())))
-            if (found := walk.judge(visits)) and not found.note:
-                return found
-            for number, (_, arguments) in enumerate(left.calls):
-                for name, value in (*now.items(), *passed.items()):
-                    if not same(arguments.get(name), value):
-                        old = " of the call before" if number and name in state else ""
-                        return Wrong((f"call {number + 1} of _attend, at {visits[number][0]}: want "
-                                      f"{name}{old}; got something else.",))
-                if not same(arguments.get("scale_log2e"), SCALE * scale):
-                    return Wrong((f"call {number + 1} of _attend: want scale * LOG2E = "
-                                  f"{SCALE * scale:.5g} for scale = {SCALE}; got "
-                                  f"{_short(arguments.get('scale_log2e'))}.",))
-                now = {name: np.full(np.shape(given[name]), 3.0 * number + i + 1)
-                       for i, name in enumerate(state)}
-            for name, value in now.items():
-                if not same(left.programs[0][name], value):
-                    return Wrong((f"after the walk {name} is not what the last call of _attend "
-                                  "gave back.",))
-            return found
+            found = {}
+            for name in leaves:
+                value = left.programs[0][name]
+                if isinstance(value, tuple | str | Pointer | None) or np.size(value) != 1:
+                    return Wrong((f"{name}: want one number; got {value}.",))
+                found[name] = int(value)
+            said = ", ".join(f"{name} {value}" for name, value in found.items())
+            called = [(begin, masked) for phase, masked in visits({**given, **found})
+                      for begin in phase]
+            if len(called) > 500:
+                return Wrong((f"{said}: the walk has {len(called)} tiles.",))
+            wrong = walk.judge(called)
+            return wrong and Wrong((f"{said}: {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
 
-        named = ("start_m", "N", "BLOCK_M", "BLOCK_N", *further)
-        words = ", ".join(f"{name}={given[name]}" for name in named if name in example)
-        memory = {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)}
-        return Trial(words, given, check, memory)
+        return Trial(words(example, leaves), given, check, POINTED)
 
-    return Entry(state, lambda: [trial(example) for example in examples],
-                 (*constants, "BLOCK_D"), {"_attend": list(state)})
+    return Entry(leaves, lambda: [trial(example) for example in examples], CONSTANTS)
+
+
+POINTED = {name: np.zeros(8, np.float32) for name in ("k", "v", "q", "do", "lse", "delta")}
+
+
+def tiles(example: dict) -> dict:
+    """Names that a kernel has where it walks, with those of the example."""
+    M, T = example["BLOCK_M"], example["BLOCK_N"]
+    start_m, start_n = example.get("start_m", 0), example.get("start_n", 0)
+    rows = np.arange(max(M, T), dtype=np.int32)
+    own = {"key": start_n + rows[:T], "start_n": start_n} if "start_n" in example else {
+        "query": start_m + rows[:M], "start_m": start_m}
+    return {"q": np.full((M, 16), 7, np.float32), "k_head": (Pointer("k", 32), 16, 1),
+            "v_head": (Pointer("v", 64), 16, 1), "HQ": 3, "HKV": 3, "scale": SCALE, "D": 16,
+            "BLOCK_D": 16, "b": 1, "h": 2, "kv_head": 2, "bh": np.int64(5), **own, **example}
+
+
+def words(example: dict, without: tuple[str, ...] = ()) -> str:
+    """The example in a few numbers."""
+    return ", ".join(f"{name}={value}" for name, value in example.items() if name not in without)
 
 
 def _short(value) -> str:
@@ -144,14 +213,30 @@ def _short(value) -> str:
         value, tuple | str | Pointer | None) else "something else"
 
 
-def all_keys(query, key, given):
-    return np.broadcast_to(key < given["N"], np.broadcast_shapes(query.shape, key.shape))
-
-
-def causal(query, key, given):
-    return key <= query
-
-
-PLAIN_LENGTHS = [dict(BLOCK_M=32, BLOCK_N=16, N=N) for N in (40, 7, 48, 16)]
-CAUSAL_TILES = [dict(BLOCK_M=M, BLOCK_N=16, N=N, start_m=start) for M, N, start in (
+# ------------------------------------------------------------------- examples
+LENGTHS = [dict(N=N, BLOCK_M=32, BLOCK_N=16) for N in (40, 7, 48, 16)]
+CAUSAL = [dict(N=N, start_m=start, BLOCK_M=M, BLOCK_N=16) for M, N, start in (
     (32, 100, 64), (32, 100, 96), (32, 97, 96), (16, 64, 0), (16, 64, 48), (32, 7, 0))]
+
+
+def windowed(example: dict, W: int) -> dict:
+    """An example with a window, and the borders of step 6.3."""
+    M, T, start = example["BLOCK_M"], example["BLOCK_N"], example["start_m"]
+    inner = -(-max(start + M - W, 0) // T) * T
+    return example | dict(window_size=W, first=max(start - W + 1, 0) // T * T,
+                          inner=min(inner, start))
+
+
+WINDOWS = [windowed(example, W) for example, W in (
+    (CAUSAL[0], 20), (CAUSAL[0], 64), (CAUSAL[1], 1), (CAUSAL[2], 300), (CAUSAL[3], 5),
+    (CAUSAL[4], 33), (CAUSAL[4], 18), (CAUSAL[5], 3), (CAUSAL[1], 48), (CAUSAL[0], 47))]
+SINKS = [example | dict(sink_size=S) for example, S in zip(
+    WINDOWS, (40, 20, 16, 4, 2, 40, 1, 300, 0, 5), strict=True)]
+
+
+def window_phases(names: dict) -> list:
+    """Of step 6.4, with the borders of 6.3."""
+    T, start = names["BLOCK_N"], names["start_m"]
+    return [(range(names["first"], names["inner"], T), True),
+            (range(names["inner"], start, T), False),
+            (range(start, start + names["BLOCK_M"], T), True)]

@@ -68,6 +68,43 @@ for start_n in range(0, start_m, BLOCK_N):
                             scale * LOG2E, D, BLOCK_N, MASKED=False)
 '''
 
+LEFT_TO_RIGHT = '''
+for start_n in range(0, start_m + BLOCK_M, BLOCK_N):
+    if start_n + BLOCK_N + window_size > start_m:
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                                scale * LOG2E, D, BLOCK_N, MASKED=True)
+'''
+LOOSE = '''
+first = 0
+inner = tl.cdiv(tl.maximum(start_m + BLOCK_M - window_size, 0), BLOCK_N) * BLOCK_N
+inner = tl.minimum(inner, start_m)
+'''
+UNCLAMPED = '''
+first = (start_m - window_size + 1) // BLOCK_N * BLOCK_N
+inner = tl.cdiv(start_m + BLOCK_M - window_size, BLOCK_N) * BLOCK_N
+'''
+CLAMPING = '''
+begin = tl.maximum(tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N, first)
+whole = tl.minimum(tl.maximum(inner, begin), start_m)
+for start_n in range(begin, whole, BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                            scale * LOG2E, D, BLOCK_N, MASKED=True)
+for start_n in range(whole, start_m, BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                            scale * LOG2E, D, BLOCK_N, MASKED=False)
+for start_n in range(start_m, start_m + BLOCK_M, BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                            scale * LOG2E, D, BLOCK_N, MASKED=True)
+'''
+FINITE = '''
+m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
+seen = tl.where(m_new > -1e30, m_new, 0.0)
+p = tl.where(s > -1e30, tl.math.exp2(s * scale_log2e - seen[:, None]), 0.0)
+alpha = tl.where(m_i > -1e30, tl.math.exp2(m_i - seen), 1.0)
+l_i = l_i * alpha + tl.sum(p, 1)
+acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None])
+'''
+
 REARRANGED = [
     (3, {"3.1": OTHER_ORDER}),
     (3, {"3.2": ALL_MASKED}),
@@ -93,4 +130,19 @@ tl.store(ptr + bh * N * D + rows[:, None] * D + columns[None, :], tile,
     (4, {"4.6": "keep = ~(key > query)"}),
     (4, {"4.2": BARE_WALK.replace("range(0, N,", "range(0, start_m + BLOCK_M,"),
          "4.5": NATURAL_SOFTMAX, "4.3": NATURAL_FINISH}),
+    (5, {"5.2": '''
+group = HQ // HKV
+kv = h // group
+k_head = _head(k_ptr, k_strides, b, kv)
+v_head = v_ptr + b * v_strides[0] + kv * v_strides[1], v_strides[2], v_strides[3]'''}),
+    (5, {"5.2": "k_head = _head(k_ptr, k_strides, b, h * HKV // HQ)\n"
+                "v_head = _head(v_ptr, v_strides, b, h * HKV // HQ)"}),
+    (6, {"6.4": LEFT_TO_RIGHT}),
+    (6, {"6.3": LOOSE}),
+    (6, {"6.3": UNCLAMPED, "6.4": CLAMPING}),
+    (6, {"6.7": FINITE}),
+    (6, {"6.8": "keep = (key <= query) & (key > query - window_size)"}),
+    (7, {"7.8": "keep = (key <= query) & ((key + window_size > query) | (sink_size > key))"}),
+    (7, {"7.4": LEFT_TO_RIGHT.replace("window_size > start_m", "window_size > 0").replace(
+        "window_size,\n", "window_size, sink_size,\n")}),
 ]

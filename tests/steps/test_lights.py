@@ -17,8 +17,7 @@ from tests.steps.rearranged import REARRANGED
 
 LIT = sorted({int(step.id.partition(".")[0]) for stage in range(1, 10)
               for step in submission.steps(solved(stage)) if entry(step.id)})
-# Seen on a GPU with gigabytes, or in given code that calls the step otherwise than the lesson does.
-UNSEEN = {("3", "offsets_in_int32")}
+UNSEEN = "offsets_in_"  # 32 bits: seen on a GPU, with gigabytes
 
 
 def colours(found, light: str) -> list[str]:
@@ -47,7 +46,7 @@ def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(stage):
     missed, asked = [], 0
     for mutant in mutants(stage):
         source = mutant.source.decode()
-        if outside(source) != outside(solved(stage)) or (str(stage), mutant.id) in UNSEEN:
+        if outside(source) != outside(solved(stage)) or mutant.id.startswith(UNSEEN):
             continue
         texts = [set(submission.lines(text)) for text in (source, solved(stage))]
         changed = [step.id for step, old in zip(
