@@ -1,11 +1,14 @@
 """A class of submissions: graded, resumed, put into tables.  `python -m classroom` is its program.
 
-    gather.py    SUBMISSIONS: folders, zips, an index; only the problem files are taken
-    store.py     RESULTS: what is graded is kept by the file's hash, and locked while it is graded
-    machine.py   how many gradings this machine holds at once, and on which GPUs
-    batch.py     runs the autograder over all files: at once, again alone, timed
-    book.py      a JSON a student, grades.csv, junit.xml
-    summary.py   summary.html
+    gather.py       SUBMISSIONS: folders, zips, an index; only the problem files are taken
+    store.py        RESULTS: what is graded is kept by the file's hash; who is at it has a lock
+    machine.py      how many gradings this machine holds at once, and on which GPUs
+    batch.py        runs the autograder over all files: at once, again alone, timed
+    child.py        one grading under way: the autograder in a process of its own
+    book.py         a JSON a student, grades.csv, junit.xml
+    alike.py        pairs of students whose own lines are alike
+    summary.py      summary.html
+    leaderboard.py  who is fast, under aliases; the first ones run again
 
 No submission is imported here: each is graded by the autograder's own program, in a process of its
 own, whose JSON is all that comes back.

@@ -1,10 +1,13 @@
-"""python -m classroom grade SUBMISSIONS --out RESULTS; see --help."""
+"""python -m classroom grade SUBMISSIONS --out RESULTS and leaderboard RESULTS --out DIR; --help."""
 
 import argparse
+import json
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
+
+from grader import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
 SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
@@ -13,8 +16,10 @@ SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
 def main(argv: list[str] | None = None) -> int:
     """-> 0 everything is settled, 2 usage, 3 something is blocked or refused, 130 interrupted."""
     arguments = _parser().parse_args(argv)
-    problem = _usage_problem(arguments)
     try:
+        if arguments.command == "leaderboard":
+            return board(arguments)
+        problem = _usage_problem(arguments)
         if problem:
             raise ValueError(problem)
         return grade(arguments)
@@ -29,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m classroom", description="Grade the submissions of a class.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="grade")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="grade | leaderboard")
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
         description="Grade a folder of submissions. Started again, it goes on where it ended.",
@@ -54,6 +59,14 @@ def _parser() -> argparse.ArgumentParser:
                          help="seconds for all that is asked of one file (default: 600)")
     grading.add_argument("--worker-user", metavar="NAME", default="auto",
                          help="as the autograder's (root only)")
+    ranking = commands.add_parser(
+        "leaderboard", help="a page of the times of those who passed",
+        description="Write DIR/index.html: a board a stage and GPU, under aliases.")
+    ranking.add_argument("results", metavar="RESULTS", type=Path, help="what `grade` wrote")
+    ranking.add_argument("--out", metavar="DIR", type=Path, required=True,
+                         help="the folder for the page")
+    ranking.add_argument("--verify", metavar="K", type=int, default=0,
+                         help="first grade and time the top K of every board again")
     return parser
 
 
@@ -122,6 +135,7 @@ def grade(arguments) -> int:
 def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
     """The tables of what is known by now, and their last line."""
     from classroom import summary
+    from classroom.alike import alike
     from classroom.book import UNSETTLED, as_json, grades, junit, student_report
 
     reports = [student_report(student, stages, store) for student in students]
@@ -129,7 +143,8 @@ def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
         store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
     store.write(store.folder / "grades.csv", grades(reports))
     store.write(store.folder / "junit.xml", junit(reports))
-    store.write(store.folder / "summary.html", summary.page(reports, ignored, datetime.now()))
+    store.write(store.folder / "summary.html", summary.page(
+        reports, ignored, alike(students, stages), datetime.now()))
     everything = [stage for report in reports for stage in report["stages"]]
     count = {outcome: sum(stage["outcome"] == outcome for stage in everything)
              for outcome in UNSETTLED | {"refused"}}
@@ -144,6 +159,34 @@ def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
     progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
                   "students/")
     return NOT_SETTLED if any(count.values()) else DONE
+
+
+def board(arguments) -> int:
+    """Everything of `leaderboard`."""
+    from classroom import leaderboard, machine
+
+    if arguments.verify < 0:
+        raise ValueError(f"--verify: want 0 or more; got {arguments.verify}")
+    found = leaderboard.entries(arguments.results)
+    progress, path = Progress(), arguments.results / "verified.json"
+    verified = json.loads(path.read_bytes()) if path.is_file() else {}
+    if arguments.verify:
+        here = machine.look("cuda", 1)
+        verified = leaderboard.verify(arguments.results, found, arguments.verify, here,
+                                      progress.line)
+    aliases = leaderboard.read_aliases(arguments.results, [each["student"] for each in found])
+    made = leaderboard.boards(found, aliases, verified)
+    for ranked in made:
+        for row in ranked["rows"]:
+            if (again := row["verified"]) and (again["moved"] or again["outcome"] != "pass"):
+                progress.line(f"P{row['stage']} of {row['student']} on {row['gpu']}: "
+                              f"{again['was']:.4g} ms, again {again['outcome']}, "
+                              + (f"{again['ms']:.4g} ms" if again["ms"] else "no time"))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    files.replace(arguments.out / "index.html", leaderboard.page(made, datetime.now()), 0o644)
+    progress.line(f"{len(made)} boards of {len(found)} times are in {arguments.out / 'index.html'};"
+                  f" who is who, in {arguments.results / 'aliases.csv'}")
+    return DONE
 
 
 class Progress:

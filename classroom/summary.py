@@ -19,14 +19,14 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "t
          "pending": "pending"}
 
 
-def page(reports: list[dict], ignored: list[str], now: datetime) -> bytes:
-    """The whole page."""
+def page(reports: list[dict], ignored: list[str], alike: list[dict], now: datetime) -> bytes:
+    """The whole page.  alike: pairs as alike.py finds them."""
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True)
     text = environment.get_template("summary.html").render(
         reports=reports, stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
         mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
-        explanation=explanation, unsettled=UNSETTLED, ignored=ignored,
+        alike=alike, explanation=explanation, unsettled=UNSETTLED, ignored=ignored,
         facts=_facts(reports), time=now.strftime("%Y-%m-%d %H:%M"),
         look=[report for report in reports if report["unsettled"] or any(
             stage["outcome"] in ("refused", "rejected") for stage in report["stages"])])

@@ -23,11 +23,12 @@ OBEDIENT = textwrap.dedent('''
               "stages": []}
     for stage in stages:
         data = open(f"{given['--submission']}/problem_{stage}.py", "rb").read()
-        text = data.decode()
+        text = " ".join(data.decode().split())
+        timed = cuda and "--no-benchmark" not in words
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
         with open(os.environ["ASKED"], "a") as asked:
-            asked.write(f"{stage} {text.strip()} {'--case' in words} {gpu}\\n")
-        times = open(os.environ["ASKED"]).read().count(f"{stage} {text.strip()} ")
+            asked.write(f"{stage} {text} {timed} {gpu}\\n")
+        times = open(os.environ["ASKED"]).read().count(f"{stage} {text} ")
         outcomes = re.sub("# .*", "", text).split()
         outcome = outcomes[min(times, len(outcomes)) - 1]
         if outcome == "dies":
@@ -40,14 +41,14 @@ OBEDIENT = textwrap.dedent('''
                  "where": "", "diagnosis": None, "message": f"it is {outcome}"}
         timing = {"name": "timing/one", "group": "robust", "outcome": "rejected", "errors": {},
                   "where": "", "diagnosis": None, "message": "wrong while timed"}
-        timed = "--case" in words
         checks = [check] + [timing] * (timed and outcome == "rejected")
         report["stages"].append({
             "stage": stage, "title": "A stage", "outcome": outcome, "seconds": 1.0, "detail": "",
             "points": 100.0 * (outcome == "pass"), "max_points": 100, "message": "", "confined": [],
             "sha256": hashlib.sha256(data).hexdigest(), "checks": checks,
-            "benchmark": {"ms": 0.5, "spread_ms": 0.01, "naive_ms": 5.0, "sdpa_ms": 0.4,
-                          "peak_mib": 2.0, "naive_peak_mib": 9.0} if timed and cuda else None})
+            "benchmark": {"ms": 0.5 if "--case" in words or "moves" not in text else 0.7,
+                          "spread_ms": 0.01, "naive_ms": 5.0, "sdpa_ms": 0.4,
+                          "peak_mib": 2.0, "naive_peak_mib": 9.0} if timed else None})
         with open(given["--json"] + ".new", "w") as file:
             json.dump(report, file)
         os.replace(given["--json"] + ".new", given["--json"])

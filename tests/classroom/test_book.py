@@ -67,7 +67,7 @@ def test_a_refused_submission_says_why_in_every_table(tmp_path):
         reports = [student_report(student, [1, 2], store)]
     assert rows(reports)[0]["refused"].startswith("the archive climbs out")
     assert b"climbs out" in junit(reports)
-    page = summary.page(reports, [], NOON).decode()
+    page = summary.page(reports, [], [], NOON).decode()
     assert page.count("<td class=\"wide\">the archive climbs out") == 1
 
 
@@ -100,7 +100,7 @@ def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
     reports = book(tmp_path, {"<script>alert(1)</script>": {
         1: stage(1, "wrong", check={"message": "<img src=x onerror=alert(2)>"})}})
-    page = summary.page(reports, ["<b>.pdf"], NOON).decode()
+    page = summary.page(reports, ["<b>.pdf"], [], NOON).decode()
     assert "<script>alert" not in page and "<img" not in page and "<b>.pdf" not in page
     assert not re.search(r"https?://|src=|@import|url\(", page.replace("&lt;img src=x", ""))
 

@@ -1,0 +1,172 @@
+"""The leaderboard: one static page, a board a stage and GPU, and its first ones run again.
+
+On a board stand stages that passed and were timed.  Who is no slower than the first of a place
+within their spreads shares that place.  Students appear under the aliases of RESULTS/aliases.csv,
+which is made here and never published.
+"""
+
+import csv
+import io
+import json
+import math
+import secrets
+import shutil
+import time
+from datetime import datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from classroom.batch import standard_case
+from classroom.child import Child
+from classroom.machine import Machine
+from grader import files
+
+QUIET = ("amber", "brisk", "calm", "clear", "deep", "early", "fair", "green", "keen", "lunar",
+         "merry", "noble", "quiet", "rapid", "silver", "steady", "sunny", "tidal", "vivid", "warm")
+NOUNS = ("badger", "cedar", "comet", "crane", "delta", "ember", "falcon", "fjord", "harbor",
+         "heron", "island", "lantern", "maple", "meadow", "otter", "pebble", "raven", "river",
+         "tiger", "willow")
+WIDTH = 600  # of a plot, in its own units
+
+
+def entries(results: Path) -> list[dict]:
+    """Every stage that passed and was timed, with the student's name.
+
+    Raises:
+        ValueError: the folder holds no students.
+    """
+    paths = sorted((results / "students").glob("*.json"))
+    if not paths:
+        raise ValueError(f"RESULTS: want the folder that `grade` wrote; got {results}")
+    found = []
+    for path in paths:
+        report = json.loads(path.read_bytes())
+        for stage in report["stages"]:
+            times = stage["benchmark"]
+            if stage["outcome"] == "pass" and times and times["ms"] and stage.get("timing"):
+                found.append({
+                    "student": report["student"], "key": path.stem, "stage": stage["stage"],
+                    "title": stage["title"], "gpu": stage["timing"]["device"],
+                    "sha256": stage["sha256"], "case": standard_case({"stage": stage}), **times})
+    return found
+
+
+def boards(found: list[dict], aliases: dict[str, str], verified: dict[str, dict]) -> list[dict]:
+    """A board a GPU and stage, its rows from the fastest on, with places."""
+    groups: dict[tuple[str, int], list[dict]] = {}
+    for entry in found:
+        groups.setdefault((entry["gpu"], entry["stage"]), []).append(entry)
+    made = []
+    for (gpu, stage), group in sorted(groups.items()):
+        rows, first, place = [], None, 0
+        for number, entry in enumerate(sorted(group, key=lambda entry: entry["ms"]), start=1):
+            half = (entry["spread_ms"] + first["spread_ms"]) / 2 if first else 0
+            if first is None or entry["ms"] - first["ms"] > half:
+                first, place = entry, number
+            again = verified.get(f"{stage}-{entry['sha256']}-{gpu}")
+            rows.append({**entry, "place": place, "alias": aliases[entry["student"]],
+                         "verified": again,
+                         "over_naive": _ratio(entry["naive_ms"], entry["ms"]),
+                         "over_sdpa": _ratio(entry["sdpa_ms"], entry["ms"])})
+        made.append({"gpu": gpu, "stage": stage, "title": group[0]["title"], "rows": rows,
+                     "plot": plot(rows)})
+    return made
+
+
+def _ratio(peer: float | None, ours: float) -> float | None:
+    return peer / ours if peer else None
+
+
+def plot(rows: list[dict]) -> dict:
+    """Where on a logarithmic axis every entry and its peers stand: x in units of the plot."""
+    peers = {name: rows[0][key] for name, key in (("naive", "naive_ms"), ("SDPA", "sdpa_ms"))
+             if rows[0][key]}
+    every = [row["ms"] for row in rows] + list(peers.values())
+    low, high = math.log(min(every)) - 0.1, math.log(max(every)) + 0.1
+
+    def x(ms: float) -> float:
+        return round(40 + (WIDTH - 80) * (math.log(ms) - low) / (high - low), 1)
+
+    steps = [m * 10.0**e for e in range(-4, 5) for m in (1, 2, 5)]
+    return {"dots": [x(row["ms"]) for row in rows],
+            "peers": [{"name": name, "x": x(ms)} for name, ms in peers.items()],
+            "ticks": [{"x": x(ms), "ms": f"{ms:g}"} for ms in steps if low <= math.log(ms) <= high]}
+
+
+def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
+    """Student -> alias, from RESULTS/aliases.csv, to which new ones are added.
+
+    Raises:
+        ValueError: the table is damaged, or two students have one alias.
+    """
+    path, aliases = results / "aliases.csv", {}
+    if path.is_file():
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            if not {"student", "alias"} <= set(rows.fieldnames or ()):
+                raise ValueError(f"{path}: want the columns student and alias")
+            aliases = {row["student"]: row["alias"] for row in rows if row["alias"]}
+    if len(set(aliases.values())) < len(aliases):
+        raise ValueError(f"{path}: want an alias for one student each; got one twice")
+    free = [f"{quiet} {noun}" for quiet in QUIET for noun in NOUNS]
+    secrets.SystemRandom().shuffle(free)
+    taken = set(aliases.values())
+    names = (name for name in free + [f"{name} {i}" for i in range(2, 100) for name in free]
+             if name not in taken)
+    aliases |= {student: next(names) for student in sorted(set(students) - set(aliases))}
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerows([("student", "alias"), *sorted(aliases.items())])
+    files.replace(path, text.getvalue().encode(), 0o600)
+    return aliases
+
+
+def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:
+    """Grade and time the first ones of every board again: from an empty cache, for the file has a
+    comment more and so no kernels that were compiled before, on fresh inputs, alone.
+
+    -> of all that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved.
+    """
+    path = results / "verified.json"
+    verified = json.loads(path.read_bytes()) if path.is_file() else {}
+    working = results / f".verify-{secrets.token_hex(4)}"
+    asked = [row for board in boards(found, {e["student"]: "" for e in found}, {})
+             if board["gpu"] == machine.gpu_name for row in board["rows"] if row["place"] <= count]
+    try:
+        for number, entry in enumerate(asked, start=1):
+            say(f"{number} of {len(asked)}: P{entry['stage']} of {entry['student']}")
+            name = f"problem_{entry['stage']}.py"
+            folder = working / str(number)
+            folder.mkdir(parents=True)
+            source = (results / "submissions" / entry["key"] / name).read_bytes()
+            (folder / name).write_bytes(source + f"\n# {secrets.token_hex(8)}\n".encode())
+            child = Child([entry["stage"]], folder, working / f"of-{number}",
+                          ["--device", "cuda", "--hide", str(results.resolve())], 600.0,
+                          machine.cores, machine.gpus[0])
+            try:
+                while not child.has_ended():
+                    time.sleep(0.2)
+                report = child.report()
+            finally:
+                child.stop()
+                child.wait()
+            stage = report["stages"][0] if report and report["stages"] else {
+                "outcome": "grader_fault", "benchmark": None}
+            times = stage["benchmark"] or {"ms": None, "spread_ms": 0.0}
+            half = (entry["spread_ms"] + times["spread_ms"]) / 2
+            moved = times["ms"] is not None and abs(times["ms"] - entry["ms"]) > half
+            verified[f"{entry['stage']}-{entry['sha256']}-{entry['gpu']}"] = {
+                "outcome": stage["outcome"], "was": entry["ms"], "ms": times["ms"], "moved": moved}
+            files.replace(path, (json.dumps(verified, indent=1) + "\n").encode(), 0o600)
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
+    return verified
+
+
+def page(made: list[dict], now: datetime) -> bytes:
+    """The whole page; no student's name is on it."""
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
+                              trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("leaderboard.html").render(
+        boards=made, width=WIDTH, time=now.strftime("%Y-%m-%d %H:%M")).encode()
