@@ -60,6 +60,15 @@ def bundle_font(site: Path) -> None:
     subset.save_font(font, str(site / "_static" / FONT), options)
 
 
+def refuse_what_is_fetched(site: Path) -> None:
+    """Raise if a page or a style asks for anything that does not lie beside it."""
+    outside = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["'](?:https?:)?//[^"']*"""
+                         r"""|(?:url\(|@import)\s*["']?(?:https?:)?//[^"')]*""")
+    for file in (*site.rglob("*.html"), *site.rglob("*.css")):
+        if found := outside.search(file.read_text("utf-8")):
+            raise SystemExit(f"want nothing from outside; got {found[0]} in {file}")
+
+
 def book(page: Path) -> str:
     """The one page of Sphinx, as HTML that pandoc reads without loss."""
     from bs4 import BeautifulSoup
@@ -122,6 +131,7 @@ def main() -> int:
     if only != "pdf":
         site = sphinx("html")
         bundle_font(site)
+        refuse_what_is_fetched(site)
         made.append(site / "index.html")
     if only != "site":
         made.append(pdf(sphinx("singlehtml", "-t", "book")))

@@ -16,10 +16,13 @@ def _tiles(pen, axis, N, block, title, **mask):
             x, y = j * block, i * block
             axis.add_patch(Rectangle((x, y), block, block, facecolor=pen.skipped, linewidth=0))
             for a in range(y, min(y + block, N)):
-                for b in range(x, min(x + block, N)):
-                    if keep[a, b]:
-                        axis.add_patch(Rectangle((b, a), 1, 1, facecolor=getattr(pen, kind),
-                                                 linewidth=0))
+                seen = [b for b in range(x, min(x + block, N)) if keep[a, b]]
+                colour = getattr(pen, kind)
+                for b in seen:
+                    if b - 1 not in seen:  # one rectangle for neighbours
+                        end = next(e for e in range(b, N + 1) if e not in seen)
+                        axis.add_patch(Rectangle((b, a), end - b, 1, facecolor=colour,
+                                                 edgecolor=colour, linewidth=0.3))
             axis.add_patch(Rectangle((x, y), block, block, facecolor="none", edgecolor=pen.faint,
                                      linewidth=0.7))
     pen.write(axis, N / 2, -1.1, title)

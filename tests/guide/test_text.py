@@ -24,8 +24,8 @@ def asked(name: str) -> list[tuple[str, str]]:
 
 
 def prose(page) -> str:
-    """A page without code, directives, formulas and roles: what an author typed."""
-    text = FENCE.sub("", read(page))
+    """A page, captions too, without code, directives, formulas and roles: what an author typed."""
+    text = FENCE.sub(lambda m: m[2] if m[1].startswith("{draw}") else "", read(page))
     for pattern in (r"\$\$.*?\$\$", r"\$[^$\n]+\$", r"\{n\}`[^`]*`", r"`[^`]*`"):
         text = re.sub(pattern, "", text, flags=re.DOTALL)
     return text
@@ -106,6 +106,31 @@ def test_every_page_is_in_the_table_of_contents():
 def test_every_figure_and_exercise_is_on_a_page_and_none_is_missing():
     assert {name for _, name in asked("draw")} == names_of_figures()
     assert sorted(number for _, number in asked("exercise")) == sorted(exercises.EXERCISES)
+
+
+def reading_order() -> list[str]:
+    """Pages after the first, as the table of contents has them."""
+    return [line for argument, body in FENCE.findall(read(TEXT / "index.md"))
+            if argument == "{toctree}" for line in body.split() if (TEXT / f"{line}.md").is_file()]
+
+
+def test_a_term_is_explained_before_it_is_used():
+    order, terms = reading_order(), re.findall(r"^\| (.+?) \| \[.*?\]\((\w+)\.md\)",
+                                               read(TEXT / "terms.md"), re.MULTILINE)
+    assert terms
+    for names, page in terms:
+        for name in names.removesuffix(" (tiles)").split(", "):
+            explained = prose(TEXT / f"{page}.md")
+            assert re.search(rf"\*\*{re.escape(name)}", explained, re.IGNORECASE), (name, page)
+            for earlier in order[: order.index(page)]:
+                used = re.search(rf"\b{re.escape(name)}s?\b", prose(TEXT / f"{earlier}.md"))
+                assert not used, f"{name} is used in {earlier}.md, explained in {page}.md"
+
+
+def test_the_sample_of_the_first_page_is_what_the_command_prints():
+    number, *numbers = re.search(r"guide\.exercises (.*)", read(TEXT / "index.md"))[1].split()
+    right, line = exercises.judge(number, tuple(map(float, numbers)))
+    assert not right and line in read(TEXT / "index.md")
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.stem.startswith("stage_")],
