@@ -62,7 +62,7 @@ def bundle_font(site: Path) -> None:
 
 def refuse_what_is_fetched(site: Path) -> None:
     """Raise if a page or a style asks for anything that does not lie beside it."""
-    outside = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["'](?:https?:)?//[^"']*"""
+    outside = re.compile(r"""<(?:script|link|img)[^>]*(?:src|href)=["'](?:https?:)?//[^"']*"""
                          r"""|(?:url\(|@import)\s*["']?(?:https?:)?//[^"')]*""")
     for file in (*site.rglob("*.html"), *site.rglob("*.css")):
         if found := outside.search(file.read_text("utf-8")):
