@@ -7,7 +7,8 @@ arguments of the function whose place they take, and write down with what they w
 
 A value is a number, None, or one of these, on the way in and out:
 
-    {"tile": array}            numbers of a Triton tensor, or of PyTorch's where no kernel runs
+    {"tile": array}            numbers of a Triton tensor; of PyTorch's on the way out
+    {"torch": array, "strides"}    a PyTorch tensor on the way in; {"slice"}, {"needs_input_grad"}
     {"pointer": name, "at": array}    addresses, in elements from where the memory `name` begins
     {"tuple": [values]}        {"other": name of its type}, on the way out only
 """
@@ -19,8 +20,10 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 from . import crashes
 from .wire import pack_array, unpack_array
@@ -123,9 +126,15 @@ def _made(value, memory: Memory):
         return value
     if "tuple" in value:
         return tuple(_made(item, memory) for item in value["tuple"])
+    if "slice" in value:
+        return slice(*value["slice"])
+    if "needs_input_grad" in value:
+        return SimpleNamespace(needs_input_grad=tuple(value["needs_input_grad"]))
     if "torch" in value:
-        import torch
-        return torch.from_numpy(unpack_array(value["torch"]).copy())
+        whole = torch.from_numpy(unpack_array(value["torch"]).copy())
+        if 0 in value["strides"]:
+            return whole.flatten()[:1].expand(whole.shape)
+        return torch.empty_strided(whole.shape, value["strides"], dtype=whole.dtype).copy_(whole)
     import triton.language as tl
     if "pointer" in value:
         dtype = tl.pointer_type(_dtype(memory.arrays[value["pointer"]].dtype))
@@ -178,8 +187,11 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
     """What stands in the place of a function of the file.
 
     kind: the names of the arguments that it gives back changed, so that no call gives what another
-    did; or "store", which stores a tile's rows as the file's own _store says it does.
+    did; or "store", which stores a tile's rows as the file's own _store says it does; or "dx" or
+    "dw", a kernel of stage 2 to be launched.
     """
+    if kind in ("dx", "dw"):
+        return _Launched(original.fn, kind)
     signature = inspect.signature(getattr(original, "fn", original))
 
     def called(*args, **kwargs):
@@ -221,6 +233,36 @@ def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
     if where.size and not (0 <= where.min() and where.max() < target.size):
         raise IndexError(f"_store writes outside of {name}")
     target[where] = values.astype(target.dtype)
+
+
+class _Launched:
+    """A right kernel of stage 2's backward, in PyTorch, as far as the grid goes."""
+
+    def __init__(self, function, kind: str):
+        self.signature, self.kind = inspect.signature(function), kind
+
+    def __getitem__(self, grid):
+        def launch(*args, num_warps=None, num_stages=None, **kwargs):
+            given = SimpleNamespace(**self.signature.bind(*args, **kwargs).arguments)
+            programs = grid(vars(given)) if callable(grid) else grid
+            self.run(given, int(programs[0] if isinstance(programs, tuple) else programs))
+        return launch
+
+    def run(self, given: SimpleNamespace, programs: int) -> None:
+        M, N, BM, BN = given.M, given.N, given.BLOCK_M, given.BLOCK_N
+        dy = torch.as_strided(given.dy_ptr, (M,), (given.stride_dym,))
+        if self.kind == "dw":
+            x = torch.as_strided(given.x_ptr, (M, N), (given.stride_xm, given.stride_xn))
+            wide = min(N, programs * BN)
+            torch.as_strided(given.dw_ptr, (wide,), (1,)).copy_((dy.double() @ x.double())[:wide])
+            return
+        w = torch.as_strided(given.w_ptr, (N,), (given.stride_wn,))
+        dx = torch.as_strided(given.dx_ptr, (M, N), (given.stride_dxm, given.stride_dxn))
+        across = -(-N // BN)
+        for program in range(min(programs, across * -(-M // BM))):
+            m = slice(program // across * BM, (program // across + 1) * BM)
+            n = slice(program % across * BN, (program % across + 1) * BN)
+            dx[m, n] = (dy[m, None].double() * w[None, n].double()).to(dx.dtype)
 
 
 # --------------------------------------------------------------------- limits

@@ -162,7 +162,7 @@ class Asking:
     def ask(self, id: str, text: str, asked: Entry, trials: list[Trial]) -> list[dict] | Light:
         request = {"text": text, "kernel": asked.kernel, "asked": list(asked.leaves),
                    "stand_ins": asked.stand_ins,
-                   "examples": [one.request() for one in trials]}
+                   "examples": [one.request(asked.kernel) for one in trials]}
         try:
             if self.session is None or self.session.gone:
                 self.session = None if self.closed else open_session(

@@ -3,7 +3,7 @@
 A step that is a copy is asked what the step it copies is asked.
 """
 
-from grader.steps import masks, memory, rows, softmax, walks
+from grader.steps import masks, memory, pytorch, row_sum, rows, softmax, walks
 from grader.steps.trial import LOG2E, Entry
 
 KEYS = {  # the stage that is new in it -> what its walk over the keys sees, and examples
@@ -23,6 +23,7 @@ def softmax_of(stage: int, factor: float = softmax.FACTOR, base: float = 2.0) ->
 
 
 ENTRIES: dict[str, Entry] = {
+    **pytorch.ENTRIES, **row_sum.ENTRIES,
     "3.1": rows.rows(),
     "3.2": walk(3),
     "3.3": memory.FINISH,
@@ -87,6 +88,7 @@ MOVES: dict[int, list[dict]] = {
 # Steps of one function that may share their work out otherwise: run one after the other, they leave
 # what the last of them is asked for.
 TOGETHER: dict[tuple[str, ...], Entry] = {
+    ("1.3", "1.4"): pytorch.BOTH, ("2.2", "2.3"): row_sum.SUMMED,
     ("6.3", "6.4"): walk(6).without("first", "inner"),
     ("7.3", "7.4"): walk(7).without("first", "inner"),
 }

@@ -20,6 +20,13 @@ class Pointer:
     at: object
 
 
+@dataclass(frozen=True)
+class Saved:
+    """The ctx of an autograd.Function's backward."""
+
+    needs_input_grad: tuple[bool, ...]
+
+
 @dataclass
 class Left:
     """What a run left: a dict of names a program, the calls of stand-ins as (function, arguments),
@@ -54,9 +61,9 @@ class Trial:
     memory: dict[str, np.ndarray] = field(default_factory=dict)
     programs: int = 1
 
-    def request(self) -> dict:
+    def request(self, kernel: bool) -> dict:
         """As inside/steps.py takes it."""
-        return {"given": {name: _packed(value) for name, value in self.given.items()},
+        return {"given": {name: _packed(value, kernel) for name, value in self.given.items()},
                 "memory": {name: pack_array(array) for name, array in self.memory.items()},
                 "programs": self.programs, "read": list(self.memory)}
 
@@ -80,13 +87,20 @@ class Entry:
             for one in self.trials()])
 
 
-def _packed(value):
+def _packed(value, kernel: bool):
     if isinstance(value, np.ndarray | np.generic):
-        return {"tile": pack_array(np.asarray(value))}
+        array = np.asarray(value)
+        if kernel:
+            return {"tile": pack_array(array)}
+        return {"torch": pack_array(array), "strides": [n // array.itemsize for n in array.strides]}
     if isinstance(value, Pointer):
         return {"pointer": value.name, "at": int(value.at)}
+    if isinstance(value, slice):
+        return {"slice": [value.start, value.stop]}
     if isinstance(value, tuple):
-        return {"tuple": [_packed(item) for item in value]}
+        return {"tuple": [_packed(item, kernel) for item in value]}
+    if isinstance(value, Saved):
+        return {"needs_input_grad": list(value.needs_input_grad)}
     return value
 
 

@@ -145,4 +145,30 @@ v_head = v_ptr + b * v_strides[0] + kv * v_strides[1], v_strides[2], v_strides[3
     (7, {"7.8": "keep = (key <= query) & ((key + window_size > query) | (sink_size > key))"}),
     (7, {"7.4": LEFT_TO_RIGHT.replace("window_size > start_m", "window_size > 0").replace(
         "window_size,\n", "window_size, sink_size,\n")}),
+    (1, {"1.2": "end = NK\nif is_causal:\n    end = min(NK, start_m + BLOCK_M)"}),
+    (1, {"1.2": "end = NK"}),
+    (1, {"1.3": "m_new = torch.maximum(m_i, s.max(-1).values)\nalpha = (m_i - m_new).exp()\n"
+                "weights = torch.exp(s - m_new.unsqueeze(-1))\np = weights",
+         "1.4": "acc = acc * alpha.unsqueeze(-1)\nacc = acc + torch.matmul(p, v_tile)\n"
+                "l_i = l_i * alpha + p.sum(3)"}),
+    (1, {"1.3": "m_new = torch.maximum(m_i, s.amax(-1))\np = torch.exp(s - m_new[..., None])\n"
+                "alpha = m_i - m_new",
+         "1.4": "l_i = torch.exp(alpha) * l_i + p.sum(-1)\n"
+                "acc = torch.exp(alpha)[..., None] * acc + p @ v_tile"}),
+    (2, {"2.2": '''
+inside = mask_m[:, None] & mask_n[None, :]
+x = tl.load(x_ptr + offs_m[:, None] * stride_xm + offs_n * stride_xn, inside, 0.0).to(tl.float32)
+w = tl.load(w_ptr + offs_n * stride_wn, mask_n, 0.0).to(tl.float32)''',
+         "2.3": "acc = acc + tl.sum(x * w, 1)"}),
+    (2, {"2.1": "offs_m = BLOCK_M * tl.program_id(0) + tl.arange(0, BLOCK_M)\n"
+                "offs_m = offs_m.to(tl.int64)\nmask_m = M > offs_m"}),
+    (2, {"2.6": '''
+launch = dict(BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4)
+if ctx.needs_input_grad[0]:
+    dx = x.new_empty((M, N))
+    grid = lambda meta: (triton.cdiv(M, meta["BLOCK_M"]) * triton.cdiv(N, meta["BLOCK_N"]),)
+    _dx_kernel[grid](dy, w, dx, M, N, dy.stride(0), w.stride(0), *dx.stride(), **launch)
+if ctx.needs_input_grad[1]:
+    dw = torch.empty_like(w)
+    _dw_kernel[(grid_n,)](dy, x, dw, M, N, dy.stride(0), *x.stride(), **launch)'''}),
 ]
