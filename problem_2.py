@@ -106,7 +106,7 @@ def _fwd_kernel(
         # Step 2.2 -- Load one (BLOCK_M, BLOCK_N) tile of x and BLOCK_N weights.
         #   x: an address is base + index * stride on each axis.  [:, None] makes a column of a
         #   vector, [None, :] a row; together they give a tile of addresses.  Its mask is made
-        #   of mask_m and mask_n in the same way, joined by &.  w: as in _double_kernel.
+        #   of mask_m and mask_n in the same way, joined by &.  w: as x, with one index alone.
         #   Elements outside must be 0, which changes no sum.  Advice, which no case checks: say
         #   other=0.0; without it Triton promises no value, though mostly you will see 0.
         # BEGIN SOLUTION 2.2
