@@ -42,6 +42,8 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     if problem:
         return _refuse(problem)
     asked = [n for n in numbers if getattr(arguments, f"p{n}")]
+    if arguments.doctor:
+        return _doctor(asked or list(numbers), arguments.submission)
     if arguments.step:
         asked = [n for n in numbers if arguments.step.partition(".")[0] == str(n)]
     if arguments.step and not asked:
@@ -139,6 +141,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     working.add_argument("--plot", metavar="FILE", type=Path,
                          help="write that drawing there, .png or .svg (needs matplotlib)")
     working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
+    working.add_argument("--doctor", action="store_true",
+                         help="what this machine can run, and what to install")
     working.add_argument("--verbose", action="store_true",
                          help="a line for every case, and what held the files while they ran")
 
@@ -205,6 +209,14 @@ def _hint(step: str) -> int:
     except hints.UnknownStep as error:
         return _refuse(f"--hint: {error}")
     return DONE
+
+
+def _doctor(asked: list[int], directory: Path) -> int:
+    from grader import doctor
+    from grader.stages import STAGES
+
+    return doctor.main([(n, STAGES[n].needs_triton) for n in asked],
+                       overview.begin(asked[0], directory))
 
 
 def _seems_to_have_gpu() -> bool:
