@@ -15,15 +15,15 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-ROOT, OUT = HERE.parent, HERE / "_build"
+ROOT = HERE.parent
 FONT = "STIXTwoMath-Regular.ttf"
 
 
-def sphinx(builder: str, *options: str) -> Path:
+def sphinx(builder: str, into: Path, *options: str) -> Path:
     """Run Sphinx, every warning an error.  -> the folder it filled."""
-    out = OUT / builder
+    out = into / builder
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", builder, "-c",
-               str(HERE), "-d", str(OUT / f"{builder}.read"), *options,
+               str(HERE), "-d", str(into / f"{builder}.read"), *options,
                str(HERE / "text"), str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
     subprocess.run(command, check=True, cwd=ROOT, env=environment)
@@ -99,7 +99,7 @@ def book(page: Path) -> str:
         pre.append(code)
         outer.replace_with(pre)
     for image in soup.select("img"):
-        image["src"] = os.path.relpath(page.parent / image["src"], OUT)
+        image["src"] = os.path.relpath(page.parent / image["src"], page.parent.parent)
         image["style"] = "width: 90%"
     return str(soup)
 
@@ -108,34 +108,38 @@ def pdf(folder: Path) -> Path:
     import pypandoc
     import typst
 
-    source = OUT / "guide.typ"
+    source = folder.parent / "guide.typ"
     pypandoc.convert_text(
         book(folder / "index.html"), "typst", format="html+tex_math_single_backslash",
         outputfile=str(source),
         extra_args=["--standalone", f"--template={HERE / 'book.typ'}",
                     f"--lua-filter={HERE / 'book.lua'}", "--fail-if-warnings", "--wrap=none"])
-    target = OUT / "guide.pdf"
-    typst.compile(str(source), output=str(target), root=str(OUT))
+    target = folder.parent / "guide.pdf"
+    typst.compile(str(source), output=str(target), root=str(folder.parent))
     return target
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=("site", "pdf"), help="one of the two forms")
-    only = parser.parse_args().only
-    start = time.monotonic()
-    shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
+    parser.add_argument("--out", type=Path, default=HERE / "_build", help="a folder that is not there yet")
+    options = parser.parse_args()
+    out, start = options.out.resolve(), time.monotonic()
+    if out == HERE / "_build":
+        shutil.rmtree(out, ignore_errors=True)
+    elif out.exists():
+        parser.error(f"want an --out that is not there yet; got {out}")
+    out.mkdir(parents=True)
     draw()
     made = []
-    if only != "pdf":
-        site = sphinx("html")
+    if options.only != "pdf":
+        site = sphinx("html", out)
         bundle_font(site)
         refuse_what_is_fetched(site)
         made.append(site / "index.html")
-    if only != "site":
-        made.append(pdf(sphinx("singlehtml", "-t", "book")))
-    print(f"{', '.join(str(p.relative_to(ROOT)) for p in made)}: {time.monotonic() - start:.0f} s")
+    if options.only != "site":
+        made.append(pdf(sphinx("singlehtml", out, "-t", "book")))
+    print(f"{', '.join(map(str, made))}: {time.monotonic() - start:.0f} s")
     return 0
 
 

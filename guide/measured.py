@@ -8,6 +8,7 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
     share LABEL | NAME             floor over time, in per cent
     ratio LABEL | NAME | OTHER     time of OTHER over time of NAME
     saved LABEL | NAME | OTHER     memory of OTHER over memory of NAME
+    spread NAME | OTHER            time of NAME over time of OTHER, over the benchmark's table
     gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
     machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
     h200 WHAT                      what its maker says of it
@@ -16,6 +17,7 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
 
 import json
 import re
+import statistics
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -83,6 +85,14 @@ def cited(path: str, text: str, told: str) -> str:
     return told
 
 
+def spread(name: str, other: str) -> str:
+    """Time of `name` over time of `other`, over all workloads of the table."""
+    ratios = sorted(entry(work.label, name)["ms"] / entry(work.label, other)["ms"]
+                    for work in TABLE)
+    return (f"{digits(ratios[0])} to {digits(ratios[-1])} "
+            f"(median {digits(statistics.median(ratios))})")
+
+
 MEASURES = {
     "ms": lambda label, name: digits(entry(label, name)["ms"]) + " ms",
     "mib": lambda label, name: digits(entry(label, name)["extra_mib"]) + " MiB",
@@ -101,6 +111,7 @@ MEASURES = {
     "pairs": lambda label: f"{WORK[label].pairs():,}",
     "machine": where,
     "cited": cited,
+    "spread": spread,
     "h200": lambda what: H200[what],
     "ceiling": lambda what: {
         "flops": f"{CEILING.flops / 1e12:.0f} TFLOP/s",
