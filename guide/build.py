@@ -122,7 +122,8 @@ def pdf(folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=("site", "pdf"), help="one of the two forms")
-    parser.add_argument("--out", type=Path, default=HERE / "_build", help="a folder that is not there yet")
+    parser.add_argument("--out", type=Path, default=HERE / "_build",
+                        help="a folder that is not there yet")
     options = parser.parse_args()
     out, start = options.out.resolve(), time.monotonic()
     if out == HERE / "_build":
