@@ -16,6 +16,7 @@ from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment import sha256
 from grader.stages import STAGES
+from grader.text import escape
 
 FORMAT = 1  # of a student's JSON
 UNSETTLED = {"pending", "grader_fault", "skipped"}
@@ -32,7 +33,30 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "points": None if unsettled else round(sum(stage["points"] for stage in found), 2),
         "max_points": sum(stage["max_points"] for stage in found),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
-        "unsettled": unsettled, "refused": student.trouble or None, "stages": found}
+        "unsettled": unsettled, "refused": student.trouble or None,
+        "differs": differences(student.report, found), "stages": found}
+
+
+def differences(report: bytes, found: list[dict]) -> list[str]:
+    """Where the report that a student handed in says something else than was found."""
+    if not report:
+        return []
+    try:
+        said = {stage["stage"]: (stage["sha256"], str(stage["outcome"]), float(stage["points"]))
+                for each in json.loads(report)["reports"].values() for stage in each["stages"]}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return ["the report that was handed in cannot be read"]
+    lines = []
+    for stage in found:
+        digest, outcome, points = said.get(stage["stage"], (None, "", 0.0))
+        if not outcome or stage["outcome"] in UNSETTLED:
+            continue
+        if digest != stage["sha256"]:
+            lines.append(f"P{stage['stage']}: their report is of another file")
+        elif (outcome, points) != (stage["outcome"], stage["points"]):
+            lines.append(f"P{stage['stage']}: {stage['outcome']}, {stage['points']:g} points; "
+                         f"their report said {escape(outcome[:40])}, {points:g}")
+    return lines
 
 
 def _stage(student: Submitted, number: int, store: Store) -> dict:

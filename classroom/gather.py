@@ -14,20 +14,26 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from grader.submission import MAX_BYTES
+from grader.submit import REPORT
 from grader.text import escape
 
 PROBLEM = re.compile(r"problem_([1-9])\.py")
 DEPTH = 3  # folders below a student's own in which the files may lie
 MOST_ENTRIES = 20_000  # of a folder or an archive
 MOST_UNPACKED = 16 << 20  # bytes of one problem file in an archive; one has some 20 thousand
+MOST_REPORTED = 8 << 20  # bytes of a student's own report; one has some 200 thousand
 NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader"}
 UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error,
               lzma.LZMAError, struct.error)  # what zipfile raises on damaged or encrypted archives
+
+
+Found = tuple[dict[int, bytes], dict[int, str], bytes]
 
 
 class Refused(Exception):
@@ -42,6 +48,7 @@ class Submitted:
     key: str  # fit to be a file's name, another one for every name
     files: dict[int, bytes] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)  # stage -> why that file is not taken
+    report: bytes = b""  # the submission.json beside them; not trusted
     trouble: str = ""  # why nothing is taken
 
 
@@ -113,18 +120,19 @@ def _submitted(name: str, paths: list[Path]) -> Submitted:
         if path.is_symlink():
             raise Refused("it is a link")
         if path.is_dir():
-            files, refused = read_folder(path)
+            found = read_folder(path)
         elif path.is_file():
-            files, refused = read_zip(path)
+            found = read_zip(path)
         else:
             raise Refused(f"there is no {escape(str(path))}")
+        files, refused, report = found
         if not files and not refused:
             raise Refused("no problem_1.py ... problem_9.py is in it")
     except Refused as error:
         return Submitted(shown, key, trouble=str(error))
     except OSError as error:
         return Submitted(shown, key, trouble=f"cannot read it: {error.strerror}")
-    return Submitted(shown, key, files, refused)
+    return Submitted(shown, key, files, refused, report)
 
 
 def file_name(name: str) -> str:
@@ -140,10 +148,10 @@ def file_name(name: str) -> str:
 
 
 # ------------------------------------------------------------------------- folders
-def read_folder(folder: Path) -> tuple[dict[int, bytes], dict[int, str]]:
+def read_folder(folder: Path) -> Found:
     """Its problem files, from the highest folder that has any; else those of the one archive in it.
 
-    -> stage -> bytes, stage -> why that file is not taken.
+    -> stage -> bytes, stage -> why that file is not taken, the report beside them or b"".
 
     Raises:
         Refused: what is in it is ambiguous.
@@ -167,8 +175,10 @@ def read_folder(folder: Path) -> tuple[dict[int, bytes], dict[int, str]]:
         folders[:] = [name for name in folders if depth < DEPTH and not name.startswith(".")
                       and name not in NOT_LOOKED_INTO and not PROBLEM.fullmatch(name)]
     if found:
-        chosen = found[_highest({path: len(path.parts) for path in found}, folder)]
-        return _each(chosen, read_file)
+        place = _highest({path: len(path.parts) for path in found}, folder)
+        with suppress(Refused):
+            return *_each(found[place], read_file), read_file(place / REPORT, MOST_REPORTED)
+        return *_each(found[place], read_file), b""
     if len(archives) > 1:
         raise Refused("several archives are in it, want one: "
                       + ", ".join(escape(path.name) for path in archives[:3]))
@@ -176,7 +186,7 @@ def read_folder(folder: Path) -> tuple[dict[int, bytes], dict[int, str]]:
         if archives[0].is_symlink():
             raise Refused(f"{escape(archives[0].name)} is a link")
         return read_zip(archives[0])
-    return {}, {}
+    return {}, {}, b""
 
 
 def _highest(depths: dict, top):
@@ -199,8 +209,8 @@ def _each(chosen: dict[int, object], read) -> tuple[dict[int, bytes], dict[int, 
     return files, refused
 
 
-def read_file(path: Path) -> bytes:
-    """The first MAX_BYTES + 1 bytes of a regular file; what is longer the grader will refuse.
+def read_file(path: Path, most: int = MAX_BYTES + 1) -> bytes:
+    """The first bytes of a regular file; a problem file that has more the grader will refuse.
 
     Raises:
         Refused: it is a link, a device, a folder, or cannot be read.
@@ -212,7 +222,7 @@ def read_file(path: Path) -> bytes:
         raise Refused(why) from None
     with open(handle, "rb") if stat.S_ISREG(os.fstat(handle).st_mode) else _closed(handle) as file:
         try:
-            return file.read(MAX_BYTES + 1)
+            return file.read(most)
         except OSError as error:
             raise Refused(f"cannot read it: {error.strerror}") from None
 
@@ -223,7 +233,7 @@ def _closed(handle: int):
 
 
 # ------------------------------------------------------------------------ archives
-def read_zip(path: Path) -> tuple[dict[int, bytes], dict[int, str]]:
+def read_zip(path: Path) -> Found:
     """As read_folder; of the members nothing is unpacked but the problem files, into memory.
 
     Raises:
@@ -244,16 +254,21 @@ def read_zip(path: Path) -> tuple[dict[int, bytes], dict[int, str]]:
                         and not NOT_LOOKED_INTO & set(place.parts):
                     found.setdefault(place.parent, {}).setdefault(int(match[1]), []).append(member)
             if not found:
-                return {}, {}
+                return {}, {}, b""
             depths = {place: len(place.parts) for place in found}
-            chosen = found[_highest(depths, PurePosixPath())]
-            return _each(chosen, lambda twins: _read_member(archive, twins))
+            place = _highest(depths, PurePosixPath())
+            beside = [member for member in members if member.filename == str(place / REPORT)]
+            report = b""
+            with suppress(Refused):
+                report = _read_member(archive, beside, MOST_REPORTED) if beside else b""
+            return *_each(found[place], lambda twins: _read_member(archive, twins)), report
     except UNREADABLE as error:
         raise Refused(f"cannot read the archive: {escape(str(error)) or type(error).__name__}"
                       ) from None
 
 
-def _read_member(archive: zipfile.ZipFile, twins: list[zipfile.ZipInfo]) -> bytes:
+def _read_member(archive: zipfile.ZipFile, twins: list[zipfile.ZipInfo],
+                 most: int = MAX_BYTES + 1) -> bytes:
     member = twins[0]
     kind = stat.S_IFMT(member.external_attr >> 16)
     if len(twins) > 1:
@@ -267,6 +282,6 @@ def _read_member(archive: zipfile.ZipFile, twins: list[zipfile.ZipInfo]) -> byte
                       f"{MAX_BYTES >> 10} KiB")
     try:
         with archive.open(member) as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(most)
     except UNREADABLE as error:
         raise Refused(f"cannot unpack it: {escape(str(error)) or type(error).__name__}") from None

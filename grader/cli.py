@@ -49,7 +49,8 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     if arguments.step and not asked:
         return _refuse(f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
                        f"{arguments.step}")
-    if not (asked or arguments.json or arguments.watch or arguments.case):
+    wanted = arguments.json or arguments.watch or arguments.submit  # whatever is begun
+    if not (asked or wanted or arguments.case):
         if screen := overview.first_screen(numbers, arguments.submission):
             print(*screen, sep="\n")
             return NOT_PASSED
@@ -59,7 +60,7 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
     reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
     apart = arguments.case or arguments.step  # no whole stage
-    if len(asked) == 1 and not (arguments.json or arguments.watch or apart):
+    if len(asked) == 1 and not (wanted or apart):
         if _settled_by_reading(asked[0], reporter, arguments):
             return NOT_PASSED
     from grader.sandbox.processes import Nursery
@@ -140,6 +141,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
                          help="draw the attention matrix that the first wrong case really uses")
     working.add_argument("--plot", metavar="FILE", type=Path,
                          help="write that drawing there, .png or .svg (needs matplotlib)")
+    working.add_argument("--submit", action="store_true",
+                         help="also write submission.zip, to hand in: the files and this report")
     working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
     working.add_argument("--doctor", action="store_true",
                          help="what this machine can run, and what to install")
@@ -187,6 +190,9 @@ def _usage_problem(arguments) -> str:
                     f"{arguments.plot}")
         if importlib.util.find_spec("matplotlib") is None:
             return "--plot: want matplotlib installed (pip install matplotlib); got none"
+    if arguments.submit and (arguments.quick or arguments.watch or arguments.case
+                             or arguments.step):
+        return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
     for name in ("timeout", "stage_timeout"):
         if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
             option = name.replace("_", "-")
@@ -302,6 +308,14 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
             return FAULT
     reporter.summary(run, _next_command(run, everything, arguments))
+    if arguments.submit:
+        from grader import submit
+
+        try:
+            print(*submit.write(run, assignment.grader_of(first), arguments.submission), sep="\n")
+        except (ValueError, OSError) as error:
+            print(f"error: --submit: {error}", file=sys.stderr)
+            return FAULT
     return run.exit_code()
 
 

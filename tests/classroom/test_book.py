@@ -2,13 +2,14 @@
 
 import csv
 import io
+import json
 import re
 from xml.etree import ElementTree
 
 import pytest
 
 from classroom import summary
-from classroom.book import grades, junit, student_report
+from classroom.book import differences, grades, junit, student_report
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment import sha256
@@ -112,3 +113,27 @@ def test_the_distribution_counts_every_settled_student_once(tmp_path):
     total = sum(s["max_points"] for s in reports[0]["stages"])
     assert sum(each["count"] for each in bins) == 3 and bins[0]["count"] == 1
     assert [bins[int(10 * report["points"] / total)]["count"] for report in (reports[1],)] == [1]
+
+
+# --------------------------------------------------------------- a student's own report
+def own_report(**stages) -> bytes:
+    return json.dumps({"reports": {"autograder.py": {"stages": [
+        {"stage": int(name[1:]), "sha256": sha, "outcome": outcome, "points": points}
+        for name, (sha, outcome, points) in stages.items()]}}}).encode()
+
+
+def test_where_a_students_report_differs_is_said():
+    found = [stage(1, "pass", 100.0, sha256="a"), stage(2, "wrong", 0.0, sha256="b"),
+             stage(3, "pass", 100.0, sha256="c"), stage(4, "grader_fault", sha256="d")]
+    said = own_report(p1=("a", "pass", 100.0), p2=("b", "pass", 100), p3=("x", "pass", 100),
+                      p4=("d", "pass", 100))
+    assert differences(said, found) == ["P2: wrong, 0 points; their report said pass, 100",
+                                        "P3: their report is of another file"]
+    assert differences(b"", found) == []
+
+
+@pytest.mark.parametrize("report", [b"{", b"[]", b"\xff", b'{"reports": 3}', b"[" * 100_000,
+                                    own_report(p1=("a", "pass", None))])
+def test_a_report_that_is_none_is_said_to_be_none(report):
+    assert differences(report, [stage(1, "pass")]) == [
+        "the report that was handed in cannot be read"]

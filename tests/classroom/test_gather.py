@@ -280,3 +280,13 @@ def test_every_name_has_a_file_name_of_its_own_that_stays_in_its_folder():
     made = [file_name(name) for name in names]
     assert len(set(made)) == len(names)
     assert all(len(name.encode()) < 200 and "/" not in name and name[0] != "." for name in made)
+
+
+# --------------------------------------------------------------- a student's own report
+def test_the_report_beside_the_files_is_read_from_folders_and_zips(tmp_path):
+    make(tmp_path, {"anna": ANNA})
+    (tmp_path / "anna/submission.json").write_text("{}")
+    zipped(tmp_path / "ben.zip", {"w/problem_1.py": "one", "w/submission.json": "[]"})
+    zipped(tmp_path / "cleo.zip", {"w/problem_1.py": "one", "submission.json": "of others"})
+    link(make(tmp_path, {"dora": ANNA}) / "dora/submission.json")
+    assert [student.report for student in gather(tmp_path)[0]] == [b"{}", b"[]", b"", b""]
