@@ -10,6 +10,7 @@
     {steps-of-a-walk}       the interactive page's walk; a table where there is no JavaScript
 """
 
+import html
 import json
 import re
 import subprocess
@@ -113,8 +114,11 @@ class Exercise(Quoting):
         asked = f"**Exercise {number}.** {one.question}\n\nCheck: " \
                 f"`python -m guide.exercises {number} YOUR-ANSWER`"
         self.state.nested_parse(_lines(asked), self.content_offset, made)
+        check = html.escape(json.dumps(exercises.for_the_page(number)))
         if self.env.app.builder.name == "html":
             answer = f"{exercises.shown(one.answer())}. {one.because}"
+            made += nodes.raw("", f'<form class="check" data-check="{check}"></form>',
+                              format="html")
             made += nodes.raw("", "<details><summary>Answer</summary>", format="html")
             self.state.nested_parse(_lines(answer), self.content_offset, made)
             made += nodes.raw("", "</details>", format="html")

@@ -17,7 +17,11 @@ def test_the_answer_is_right_and_no_slip_is(number):
 
 
 def test_three_digits_are_enough_and_two_are_not():
-    assert close((0.135,), (0.1353,)) and not close((0.13,), (0.1353,))
+    assert close((0.135, 1.39), (0.1353, 1.3863)) and not close((0.13,), (0.1353,))
+
+
+def test_a_whole_number_is_counted_exactly():
+    assert close((9955.0,), (9955,)) and not close((9956.0,), (9955,))
 
 
 def test_the_command_says_right_or_not_by_its_exit_code(capsys):

@@ -1,4 +1,4 @@
-"""The interactive page, in a real browser without a network: every frame, forward and back."""
+"""The walk to step through and the checks of the exercises, in a browser without a network."""
 
 import html
 import json
@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from guide import worked
+from guide import exercises, worked
 from guide.excerpts import ROOT
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
@@ -37,22 +37,33 @@ addEventListener("load", () => {
 """
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+
+
+def left_by(folder, body: str):
+    """What a page of this body leaves, as JSON, in an element with the id seen."""
     if BROWSER is None:
         pytest.skip("want chromium or google-chrome; got none")
-    folder = tmp_path_factory.mktemp("walk")
-    script = (ROOT / "guide" / "static" / "walk.js").read_text("utf-8")
-    (folder / "page.html").write_text(
-        f'<!doctype html><meta charset="utf-8"><div id="walk"></div>'
-        f'<script type="application/json" id="walk-frames">{json.dumps(worked.causal_frames())}'
-        f"</script><script>{script}</script><script>{DRIVER}</script>", encoding="utf-8")
+    (folder / "page.html").write_text(f'<!doctype html><meta charset="utf-8">{body}',
+                                      encoding="utf-8")
     ran = subprocess.run(
         [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom",
          "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}",
          (folder / "page.html").as_uri()],
-        capture_output=True, text=True, timeout=120, check=True)
+        capture_output=True, text=True, timeout=300, check=True)
     return json.loads(html.unescape(re.search(r'<pre id="seen">(.*?)</pre>', ran.stdout)[1]))
+
+
+def script(name: str) -> str:
+    return f"<script>{(ROOT / 'guide' / 'static' / name).read_text('utf-8')}</script>"
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    return left_by(
+        tmp_path_factory.mktemp("walk"),
+        f'<div id="walk"></div><script type="application/json" id="walk-frames">'
+        f"{json.dumps(worked.causal_frames())}</script>{script('walk.js')}"
+        f"<script>{DRIVER}</script>")
 
 
 def test_every_frame_shows_its_tile_and_its_numbers(seen):
@@ -75,3 +86,25 @@ def test_the_last_tile_of_a_row_of_tiles_shows_the_output(seen):
 
 def test_back_goes_one_frame_back(seen):
     assert seen[-1] == seen[-3]
+
+
+def test_the_check_on_a_page_says_what_the_command_says(tmp_path):
+    asked = [(number, numbers) for number, one in exercises.EXERCISES.items()
+             for numbers in (one.answer(), *(wrong() for wrong, _ in one.slips), (12345.0,))]
+    forms = "".join('<form class="check" data-check="{}"></form>'.format(html.escape(json.dumps(
+        exercises.for_the_page(number)))) for number, _ in asked)
+    typed = json.dumps([", ".join(map(repr, map(float, numbers))) for _, numbers in asked])
+    got = left_by(tmp_path, forms + script("check.js") + f"""<script>
+      addEventListener("load", () => {{
+        const typed = {typed};
+        const said = [...document.querySelectorAll("form.check")].map((form, i) => {{
+          form.querySelector("input").value = typed[i];
+          form.querySelector("button").click();
+          return form.querySelector("output").textContent;
+        }});
+        const left = document.createElement("pre");
+        left.id = "seen";
+        left.textContent = JSON.stringify(said);
+        document.body.append(left);
+      }});</script>""")
+    assert got == [exercises.judge(number, numbers)[1] for number, numbers in asked]
