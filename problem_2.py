@@ -67,8 +67,8 @@ def torch_weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def _double_kernel(x_ptr, y_ptr, N, BLOCK_N: tl.constexpr):  # constexpr: known to the compiler
     """y = 2 x for a contiguous x (N,).  Grid: (cdiv(N, BLOCK_N),), one program a tile."""
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)  # which elements are mine?
-    mask_n = offs_n < N  # the last tile may hang over the end
-    x = tl.load(x_ptr + offs_n, mask=mask_n, other=0.0)  # elements outside read 0, from nowhere
+    mask_n = offs_n < N  # the last tile may reach past the end
+    x = tl.load(x_ptr + offs_n, mask=mask_n, other=0.0)  # outside nothing is read: 0
     y = 2.0 * x  # for all BLOCK_N elements at once
     tl.store(y_ptr + offs_n, y, mask=mask_n)
 

@@ -20,20 +20,20 @@ So scores are multiplied by scale * LOG2E in place of scale, and the softmax run
 base 2: m_i, too, is in base 2.  Only lse is stored as a natural logarithm.
 
 Two flags.  N need not be a multiple of anything.  The last query tile may reach past
-the end: its extra rows load as 0 and are never stored.  So may the last key tile: its
-extra keys would get the score 0, not -inf, and must be masked.  Every other key tile
-needs no mask, neither to load nor to score, and is faster without; so the walk has
-two phases.  D is padded with zeros to BLOCK_D, for tl.arange wants a power of two.
+the end: its extra rows load as 0 and are never stored.  The last key tile may, too:
+its extra keys would get the score 0, not -inf, and must be masked.  All other key
+tiles need no mask, for loads or scores, and are faster without one; so the walk has
+two phases.  D is padded with zeros to BLOCK_D: tl.arange wants a power of two.
 
     MASKED   the scores of this tile need the mask
     RAGGED   some rows of this tile may lie past N - 1
 
-New in Triton.  tl.dot, the matrix product, which the example below, _project_kernel,
-shows alone; tl.dot(a, b, acc) is a @ b + acc.  tl.trans(x) is the transpose; tl.where,
+New in Triton.  tl.dot is the matrix product: read the example below, _project_kernel,
+first.  tl.dot(a, b, acc) is a @ b + acc; tl.trans(x) is the transpose; tl.where,
 tl.maximum, tl.math.exp2 and tl.math.log2 work element by element; tl.max(x, axis=1)
-as tl.sum does.  One jit function may call another and get several values back.  A
-tuple, such as q.stride(), is one argument.  Shapes and constexpr arguments are known
-to the compiler: an `if` on them costs nothing.
+takes the maximum of each row.  One jit function may call another and get several
+values back.  A tuple, such as q.stride(), is one argument.  Shapes and constexpr
+arguments are known to the compiler: an `if` on them costs nothing.
 
 The file reads from the outside in: the kernel first, then what it calls, _attend,
 _keep, _head, _load, _store.  Write the steps in any order; a first run needs all.
@@ -93,7 +93,7 @@ def _fwd_kernel(
     # Step 3.1 -- Which rows of which head are mine?
     #   Programs 0, 1, 2 ... take the query tiles of head 0, the next ones those of head 1, and so
     #   on: neighbours run side by side, and so they share k and v.
-    #   bh: which of the B * HQ heads of all batch entries.  b, h: its batch entry, its head there.
+    #   bh: the number of my head among all B * HQ.  b, h: which batch entry, and which head of it.
     #   start_m: my first row.  query (BLOCK_M,): all my rows.
     #   Advice, which no case with points checks: make bh int64, as offsets are computed from it.
     # BEGIN SOLUTION 3.1
@@ -195,8 +195,8 @@ def _load(
     #   tile (ROWS, BLOCK_D).  Element (i, j) lies at ptr + i * stride_n + j * stride_d; its row of
     #   the sequence is start + i.  Rows past N - 1 and columns past D - 1 do not exist, and read 0.
     #   Only a RAGGED tile has such rows; every tile has such columns if BLOCK_D is more than D.
-    #   Write two loads: one with mask= and other= where something may be missing, one with neither
-    #   for all other tiles.  Advice, which no case checks: the second is faster.
+    #   Where something may be missing, load with mask= and other=.  Advice, which no case checks:
+    #   load all other tiles with neither, which is faster (Triton refuses other= without mask=).
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)

@@ -5,7 +5,7 @@ In a language model a token must not see what comes after it: query i sees keys
 work that is needed.  So the walk over the keys is cut in two, and ends early:
 
     keys ->     0       1       2       3
-    q tile 0  [ diag |       |       |      ]      diag: the mask cuts through
+    q tile 0  [ diag |       |       |      ]      diag: the mask cuts through it
     q tile 1  [ full | diag  |       |      ]      full: every query sees every key
     q tile 2  [ full | full  | diag  |      ]      empty: nobody sees anything
     q tile 3  [ full | full  | full  | diag ]
@@ -14,7 +14,7 @@ work that is needed.  So the walk over the keys is cut in two, and ends early:
     phase 2   the diagonal         the mask, element by element
     beyond    never visited
 
-BLOCK_M is a multiple of BLOCK_N (here they are equal), so no key tile is in both.
+BLOCK_M is a multiple of BLOCK_N (here they are equal): no key tile is in both phases.
 
 New here: steps 4.1, 4.2 and 4.6.  A step that says "carried over" is what you
 wrote before, to the letter.

@@ -57,7 +57,7 @@ def _fwd_kernel(
     # END SOLUTION 5.1
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 5.2 -- Which key/value head does query head h read?
-    #   k_head and v_head, from _head, as q's is made just above.
+    #   Make k_head and v_head by _head, as is done for q just above.
     # BEGIN SOLUTION 5.2
     kv_head = h // (HQ // HKV)
     k_head, v_head = _head(k_ptr, k_strides, b, kv_head), _head(v_ptr, v_strides, b, kv_head)

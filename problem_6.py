@@ -19,8 +19,8 @@ For a tile of queries start_m ... start_m + BLOCK_M - 1 there are three kinds of
     interior    inner ... start_m - 1   seen by all of them                   no mask
     diagonal    from start_m on         later than some of them               masked
 
-    first   the first key in the first query's window, rounded down to BLOCK_N
-    inner   the first key in the last query's window, rounded up to BLOCK_N
+    first   first key of the first query's window, rounded down to a multiple of BLOCK_N
+    inner   first key of the last query's window, rounded up to a multiple of BLOCK_N
 
 A window shorter than BLOCK_M + BLOCK_N leaves no interior.  One shorter than BLOCK_M
 begins inside the diagonal, so both masked phases use the whole mask.

@@ -2,8 +2,8 @@
 
 Give a trained model a sliding window, and its answers go wrong as soon as the first
 tokens leave the window.  The weights of a softmax add up to 1, and models learn to
-put weight that they need nowhere else on the first tokens: the *sinks*.  If the
-first S tokens stay visible to every later query, the model can go on for ever.
+put the weight that no key needs on the first tokens: the *sinks*.  If the first S
+tokens stay visible to every later query, the model can go on for ever.
 
 *Sinks are positions, still causal*: key j < S is visible to query i if j <= i.
 Window and sinks are a union: a key in both counts once.

@@ -200,8 +200,9 @@ def _add_dq(
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, CAUSAL)
     # Step 8.11 -- P again, from the saved log-sum-exp.
-    #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse_log2).  In a MASKED tile it is 0
-    #   where keep is False.  No maximum is needed: lse_log2 is at least the largest score.
+    #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse_log2), with s = q k^T.  In a
+    #   MASKED tile it is 0 where keep is False.  No maximum is needed: lse_log2 is at least the
+    #   largest score.
     # BEGIN SOLUTION 8.11
     p = tl.math.exp2(tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2[:, None])
     if MASKED:
