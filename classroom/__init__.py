@@ -5,6 +5,7 @@
     machine.py      how many gradings this machine holds at once, and on which GPUs
     batch.py        runs the autograder over all files: at once, again alone, timed
     child.py        one grading under way: the autograder in a process of its own
+    slurm.py        the same command in tasks of an array job
     book.py         a JSON a student, grades.csv, junit.xml
     alike.py        pairs of students whose own lines are alike
     summary.py      summary.html

@@ -59,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
                          help="seconds for all that is asked of one file (default: 600)")
     grading.add_argument("--worker-user", metavar="NAME", default="auto",
                          help="as the autograder's (root only)")
+    grading.add_argument("--slurm", metavar="N", type=int, default=0,
+                         help="run as N tasks of a Slurm array job that share RESULTS (needs "
+                              "submitit)")
+    grading.add_argument("--slurm-option", metavar="NAME=VALUE", action="append", default=[],
+                         help="passed on to sbatch, such as partition=gpu or gres=gpu:1; may be "
+                              "repeated")
     ranking = commands.add_parser(
         "leaderboard", help="a page of the times of those who passed",
         description="Write DIR/index.html: a board a stage and GPU, under aliases.")
@@ -73,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
 def _usage_problem(arguments) -> str:
     if arguments.jobs is not None and arguments.jobs < 1:
         return f"--jobs: want 1 or more; got {arguments.jobs}"
+    if arguments.slurm < 0:
+        return f"--slurm: want 1 task or more; got {arguments.slurm}"
+    if arguments.slurm_option and not arguments.slurm:
+        return "--slurm-option: want it with --slurm N; got it alone"
     for name in ("timeout", "stage_timeout"):
         if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
             option = name.replace("_", "-")
@@ -101,6 +111,8 @@ def grade(arguments) -> int:
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"--stages: {error}") from None
     students, ignored = gather(arguments.submissions)
+    if arguments.slurm:
+        return spread(arguments)
     here = machine.look(arguments.device, arguments.jobs)
     settings = Settings(assignment.version(), here.device, arguments.timeout,
                         arguments.stage_timeout)
@@ -130,6 +142,30 @@ def grade(arguments) -> int:
         except KeyboardInterrupt:
             interrupted = True
         return write(students, stages, store, ignored, progress, interrupted)
+
+
+def spread(arguments, cluster: str = "slurm") -> int:
+    """Everything of `grade --slurm`: the tasks write the tables, here they are waited for."""
+    from classroom import slurm
+
+    progress = Progress()
+    arguments.out.mkdir(mode=0o700, exist_ok=True)
+    try:
+        failed = slurm.spread(arguments, progress.live, cluster)
+    except KeyboardInterrupt:
+        progress.line("Interrupted, and the tasks are cancelled. The same command goes on.")
+        return INTERRUPTED
+    for words in failed:
+        progress.line(words)
+    unsettled = "no tables were written" if not (arguments.out / "grades.csv").is_file() else ""
+    for path in sorted((arguments.out / "students").glob("*.json")):
+        report = json.loads(path.read_bytes())
+        unsettled = unsettled or (report["unsettled"] or report["refused"]) and (
+            f"something of {report['student']} is not settled")
+    progress.line(f"{unsettled}; the same command goes on." if unsettled else
+                  f"Everything is in {arguments.out}: summary.html, grades.csv, junit.xml, "
+                  "students/")
+    return NOT_SETTLED if unsettled else DONE
 
 
 def write(students, stages, store, ignored, progress, interrupted: bool) -> int:

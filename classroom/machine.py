@@ -52,6 +52,8 @@ def look(device: str, jobs: int | None) -> Machine:
         raise ValueError("--device cuda: want a CUDA GPU; got none that PyTorch can use")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores, free = cores or 1, free_memory_gib()
+    cores = min(cores, int(os.environ.get("SLURM_CPUS_ON_NODE", cores)))  # not each Slurm binds
+    free = min(free, int(os.environ.get("SLURM_MEM_PER_NODE", 2**30)) / 1024)  # MiB
     held = max(1, min(cores, int(free / HOST_GIB)))
     if found:
         held = max(1, min(held, sum(int(bytes / 2**30 / GPU_GIB) for _, bytes in found)))

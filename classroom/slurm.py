@@ -1,0 +1,90 @@
+"""--slurm: the same command in N tasks of an array job, which share RESULTS.
+
+No task has files of its own: each grades whatever nobody has the lock of, so that the quick ones
+help the slow ones, and what a task leaves behind that is cancelled or killed the others take.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from grader.assignment import ROOT
+
+POLL_SECONDS = 2.0
+TIME = "4:00:00"  # of a task, unless --slurm-option time=... says otherwise
+
+
+def command(arguments) -> list[str]:
+    """What a task runs: the same options, without those of the cluster, wherever it starts."""
+    words = [sys.executable, "-m", "classroom", "grade", str(arguments.submissions.resolve()),
+             "--out", str(arguments.out.resolve()), "--stages", arguments.stages,
+             "--device", arguments.device, "--timeout", str(arguments.timeout),
+             "--stage-timeout", str(arguments.stage_timeout),
+             "--worker-user", arguments.worker_user]
+    if arguments.jobs:
+        words += ["--jobs", str(arguments.jobs)]
+    return words + ["--no-benchmark"] * arguments.no_benchmark
+
+
+def cluster_options(given: list[str]) -> dict[str, str | bool]:
+    """["partition=gpu", "exclusive"] -> {"partition": "gpu", "exclusive": True}
+
+    Raises:
+        ValueError: one of them has no name.
+    """
+    found = {"time": TIME}
+    for word in given:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not name or any(char.isspace() for char in word):
+            raise ValueError(f"--slurm-option: want one such as partition=gpu; got {word!r}")
+        found[name] = value if equals else True
+    return found
+
+
+def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> list[str]:
+    """Submit the tasks and wait for them; on Ctrl-C they are cancelled.  cluster: "local" runs
+    them as processes of this machine.
+
+    -> the last words of each task that failed.
+
+    Raises:
+        ValueError: there is no submitit or no Slurm, or Slurm refuses the job.
+    """
+    try:
+        import submitit
+    except ImportError:
+        raise ValueError('--slurm: want submitit installed (pip install -e ".[classroom]"); got '
+                         "none") from None
+    options = cluster_options(arguments.slurm_option)
+    logs = arguments.out.resolve() / "slurm"
+    try:
+        logs.mkdir(exist_ok=True)
+        executor = submitit.AutoExecutor(folder=logs / "%j", cluster=cluster)
+        executor.update_parameters(name="classroom", timeout_min=24 * 60,
+                                   slurm_additional_parameters=options)
+        task = submitit.helpers.CommandFunction(command(arguments), cwd=ROOT)
+        with executor.batch():
+            jobs = [executor.submit(task) for _ in range(arguments.slurm)]
+    except (RuntimeError, submitit.core.utils.FailedJobError) as error:  # no sbatch; it refuses
+        raise ValueError(f"--slurm: {error}") from None
+    say(f"{len(jobs)} tasks submitted: {jobs[0].job_id.partition('_')[0]}; they write to {logs}")
+    try:
+        while left := [job for job in jobs if not job.done()]:
+            say(f"{len(left)} of {len(jobs)} tasks not ended, {_graded(arguments.out)} files "
+                "graded")
+            time.sleep(POLL_SECONDS)
+    except BaseException:
+        for job in jobs:
+            job.cancel(check=False)
+        raise
+    return [f"task {job.job_id}: {_last_words(job)}" for job in jobs if job.exception()]
+
+
+def _graded(results: Path) -> int:
+    return sum(1 for _ in (results / "graded").glob("*.json"))
+
+
+def _last_words(job) -> str:
+    lines = str(job.exception()).strip().splitlines()
+    return lines[-1] if lines else "it ended without a word"
