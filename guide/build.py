@@ -49,8 +49,8 @@ def bundle_font(site: Path) -> None:
     for page in site.rglob("*.html"):
         for formula in re.findall(r"<math.*?</math>", page.read_text("utf-8"), re.DOTALL):
             signs |= set(re.sub(r"<[^>]*>", "", formula))
-    # Letters in formulas are shown in italics, which have code points of their own.
-    letters = range(0x1D400, 0x1D7FF)
+    # Letters in formulas are shown in italics, which have code points of their own, h among others.
+    letters = [*range(0x1D400, 0x1D800), *range(0x2100, 0x2150)]
     source = Path(ziamath.__file__).parent / "fonts" / FONT
     options = subset.Options(layout_features=["*"], notdef_outline=True)
     font = subset.load_font(str(source), options)
