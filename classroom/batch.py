@@ -100,9 +100,7 @@ class Batch:
                 self.times_it and self._untimed(unit)]
 
     def _ungraded(self, unit: Unit) -> bool:
-        """What was skipped, say for want of Triton, is tried once more by every process."""
-        record = self.store.known.get(unit)
-        return record is None or record["stage"]["outcome"] == "skipped" and unit not in self.tries
+        return self.store.known.get(unit) is None
 
     def _doubtful(self, unit: Unit) -> bool:
         """Whether it is to be graded again, alone."""

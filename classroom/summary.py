@@ -18,9 +18,6 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "t
          "refused": "refused", "skipped": "skipped", "grader_fault": "blocked",
          "pending": "pending"}
 
-HELD = {"user": "as another account", "files": "without sight of submissions and results",
-        "network": "without network", "signals": "unable to signal others"}
-
 
 def page(reports: list[dict], ignored: list[str], alike: list[dict], now: datetime) -> bytes:
     """The whole page.  alike: pairs as alike.py finds them."""
@@ -87,12 +84,9 @@ def _facts(reports: list[dict]) -> dict:
     def distinct(name: str) -> str:
         return ", ".join(sorted({str(stage[name]) for stage in graded if stage[name]}))
 
-    held = [set(stage["confined"]) for stage in graded if stage["checks"]]
     points = [report["points"] for report in reports if report["points"] is not None]
     return {"grader": reports[0]["grader"], "devices": distinct("device"),
             "torch": distinct("torch"), "triton": distinct("triton"),
-            "held": [words for name, words in HELD.items() if all(name in one for one in held)]
-            if held else None,
             "median": statistics.median(points) if points else None, "settled": len(points),
             "max_points": reports[0]["max_points"],
             "everything": sum(report["passed"] == len(report["stages"]) for report in reports),

@@ -9,5 +9,5 @@ against a relation that every right answer meets.  Lights give no points.
     lights.py      a file's lights, asked in a worker of their own beside the cases
     alone.py       --step: one of them
     walks.py, rows.py, masks.py, softmax.py, memory.py    the relations, by their kind
-    pytorch.py, row_sum.py    those of stages 1 and 2
+    pytorch.py, row_sum.py, gradients.py    those of stages 1 and 2, and of the backward
 """

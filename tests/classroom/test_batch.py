@@ -80,16 +80,6 @@ def test_a_fault_of_ours_is_tried_again_and_then_blocked_and_never_scored(asked,
         assert "exit code 5; something of ours broke" in message
 
 
-def test_what_was_skipped_is_tried_once_more_by_the_next_run(asked, tmp_path):
-    make(tmp_path / "class", {"anna": {2: "skipped pass"}, "ben": {2: "skipped"}})
-    first = grade(tmp_path / "class", tmp_path / "out")
-    assert outcomes(first["anna"]) == {2: "skipped"} and first["anna"]["points"] is None
-    assert len(asked()) == 2
-    second = grade(tmp_path / "class", tmp_path / "out")
-    assert outcomes(second["anna"]) == {2: "pass"} and outcomes(second["ben"]) == {2: "skipped"}
-    assert len(asked()) == 4
-
-
 def test_an_autograder_that_refuses_its_arguments_ends_all_of_it(asked, tmp_path):
     make(tmp_path / "class", {"anna": {2: "usage"}})
     with pytest.raises(ValueError, match="want another account"):

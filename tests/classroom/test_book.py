@@ -106,16 +106,6 @@ def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_pat
     assert not re.search(r"https?://|src=|@import|url\(", page.replace("&lt;img src=x", ""))
 
 
-@pytest.mark.parametrize(("held", "says"), [
-    ([["files", "network"], ["files"]], "The files ran without sight of"),
-    ([["files"], []], "Nothing held the files while they ran"),
-])
-def test_the_page_says_what_held_every_file(tmp_path, held, says):
-    graded = {n: stage(n, "pass", 100.0, confined=held[n - 1]) for n in (1, 2)}
-    page = summary.page(book(tmp_path, {"anna": graded}), [], [], NOON).decode()
-    assert says in page and "network" not in page
-
-
 def test_the_distribution_counts_every_settled_student_once(tmp_path):
     reports = book(tmp_path, {"a": {1: stage(1, "pass", 100.0), 2: stage(2, "pass", 100.0)},
                               "b": {1: stage(1, "pass", 100.0)}, "c": {1: None}, "d": {}}, (1, 2))

@@ -171,4 +171,39 @@ if ctx.needs_input_grad[0]:
 if ctx.needs_input_grad[1]:
     dw = torch.empty_like(w)
     _dw_kernel[(grid_n,)](dy, x, dw, M, N, dy.stride(0), *x.stride(), **launch)'''}),
+    (8, {"8.3": '''
+if CAUSAL:
+    end = start_m + BLOCK_M
+else:
+    end = N
+for start_n in range(0, end, BLOCK_N):
+    acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N,
+                            scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)'''}),
+    (8, {"8.9": "delta = tl.sum(o.to(tl.float32) * do, 1)\n"
+                "tl.store(delta_ptr + (bh * N + query), delta, query < N)"}),
+    (8, {"8.11": "s = tl.dot(q, tl.trans(k))\n"
+                 "p = tl.math.exp2(s * scale_log2e - lse_log2[:, None])\n"
+                 "p = tl.where(keep, p, 0.0)"}),
+    (8, {"8.11": "s = tl.where(keep, tl.dot(q, tl.trans(k)), float('-inf'))\n"
+                 "p = tl.exp((s * scale_log2e - lse_log2[:, None]) * LN2)"}),
+    (8, {"8.12": "dp = tl.dot(do, tl.trans(v))\nds = p * dp - p * delta[:, None]\n"
+                 "dq += tl.dot(ds.to(k.dtype), k)"}),
+    (8, {"8.14": "first = start_n\ninner = start_n + BLOCK_N\nouter = (N // BLOCK_M) * BLOCK_M\n"
+                 "if not CAUSAL:\n    first = 0\n    inner = 0\nouter = tl.maximum(inner, outer)"}),
+    (8, {"8.15": '''
+for start_m in range(first, N, BLOCK_M):
+    dk, dv = _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr + row, delta_ptr + row, key,
+                       start_m, N, scale * LOG2E, D, BLOCK_M, CAUSAL, MASKED=True)'''}),
+    (8, {"8.18": "keep = key < N\nif CAUSAL:\n    keep = keep & (query >= key) & (query < N)"}),
+    (9, {"9.3": "m_i += sink * LOG2E\nm_i = tl.full(m_i.shape, 0.0, tl.float32) + sink * LOG2E\n"
+                "l_i = tl.full(l_i.shape, 1.0, tl.float32)"}),
+    (9, {"9.11": "weight = tl.exp(sink - lse_log2 * LN2)\ndsink = tl.sum(-weight * delta, 0)"}),
+    (9, {"9.12": '''
+for start_n in range(0, N, BLOCK_N):
+    dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
+                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
+_store(dq_ptr, scale * dq, bh, query, N, D)'''}),
+    (9, {"9.21": "keep = key < N\nif CAUSAL:\n"
+                 "    near = key > query - window_size\n"
+                 "    keep = (key <= query) & (near | (key < sink_size))"}),
 ]
