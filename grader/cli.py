@@ -19,6 +19,7 @@ from pathlib import Path
 
 from grader import assignment, overview
 
+INTERRUPTED = "Interrupted; what was graded so far stands."
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
 
@@ -86,7 +87,7 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
     try:
         return _grade(arguments, asked, everything, seed, reporter)
     except KeyboardInterrupt as stop:
-        print("\nInterrupted; what was graded so far stands.", file=sys.stderr)
+        print(f"\n{INTERRUPTED}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
@@ -298,9 +299,11 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     except OSError as error:
         return _refuse(f"--json: cannot write {arguments.json}: {error.strerror}")
     if arguments.watch:
-        _watch(asked, options, reporter)
+        with _left_at_once():
+            _watch(asked, options, reporter)
     for number in asked:
-        run.stages.append(grade_stage(STAGES[number], options, reporter))
+        with _left_at_once():
+            run.stages.append(grade_stage(STAGES[number], options, reporter))
         try:
             save()
         except OSError as error:
@@ -317,6 +320,25 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             print(f"error: --submit: {error}", file=sys.stderr)
             return FAULT
     return run.exit_code()
+
+
+@contextlib.contextmanager
+def _left_at_once():
+    """What interrupts the block ends this process there and then.  The keepers, once it is gone,
+    end their workers and remove their folders; to wait for them would take seconds."""
+    def leave(number, frame):
+        with contextlib.suppress(OSError):
+            os.write(2, f"\n{INTERRUPTED}\n".encode())
+        os._exit(128 + number)
+
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM)
+             if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _case_names(stage, options) -> list[str]:

@@ -66,9 +66,12 @@ class Confirmations:
         except SubmissionError as again:
             return not_repeated(check, again)
 
-    def close(self) -> None:
-        """Forget what waits, and wait for what is under way: a request has its time limit."""
-        self.pool.shutdown(cancel_futures=True)
+    def close(self, kind: type[BaseException] | None = None, *error) -> None:
+        """Forget what waits, and wait for what is under way: a request has its time limit.
+
+        kind: what ended the grading, if not its end; the user's own wish does not wait.
+        """
+        self.pool.shutdown(kind is None or issubclass(kind, Exception), cancel_futures=True)
 
     def _confirmed(self, check: Check, replies: list) -> Check:
         """Judge a right check's plans by what they do on other numbers.

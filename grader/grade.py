@@ -101,7 +101,7 @@ class Grading:
             workers.clock = self.clock
             self.confirmations = Confirmations(
                 self.stage, self.file.source, self.options, workers, self.done, self.absolved)
-            stack.callback(self.confirmations.close)
+            stack.push(self.confirmations.close)
             session = self.ask_cases(stack)
             self.confirmations.flush()
             if not self.result.sentence and compiling.is_due(self.result.kernels, self.all_right()):

@@ -1,5 +1,8 @@
 """--watch: grade a stage again whenever its file is saved, up to the first case that is wrong."""
 
+import contextlib
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +17,8 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
           ready: Callable[[int], None] = lambda i: None, turns: int | None = None) -> None:
     """Call grade(i) at once and after every change of paths[i]; Ctrl-C ends it.
 
-    ready(i) follows when that is said: what the next time can do without.  turns: end after so
-    many gradings, for a test.
+    A change meanwhile ends grade(i) by raising Saved in it.  ready(i) follows when that is said:
+    what the next time can do without.  turns: end after so many gradings, for a test.
     """
     seen: dict[int, tuple | None] = {}
     done = 0
@@ -27,11 +30,44 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
             if i in seen:
                 say(f"{path.name} was saved.")
             seen[i] = state
-            grade(i)
+            try:
+                with _ended_by_a_save(path, state):
+                    grade(i)
+            except Saved:
+                break  # the next look sees it
             done += 1
             say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
             ready(i)
         time.sleep(INTERVAL)
+
+
+class Saved(BaseException):
+    """The file that is being graded was saved again: what is found out of it is out of date."""
+
+
+@contextlib.contextmanager
+def _ended_by_a_save(path: Path, state: tuple | None):
+    """Raise Saved in the block, once, when the file is no longer as it was; the main thread's."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(INTERVAL):
+            if _state(path) not in (state, None):  # an editor may take it away for a moment
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+                return
+
+    def stop(number, frame) -> None:
+        if not over.is_set():
+            raise Saved
+
+    signal.signal(signal.SIGUSR1, stop)  # and so it stays: by default the signal ends the process
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class Spare:

@@ -140,6 +140,24 @@ def test_a_signal_at_any_moment_ends_all_of_it_and_leaves_a_whole_json(
     assert [path.name for path in grading.json.parent.iterdir()] == [grading.json.name]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_interrupts_a_stage_does_not_wait_for_what_it_would_close(number, tmp_path):
+    program = f"""
+import os, time
+from grader.cli import _left_at_once
+with _left_at_once():
+    try:
+        os.kill(os.getpid(), {int(number)})
+        time.sleep(600)
+    finally:
+        open({str(tmp_path / "closed")!r}, "w").close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    assert (done.returncode, list(tmp_path.iterdir())) == (128 + number, [])
+    assert done.stderr == "\nInterrupted; what was graded so far stands.\n"
+
+
 @LINUX
 @pytest.mark.parametrize("moment", ["its worker starts", "it calls the file"])
 def test_a_killed_grader_leaves_no_process_and_no_folder(grading, moment):

@@ -5,7 +5,7 @@ import time
 
 from grader.options import Options, confinement, spare_worker
 from grader.stages import STAGES
-from grader.watching import Spare, watch
+from grader.watching import INTERVAL, Spare, watch
 
 
 def test_a_saved_file_is_graded_again(tmp_path):
@@ -15,6 +15,37 @@ def test_a_saved_file_is_graded_again(tmp_path):
     watch([path], graded.append, said.append, lambda i: path.write_text("another"), turns=2)
     assert graded == [0, 0]
     assert "problem_4.py was saved." in said
+
+
+def test_a_save_ends_the_grading_under_way(tmp_path):
+    path, events = tmp_path / "a.py", []
+    path.write_text("one", "utf-8")
+
+    def grade(i):
+        events.append("begun")
+        if len(events) > 1:
+            return
+        path.write_text("another", "utf-8")
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            events.append("ended")
+    watch([path], grade, lambda text: None, turns=1)
+    assert events == ["begun", "ended", "begun"]
+
+
+def test_a_file_that_an_editor_takes_away_for_a_moment_ends_nothing(tmp_path):
+    path, events = tmp_path / "a.py", []
+    path.write_text("one", "utf-8")
+
+    def grade(i):
+        content = path.rename(tmp_path / "aside")
+        time.sleep(3 * INTERVAL)
+        content.rename(path)
+        events.append("ended")
+    watch([path], grade, lambda text: None, turns=1)
+    assert events == ["ended"]
 
 
 def test_what_comes_after_a_report_knows_which_file_it_was(tmp_path):
