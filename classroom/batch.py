@@ -11,6 +11,7 @@ by who has its lock, and the rounds go on until every unit has a record.
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -203,6 +204,9 @@ class Batch:
 
     def _take(self, job: Job) -> None:
         report = job.child.report()
+        if report and report["grader"] != self.store.settings.grader:
+            raise ValueError(f"want one grader for all; got {report['grader']} after "
+                             f"{self.store.settings.grader}: start again, what is graded stands")
         for stage in report["stages"] if report else ():
             if unit := job.units.get(stage["stage"]):
                 if stage["sha256"] != unit.sha256:
@@ -229,7 +233,8 @@ class Batch:
             job.child.stop()
         for job in self.jobs:
             job.child.wait()
-            self._take(job)
+            with suppress(ValueError, OSError):  # why all ends is known; what can be kept is kept
+                self._take(job)
             for unit in job.units.values():
                 self.store.unlock(self.store.name(unit))
             job.child.remove()

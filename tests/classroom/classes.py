@@ -19,7 +19,8 @@ OBEDIENT = textwrap.dedent('''
     given = {words[i]: words[i + 1] for i in range(len(words) - 1)}
     stages = [int(word[3:]) for word in words if re.fullmatch(r"--p[1-9]", word)]
     cuda = given["--device"] == "cuda"
-    report = {"device": "a GPU" if cuda else "cpu", "torch": "2", "triton": "3", "seed": 7,
+    report = {"grader": os.environ.get("GRADER", "0.3.0+test"),
+              "device": "a GPU" if cuda else "cpu", "torch": "2", "triton": "3", "seed": 7,
               "stages": []}
     for stage in stages:
         data = open(f"{given['--submission']}/problem_{stage}.py", "rb").read()

@@ -87,6 +87,14 @@ def test_an_autograder_that_refuses_its_arguments_ends_all_of_it(asked, tmp_path
     assert not (tmp_path / "out" / ".working").exists()
 
 
+def test_a_grader_that_is_replaced_meanwhile_ends_all_of_it(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADER", "0.3.1+new")
+    make(tmp_path / "class", {"anna": {2: "pass"}})
+    with pytest.raises(ValueError, match="want one grader for all; got 0.3.1[+]new"):
+        grade(tmp_path / "class", tmp_path / "out")
+    assert not list((tmp_path / "out/graded").iterdir())
+
+
 def test_on_gpus_what_passed_is_timed_in_a_lane_of_its_own(asked, tmp_path):
     make(tmp_path / "class", {f"s{i}": {2: f"pass # {i}", 3: f"wrong # {i}"} for i in range(4)})
     reports = grade(tmp_path / "class", tmp_path / "out", gpus=("4", "7"), jobs=4)
