@@ -21,7 +21,7 @@ import statistics
 from functools import cache, partial
 from typing import NamedTuple
 
-from benchmarks.tables import column
+from benchmarks.tables import column, is_off
 from benchmarks.workloads import CEILINGS, SWEEP, TABLE
 from guide.excerpts import ROOT
 
@@ -53,10 +53,10 @@ def records() -> dict[str, dict]:
 
 
 def entry(label: str, name: str) -> dict:
-    """What results.json has of one implementation.  Raises LookupError if it was not timed."""
+    """What results.json has of one implementation.  Raises LookupError if not timed, or wrong."""
     found = records()[label]["peers"][name]
-    if "ms" not in found:
-        raise LookupError(f"want a time of {name} in {label}; got {found}")
+    if "ms" not in found or is_off(found):
+        raise LookupError(f"want a time of a right answer of {name} in {label}; got {found}")
     return found
 
 
@@ -136,7 +136,7 @@ def value(text: str) -> str:
 # -------------------------------------------------------------------- tables
 def _ms(label, name):
     found = records()[label]["peers"].get(name, {})
-    return digits(found["ms"]) if "ms" in found else "–"
+    return "wrong" if is_off(found) else digits(found["ms"]) if "ms" in found else "–"
 
 
 def _mib(label, name):
@@ -156,7 +156,7 @@ def cost(stage: int, lengths=(1024, 4096, 16384, 65536)) -> Table:
                      *(_ms(label, name) for name in ("stages", "fast", "cudnn")),
                      _mib(label, "stages"), digits(work.score_bytes() / MIB)])
     head = ["B x N", "GFLOP", "least MB", "stage ms", "fast ms", "cuDNN ms", "stage MiB",
-            "scores would be"]
+            "scores, if kept"]
     shape = records()[f"stage {stage}, N=1024, forward"]["shape"].split(", ")
     return Table(head, rows, f"{shape[1]} heads, D = {shape[3]}, {', '.join(shape[4:])}, "
                  f"bfloat16; the last two columns in MiB; results.json of {where()}")
@@ -194,7 +194,7 @@ def ladder(direction: str) -> Table:
     rows = [[work.name, *(_ms(work.label, name) for name in names)]
             for work in TABLE if work.direction == direction]
     return Table(["work, ms", *(column(name) for name in names)], rows,
-                 f"bfloat16; results.json of {where()}")
+                 f"bfloat16; wrong: its answers were; results.json of {where()}")
 
 
 def gpt_oss() -> Table:

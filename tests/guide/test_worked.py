@@ -83,6 +83,14 @@ def test_the_scores_of_the_memory_chapter_are_those_of_the_results():
     assert measured.value("ms stage 4, D=64, forward | stages") == "0.676 ms"
 
 
+def test_a_time_of_wrong_answers_is_not_shown():
+    head, rows, _ = measured.ladder("backward")
+    row = next(row for row in rows if row[0] == "stage 8, original shape")
+    assert row[head.index("fa4")] == "wrong" and row[head.index("cudnn")] == "0.271"
+    with pytest.raises(LookupError, match="right answer"):
+        measured.value("ms stage 8, original shape, backward | fa4")
+
+
 def test_a_number_that_was_not_measured_is_an_error():
     for text in ("ms stage 4, D=64, forward | nobody", "ms nothing | stages", "years", "ms",
                  "ms stage 3, original shape, forward | gluon"):
