@@ -148,7 +148,7 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     working.add_argument("--doctor", action="store_true",
                          help="what this machine can run, and what to install")
     working.add_argument("--verbose", action="store_true",
-                         help="a line for every case, and what held the files while they ran")
+                         help="a line for every case, what it printed, and what held the files")
 
     grading = parser.add_argument_group("for those who grade")
     grading.add_argument("--json", metavar="FILE", type=Path,
