@@ -466,7 +466,7 @@ def test_the_commands_of_the_readme_are_commands_of_the_assignment(real):
 @pytest.mark.interpreter
 def test_the_failing_run_of_the_readme_is_what_is_printed(real):
     text = (real / "README.md").read_text()
-    shown = re.search(r"```\n(❌.*?)```", text, re.S)[1]
+    shown = re.search(r"```\n(steps .*?❌.*?)```", text, re.S)[1]
     source = (ROOT / "problem_1.py").read_text()
     mistaken = source.replace("acc = alpha[..., None] * acc + p", "acc = acc + p")
     assert mistaken != source
@@ -476,4 +476,4 @@ def test_the_failing_run_of_the_readme_is_what_is_printed(real):
 
     def without_numbers(text: str) -> str:  # some are another machine's
         return re.sub(r"\d+(\.\d+)?", "0", text)
-    assert without_numbers(done.stdout).endswith(without_numbers(shown))
+    assert without_numbers(shown) in without_numbers(done.stdout)
