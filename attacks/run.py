@@ -19,6 +19,7 @@ from grader.options import Options, confinement
 from grader.report import Reporter
 from grader.results import StageResult
 from grader.sandbox import replaying
+from grader.sandbox.session import MORE
 from grader.stages import STAGES
 
 GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
@@ -140,11 +141,12 @@ def _run_command(attack: Attack, device: str, seed: int) -> Outcome:
 def _late(seconds: float, limit: float) -> str:
     """What is wrong with so many seconds of a file that has this limit, or "".
 
-    Where others wait for the CPUs too, starting, judging and ending take so many times longer, and
-    a worker that was kept waiting may be asked again.
+    Where others wait for the CPUs too, starting, judging and ending take so many times longer; a
+    worker that was kept waiting has more time, and may be asked again.
     """
     waiting = os.getloadavg()[0] / len(os.sched_getaffinity(0))  # for one CPU
-    allowed = limit + GRACE_SECONDS if waiting <= 1 else 2 * limit + GRACE_SECONDS * waiting
+    allowed = limit + GRACE_SECONDS if waiting <= 1 else (
+        2 * (1 + min(MORE, waiting - 1)) * limit + GRACE_SECONDS * waiting)
     return "" if seconds <= allowed else f"{LATE} {seconds:.1f} s of {allowed:.1f}"
 
 

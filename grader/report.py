@@ -127,7 +127,8 @@ class Reporter:
                        f"--step {red['id']}, or --hint {red['id']}", wrap=False)
 
     def check_done(self, stage: Stage, check: Check) -> None:
-        """A line a passing case; the first failing one in full, and of the others what is new."""
+        """A line a passing case; the first failing one in full, and of the others what is new: all
+        of them in full if verbose."""
         if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
             return  # the lights say so
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
@@ -142,18 +143,18 @@ class Reporter:
             return
         alike, first = _failure(check) in self.failures, not self.failures
         self.failures.add(_failure(check))
-        if first:
+        if first or self.verbose:
             self._line(line, check.outcome)
             for line in check.lines[:12]:
                 self._line("     " + line, wrap=not line.startswith("again: "))
             for line in check.picture:
                 self._line("     " + line, wrap=False)
             self._detail(check.detail)
-        elif alike and not self.verbose:
+        elif alike:
             self.more += 1
         else:
             said = f": {check.lines[0]}" * (check.outcome != "wrong" and bool(check.lines))
-            self._line(_shortened(line + said), check.outcome, wrap=False)
+            self._line(line + said, check.outcome)
 
     def stage_ends(self, stage: Stage, result: StageResult) -> None:
         """What was left out, why it ended, and one line of result."""
@@ -311,10 +312,6 @@ def _colour(outcome: str) -> str:
 
 def _points(result: StageResult) -> str:
     return f"{result.points:g} of {result.max_points}"
-
-
-def _shortened(text: str) -> str:
-    return text if _width(text) <= WIDTH else text[: WIDTH - 5] + "..."
 
 
 def _width(text: str) -> int:

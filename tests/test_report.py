@@ -54,6 +54,19 @@ def test_a_line_for_every_case_on_request():
     assert text.count("Failed: wrong") == 3 and "Passed!" in text and "more like it" not in text
 
 
+def test_every_failing_case_is_told_in_full_on_request():
+    text = printed(io.StringIO(), *FAILING, verbose=True)
+    for i in range(3):
+        assert f"     o differs {i}\n     try: this\n   | output {i}\n" in text
+
+
+def test_no_sentence_is_cut_off():
+    said = "RuntimeError in line 133, column 9: " + "a long word and the other " * 9 + "end."
+    text = printed(io.StringIO(), check("crashed", lines=("one",)), check("crashed", lines=(said,)))
+    assert said in " ".join(text.split()) and "..." not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_what_a_passing_case_prints_is_not_lost():
     right = [check("pass", detail=f"my number {i}") for i in range(2)]
     text = printed(io.StringIO(), *right)

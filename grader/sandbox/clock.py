@@ -41,6 +41,14 @@ def is_overloaded() -> bool:
         return False
 
 
+def waited_seconds(pid: int) -> float:
+    """How long a process's first thread was ready to run and had no CPU; 0 where nobody knows."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def cpu_seconds(pid: int) -> float:
     """What a process and its threads have had so far; 0 where nobody knows."""
     try:

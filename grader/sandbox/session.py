@@ -24,13 +24,14 @@ import torch
 
 from grader.inside import wire
 from grader.sandbox.calls import Call, CompiledKernel, Reply, SubmissionError, count, pack, results
-from grader.sandbox.clock import ENOUGH, Clock, cpu_seconds, is_overloaded
+from grader.sandbox.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
 from grader.sandbox.plan import Plan
 from grader.sandbox.processes import Confinement, Family, Nursery
 from grader.text import Tail, escape
 
 START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
 DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if that is why
+MORE = 2.0  # times its limit that a request may take longer while others have the CPUs
 STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
 MAX_HEADER = 64 << 20  # a plan of very many steps; far below what memory holds
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
@@ -238,7 +239,7 @@ class Session:
         return self._exchange(header, phase, tensors, expect, self.timeout, secrets.token_hex(16))
 
     def _exchange(self, header, phase, tensors, expect, seconds, nonce):
-        self.phase = phase
+        self.phase, self.limit, self.waited = phase, seconds, waited_seconds(self.pid)
         start, cpu = time.monotonic(), cpu_seconds(self.pid)
         deadline = start + seconds if self.clock is None else min(start + seconds, self.clock.end)
         try:
@@ -306,6 +307,7 @@ class Session:
         """
         while True:
             left = deadline - time.monotonic()
+            left += self._kept_waiting() * (left <= 0)
             if left <= 0:
                 raise TimeoutError
             reading = [self.socket] if not writing else []
@@ -317,6 +319,11 @@ class Session:
                 return ready
             if self.family.has_ended() and not select.select([self.socket], [], [], 0)[0]:
                 raise EOFError
+
+    def _kept_waiting(self) -> float:
+        """Seconds for which others kept the worker from a CPU since it was asked; up to a limit."""
+        over = self.clock is not None and self.clock.is_over()
+        return 0.0 if over else min(waited_seconds(self.pid) - self.waited, MORE * self.limit)
 
     def _drain(self) -> None:
         """Take what is in the pipe now.  Never waits."""

@@ -7,7 +7,7 @@ import pytest
 
 from grader.sandbox import clock
 from grader.sandbox.calls import SubmissionError
-from grader.sandbox.clock import Clock, cpu_seconds, is_overloaded
+from grader.sandbox.clock import Clock, cpu_seconds, is_overloaded, waited_seconds
 
 STARVED = SubmissionError("timeout", "late", starved=True)
 
@@ -47,3 +47,8 @@ def test_what_a_process_had_of_the_cpus_grows_as_it_works():
         pass
     assert 0.05 < cpu_seconds(os.getpid()) - before
     assert cpu_seconds(1 << 30) == 0.0
+
+
+def test_how_long_a_process_waited_for_a_cpu_only_grows():
+    first, second = waited_seconds(os.getpid()), waited_seconds(os.getpid())
+    assert 0.0 <= first <= second and waited_seconds(1 << 30) == 0.0

@@ -388,13 +388,29 @@ def test_a_worker_that_had_no_cpu_was_starved_only_where_the_machine_was_overloa
 
 def test_a_worker_that_had_its_cpu_was_not_starved(monkeypatch):
     monkeypatch.setattr(session_module, "is_overloaded", lambda: True)
-    seconds = iter((5.0, 5.9))  # when the request is sent, and when it is late
+    seconds = iter((5.0, 65.0))  # when the request is sent, and when it is late
     with open_session("hangs_at_import.py", timeout=1.0) as session:
         session.start()
         monkeypatch.setattr(session_module, "cpu_seconds", lambda pid: next(seconds))
         with pytest.raises(SubmissionError, match="no answer within 1 s") as caught:
             session.load("double", None, ("x",))
     assert not caught.value.starved
+
+
+@pytest.mark.parametrize("waited, outcome", [(0.0, "timeout"), (90.0, "pass")])
+def test_what_others_keep_a_worker_waiting_for_a_cpu_does_not_count(monkeypatch, waited, outcome):
+    source = b"import time\ndef double(x):\n    time.sleep(2.5)\n    return x * 2\n"
+    before = iter([0.0])  # when the request is sent
+    with Session(source, "problem_2.py", device="cpu", timeout=60, interpret=False) as session:
+        session.load("double", None, ("x",))
+        session.timeout = 2.0
+        monkeypatch.setattr(session_module, "waited_seconds", lambda pid: next(before, waited))
+        try:
+            session.run(double_call())
+            got = "pass"
+        except SubmissionError as error:
+            got = error.outcome
+    assert got == outcome
 
 
 def test_a_stage_that_is_over_ends_the_request_under_way():
