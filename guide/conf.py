@@ -12,7 +12,7 @@ html_static_path = ["static"]
 html_css_files = ["guide.css"]
 html_js_files = ["walk.js", "check.js"]
 html_copy_source = False
-html_show_sourcelink = False
+html_show_sourcelink = html_show_copyright = False
 html_use_index = False
 pygments_style, pygments_dark_style = "friendly", "monokai"
 nitpicky = True
