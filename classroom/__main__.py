@@ -126,7 +126,7 @@ def grade(arguments) -> int:
                 progress.line(f"{student.name}: problem_{number}.py refused, {why}")
         for name in ignored:
             progress.line(f"{name}: ignored, it is neither a folder nor a .zip")
-        progress.line(f"{len(students)} students, {here.words}, grader {settings.grader}")
+        progress.line(f"Students: {len(students)}; {here.words}, grader {settings.grader}")
 
         def done(student) -> None:
             report = student_report(student, stages, store)
@@ -185,13 +185,15 @@ def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
     count = {outcome: sum(stage["outcome"] == outcome for stage in everything)
              for outcome in UNSETTLED | {"refused"}}
     if interrupted:
-        progress.line(f"Interrupted; {count['pending']} stages are not graded yet. The same "
-                      "command goes on.")
+        progress.line(f"Interrupted; not graded yet: {count['pending']} of {len(everything)}. "
+                      "The same command goes on.")
         return INTERRUPTED
-    for outcome, words in (("grader_fault", "blocked by faults of the grader's: grade them again"),
-                           ("skipped", "skipped"), ("refused", "refused")):
+    for outcome, words in (("grader_fault", "blocked by faults of the grader's: the same command "
+                            "tries them again"), ("skipped", "skipped"),
+                           ("refused", "refused")):
         if count[outcome]:
-            progress.line(f"{count[outcome]} stages {words}; summary.html lists them.")
+            progress.line(f"{count[outcome]} of {len(everything)} {words}; summary.html lists "
+                          "them.")
     progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
                   "students/")
     return NOT_SETTLED if any(count.values()) else DONE

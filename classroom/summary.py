@@ -43,13 +43,17 @@ def mistakes(reports: list[dict]) -> list[dict]:
                 continue
             check = first_failure(stage)
             named = check and check["diagnosis"]
-            text = named["text"] if named else (
-                f"{WORDS[stage['outcome']]}, for several reasons; one: "
-                + explanation(stage).partition("\n")[0])
+            text = named["text"] if named else explanation(stage).partition("\n")[0]
             key = stage["stage"], named["id"] if named else stage["outcome"]
             counts[key] += 1
             texts.setdefault(key, text)
-    return [{"stage": stage, "id": id, "count": count, "text": texts[stage, id],
+
+    def said(stage: int, id: str, count: int) -> str:
+        if id in WORDS and count > 1:  # an outcome: each may have another reason
+            return f"{WORDS[id]}, for several reasons; one: {texts[stage, id]}"
+        return texts[stage, id]
+
+    return [{"stage": stage, "id": id, "count": count, "text": said(stage, id, count),
              "share": count / len(reports)}
             for (stage, id), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             ][:MOST_SHOWN]

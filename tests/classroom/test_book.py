@@ -90,12 +90,14 @@ def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
     mask = {"check": {"diagnosis": {"id": "window_plus_one", "text": "one key too wide"}}}
     reports = book(tmp_path, {
         "a": {1: stage(1, "wrong", **mask)}, "b": {1: stage(1, "wrong", **mask)},
-        "c": {1: stage(1, "crashed", message="NameError: x")}, "d": {1: stage(1, "pass", 100.0)},
+        "c": {1: stage(1, "crashed", message="NameError: x")},
+        "f": {1: stage(1, "timeout", message="hangs")}, "g": {1: stage(1, "timeout")},
+        "d": {1: stage(1, "pass", 100.0)},
         "e": {1: stage(1, "not_started")}})
     found = summary.mistakes(reports)
     assert [(each["id"], each["count"], each["text"]) for each in found] == [
-        ("window_plus_one", 2, "one key too wide"), 
-        ("crashed", 1, "crashed, for several reasons; one: NameError: x")]
+        ("timeout", 2, "timed out, for several reasons; one: hangs"),
+        ("window_plus_one", 2, "one key too wide"), ("crashed", 1, "NameError: x")]
 
 
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):

@@ -139,7 +139,7 @@ def test_interrupted_it_says_what_is_left_and_writes_every_table(tmp_path):
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 130, output
-    assert "1 stages are not graded yet" in output and "Traceback" not in output
+    assert "not graded yet: 1 of 1" in output and "Traceback" not in output
     assert table(tmp_path / "out")["slow"] == ("pending", "")
 
 
