@@ -243,9 +243,11 @@ class Grading:
             replies.append((case, reply))
             try:
                 check = self.judge(built, reply)
-            except torch.OutOfMemoryError:  # the worker may hold what the judgement needs
+            except torch.OutOfMemoryError as error:  # the worker may hold what the judgement needs
                 session.close()
                 torch.cuda.empty_cache()
+                if self.device == "cuda":
+                    device_memory.comes_back(str(error), self.clock)
                 check, closed = self.judge(built, reply), True
             if case.growth and check.outcome == "pass" and not closed:
                 large = session.run(build(doubled(case), self.options.seed).call)
@@ -259,7 +261,10 @@ class Grading:
                     # Without a name the verdict and the place that judge() found still stand.
                     follow_up.explain(check, session, built, reply, self.stage, self.options)
         except SubmissionError as error:
-            if self.starved(error):
+            if device_memory.ran_out(error):  # what it holds itself is not to count as others'
+                session.close()
+                closed = True
+            if self.starved(error) or self.crowded_out(error):
                 return None, False
             check, died = self.absolved(self.crash(case, error), error), error.fatal
         self.taught = self.taught or check.outcome not in ("pass", "skipped")
@@ -276,6 +281,11 @@ class Grading:
             self.confirmations.flush()
             self.compiling.wait()
         return again
+
+    def crowded_out(self, error: SubmissionError) -> bool:
+        """Whether to ask again: others held the GPU's memory, and have given enough of it back."""
+        return (self.device == "cuda" and bool(device_memory.held_by_others(error))
+                and device_memory.comes_back(error.detail, self.clock))
 
     def asked_apart(self, built) -> Check:
         """What a worker of its own answers."""

@@ -15,6 +15,7 @@ from grader.results import Check
 from grader.sandbox import device_memory
 from grader.sandbox import replaying as workers
 from grader.sandbox.calls import Reply, SubmissionError
+from grader.sandbox.clock import Clock
 from grader.stages import STAGES
 from tests.sessions import plan
 
@@ -475,6 +476,52 @@ def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, fr
     assert bool(said) == blamed
     assert not blamed or "other processes hold 7" in said
     assert not device_memory.held_by_others(SubmissionError("crashed", "another crash"))
+
+
+@pytest.mark.parametrize("said", ["CUDA error: out of memory",
+                                  "Triton Error [CUDA]: out of memory"])
+def test_memory_that_the_driver_itself_could_not_find_is_asked_about_too(said, monkeypatch):
+    error = SubmissionError("crashed", f"RuntimeError when it was called: {said}", detail=said)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    assert "other processes hold 79 of 80 GiB" in device_memory.held_by_others(error)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
+    assert not device_memory.held_by_others(error)
+
+
+@pytest.mark.parametrize("times, outcome", [(1, "pass"), (3, "pass"), (4, "grader_fault")])
+def test_a_case_waits_for_memory_that_others_hold_and_is_asked_again(graded, monkeypatch, times,
+                                                                     outcome):
+    class Session(Honest):
+        ended = 0
+
+        def run(self, call):
+            if Session.ended < times:
+                Session.ended += 1
+                raise out_of_memory("3.10 GiB")
+            return super().run(call)
+
+    free, slept = iter(()), []
+
+    def memory():
+        return next(free, 70) * 2**30, 80 * 2**30
+
+    def judged_on_a_gpu(name):
+        real = getattr(grade.Grading, name)
+        return lambda self, *given: real(SimpleNamespace(device="cuda", clock=self.clock), *given)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    monkeypatch.setattr(device_memory.time, "sleep", slept.append)
+    for name in ("crowded_out", "absolved"):
+        monkeypatch.setattr(grade.Grading, name, judged_on_a_gpu(name))
+    free = iter([1, 1, 1])  # when it is blamed, and twice while it waits
+    result = graded(Session, quick=True)
+    assert result.outcome == outcome and len(slept) == 2
+
+
+def test_more_memory_than_there_is_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2 * 2**30))
+    monkeypatch.setattr(device_memory.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    assert not device_memory.comes_back(out_of_memory("3.10 GiB").detail, Clock(600))
 
 
 def test_nor_is_it_where_the_call_is_carried_out_again(graded, monkeypatch):

@@ -13,6 +13,7 @@ class Clock:
     def __init__(self, seconds: float):
         self.seconds, self.end = seconds, time.monotonic() + seconds
         self.has_asked_again = False
+        self.waits = 0  # for memory that others held
 
     def left(self) -> float:
         return self.end - time.monotonic()

@@ -4,14 +4,23 @@ What a worker says of its memory can be forged, and its allocator does not see a
 The driver's count is of the whole device: it means something only while nobody else uses it.
 """
 
+import random
 import re
 import threading
+import time
 
 import torch
 
 from grader.sandbox.calls import SubmissionError
+from grader.sandbox.clock import Clock
 
 POLL_SECONDS = 0.0002
+WAIT_SECONDS, WAITS = 60.0, 3  # for others to give memory back: each time, and times a stage
+SPARE_GIB = 1.0  # beside what was asked for: a context, and what a later case needs
+HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
+TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
+# What is said where PyTorch's allocator was not asked: a context, a kernel's own needs.
+DRIVER_SAYS = re.compile(r"(CUDA error|Triton Error \[CUDA\]): out of memory")
 
 
 def used_bytes() -> int:
@@ -40,11 +49,20 @@ class Peak:
         self.bytes = max(self.bytes, used_bytes())
 
 
+def ran_out(error: SubmissionError) -> bool:
+    """Whether a worker ended a call for want of GPU memory, by its own account."""
+    return error.id == "out-of-memory" or bool(DRIVER_SAYS.search(error.sentence + error.detail))
+
+
 def held_by_others(error: SubmissionError) -> str:
-    """A sentence, if a worker ran out of GPU memory that other processes hold most of."""
-    own = _gib(r"this process has ([\d.]+) ([GMK])iB memory in use", error.detail)
-    if error.id != "out-of-memory" or own is None:
+    """A sentence, if a worker ran out of GPU memory that other processes hold most of.
+
+    Where it does not say how much it held itself it must have ended.
+    """
+    own = _gib(HAD, error.detail)
+    if not ran_out(error) or own is None and not DRIVER_SAYS.search(error.sentence + error.detail):
         return ""
+    own = own or 0.0
     free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
     then = _gib(r"of which ([\d.]+) ([GMK])iB is free", error.detail)
     free = free if then is None else then  # others may have ended since
@@ -53,6 +71,24 @@ def held_by_others(error: SubmissionError) -> str:
         return ""
     return (f"out of GPU memory, of which other processes hold {others:.0f} of {total:.0f} GiB: "
             "run it again when they have ended.")
+
+
+def comes_back(text: str, clock: Clock) -> bool:
+    """Wait until as much GPU memory is free as a process had and wanted when it said this.
+
+    -> whether it is; no more than WAITS times a stage.
+    """
+    clock.waits += 1
+    wanted = SPARE_GIB + sum(_gib(pattern, text) or 0.0 for pattern in (HAD, TRIED))
+    until = time.monotonic() + min(WAIT_SECONDS, clock.left())
+    while clock.waits <= WAITS:
+        free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+        if free >= wanted:
+            return True
+        if wanted > total or time.monotonic() > until:
+            break
+        time.sleep(random.uniform(0.2, 1.0))  # graders side by side are not to wake together
+    return False
 
 
 def _gib(pattern: str, text: str) -> float | None:
