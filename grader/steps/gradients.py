@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grader.steps import walks
+from grader.steps import named, walks
 from grader.steps.memory import MARK, stored
 from grader.steps.softmax import FACTOR
 from grader.steps.trial import (
@@ -181,10 +181,19 @@ def weights(transposed: bool = False) -> Entry:
         want = np.exp2(q @ k.T * FACTOR - lse[:, None])
         want = want.T if transposed else want
         keep = randoms(seed + 1)(*want.shape) < 0.5 if masked else np.ones(want.shape, bool)
+
+        def variants() -> dict:
+            s, less = q @ k.T, lse[:, None]
+            return {id: named.leaves(**{name: np.where(keep, p.T if transposed else p, 0)})
+                    for id, p in {"backward-without-lse": np.exp2(s * FACTOR),
+                                  "backward-scores-unscaled": np.exp2(s - less),
+                                  "backward-in-two-bases": np.exp(s * FACTOR - less)}.items()}
+
         return Trial(f"{name} {want.shape}, {dtype}, MASKED={masked}",
                      {**given, "keep": keep, "MASKED": masked, "CAUSAL": True},
                      lambda left: difference(name, left.programs[0][name],
-                                             np.where(keep, want, 0), EXACT * 3))
+                                             np.where(keep, want, 0), EXACT * 3),
+                     variants=None if far else variants)
 
     return Entry((name,), lambda: [trial(True, 21), trial(False, 22), trial(True, 23, "float16"),
                                    trial(True, 24, far=True)], ("MASKED", *CONSTANTS))
@@ -196,7 +205,8 @@ def products(transposed: bool = False) -> Entry:
         given = _tile(seed, dtype, transposed)
         q, do, k, v, delta = wide(given, "q", "do", "k", "v", "delta")
         p = np.abs(randoms(seed + 1)(len(q), len(k)))
-        ds = p * (do @ v.T - delta[:, None])
+        dp = do @ v.T
+        ds = p * (dp - delta[:, None])
         if transposed:
             want = {"dv": given["dv"] + p.T @ do, "dk": given["dk"] + ds.T @ q}
         else:
@@ -210,7 +220,9 @@ def products(transposed: bool = False) -> Entry:
         shape = (len(k), len(q)) if transposed else p.shape
         return Trial(f"a tile of scores {shape}, {dtype}", {
             **given, "p_t" if transposed else "p": p.T.copy() if transposed else p,
-            "MASKED": True, "CAUSAL": True, "keep": np.ones(shape, bool)}, check)
+            "MASKED": True, "CAUSAL": True, "keep": np.ones(shape, bool)}, check,
+            variants=None if dtype == "float16" else lambda: named.products(
+                p, ds, dp, delta, q, k, do, given, transposed))
 
     return Entry(("dk", "dv") if transposed else ("dq",),
                  lambda: [trial(31, "float32"), trial(32, "float16")], ("MASKED", *CONSTANTS))

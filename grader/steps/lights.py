@@ -13,7 +13,7 @@ from grader.options import Options, open_session
 from grader.results import unlit
 from grader.sandbox.calls import SubmissionError
 from grader.stages import Stage
-from grader.steps import trial
+from grader.steps import named, trial
 from grader.steps.blanks import Blanks
 from grader.steps.table import MOVES, TOGETHER, entry
 from grader.steps.trial import Entry, Trial, Wrong
@@ -145,7 +145,12 @@ class Asking:
         for one, answer in zip(trials, answers, strict=False):  # an error is the last
             found = self.judge(one, asked, trial.left(answer))
             if found is not None and not found.note:
-                return Light(id, WRONG, None, (f"{one.words}:", *found.lines), found.shown)
+                mistake = named.name(trials, list(map(trial.left, answers)))
+                said = (f"{named.words(mistake)}.",) if mistake else ()
+                if mistake and mistake.startswith("heads-") and id in ("8.8", "9.9"):
+                    mistake = "dq-" + mistake
+                return Light(id, WRONG, mistake, (f"{one.words}:", *found.lines[:3], *said),
+                             found.shown)
             if found is not None:
                 note = note or (f"{one.words}: {found.lines[0]}.",)
         return Light(id, RIGHT, None, note)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from grader.steps import named
 from grader.steps.trial import Entry, Left, Trial, Wrong
 
 Sees = Callable[[np.ndarray, np.ndarray, dict], np.ndarray]
@@ -70,7 +71,8 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
 
         words = ", ".join(f"{name}={value}" for name, value in given.items())
         return Trial(f"queries {query.min()}-{query.max()}, keys {key.min()}-{key.max()}"
-                     + f", {words}" * bool(words), {**given, "query": query, "key": key}, check)
+                     + f", {words}" * bool(words), {**given, "query": query, "key": key}, check,
+                     variants=lambda: named.masks(sees.__name__, query, key, given, exists))
 
     return Entry(("keep",), lambda: [trial(example, turned) for example in examples
                                      for turned in ((False, True) if transposed else (False,))],

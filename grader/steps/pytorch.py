@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from grader.steps import named
 from grader.steps.softmax import HIDDEN
 from grader.steps.trial import EXACT, ROUNDED, Entry, Left, Trial, Wrong, difference, first, randoms
 
@@ -15,13 +16,14 @@ def entry(leaves: tuple[str, ...], *trials) -> Entry:
     return Entry(leaves, lambda: [one() for one in trials], kernel=False)
 
 
-def matches(words: str, given: dict, error: float = EXACT, **wanted: np.ndarray) -> Trial:
+def matches(words: str, given: dict, error: float = EXACT, variants=None,
+            **wanted: np.ndarray) -> Trial:
     """Every name is near what is wanted."""
     def check(left: Left) -> Wrong | None:
         return first(*(difference(name, left.programs[0][name], value, error)
                        for name, value in wanted.items()))
 
-    return Trial(words, given, check)
+    return Trial(words, given, check, variants=variants)
 
 
 def scores(start_m: int, start_n: int, is_causal: bool) -> Trial:
@@ -99,43 +101,67 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
     error = ROUNDED if old or new else EXACT
 
     def check(left: Left) -> Wrong | None:
-        names = left.programs[0]
-        plain = [difference(name, names[name], value, error)
+        made = left.programs[0]
+        plain = [difference(name, made[name], value, error)
                  for name, value in ({} if both else {"m_new": top} | wanted).items()]
-        if found := next((difference(name, names[name], value, error)
+        if found := next((difference(name, made[name], value, error)
                           for name, value in ({"m_new": top} | wanted).items()
-                          if not isinstance(names[name], np.ndarray)
-                          or names[name].shape != value.shape), None):
+                          if not isinstance(made[name], np.ndarray)
+                          or made[name].shape != value.shape), None):
             return found
         with np.errstate(all="ignore"):
-            back = np.exp(names["m_new"].astype(np.float64) - top)
-            found = first(*(difference(name, names[name] * back.reshape(
+            back = np.exp(made["m_new"].astype(np.float64) - top)
+            found = first(*(difference(name, made[name] * back.reshape(
                 back.shape + (1,) * (value.ndim - 3)), value, error)
                 for name, value in wanted.items()))
         return found and (first(*plain) or found)
 
     return Trial(f"{words}: s {s.shape}", {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v,
-                                           "start_n": TILE}, check)
+                                           "start_n": TILE}, check,
+                 variants=None if both or old or new else lambda: {
+                     "alpha-inverted": named.leaves(m_new=top, p=p, alpha=np.exp(top - m_i)),
+                     "nothing-rescaled": named.leaves(m_new=top, p=p, alpha=np.ones_like(top))})
 
 
 def sums() -> Trial:
     random = randoms(3)
     p, alpha, v = np.abs(random(B, H, M, N)), np.abs(random(B, H, M)), random(B, H, N, D)
     l_i, acc = np.abs(random(B, H, M)), random(B, H, M, D)
+    a, r, pv = alpha[..., None], p.sum(-1), p @ v
+    total, o = alpha * l_i + r, a * acc + pv
+
+    def variants() -> dict:
+        return {"nothing-rescaled": named.leaves(l_i=l_i + r, acc=acc + pv),
+                "acc-not-rescaled": named.leaves(l_i=total, acc=acc + pv),
+                "l-not-rescaled": named.leaves(l_i=l_i + r, acc=o),
+                "rescaled-after-adding": named.leaves(l_i=total, acc=a * (acc + pv)),
+                "alpha-on-the-new-sum": named.leaves(l_i=l_i + alpha * r, acc=acc + a * pv),
+                "last-tile-only": named.leaves(l_i=r, acc=pv)}
+
     return matches(f"p {p.shape}, alpha {alpha.shape}", {
         "p": p, "alpha": alpha, "v_tile": v, "l_i": l_i, "acc": acc, "m_i": random(B, H, M),
         "m_new": random(B, H, M), "s": random(B, H, M, N)},
-        l_i=alpha * l_i + p.sum(-1), acc=alpha[..., None] * acc + p @ v)
+        variants=variants, l_i=alpha * l_i + p.sum(-1), acc=alpha[..., None] * acc + p @ v)
 
 
 def finish(seed: int, size: float) -> Trial:
     random = randoms(seed)
     acc, l_i = random(B, H, M, D), 1 + size * np.abs(random(B, H, M))
-    m_i = size * random(B, H, M)
+    m_i, ln = size * random(B, H, M), np.log(l_i.astype(np.float64))
+
+    def variants() -> dict:
+        lse = {"lse-is-the-max": m_i, "lse-without-the-max": ln, "lse-without-log": m_i + l_i,
+               "lse-times": m_i * ln, "lse-minus-the-log": m_i - ln, "lse-negative": -m_i - ln,
+               "lse-in-base-2": (m_i + ln) / np.log(2)}
+        return {id: named.leaves(o_tile=acc / l_i[..., None], lse_tile=wrong)
+                for id, wrong in lse.items()} | {
+            "not-normalised": named.leaves(o_tile=acc, lse_tile=m_i + ln),
+            "divided-by-the-max": named.leaves(o_tile=acc / m_i[..., None], lse_tile=m_i + ln)}
+
     return matches(f"acc {acc.shape}, l_i and m_i {l_i.shape}", {
         "acc": acc, "l_i": l_i, "m_i": m_i, "m_new": m_i, "alpha": np.abs(random(B, H, M)),
         "p": np.abs(random(B, H, M, N)), "s": random(B, H, M, N)},
-        o_tile=acc / l_i[..., None], lse_tile=m_i + np.log(l_i.astype(np.float64)))
+        variants=variants, o_tile=acc / l_i[..., None], lse_tile=m_i + ln)
 
 
 def shift() -> Trial:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from grader.steps import named
 from grader.steps.memory import MARK, stored
 from grader.steps.trial import (
     EXACT,
@@ -97,8 +98,15 @@ def sums(dtype: str) -> Trial:
     random = randoms(4)
     x, w, acc = random(BM, BN).astype(dtype), random(BN).astype(dtype), random(BM)
     want = acc + x.astype(np.float64) @ w.astype(np.float64)
+    wide = x.astype(np.float64)
+
+    def variants() -> dict:
+        return {"w-ignored": named.leaves(acc=acc + wide.sum(1)),
+                "w-squared": named.leaves(acc=acc + wide @ (w.astype(np.float64)**2)),
+                "last-tile-only": named.leaves(acc=want - acc)}
+
     return Trial(f"x {x.shape}, w {w.shape}, {dtype}", {"x": x, "w": w, "acc": acc},
-                 lambda left: difference("acc", left.programs[0]["acc"], want))
+                 lambda left: difference("acc", left.programs[0]["acc"], want), variants=variants)
 
 
 def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn: int,

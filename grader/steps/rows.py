@@ -80,8 +80,8 @@ def heads() -> Entry:
             wanted[f"{name}_head"] = Pointer(name, at), strides[2], strides[3]
 
         def check(left: Left) -> Wrong | None:
-            for name, value in wanted.items():
-                got = left.programs[0][name]
+            for got, (name, value) in ((names[name], (name, value)) for names in left.programs
+                                       for name, value in wanted.items()):
                 if same(got, value):
                     continue
                 strides, found = given[f"{name[0]}_strides"], None
@@ -94,8 +94,22 @@ def heads() -> Entry:
                               f"{found or 'something else'}.",))
             return None
 
+        def variants() -> dict:
+            group = HQ // HKV
+            others = {"heads-interleaved": h % HKV, "one-kv-head-for-all": 0,
+                      "heads-not-mapped": h, "heads-multiplied": h * group,
+                      "heads-divided-by-hkv": h // HKV, "head-in-its-group": h % group,
+                      "groups-reversed": HKV - 1 - h // group}
+
+            def fit(head: int):
+                return lambda left: all(same(names[f"{name}_head"], (
+                    Pointer(name, b * strides[0] + head * strides[1]), *strides[2:]))
+                    for names in left.programs for name in "kv"
+                    for strides in [given[f"{name}_strides"]])
+            return {id: fit(head) for id, head in others.items()}
+
         return Trial(f"HQ={HQ}, HKV={HKV}, query head {h} of batch entry {b}", given, check,
-                     {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)})
+                     {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)}, 3, variants)
 
     return Entry(("k_head", "v_head"), lambda: [
         trial(6, 2, 1, 4), trial(6, 2, 0, 1), trial(8, 4, 1, 3), trial(3, 3, 2, 2),

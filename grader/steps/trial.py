@@ -52,7 +52,8 @@ class Wrong:
 class Trial:
     """given: name -> number, NumPy array (a tile), Pointer, tuple; check(left) -> what is wrong.
 
-    words: the input in a few numbers.  read: memories that check looks at.
+    words: the input in a few numbers.  variants() -> id of a mistake -> whether left is what it
+    leaves (names.py).
     """
 
     words: str
@@ -60,6 +61,7 @@ class Trial:
     check: Callable[[Left], Wrong | None]
     memory: dict[str, np.ndarray] = field(default_factory=dict)
     programs: int = 1
+    variants: Callable[[], dict[str, Callable[[Left], bool]]] | None = None
 
     def request(self, kernel: bool) -> dict:
         """As inside/steps.py takes it."""

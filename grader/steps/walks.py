@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from grader.steps import named
 from grader.steps.trial import LOG2E, Entry, Left, Pointer, Trial, Wrong, same
 
 SCALE, E = 0.3, float(np.e)  # not the 1 / sqrt(D) of any tile here
@@ -145,7 +146,8 @@ def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
         walk = Walk(given["query"], given["N"], given["BLOCK_N"],
                     lambda i, j: sees(i, j, given), first_sees=first_sees)
         return Trial(words(example), given,
-                     lambda left: calls.judge(left, given, walk, scale), POINTED)
+                     lambda left: calls.judge(left, given, walk, scale), POINTED,
+                     variants=lambda: named.hands(SCALE, **named.SCALES))
 
     return Entry(calls.state, lambda: [trial(example) for example in examples], CONSTANTS,
                  {"_attend": list(calls.state)})

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -19,6 +20,12 @@ LIT = sorted({int(step.id.partition(".")[0]) for stage in range(1, 10)
               for step in submission.steps(solved(stage)) if entry(step.id)})
 # Ids, by their ends: 32 bits are seen on a GPU with gigabytes, bfloat16 on a GPU.
 UNSEEN = ("in_int32", "in_32_bits", "dv_accumulator_in_input_dtype")
+
+
+NAMES = tomllib.loads((ROOT / "attacks/names.toml").read_text("utf-8"))
+# Two mistakes in one, of which the lights name the other; a mask that a walk's borders narrow.
+ALSO = {(1, "max_of_the_tile_no_rescale"), (6, "window_lower_bound_per_tile"),
+        (7, "window_lower_bound_per_tile")}
 
 
 def colours(found, light: str) -> list[str]:
@@ -55,8 +62,13 @@ def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(stage):
             if _inside(source, step) != _inside(solved(stage), old)]
         if len(changed) != 1 or texts[0] == texts[1]:
             continue
-        red = colours(lights(source, stage), "wrong")
+        found = lights(source, stage)
+        red = colours(found, "wrong")
         asked += 1
+        known = NAMES.get(f"stage_{stage}", {}).get(mutant.id) or NAMES["any"].get(mutant.id)
+        name = found[changed[0]].mistake
+        if known and name and name not in known and (stage, mutant.id) not in ALSO:
+            missed.append((mutant.id, known, name))
         if red != changed and not (red == [] and mutant.outcomes == ("pass",)):
             missed.append((mutant.id, changed, red))
     assert missed == []
@@ -109,6 +121,21 @@ def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_as
         step = next(step for step in submission.steps(source) if step.id == "3.6")
         assert f"line {step.first_line + 1}" in " ".join(found["3.6"].lines)
     assert len(colours(found, "right")) == 7
+
+
+@pytest.mark.parametrize("stage, old, new, id", [
+    (1, "alpha = torch.exp(m_i - m_new)", "alpha = torch.exp(m_new - m_i)", "alpha-inverted"),
+    (2, " * w.to(tl.float32)[None, :], axis=1", ", axis=1", "w-ignored"),
+    (3, "alpha = tl.math.exp2(m_i - m_new)", "alpha = tl.math.exp2(m_new - m_i)",
+     "alpha-inverted"),
+    (4, "keep = key <= query", "keep = key < query", "strictly-causal"),
+    (5, "h // (HQ // HKV)", "h // HKV", "heads-divided-by-hkv"),
+    (6, "age < window_size", "age <= window_size", "window-plus-one"),
+])
+def test_a_mistake_has_the_name_that_the_table_of_mistakes_has_for_it(stage, old, new, id):
+    assert old in solved(stage)
+    found = lights(solved(stage).replace(old, new, 1), stage)
+    assert [light.mistake for light in found.values() if light.light == "wrong"] == [id]
 
 
 def test_a_step_in_changed_surroundings_has_no_light():
