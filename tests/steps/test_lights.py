@@ -24,8 +24,8 @@ UNSEEN = ("in_int32", "in_32_bits", "dv_accumulator_in_input_dtype")
 
 NAMES = tomllib.loads((ROOT / "attacks/names.toml").read_text("utf-8"))
 # Two mistakes in one, of which the lights name the other; a mask that a walk's borders narrow.
-ALSO = {(1, "max_of_the_tile_no_rescale"), (6, "window_lower_bound_per_tile"),
-        (7, "window_lower_bound_per_tile")}
+ALSO = {(1, "max_of_the_tile_no_rescale"),
+        *((stage, "window_lower_bound_per_tile") for stage in (6, 7, 9))}
 
 
 def colours(found, light: str) -> list[str]:
