@@ -200,7 +200,7 @@ def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
         socket.send_fds(requests[0], [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
         for ours in requests:
             ours.close()
-        assert nursery.wait(60) == 0
+        assert nursery.wait(600) == 0
 
 
 @pytest.mark.parametrize("interpret", [False, True])
@@ -213,8 +213,8 @@ def test_a_folder_goes_with_a_grader_that_was_killed_before_it_asked_for_a_keepe
         requests[interpret].sendall(LENGTH.pack(len(words)) + words)
         for ours in requests:
             ours.close()
-        assert nursery.wait(60) == 0
-        deadline = time.monotonic() + 60
+        assert nursery.wait(600) == 0
+        deadline = time.monotonic() + 600
         while list(tmp_path.iterdir()) and time.monotonic() < deadline:
             time.sleep(0.05)
     assert list(tmp_path.iterdir()) == []
