@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 import time
 from dataclasses import replace
 from importlib import metadata
@@ -253,7 +254,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     import torch
 
     from grader import results
-    from grader.grade import grade_stage
+    from grader.grade import grade_stage, warm_up
     from grader.options import Options, confinement
     from grader.results import Run
     from grader.stages import STAGES
@@ -298,6 +299,8 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         save()  # now, so that an interrupted first stage leaves a whole file too
     except OSError as error:
         return _refuse(f"--json: cannot write {arguments.json}: {error.strerror}")
+    if device == "cuda":  # while the workers start
+        threading.Thread(target=warm_up, args=(STAGES[asked[0]], options)).start()
     if arguments.watch:
         with _left_at_once():
             _watch(asked, options, reporter)

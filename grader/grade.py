@@ -10,7 +10,7 @@
     ask what it visits in vain          needless.py
     time it                             timing.py, where there is one
     ask what is beyond the assignment   a line in the report
-    points                              here
+    points                              points.py
 
 An accusation needs a proof.  A file that is wrong in a standard case, or whose kernels give what it
 gives itself, is wrong and no more; one that launches nothing is not started.  One stage's end never
@@ -25,15 +25,18 @@ from dataclasses import replace
 import torch
 
 from grader import submission, timing
+from grader.ahead import Ahead
 from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, truths
+from grader.correctness import answer
 from grader.inputs import FAR_GIB, build
 from grader.judge import blanks_left, crashed, judge, note_command, note_misjoined
 from grader.means import judge_growth
 from grader.needless import Counting
 from grader.options import Options, open_session
 from grader.overview import command
+from grader.points import settle
 from grader.report import Reporter
 from grader.results import Check, StageResult, settled_by_reading
 from grader.sandbox import device_memory, replaying
@@ -43,7 +46,12 @@ from grader.sandbox.session import Session
 from grader.stages import Stage
 from grader.steps.lights import Lights
 
-STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
+
+def warm_up(stage: Stage, options: Options) -> None:
+    """Judge a small case of nobody's: the first time takes this process half a second on a GPU."""
+    with contextlib.suppress(RuntimeError):
+        case = replace(stage.cases(options.device, options.bfloat16)[0], N=64)
+        answer(build(case, options.seed), options.device)
 
 
 def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResult:
@@ -59,7 +67,7 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
                            "is settled by it. Please run it again; if it comes back, report the "
                            "lines below.")
         result.detail = traceback.format_exc()
-    grading.settle()
+    settle(result, grading.cases, options)
     if grading.file and result.outcome not in ("pass", "skipped"):
         said = dict.fromkeys(filter(None, (result.sentence, grading.file.nothing_yet)))
         result.sentence = " ".join(said)
@@ -96,12 +104,15 @@ class Grading:
             self.lights = stack.enter_context(Lights(self.stage, self.options, self.file))
             counting = stack.enter_context(
                 Counting(self.stage, self.options, self.file.source, bool(self.file.steps)))
+            self.ahead = stack.enter_context(
+                Ahead(self.stage, self.options, self.file.source, self.coming()))
             workers = replaying.workers(self.device, self.options.timeout,
                                         self.options.confinement)
             workers.clock = self.clock
             self.confirmations = Confirmations(
                 self.stage, self.file.source, self.options, workers, self.done, self.absolved)
             stack.push(self.confirmations.close)
+            workers.begin()
             session = self.ask_cases(stack)
             self.confirmations.flush()
             if not self.result.sentence and compiling.is_due(self.result.kernels, self.all_right()):
@@ -118,7 +129,7 @@ class Grading:
                     self.done(check)
             if self.options.benchmark and session is not None and self.all_right():
                 self.result.benchmark, failed = timing.run(
-                    self.stage, self.options, session, workers.replay, self.reporter)
+                    self.stage, self.options, session, workers.replay, self.ahead, self.reporter)
                 if failed:
                     self.done(failed)
                     self.accuse()
@@ -143,7 +154,10 @@ class Grading:
         """All of the stage, or what the command line left of them, or the GPU has memory for."""
         options, listed = self.options, self.stage.cases(self.device, self.options.bfloat16)
         if not self.file.steps:
-            listed = [replace(case, group="beyond") if case.course else case for case in listed]
+            offered = self.file.parameters(self.stage.entry)
+            listed = [replace(case, group="beyond")
+                      if case.course and not (case.sink_logits and "sink_logits" in offered)
+                      else case for case in listed]
         if options.case:
             self.cases = [case for case in listed if case.name == options.case]
             return
@@ -155,6 +169,12 @@ class Grading:
         if any(case.layout == "far" for case in self.beyond) \
                 and torch.cuda.mem_get_info()[0] < FAR_GIB * 2**30:
             self.beyond = [case for case in self.beyond if case.layout != "far"]
+
+    def coming(self) -> list[Case]:
+        """All that may be asked, in this order."""
+        options = self.options
+        timed = timing.shapes(self.stage, options.bfloat16) if options.benchmark else []
+        return [*self.cases, *timed, *self.beyond]
 
     # ----------------------------------------------------------------- the cases
     def ask_cases(self, stack: contextlib.ExitStack) -> Session | None:
@@ -208,6 +228,7 @@ class Grading:
                 built = build(case, self.options.seed)
                 try:
                     with self.reporter.working(self.stage, case.name):
+                        self.ahead.ready(session, case)
                         check = self.judge(built, session.run(built.call))
                 except SubmissionError as error:
                     check = self.crash(case, error)
@@ -239,6 +260,7 @@ class Grading:
         start, closed, died, replies = time.monotonic(), False, False, []
         built = build(case, self.options.seed)
         try:
+            self.ahead.ready(session, case)
             reply = session.run(built.call)
             replies.append((case, reply))
             try:
@@ -359,42 +381,3 @@ class Grading:
 
     def all_right(self) -> bool:
         return all(check.outcome in ("pass", "needless work") for check in self.result.checks)
-
-    # ---------------------------------------------------------------------- points
-    def settle(self) -> None:
-        """Outcome and points from the checks.  A group with a failed or unasked case earns nothing.
-
-        A fault of ours is no failure, but earns nothing either: what was not judged is not settled,
-        and the stage is to be graded again.
-        """
-        result, quick = self.result, self.options.quick
-        if not self.cases:
-            return
-        decisive = [check for check in result.checks
-                    if check.group != "beyond" or self.options.case]
-        needless = any(check.outcome == "needless work" for check in decisive)
-        decisive = [check for check in decisive if check.group != "walk"]
-        outcomes = [check.outcome for check in decisive if check.outcome != "pass"]
-        ours = "grader_fault" in (result.outcome, *outcomes)
-        passed = {check.name for check in decisive if check.outcome == "pass"}
-        failed = {check.group for check in decisive if check.outcome != "pass"}
-        failed |= {case.group for case in self.cases if case.name not in passed}
-        for nothing in ("rejected", "not_started"):
-            if nothing in outcomes:
-                result.outcome, result.points = nothing, 0.0
-                return
-        if ours:
-            result.outcome = "grader_fault"
-        elif not failed:
-            result.outcome = "pass"
-        elif outcomes:
-            result.outcome = outcomes[0]
-        if self.options.case:
-            result.sentence = "one case only (--case): no points are given for it."
-            return
-        if quick and not failed:
-            result.sentence = "standard cases only (--quick); the robust ones are worth 30 %."
-        earned = STANDARD_SHARE * ("standard" not in failed)
-        if not quick and "robust" not in failed:
-            earned += ROBUST_SHARE + WALK_SHARE * (not needless)
-        result.points = round(result.max_points * earned, 2)

@@ -115,6 +115,12 @@ class Submission:
             found += [step for step in self.steps if begins <= step.first_line <= line]
         return list(dict.fromkeys(found))
 
+    def parameters(self, entry: str) -> set[str]:
+        """Of the function of that name."""
+        return {argument.arg for node in ast.walk(ast.parse(self.source))
+                if isinstance(node, ast.FunctionDef) and node.name == entry
+                for argument in (*node.args.args, *node.args.kwonlyargs)}
+
     @property
     def blank_new(self) -> tuple[str, ...]:
         """Blank steps that the student has to write."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from grader.ahead import Ahead
 from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built, build
@@ -51,9 +52,9 @@ class Row:
     note: str = "n/a"
 
 
-def shapes(stage: Stage) -> list[Case]:
+def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
     """The assignment's largest shape, and one of today's; with the stage's heads and mask."""
-    standard = [case for case in stage.cases("cuda", True) if case.group == "standard"]
+    standard = [case for case in stage.cases("cuda", has_bfloat16) if case.group == "standard"]
     if stage.number == 2:
         return [standard[-1], replace(standard[-1], M=8192, N=16384)]
     original = standard[-1]
@@ -64,7 +65,7 @@ def shapes(stage: Stage) -> list[Case]:
     return [original, today]
 
 
-def run(stage: Stage, options, session: Session, replay,
+def run(stage: Stage, options, session: Session, replay, ahead: Ahead,
         reporter: Reporter) -> tuple[dict | None, Check | None]:
     """Benchmark a passing submission in the session that graded it, and print its tables.
 
@@ -78,14 +79,13 @@ def run(stage: Stage, options, session: Session, replay,
         reporter.table([SKIPPED])
         return None, None
     record, failed = None, None
-    for case in shapes(stage):
-        if not options.bfloat16:
-            case = replace(case, dtype=torch.float16)
+    for case in shapes(stage, options.bfloat16):
         with reporter.working(stage, f"timing ({case.label})"):
-            ours, problem = _measure_submission(stage, session, replay, options.seed, case)
-            rows = [ours,
-                    _measure_here("PyTorch (Naive)", _naive(case), options.seed, case),
-                    _measure_here("PyTorch (SDPA)", _sdpa(case), options.seed, case)]
+            built = build(case, options.seed)
+            ahead.ready(session, case)
+            ours, problem = _measure_submission(stage, session, replay, built)
+            rows = [ours, _measure_here("PyTorch (Naive)", _naive(case), built),
+                    _measure_here("PyTorch (SDPA)", _sdpa(case), built)]
         reporter.table(table(stage, case, rows))
         record, failed = record or as_record(rows), failed or problem
     return record, failed
@@ -128,10 +128,9 @@ def _own_name(stage: Stage) -> str:
     return "Triton (yours)" if stage.needs_triton else "Tiled PyTorch (yours)"
 
 
-def _measure_submission(stage: Stage, session: Session, replay, seed: int,
-                        case: Case) -> tuple[Row, Check | None]:
-    name = _own_name(stage)
-    built = build(case, seed)
+def _measure_submission(stage: Stage, session: Session, replay,
+                        built: Built) -> tuple[Row, Check | None]:
+    name, case = _own_name(stage), built.case
     inputs = sum(t.storage.nbytes for t in (*built.call.inputs.values(),
                                             *built.call.douts.values()))
     call = _lengthened(built.call)
@@ -236,11 +235,11 @@ def _not_made(case: Case, error: SubmissionError) -> Check | None:
         "try: do the whole work in every call, however many have gone before."))
 
 
-def _measure_here(name: str, make, seed: int, case: Case) -> Row:
+def _measure_here(name: str, make, built: Built) -> Row:
     """Time a PyTorch function in this process, in the very manner of a submission."""
     if make is None:
         return Row(name)
-    built = build(case, seed)
+    case = built.case
     try:
         tensors = {key: t.cuda() for key, t in built.tensors.items()}
         dout = None if built.dout is None else built.dout.cuda()

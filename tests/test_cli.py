@@ -131,7 +131,7 @@ def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     assert mistaken != source
     done, data = graded(tmp_path, {"problem_6.py": mistaken}, "--p6", "--quick")
     check = data["stages"][0]["checks"][0]
-    assert check["outcome"] == "wrong" and check["where"].startswith("rows 32-63")
+    assert check["outcome"] == "wrong" and check["where"].startswith("rows 32-127")
     assert check["errors"]["o"]["row"] > check["errors"]["o"]["row_limit"]
     assert len(check["message"].splitlines()) <= 12 and "--hint 6.8" in done.stdout
 

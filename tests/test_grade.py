@@ -1,5 +1,6 @@
 """The loop: points, outcomes, dead workers, faults of our own.  The worker is a stand-in here."""
 
+import contextlib
 import io
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 from grader import correctness, grade, options, results
 from grader.grade import grade_stage
 from grader.options import Options
+from grader.points import settle
 from grader.report import Reporter
 from grader.results import Check
 from grader.sandbox import device_memory
@@ -70,6 +72,9 @@ class Replaying:
     """Stands in for the workers that carry out plans."""
 
     count = 1
+
+    def begin(self):
+        pass
 
     def replay(self, call, plan):
         return Honest().run(call).outputs[0]
@@ -197,7 +202,7 @@ def test_a_file_that_launches_nothing_is_not_started(kernels, outcome, tmp_path)
     grading.done(Check("standard/x", "standard", "rejected", lines=("no kernel ran",)))
     assert said.getvalue() == ""
     grading.accuse()
-    grading.settle()
+    settle(grading.result, grading.cases, grading.options)
     assert (grading.result.outcome, grading.result.points) == (outcome, 0)
     assert ("No kernel was launched yet" in said.getvalue()) == (outcome == "not_started")
 
@@ -221,7 +226,7 @@ def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
     grading.cases = [grade.Case(4, "standard", 64)]
     grading.done(Check(grading.cases[0].name, "standard", "pass"))
     grading.done(Check("needless-work", "walk", "needless work", lines=("tile 3 reads 16",)))
-    grading.settle()
+    settle(grading.result, grading.cases, grading.options)
     assert (grading.result.outcome, grading.result.points) == ("pass", 90)
 
 
@@ -414,7 +419,8 @@ def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path,
 def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, asked, monkeypatch,
                                                                       tmp_path):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 2**30, 80 * 2**30))
-    monkeypatch.setattr(workers, "workers", lambda *settings: SimpleNamespace(count=1))
+    monkeypatch.setattr(workers, "workers", lambda *settings: Replaying())
+    monkeypatch.setattr(grade, "Ahead", lambda *asked: contextlib.nullcontext())
     seen = []
     monkeypatch.setattr(grade.Grading, "ask_cases", lambda self, stack: seen.extend(self.beyond))
     solved = Path(__file__).parent.parent / "problem_2.py"

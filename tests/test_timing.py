@@ -64,7 +64,7 @@ def test_a_backward_benchmark_says_what_it_times():
 def test_without_a_gpu_timing_is_skipped_in_words():
     stream = io.StringIO()
     options = SimpleNamespace(device="cpu")
-    assert timing.run(STAGES[3], options, None, None, Reporter(stream)) == (None, None)
+    assert timing.run(STAGES[3], options, None, None, None, Reporter(stream)) == (None, None)
     assert stream.getvalue() == "timing skipped: no GPU\n"
 
 

@@ -29,11 +29,14 @@ class CompileOnly:
         if interpret is not None:
             os.environ["TRITON_INTERPRET"] = interpret
         self.path = path
+        self.only_notes = False  # launches are recorded, and not even compiled
         self.kernels: dict[str, dict] = {}  # one entry a compiled variant
         compile_kernel = JITFunction.run
 
         @functools.wraps(compile_kernel)
         def compile_only(function, *args, grid, warmup, **kwargs):
+            if self.only_notes:
+                return None
             start = time.perf_counter()
             kernel = compile_kernel(function, *args, grid=grid, warmup=True, **kwargs)
             seconds = time.perf_counter() - start

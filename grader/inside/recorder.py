@@ -11,7 +11,8 @@ computes something else.  hooks.py has launches come here.
                it} or {"bytes"}: made by a step; "freed": the step before which it was let go
     step       ["op", "aten::mul.Tensor", args, kwargs, results]
                ["launch", function, grid, {argument: value}, options]
-    function   {"name", "line", "text", "kind", "options", "names": what its globals stand for}
+    function   {"name", "line", "first": line, with decorators, "text", "kind", "options",
+               "names": what its globals stand for}
 
 A call of more than LONGEST steps is not written down, only what it was made of: "cut" is then the
 most bytes it held at once, the steps are one of each operation, and nothing can be replayed.
@@ -308,13 +309,13 @@ class Recorder(TorchDispatchMode):
     def _describe(self, function, plain) -> dict:
         kind = {"JITFunction": "jit", "InterpretedFunction": "jit",
                 "ConstexprFunction": "constexpr"}.get(type(function).__name__, "plain")
-        about = {"name": plain.__name__, "line": 0, "text": "", "kind": kind, "names": [],
-                 "options": {}}
+        about = {"name": plain.__name__, "line": 0, "first": 0, "text": "", "kind": kind,
+                 "names": [], "options": {}}
         try:
-            text, first = _definition(plain)
+            text, first, line = _definition(plain)
         except (OSError, TypeError, SyntaxError, ValueError):  # made by no text
             return about
-        about |= {"text": text, "line": first}
+        about |= {"text": text, "line": line, "first": first}
         if kind == "jit":
             settings = getattr(function, "kwargs", None) or vars(function)
             about["options"] = {name: self.encode(settings[name]) for name in JIT_OPTIONS
@@ -349,12 +350,13 @@ def uncompiled():
     return contextlib.nullcontext()
 
 
-def _definition(plain) -> tuple[str, int]:
-    """The text of a function without decorators and indentation, and its line in the file."""
+def _definition(plain) -> tuple[str, int, int]:
+    """The text of a function without decorators and indentation; its first line in the file, with
+    them and without."""
     rows, first = inspect.getsourcelines(plain)
     text = textwrap.dedent("".join(rows))
     start = ast.parse(text).body[0].lineno - 1
-    return text.split("\n", start)[start], max(first, 1) + start
+    return text.split("\n", start)[start], max(first, 1), max(first, 1) + start
 
 
 def _names(text: str) -> dict[str, set[str]]:

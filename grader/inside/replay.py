@@ -25,6 +25,8 @@ OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion",
            "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer"}
 ABSOLUTE = ("as_strided", "set_")  # operations whose offset is that in the storage
 GUARD = 512  # bytes of 255 around what a kernel gets: NaN to read, and a store there shows
+PLAIN = "__plain__"  # the decorator that stands for those of the file
+_scopes: list[tuple[dict, dict[str, str]]] = []  # globals, and what each of their names means
 _built: dict[str, object] = {}  # functions made of their texts, by Replay._key
 
 
@@ -269,25 +271,48 @@ class Replay:
         if key in _built:
             self.functions[number] = _built[key]
             return
-        text, line = about["text"], max(1, int(about["line"]))
-        # The interpreter wants the language among the globals, named or not.
-        scope = {"__name__": "submission", "__builtins__": builtin_names(),
-                 "triton.language": self._module("triton.language")}
-        functions = []
+        text, values, functions = about["text"], {}, []
         for name, value in about["names"]:
             if isinstance(value, dict) and "function" in value:
                 functions.append((name, value["function"]))
             else:
-                scope[name] = self._global(value)
-        vet(text, scope | {name: None for name, _ in functions}, about["name"])
+                values[name] = self._global(value)
+        # The interpreter wants the language among the globals, named or not.
+        given = {"__name__": "submission", "__builtins__": builtin_names(),
+                 "triton.language": self._module("triton.language")}
+        vet(text, given | values | {name: None for name, _ in functions}, about["name"])
+        scope = self._scope(about)
+        scope |= given | values
         path = self.folder / f"kernel_{key}.py"
-        path.write_text("\n" * (line - 1) + text, "utf-8")
+        path.write_text(_in_its_place(text, about["first"], about["line"]), "utf-8")
+        name, unset = about["name"], object()
+        before, scope[PLAIN] = scope.get(name, unset), lambda function: function
         exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
-        plain = scope[about["name"]]
+        plain = scope.pop(name)
+        if before is not unset:  # another function of that name
+            scope[name] = before
         self.functions[number] = _built[key] = _decorated(plain, about["kind"], {
             name: self.decode(value) for name, value in about["options"].items()})
         for name, other in functions:  # only now, for they may call it back
             scope[name] = self._function(other)
+
+    def _scope(self, about: dict) -> dict:
+        """Globals that it can share with functions built before: as in a file, each name stands
+        for one thing.  Triton counts the names of all that a kernel calls, once a scope."""
+        meant = {name: self._meaning(value) for name, value in about["names"]}
+        for scope, meanings in _scopes:  # noqa: B007
+            if all(meanings.get(name, meaning) == meaning for name, meaning in meant.items()):
+                break
+        else:
+            _scopes.append(({}, {}))
+            scope, meanings = _scopes[-1]
+        meanings |= meant
+        return scope
+
+    def _meaning(self, value) -> str:
+        if isinstance(value, dict) and "function" in value:
+            return self._key(value["function"], ())
+        return json.dumps(value)
 
     def _key(self, number: int, above: tuple[int, ...]) -> str:
         """A name for a function and all it calls, from what makes them."""
@@ -307,6 +332,13 @@ class Replay:
 
             return tl.constexpr(found)
         return found
+
+
+def _in_its_place(text: str, first: int, line: int) -> str:
+    """A function at its line of the file, under as many lines of decorators: what Triton compiled
+    of the one is then what it compiles of the other."""
+    above = max(0, int(line) - int(first))
+    return "\n" * (int(line) - above - 1) + (f"@{PLAIN}" + "\n" * above) * bool(above) + text
 
 
 def _allocate(size: int, alignment: int, stream) -> torch.Tensor:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from . import compile_only, crashes, hooks, interpreter, pretend_gpu, recorder, replay, steps
+from . import ahead, compile_only, crashes, hooks, interpreter, pretend_gpu, recorder, replay, steps
 from .returned import Failure, check, check_gradient, outputs_of, real_device, signature_of
 from .walk import Walk
 from .wire import DTYPES, Channel, raw_bytes
@@ -69,7 +69,7 @@ class Worker:
 
     def serve(self) -> None:
         """Answer requests until the parent closes the channel."""
-        operations = {operation.__name__: operation for operation in (
+        operations = ahead.operations(self) | {operation.__name__: operation for operation in (
             self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
             self.memory, self.compile, self.walk, self.step)}
         while True:

@@ -27,6 +27,12 @@ def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | Non
     return _folder(hashlib.sha256(source).hexdigest(), user)
 
 
+def knows(source: bytes, user: tuple[int, int] | None = None) -> bool:
+    """Whether something was compiled from this file before."""
+    folder = folder_for(source, user)
+    return folder is not None and any(folder.iterdir())
+
+
 def replaying_folder(user: tuple[int, int] | None = None) -> Path | None:
     """The folder for what replaying workers compile, whichever file it came from: no submission can
     write there, where the kernel confines it."""

@@ -1,4 +1,5 @@
-"""Workers that import no submission: they carry out the plans of what submissions did.
+"""Workers that import no submission: they carry out the plans of what submissions did, or compile
+what those launch.
 
 One grading shares them among its stages.  They are started when first needed, and anew when one
 died of a kernel.
@@ -7,6 +8,8 @@ died of a kernel.
 import atexit
 import os
 import queue
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
@@ -16,20 +19,32 @@ from grader.sandbox.clock import Clock
 from grader.sandbox.plan import Plan
 from grader.sandbox.session import Session
 
-MANY_CORES = 8  # from here on two of them, for on a GPU they mostly compile
+T = TypeVar("T")
+MANY_CORES = 8  # from here on two of them
+MOST_COMPILING = 14
 _running: dict[tuple, "ReplayingWorkers"] = {}
 
 
 class ReplayingWorkers:
-    """device: "cuda" or "cpu"; timeout: seconds a request; confinement: of processes.py."""
+    """device: "cuda" or "cpu"; timeout: seconds a request; confinement: of processes.py;
+    compile_for: 90 for those that compile, for sm_90."""
 
-    def __init__(self, device: str, timeout: float, confinement):
+    def __init__(self, device: str, timeout: float, confinement, compile_for: int | None = None):
         self.device, self.timeout, self.confinement = device, timeout, confinement
+        self.compile_for = compile_for
         self.clock: Clock | None = None  # of the stage under way
-        self.count = 2 if (os.cpu_count() or 1) >= MANY_CORES else 1
+        cores = os.cpu_count() or 1
+        self.count = 2 if cores >= MANY_CORES else 1
+        if compile_for is not None:
+            self.count = max(1, min(MOST_COMPILING, cores - 2))
         self.free: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         for _ in range(self.count):
             self.free.put(None)
+
+    def begin(self) -> None:
+        """Have those start that have not, without waiting for them."""
+        for _ in range(self.free.qsize()):
+            self.free.put(self.free.get() or self._start())
 
     def replay(self, call: Call, plan: Plan) -> dict[str, torch.Tensor]:
         """Outputs and "d_q" gradients of the plan on the inputs of call.
@@ -37,6 +52,10 @@ class ReplayingWorkers:
         Raises:
             SubmissionError: it could not be carried out.
         """
+        return self.ask(lambda session: session.replay(call, plan))
+
+    def ask(self, request: Callable[[Session], T]) -> T:
+        """What request makes of one that is free, or comes to be."""
         session = self.free.get()
         try:
             if session is None or session.gone:
@@ -45,16 +64,17 @@ class ReplayingWorkers:
                     session = None
                 session = self._start()
             session.clock = self.clock
-            return session.replay(call, plan)
+            return request(session)
         finally:
             self.free.put(session)
 
     def _start(self) -> Session:
         cache = None
-        if self.device == "cuda":
+        if self.device == "cuda" or self.compile_for is not None:
             cache = kernel_cache.replaying_folder(self.confinement.user)
         return Session(b"", "replaying.py", device=self.device, timeout=self.timeout,
-                       interpret=self.device == "cpu", cache=cache, confinement=self.confinement)
+                       interpret=self.device == "cpu", compile_for=self.compile_for, cache=cache,
+                       confinement=self.confinement)
 
     def close(self) -> None:
         for _ in range(self.count):
@@ -64,9 +84,10 @@ class ReplayingWorkers:
             self.free.put(None)
 
 
-def workers(device: str, timeout: float, confinement) -> ReplayingWorkers:
+def workers(device: str, timeout: float, confinement,
+            compile_for: int | None = None) -> ReplayingWorkers:
     """Those already running with these settings, or new ones."""
-    key = device, timeout, confinement
+    key = device, timeout, confinement, compile_for
     if not _running:
         atexit.register(end_all)
     if key not in _running:

@@ -93,7 +93,7 @@ class Session:
     # --------------------------------------------------------------- requests
     def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:
         """Import the file, find the entry point (and `apply` of it), check its arguments."""
-        self._request({"op": "load", "entry": entry, "attribute": attribute,
+        self.request({"op": "load", "entry": entry, "attribute": attribute,
                        "positional": list(positional)}, "import")
 
     def run(self, call: Call) -> Reply:
@@ -104,7 +104,7 @@ class Session:
         grads = [(call.inputs[name].shape, call.inputs[name].storage.dtype) for name in call.grads]
         storages = [(t.storage.shape, t.storage.dtype) for t in call.inputs.values()]
         again = specs if call.refill is not None else []
-        reply, blobs = self._request(
+        reply, blobs = self.request(
             {"op": "run", **header}, "case", tensors,
             expect=specs * call.repeats + grads + again + specs + storages,
         )
@@ -133,7 +133,7 @@ class Session:
         """
         header, tensors = pack(call)
         shapes = results(call)
-        _, blobs = self._request({"op": "replay", "plan": plan.text, **header}, "case", tensors,
+        _, blobs = self.request({"op": "replay", "plan": plan.text, **header}, "case", tensors,
                                  expect=list(shapes.values()))
         return dict(zip(shapes, blobs, strict=True))
 
@@ -142,7 +142,7 @@ class Session:
         tiles, as inside/walk.py counts them."""
         header, tensors = pack(call)
         N = call.inputs["q"].shape[-2]
-        _, (read, together, tiles) = self._request(
+        _, (read, together, tiles) = self.request(
             {"op": "walk", **header}, "case", tensors,
             expect=[((2, N, N), torch.uint8)] * 2 + [((2,), torch.int64)])
         return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
@@ -150,7 +150,7 @@ class Session:
     def compile(self, call: Call) -> list[CompiledKernel]:
         """Compile what this call launches, for `compile_for`.  One entry a kernel variant."""
         header, tensors = pack(call)
-        reply, _ = self._request({"op": "compile", **header}, "compile", tensors)
+        reply, _ = self.request({"op": "compile", **header}, "compile", tensors)
         try:
             return [
                 CompiledKernel(
@@ -168,7 +168,7 @@ class Session:
     def step(self, request: dict) -> list:
         """Run one blank of the file alone.  -> what inside/steps.py says of each example, as it
         came."""
-        reply, _ = self._request({"op": "step", **request}, "case")
+        reply, _ = self.request({"op": "step", **request}, "case")
         return reply.get("examples")
 
     def start(self) -> None:
@@ -194,22 +194,22 @@ class Session:
                 raise ValueError(f"{name}: want a storage of {tensor.end() + STEP * (n - 1)} "
                                  f"elements for {n} timed calls; got {tensor.storage.numel()}")
         self.prepare(call)
-        self._request({"op": "arrange", "n": n, "step": STEP}, "case")
+        self.request({"op": "arrange", "n": n, "step": STEP}, "case")
         self.kept_turn = secrets.randbelow(n)
         start = time.monotonic()
-        self._request({"op": "time", "keep": self.kept_turn}, "case")
+        self.request({"op": "time", "keep": self.kept_turn}, "case")
         return time.monotonic() - start
 
     def kept(self, call: Call) -> tuple[int, dict[str, torch.Tensor]]:
         """One of the calls timed last, drawn by lot: its turn, and what it answered."""
         shapes = results(call)
-        _, blobs = self._request({"op": "kept"}, "case", expect=list(shapes.values()))
+        _, blobs = self.request({"op": "kept"}, "case", expect=list(shapes.values()))
         return self.kept_turn, dict(zip(shapes, blobs, strict=True))
 
     def memory(self, call: Call) -> int:
         """Peak bytes of one call above its inputs (outputs included)."""
         self.prepare(call)
-        reply, _ = self._request({"op": "memory"}, "case")
+        reply, _ = self.request({"op": "memory"}, "case")
         try:
             return count(reply["peak_bytes"])
         except (KeyError, ValueError) as error:
@@ -219,7 +219,7 @@ class Session:
         """Put the inputs in place and make one call, for what is measured next."""
         if self.prepared is not call:
             header, tensors = pack(call)
-            self._request({"op": "prepare", **header}, "case", tensors)
+            self.request({"op": "prepare", **header}, "case", tensors)
             self.prepared = call
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class Session:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # -------------------------------------------------------------- transport
-    def _request(self, header: dict, phase: str, tensors=(), expect=()):
+    def request(self, header: dict, phase: str, tensors=(), expect=()):
         """Send one request and read its reply: (header, tensors of the expected sizes)."""
         if self.gone:
             raise SubmissionError("crashed", "the worker ended earlier", fatal=True)

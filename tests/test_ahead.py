@@ -1,0 +1,89 @@
+"""Kernels compiled ahead are those that the cases launch: nothing is compiled twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from grader import ahead
+from grader.inputs import build
+from grader.inside import ahead as inside
+from grader.sandbox.calls import pack
+from grader.sandbox.session import Session
+from grader.stages import STAGES
+
+ROOT = Path(__file__).parent.parent
+FOR_H100 = dict(device="cpu", timeout=120, interpret=False, compile_for=90)
+
+
+def noted(session: Session, stage, case) -> str:
+    """The plan of what a case launches, by a worker that has the file."""
+    session.load(stage.entry, stage.attribute, stage.positional)
+    header, _ = pack(build(case, 1).call)
+    return session.request({"op": "note", "call": header}, "case")[0]["plan"]
+
+
+@pytest.mark.parametrize("number", [2, 3, 6, 9])
+def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, tmp_path):
+    stage = STAGES[number]
+    source = (ROOT / stage.filename).read_bytes()
+    case = next(case for case in stage.cases("cuda", True) if case.group == "robust")
+    caches = {name: tmp_path / name for name in ("clean", "own", "given")}
+    for cache in caches.values():
+        cache.mkdir()
+    with Session(source, stage.filename, **FOR_H100) as session:
+        plan = noted(session, stage, case)
+    with Session(b"", "replaying.py", cache=caches["clean"], **FOR_H100) as session:
+        compiled = session.request({"op": "compile_plan", "plan": plan}, "compile")[0]["compiled"]
+    with Session(source, stage.filename, cache=caches["own"], **FOR_H100) as session:
+        session.load(stage.entry, stage.attribute, stage.positional)
+        session.compile(build(case, 1).call)
+    assert {path.name for path in caches["own"].iterdir()} == set(compiled)
+
+    inside_cache = caches["given"]
+    with Session(source, stage.filename, cache=inside_cache, **FOR_H100) as session:
+        session.load(stage.entry, stage.attribute, stage.positional)
+        session.request({"op": "take", "compiled": compiled}, "case")
+        session.compile(build(case, 1).call)
+    assert {path.name for path in inside_cache.iterdir()} == set(compiled)
+    for folder in inside_cache.iterdir():  # taken, and not compiled anew: no other file is there
+        assert all(path.suffix in inside.SENT for path in folder.iterdir())
+
+
+def plan_of(**arguments) -> str:
+    """A plan of one launch of a kernel with a constant BLOCK."""
+    text = "def kernel(x, N, BLOCK: tl.constexpr):\n    pass\n"
+    about = {"name": "kernel", "line": 2, "first": 1, "text": text, "kind": "jit", "names": [],
+             "options": {}}
+    return json.dumps({"functions": [about], "steps": [
+        ["op", "aten::empty", [], {}, []], ["launch", 0, [1], arguments, {"num_warps": 4}]]})
+
+
+def x(offset=0, dtype="float16") -> dict:
+    return {"tensor": [0, offset, [4, 4], [4, 1], dtype]}
+
+
+@pytest.mark.parametrize("changed, same", [
+    ({"N": 48}, True),  # another multiple of 16
+    ({"N": 33}, False),
+    ({"N": 1}, False),
+    ({"N": 2**31}, False),
+    ({"x": x(offset=8)}, True),  # 16 bytes further
+    ({"x": x(offset=1)}, False),
+    ({"x": x(dtype="float32")}, False),
+    ({"BLOCK": 32}, False),
+    ({"N": {"tuple": [32, 16]}}, False),
+])
+def test_launches_share_a_variant_where_triton_compiles_them_alike(changed, same):
+    first = {"x": x(), "N": 32, "BLOCK": 64}
+    ((key, plan),) = ahead.variants(plan_of(**first))
+    ((other, _),) = ahead.variants(plan_of(**first | changed))
+    assert (key == other) == same
+    assert [step[0] for step in json.loads(plan)["steps"]] == ["launch"]
+
+
+@pytest.mark.parametrize("number", [3, 4, 8])
+def test_a_long_case_is_noted_at_a_length_that_launches_the_same_kernels(number):
+    case = STAGES[number].cases("cuda", True)[0]
+    short = ahead._shortened(case)
+    assert short.N <= 1024 and short.N % 16 == case.N % 16

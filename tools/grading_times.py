@@ -1,0 +1,92 @@
+"""How long a grading takes, as a student waits for it: python -m tools.grading_times
+
+Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
+before; "again" is the run after it.  Seconds of wall time: until the first verdict and until the
+end, median (least to most) of the rounds.  --beside N grades N different files at the same time and
+says the seconds a grading.  Run it on an idle machine.
+"""
+
+import argparse
+import re
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+EDITED = 'float("-inf")'  # once in a kernel of stages 3 to 9
+RUNS = {  # name -> arguments
+    "p4, no benchmark": ["--p4", "--no-benchmark"],
+    "p4": ["--p4"],
+    "p4, --quick": ["--p4", "--no-benchmark", "--quick"],
+    "p3, no benchmark": ["--p3", "--no-benchmark"],
+    "p7, no benchmark": ["--p7", "--no-benchmark"],
+    "p8, no benchmark": ["--p8", "--no-benchmark"],
+    "p9, no benchmark": ["--p9", "--no-benchmark"],
+}
+
+
+def edited(folder: Path) -> Path:
+    """The solved files, each with another number than ever before."""
+    for path in ROOT.glob("problem_?.py"):
+        text = path.read_text("utf-8")
+        changed = text.replace(EDITED, f"({EDITED} - {secrets.randbelow(10**6)})", 1)
+        (folder / path.name).write_text(changed, "utf-8")
+    return folder
+
+
+def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
+    """-> seconds until the first verdict, and until the end."""
+    program = "autograder_optional.py" if {"--p8", "--p9"} & set(arguments) else "autograder.py"
+    start, first = time.monotonic(), None
+    with subprocess.Popen([sys.executable, "-u", program, "--submission", str(folder), *arguments],
+                          cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True) as run:
+        for line in run.stdout:
+            if first is None and re.search(r" Test (Passed|Failed)", line):
+                first = time.monotonic() - start
+    if run.returncode != 0:
+        raise SystemExit(f"{' '.join(arguments)}: want exit code 0; got {run.returncode}")
+    return first, time.monotonic() - start
+
+
+def words(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.1f} ({min(seconds):.1f}-{max(seconds):.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=list(RUNS), metavar="NAME", choices=list(RUNS))
+    parser.add_argument("--beside", type=int, default=0, metavar="N")
+    arguments = parser.parse_args()
+    for name in arguments.only:
+        times = {"edited": [], "again": []}
+        for _ in range(arguments.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                edited(Path(folder))
+                for which in times:
+                    times[which].append(graded(Path(folder), RUNS[name]))
+        for which, both in times.items():
+            first, whole = ([pair[i] for pair in both] for i in (0, 1))
+            print(f"{name}, {which}: first verdict {words(first)}, end {words(whole)}", flush=True)
+    if arguments.beside:
+        with tempfile.TemporaryDirectory() as root, \
+                ThreadPoolExecutor(arguments.beside) as pool:
+            folders = [Path(root, str(i)) for i in range(arguments.beside)]
+            for folder in folders:
+                folder.mkdir()
+                edited(folder)
+            start = time.monotonic()
+            list(pool.map(lambda folder: graded(folder, RUNS["p4, no benchmark"]), folders))
+            whole = time.monotonic() - start
+            print(f"{arguments.beside} side by side: {whole:.1f} s, "
+                  f"{whole / arguments.beside:.2f} s a grading")
+
+
+if __name__ == "__main__":
+    main()
