@@ -177,6 +177,8 @@ class Asking:
         except SubmissionError as error:
             if error.outcome == "grader_fault" or self.session.phase == "import" or self.closed:
                 raise
+            if error.starved:
+                return Light(id, NONE, lines=("other processes kept it waiting for a CPU.",))
             return Light(id, WRONG, None, (f"{error.sentence}.",))
 
     def judge(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
