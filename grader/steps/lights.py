@@ -145,7 +145,10 @@ class Asking:
         for one, answer in zip(trials, answers, strict=False):  # an error is the last
             found = self.judge(one, asked, trial.left(answer))
             if found is not None and not found.note:
-                mistake = named.name(trials, list(map(trial.left, answers)))
+                whole = [(other, left) for other, left in zip(
+                    trials, map(trial.left, answers), strict=False)
+                    if self.unfinished(other, asked, left) is None]
+                mistake = named.name(whole)
                 said = (f"{named.words(mistake)}.",) if mistake else ()
                 if mistake and mistake.startswith("heads-") and id in ("8.8", "9.9"):
                     mistake = "dq-" + mistake
@@ -182,6 +185,10 @@ class Asking:
             return Light(id, WRONG, None, (f"{error.sentence}.",))
 
     def judge(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
+        return self.unfinished(one, asked, left) or one.check(left)
+
+    def unfinished(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
+        """Why there is nothing to compare."""
         if left.error is not None:
             line = left.error["line"]
             place = f"line {line}: " * (line is not None and str(line) not in
@@ -193,4 +200,4 @@ class Asking:
             for name in asked.leaves:
                 if name not in names:
                     return Wrong((f"{name} is not made here, and the code below needs it.",))
-        return one.check(left)
+        return None

@@ -12,11 +12,11 @@ SCALES = {"no_log2e": 1.0, "log2e_twice": LOG2E**2}  # what the scale is multipl
 NEAR = 1e-4  # relative to the largest numbers of a row
 
 
-def name(trials: list[Trial], answers: list[Left]) -> str | None:
+def name(answers: list[tuple[Trial, Left]]) -> str | None:
     """The id that fits all examples that have variants; None where none does, or several do."""
     fits, against = None, set()
-    for one, left in zip(trials, answers, strict=False):
-        if one.variants is None or left.error is not None:
+    for one, left in answers:
+        if one.variants is None:
             continue
         with np.errstate(all="ignore"):
             variants = {id: fit(left) for id, fit in one.variants().items()}
