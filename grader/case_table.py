@@ -107,7 +107,7 @@ STAGE_2 = rows(dict(dtype=HALF), [
     course("gradients", M=13, N=257, dtype=F32, grads=("x", "w"), dout="expanded"),
     course("gradients", M=150, N=40, dtype=F16, grads=("x",)),  # the gradient of one input alone
     course("gradients", M=41, N=130, grads=("w",)),
-    beyond("rows with gaps", M=18, N=170, dtype=F16, layout="gapped"),
+    course("rows with gaps", M=18, N=170, dtype=F16, layout="gapped"),
     beyond("a transposed x", M=64, N=63, dtype=F16, layout="mixed"),
     beyond("a last dimension with a stride", M=19, N=200, dtype=F32, layout="last"),
     *far("x", M=3, N=300),
