@@ -105,7 +105,10 @@ class Asking:
             if id in self.blanks.blank:
                 found[id] = Light(id, BLANK)
             elif only in ("", id):
-                found[id] = self.light(id, entry(id))
+                try:
+                    found[id] = self.light(id, entry(id))
+                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                    found[id] = Light(id, NONE, lines=("what it leaves was not understood.",))
         for ids, other in TOGETHER.items():
             if any(found[id].light in (WRONG, NONE) for id in ids if id in found) \
                     and all(id in found and found[id].light != BLANK for id in ids) \

@@ -138,6 +138,13 @@ def test_a_mistake_has_the_name_that_the_table_of_mistakes_has_for_it(stage, old
     assert [light.mistake for light in found.values() if light.light == "wrong"] == [id]
 
 
+def test_a_step_that_leaves_what_nobody_expects_does_not_put_out_the_other_lights():
+    source = solved(3).replace("b, h = bh // HQ, bh % HQ", "b, h = (bh, bh), (HQ, HQ)")
+    found = lights(source, 3)
+    assert found["3.1"].light in ("wrong", "none")
+    assert len(colours(found, "right")) == 7
+
+
 def test_a_step_in_changed_surroundings_has_no_light():
     call = "keep = _keep(query[:, None], key[None, :], N)"
     source = solved(3).replace(call, call.replace("N)", "N + 0)"))
