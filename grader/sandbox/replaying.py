@@ -36,7 +36,8 @@ class ReplayingWorkers:
         cores = os.cpu_count() or 1
         self.count = 2 if cores >= MANY_CORES else 1
         if compile_for is not None:
-            self.count = max(1, min(MOST_COMPILING, cores - 2))
+            idle = cores - os.getloadavg()[0]  # others may grade here, too
+            self.count = max(1, min(MOST_COMPILING, cores - 2, int(idle)))
         self.free: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         for _ in range(self.count):
             self.free.put(None)
