@@ -35,9 +35,9 @@ class Ahead:
         self.stage, self.options, self.source = stage, options, source
         self.is_asked_for = (options.device == "cuda" and stage.needs_triton
                              and not kernel_cache.knows(source, options.confinement.user))
-        # Gaps in memory change nothing about a kernel.
-        self.cases = [case for case in cases if case.layout != "far"]
-        self.launched = {case.name: concurrent.futures.Future() for case in self.cases}
+        # A case may be timed, too; gaps in memory change nothing about a kernel.
+        self.cases = {case.name: case for case in cases if case.layout != "far"}
+        self.launched = {name: concurrent.futures.Future() for name in self.cases}
         self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
         self.given: dict[int, set[str]] = {}  # to which worker
         self.stack = contextlib.ExitStack()
@@ -67,11 +67,12 @@ class Ahead:
         try:
             waiting = self.launched[case.name].result(PATIENCE)
             found = [one.result(self.options.timeout) for one in waiting]
-        except (SubmissionError, concurrent.futures.CancelledError):
-            return  # whatever is wrong will show when the case is run
         except TimeoutError:
             self.is_asked_for = False
             return
+        except (SubmissionError, concurrent.futures.CancelledError, LookupError, OSError,
+                RuntimeError):
+            return  # whatever is wrong will show when the case is run
         given = self.given.setdefault(session.pid, set())
         new = {name: files for one in found for name, files in one.items() if name not in given}
         if new:
@@ -82,7 +83,7 @@ class Ahead:
         """Ask what each case launches, and have each new variant compiled."""
         try:
             session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
-            for case in self.cases:
+            for name, case in self.cases.items():
                 header, _ = pack(build(_shortened(case), self.options.seed).call)
                 reply, _ = session.request({"op": "note", "call": header}, "case")
                 waiting = []
@@ -90,9 +91,9 @@ class Ahead:
                     if key not in self.compiled:
                         self.compiled[key] = self.pool.submit(self._compile, plan)
                     waiting.append(self.compiled[key])
-                self.launched[case.name].set_result(waiting)
+                self.launched[name].set_result(waiting)
         except (SubmissionError, LookupError, TypeError, ValueError, AttributeError,
-                RecursionError, RuntimeError):  # a plan is what an untrusted worker says
+                OSError, RuntimeError):  # a plan is what an untrusted worker says
             pass
         finally:
             for future in self.launched.values():

@@ -8,6 +8,7 @@ import pytest
 from grader import ahead
 from grader.inputs import build
 from grader.inside import ahead as inside
+from grader.options import Options
 from grader.sandbox.calls import pack
 from grader.sandbox.session import Session
 from grader.stages import STAGES
@@ -87,3 +88,17 @@ def test_a_long_case_is_noted_at_a_length_that_launches_the_same_kernels(number)
     case = STAGES[number].cases("cuda", True)[0]
     short = ahead._shortened(case)
     assert short.N <= 1024 and short.N % 16 == case.N % 16
+
+
+def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypatch, tmp_path):
+    stage = STAGES[3]
+    source = (ROOT / stage.filename).read_bytes() + tmp_path.name.encode().join([b"\n# ", b"\n"])
+    monkeypatch.setattr(ahead.torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(ahead.kernel_cache, "knows", lambda *file: False)
+    monkeypatch.setattr(ahead.Ahead, "_compile", lambda self, plan: {"made": {}})
+    first, second, *_ = stage.cases("cuda", True)
+    options = Options(tmp_path, "cuda", 1, 120.0)
+    with ahead.Ahead(stage, options, source, [first, first, second]) as coming:
+        noted = [coming.launched[case.name].result(120) for case in (first, second)]
+        assert all(one.result(120) == {"made": {}} for waiting in noted for one in waiting)
+        assert all(noted) and len(coming.compiled) == 1  # one variant serves both
