@@ -107,19 +107,19 @@ def _fwd_kernel(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
     # Step 9.4 -- Walk the keys: the four phases of step 7.4, between the borders just made.
-    #   sinks up to sink_end; interior from inner to edge; left edge; and the tile at edge, which is
-    #   the diagonal, or without a causal mask the ragged tile, if there is one.  _attend takes
-    #   CAUSAL after BLOCK_N.
+    #   sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
+    #   diagonal, or without a causal mask the ragged tile, if there is one.  The order does not
+    #   matter.  _attend takes CAUSAL after BLOCK_N.
     # BEGIN SOLUTION 9.4
     for start_n in range(0, sink_end, BLOCK_N):
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
+    for start_n in range(first, inner, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     for start_n in range(inner, edge, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=False)
-    for start_n in range(first, inner, BLOCK_N):
-        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
-                                sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
     if edge < N:
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, edge, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
@@ -214,12 +214,12 @@ def _dq_kernel(
     for start_n in range(0, sink_end, BLOCK_N):
         dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
                      sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
-    for start_n in range(inner, edge, BLOCK_N):
-        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
-                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=False)
     for start_n in range(first, inner, BLOCK_N):
         dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
                      sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
+    for start_n in range(inner, edge, BLOCK_N):
+        dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, window_size,
+                     sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=False)
     if edge < N:
         dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, edge, N, window_size,
                      sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
