@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -230,3 +232,20 @@ def test_tensors_on_other_devices_are_refused(monkeypatch, device):
     monkeypatch.setattr(problem_9, "INTERPRETED", False)
     with pytest.raises(ValueError, match=message):
         flash_swda_with_sink(q.cpu(), k.cpu(), v.cpu(), 4)
+
+
+@pytest.mark.parametrize("N, heads, sinks", [(64, 1, 1), (65, 4, 4)])
+def test_a_window_of_one_compiles(N, heads, sinks):
+    """Walked with the interior first, it crashed the assembler (ptxas of CUDA 12.8, sm_90)."""
+    from grader.cases import Case
+    from grader.inputs import build
+    from grader.sandbox.session import Session
+    from grader.stages import STAGES
+
+    case = Case(9, "robust", N, HQ=heads, HKV=heads, window=1, sinks=sinks, is_causal=True,
+                grads=("q", "k", "v"))
+    source, stage = Path(problem_9.__file__).read_bytes(), STAGES[9]
+    with Session(source, stage.filename, device="cpu", timeout=600, interpret=False,
+                 compile_for=90) as session:
+        session.load(stage.entry, stage.attribute, stage.positional)
+        assert len(session.compile(build(case, 0).call)) == 3
