@@ -108,9 +108,9 @@ def _fwd_kernel(
     )
     # Step 9.4 -- Walk the keys: the four phases of step 7.4, between the borders just made.
     #   sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
-    #   diagonal, or without a causal mask the ragged tile, if there is one.  In this order: with the
-    #   interior first CUDA 12.8's assembler crashes where window_size is 1.  _attend takes CAUSAL
-    #   after BLOCK_N.
+    #   diagonal, or without a causal mask the ragged tile, if there is one.  In this order: with
+    #   the interior first, CUDA 12.8's assembler crashes where window_size is 1.  _attend takes
+    #   CAUSAL after BLOCK_N.
     # BEGIN SOLUTION 9.4
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
