@@ -427,7 +427,7 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
     (tmp_path / "problem_2.py").write_bytes(solved.read_bytes())
     settings = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)
     grade_stage(STAGES[2], settings, Reporter())
-    assert any(case.layout == "far" for case in seen) == asked and len(seen) >= 3
+    assert any(case.layout == "far" for case in seen) == asked and len(seen) >= 2
 
 
 TEMPLATE = """\

@@ -207,7 +207,7 @@ def test_the_text_of_a_kernel_comes_without_decorators_and_indentation():
         def kernel(x):
             return x
 
-    text, line = recorder._definition(Holder.kernel)
+    text, _, line = recorder._definition(Holder.kernel)
     assert text.startswith("def kernel(x):\n    return x")
     assert recorder.inspect.getsourcelines(Holder.kernel)[1] + 1 == line
 

@@ -57,7 +57,7 @@ def _scope(function) -> dict:
 
 
 def _vetted(function):
-    text, _ = recorder._definition(function)
+    text, *_ = recorder._definition(function)
     scope = _scope(function) | {"Sizes": type("constants", (), {"BLOCK": 64})}
     vetting.vet(text, scope, function.__name__)
 

@@ -98,7 +98,7 @@ def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):
     result, said = graded(tmp_path, 4, "    keep = key <= query\n",
                           '    raise NotImplementedError("step 4.6")\n')
     assert (result.outcome, result.points, len(result.checks)) == ("crashed", 0, 1)
-    assert "yours to write: 4.6." in said and "cases wait for what is blank" in said
+    assert "4.6 ·" in said and "cases wait for what is blank" in said
     assert "   | " not in said
 
 
