@@ -16,6 +16,7 @@ from grader.inputs import Built, other_numbers
 from grader.naming.words import locate, tensor_name
 from grader.options import Options
 from grader.results import Check
+from grader.sandbox import device_memory
 from grader.sandbox.calls import Reply, SubmissionError, same_bits
 from grader.sandbox.replaying import ReplayingWorkers
 from grader.stages import Stage
@@ -103,7 +104,12 @@ class Confirmations:
                 raise
             return self.absolved(not_repeated(check, error), error)
         with truths:
-            return judge_repeated(check, other, got, self.options.device, unwatched)
+            try:
+                return judge_repeated(check, other, got, self.options.device, unwatched)
+            except torch.OutOfMemoryError as error:  # gradings side by side, for a moment
+                torch.cuda.empty_cache()
+                device_memory.comes_back(str(error), self.options.clock)
+                return judge_repeated(check, other, got, self.options.device, unwatched)
 
 
 def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,

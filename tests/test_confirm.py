@@ -1,10 +1,15 @@
 """Right numbers carried out again, on other numbers, by a worker without the file."""
 
-import pytest
+from types import SimpleNamespace
 
-from grader import correctness, inputs
+import pytest
+import torch
+
+from grader import confirm, correctness, inputs
 from grader.confirm import judge_repeated, not_repeated
+from grader.options import Options
 from grader.sandbox.calls import SubmissionError
+from grader.stages import STAGES
 from tests.judged import PLAIN, answered, verdict
 
 
@@ -41,3 +46,28 @@ def test_a_plan_that_cannot_be_carried_out_says_why(said, outcome):
     built, reply = answered(PLAIN)
     check = not_repeated(verdict(built, reply), SubmissionError(said, "it uses numpy"))
     assert check.outcome == outcome and "it uses numpy" in check.lines[0]
+
+
+def test_a_judgement_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypatch, tmp_path):
+    built, reply = answered(PLAIN)
+    right = verdict(built, reply)
+    tries, waited = iter([torch.OutOfMemoryError("Tried to allocate 2.00 GiB"), right]), []
+
+    def judged(*asked):
+        found = next(tries)
+        if isinstance(found, Exception):
+            raise found
+        return found
+    monkeypatch.setattr(confirm, "judge_repeated", judged)
+    monkeypatch.setattr(confirm.device_memory, "comes_back",
+                        lambda text, clock: waited.append(text))
+    monkeypatch.setattr(confirm.torch.cuda, "empty_cache", lambda: None)
+    workers = SimpleNamespace(count=1, replay=lambda call, plan: {})
+    settled = []
+    confirming = confirm.Confirmations(STAGES[PLAIN.stage], b"", Options(tmp_path, "cpu", 0, 60.0),
+                                       workers, settled.append, None)
+    monkeypatch.setattr(confirm.submission, "foreign_texts", lambda source, texts: [])
+    confirming.add(right, [(PLAIN, reply)])
+    confirming.flush()
+    confirming.close()
+    assert settled == [right] and waited == ["Tried to allocate 2.00 GiB"]
