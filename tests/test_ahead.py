@@ -9,7 +9,7 @@ from grader import ahead
 from grader.inputs import build
 from grader.inside import ahead as inside
 from grader.options import Options
-from grader.sandbox.calls import pack
+from grader.sandbox.calls import SubmissionError, pack
 from grader.sandbox.session import Session
 from grader.stages import STAGES
 
@@ -49,6 +49,15 @@ def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, tmp_path):
     assert {path.name for path in inside_cache.iterdir()} == set(compiled)
     for folder in inside_cache.iterdir():  # taken, and not compiled anew: no other file is there
         assert all(path.suffix in inside.SENT for path in folder.iterdir())
+
+
+def test_an_option_that_no_replay_would_take_is_not_compiled_either(tmp_path):
+    plan = json.loads(plan_of(x=x(), N=32, BLOCK=64))
+    plan["functions"][0]["names"] = [["tl", {"module": "triton.language"}]]
+    plan["steps"][1][4] = {"ir_override": "/a/file.ttir"}
+    with Session(b"", "replaying.py", cache=tmp_path, **FOR_H100) as session, \
+            pytest.raises(SubmissionError, match="launched with the option ir_override"):
+        session.request({"op": "compile_plan", "plan": json.dumps(plan)}, "compile")
 
 
 def plan_of(**arguments) -> str:

@@ -54,9 +54,7 @@ class Ahead(Replay):
         try:
             for step in self.plan["steps"]:
                 if step[0] == "launch":
-                    _, number, grid, arguments, options = step
-                    arguments = {name: self.decode(value) for name, value in arguments.items()}
-                    self._make_launcher(self._function(number)[tuple(grid)](**arguments, **options))
+                    self._make_launcher(self._launch(*step[1:]))
         finally:
             compiler.get_cache_manager = build.get_cache_manager = open_cache
         return list(names)

@@ -254,13 +254,13 @@ class Replay:
                 raise Overrun(f"a kernel wrote {where} of a {words}: is a mask missing, or is an "
                               "address off, by its head, batch, stride or start?")
 
-    def _launch(self, number: int, grid, arguments, options) -> None:
+    def _launch(self, number: int, grid, arguments, options):
         kernel = self._function(number)
         for name, value in options.items():
             if name not in OPTIONS or isinstance(value, dict):
                 raise Unrepeatable(f"a kernel was launched with the option {name}")
         arguments = {name: self.decode(value) for name, value in arguments.items()}
-        kernel[tuple(grid)](**arguments, **options)
+        return kernel[tuple(grid)](**arguments, **options)
 
     def _build(self, number: int) -> None:
         """Make a function of its text, once for all plans that have it."""
