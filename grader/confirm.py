@@ -3,9 +3,10 @@ numbers, by a worker that never saw the file, while the submission's own goes on
 """
 
 import concurrent.futures
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -22,7 +23,17 @@ from grader.sandbox.replaying import ReplayingWorkers
 from grader.stages import Stage
 
 BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
-truths = threading.Lock()  # one at a time: naive attention in float64 takes a GPU's memory
+KEPT_BYTES = 2**28  # of GPU memory, by this process from one judgement to the next
+_truths = threading.Lock()
+
+
+@contextlib.contextmanager
+def judging() -> Iterator[None]:
+    """One judgement at a time: attention in float64 takes a GPU's memory.  It is given back."""
+    with _truths:
+        yield
+        if torch.cuda.memory_reserved() > KEPT_BYTES:
+            torch.cuda.empty_cache()
 
 
 class Confirmations:
@@ -98,18 +109,27 @@ class Confirmations:
         other = other_numbers(case, self.options.seed)
         unwatched = reply.refilled if self.stage.needs_triton else None  # nobody recorded that call
         try:
-            got = self.workers.replay(other.call, reply.plan)
+            got = self._replayed(other, reply)
         except SubmissionError as error:
             if error.starved:
                 raise
             return self.absolved(not_repeated(check, error), error)
-        with truths:
+        with judging():
             try:
                 return judge_repeated(check, other, got, self.options.device, unwatched)
             except torch.OutOfMemoryError as error:  # gradings side by side, for a moment
                 torch.cuda.empty_cache()
                 device_memory.comes_back(str(error), self.options.clock)
                 return judge_repeated(check, other, got, self.options.device, unwatched)
+
+
+    def _replayed(self, other: Built, reply: Reply) -> dict[str, torch.Tensor]:
+        while True:
+            try:
+                return self.workers.replay(other.call, reply.plan)
+            except SubmissionError as error:
+                if not device_memory.crowded_out(error, self.options.device, self.options.clock):
+                    raise
 
 
 def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,

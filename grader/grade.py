@@ -28,7 +28,7 @@ from grader import submission, timing
 from grader.ahead import Ahead
 from grader.cases import Case, doubled
 from grader.compiling import Compiling
-from grader.confirm import Confirmations, truths
+from grader.confirm import Confirmations, judging
 from grader.correctness import answer
 from grader.inputs import FAR_GIB, build
 from grader.judge import blanks_left, crashed, judge, note_command, note_misjoined
@@ -45,6 +45,8 @@ from grader.sandbox.clock import Clock
 from grader.sandbox.session import Session
 from grader.stages import Stage
 from grader.steps.lights import Lights
+
+FAR_SECONDS = 10.0  # to wait for other gradings, before the far cases are left out
 
 
 def warm_up(stage: Stage, options: Options) -> None:
@@ -217,24 +219,34 @@ class Grading:
         return session if alive else None
 
     def ask_beyond(self, session: Session) -> None:
-        """Ask what no assignment asks, until a call does not end; a dead worker is replaced."""
+        """Ask what no assignment asks, until a call does not end; a dead worker is replaced.
+
+        The far cases come last, so that what they took is given back at once.
+        """
+        def ask(case: Case) -> bool:
+            nonlocal session
+            if session.gone:
+                session = stack.enter_context(
+                    open_session(self.stage, self.options, self.file.source))
+                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+            built = build(case, self.options.seed)
+            try:
+                with self.reporter.working(self.stage, case.name):
+                    self.ahead.ready(session, case)
+                    check = self.judge(built, session.run(built.call))
+            except SubmissionError as error:
+                check = self.crash(case, error)
+            self.done(check)
+            return check.outcome != "timeout"
+
+        far = [case for case in self.beyond if case.layout == "far"]
         with contextlib.ExitStack() as stack, \
                 contextlib.suppress(SubmissionError, torch.OutOfMemoryError):
-            for case in self.beyond:
-                if session.gone:
-                    session = stack.enter_context(
-                        open_session(self.stage, self.options, self.file.source))
-                    session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
-                built = build(case, self.options.seed)
-                try:
-                    with self.reporter.working(self.stage, case.name):
-                        self.ahead.ready(session, case)
-                        check = self.judge(built, session.run(built.call))
-                except SubmissionError as error:
-                    check = self.crash(case, error)
-                self.done(check)
-                if check.outcome == "timeout":
-                    return
+            ended = all(ask(case) for case in self.beyond if case not in far)
+            if ended and far and stack.enter_context(
+                    device_memory.large(FAR_GIB, FAR_SECONDS)):
+                all(ask(case) for case in far)
+                session.close()
 
     def import_file(self, session: Session) -> bool:
         """Have the worker import the file.  -> whether it could."""
@@ -247,7 +259,7 @@ class Grading:
                 finally:
                     self.result.confined = session.confined
         except SubmissionError as error:
-            if not self.starved(error):
+            if not (self.starved(error) or self.crowded_out(error)):
                 self.end(error.outcome, error.sentence, error.detail)
             return False
         return True
@@ -305,9 +317,7 @@ class Grading:
         return again
 
     def crowded_out(self, error: SubmissionError) -> bool:
-        """Whether to ask again: others held the GPU's memory, and have given enough of it back."""
-        return (self.device == "cuda" and bool(device_memory.held_by_others(error))
-                and device_memory.comes_back(error.detail, self.clock))
+        return device_memory.crowded_out(error, self.device, self.clock)
 
     def asked_apart(self, built) -> Check:
         """What a worker of its own answers."""
@@ -319,7 +329,7 @@ class Grading:
             return self.absolved(self.crash(built.case, error), error)
 
     def judge(self, built, reply) -> Check:
-        with truths:
+        with judging():
             return judge(self.stage, built, reply, self.device)
 
     def crash(self, case: Case, error: SubmissionError) -> Check:

@@ -71,3 +71,28 @@ def test_a_judgement_that_others_left_no_gpu_memory_for_is_made_once_more(monkey
     confirming.flush()
     confirming.close()
     assert settled == [right] and waited == ["Tried to allocate 2.00 GiB"]
+
+
+def test_a_replay_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypatch, tmp_path):
+    built, reply = answered(PLAIN)
+    right = verdict(built, reply)
+    crowded = SubmissionError("crashed", "CUDA error: out of memory")
+    tries = iter([crowded, {}])
+
+    def replay(call, plan):
+        found = next(tries)
+        if isinstance(found, Exception):
+            raise found
+        return found
+    monkeypatch.setattr(confirm.device_memory, "crowded_out",
+                        lambda error, device, clock: error is crowded)
+    monkeypatch.setattr(confirm, "judge_repeated", lambda check, *asked: check)
+    monkeypatch.setattr(confirm.submission, "foreign_texts", lambda source, texts: [])
+    settled = []
+    confirming = confirm.Confirmations(
+        STAGES[PLAIN.stage], b"", Options(tmp_path, "cpu", 0, 60.0),
+        SimpleNamespace(count=1, replay=replay), settled.append, None)
+    confirming.add(right, [(PLAIN, reply)])
+    confirming.flush()
+    confirming.close()
+    assert settled == [right] and right.outcome == "pass" and next(tries, None) is None

@@ -4,10 +4,16 @@ What a worker says of its memory can be forged, and its allocator does not see a
 The driver's count is of the whole device: it means something only while nobody else uses it.
 """
 
+import contextlib
+import fcntl
+import os
 import random
 import re
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
@@ -89,6 +95,37 @@ def comes_back(text: str, clock: Clock) -> bool:
             break
         time.sleep(random.uniform(0.2, 1.0))  # graders side by side are not to wake together
     return False
+
+
+def crowded_out(error: SubmissionError, device: str, clock: Clock) -> bool:
+    """Whether to ask again: others held the GPU's memory, and have given enough of it back."""
+    return device == "cuda" and bool(held_by_others(error)) and comes_back(error.detail, clock)
+
+
+@contextlib.contextmanager
+def large(gib: float, seconds: float) -> Iterator[bool]:
+    """`with` it around a case that takes so much: one at a time, of all gradings of this account.
+
+    -> whether there is room for it, seconds from now at the latest.
+    """
+    until, name = time.monotonic() + seconds, f"flash-attention-course-{os.geteuid()}.lock"
+    lock = os.open(Path(tempfile.gettempdir()) / name,
+                   os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        while not (room := _is_mine(lock) and torch.cuda.mem_get_info()[0] >= gib * 2**30) \
+                and time.monotonic() < until:
+            time.sleep(0.1)
+        yield room
+    finally:
+        os.close(lock)
+
+
+def _is_mine(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 
 
 def _gib(pattern: str, text: str) -> float | None:
