@@ -10,7 +10,7 @@ from pathlib import Path
 from grader.options import free_memory_gib
 
 HOST_GIB = 2.0  # of a grading: the grader, its nursery, and the workers of one file
-GPU_GIB = 16.0  # of a grading: inputs.FAR_GIB, the most that any case asks for
+GPU_GIB = 6.0  # of a grading: four contexts, and the float64 attention that it judges by
 PROBE = """
 import json, torch
 found = range(torch.cuda.device_count())
