@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -164,6 +165,18 @@ def test_a_file_that_is_wrong_in_a_standard_case_is_accused_of_nothing(graded):
     assert "rejected" not in {check.outcome for check in result.checks}
     result = graded(cheat(lambda call: not is_standard(call)))
     assert (result.outcome, result.points) == ("rejected", 0)
+
+
+@pytest.mark.parametrize(("fro", "outcome"), [(math.nan, "wrong"), (0.5, "rejected")])
+def test_a_file_that_reads_beside_its_tensors_is_accused_of_nothing(fro, outcome, tmp_path):
+    grading = grade.Grading(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
+    grading.cases, grading.result.kernels = [grade.Case(3, "standard", 64)], {"k@1"}
+    grading.result.checks.append(Check("robust/H2-N65-guarded", "robust", "wrong", lines=("NaN",),
+                                       errors={"o": {"fro": fro}}))
+    grading.done(Check("robust/H2-N40", "robust", "rejected", lines=("other numbers",)))
+    grading.accuse()
+    settle(grading.result, grading.cases, grading.options)
+    assert (grading.result.outcome, grading.result.points) == (outcome, 0)
 
 
 class Elsewhere(Replaying):
