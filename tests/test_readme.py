@@ -12,6 +12,7 @@ from tools import mask_picture
 
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", ROOT / "grader/assignment.md", ROOT / "fast/README.md",
+         ROOT / "containers/README.md", ROOT / "CONTRIBUTING.md",
          *(ROOT / "docs").glob("*.md")]
 
 
