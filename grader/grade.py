@@ -48,8 +48,6 @@ from grader.sandbox.session import Session
 from grader.stages import Stage
 from grader.steps.lights import Lights
 
-FAR_SECONDS = 10.0  # to wait for other gradings, before the far cases are left out
-
 
 def warm_up(stage: Stage, options: Options) -> None:
     """Judge a small case of nobody's: the first time takes this process half a second on a GPU."""
@@ -252,8 +250,7 @@ class Grading:
         with contextlib.ExitStack() as stack, \
                 contextlib.suppress(SubmissionError, torch.OutOfMemoryError):
             ended = all(ask(case) for case in self.beyond if case not in far)
-            if ended and far and stack.enter_context(
-                    device_memory.large(FAR_GIB, FAR_SECONDS)):
+            if ended and far and stack.enter_context(device_memory.large(FAR_GIB)):
                 all(ask(case) for case in far)
                 session.close()
 

@@ -5,6 +5,7 @@ a GPU does so most times.  Here such a lane is an error in the line that did it.
 """
 
 import contextlib
+import operator
 import os
 
 import numpy as np
@@ -120,6 +121,23 @@ def spare_repetition() -> None:
 
     launches.__call__, functions.__call__ = launch_prepared, call
     interpreter._get_np_dtype = np_dtype
+
+
+def multiply_constants() -> None:
+    """Let a constant of the file stand left of a tensor, LOG2E * sink, as a compiled kernel may: the
+    interpreter makes another constant of that, which tl's functions then refuse."""
+    from triton.language import core
+
+    def beside(name: str, constants):
+        def apply(self, other):
+            if isinstance(other, core.tensor):
+                return getattr(operator, name)(self.value, other)
+            return constants(self, other)
+        return apply
+
+    for name in ("add", "sub", "mul", "truediv"):
+        method = f"__{name}__"
+        setattr(core.constexpr, method, beside(name, getattr(core.constexpr, method)))
 
 
 def _check(ptrs, mask, verb: str, extents, named) -> None:

@@ -56,6 +56,7 @@ class Worker:
         if not self.on_cuda and self.compiler is None:
             interpreter.hold_to(self._extents, self._named)
             interpreter.spare_repetition()
+            interpreter.multiply_constants()
         hooks.install(lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:

@@ -22,6 +22,7 @@ from grader.sandbox.clock import Clock
 
 POLL_SECONDS = 0.0002
 WAIT_SECONDS, WAITS = 60.0, 3  # for others to give memory back: each time, and times a stage
+LARGE_SECONDS = 10.0  # to wait for other gradings, before a large case is left out
 SPARE_GIB = 1.0  # beside what was asked for: a context, and what a later case needs
 HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
 TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
@@ -103,7 +104,7 @@ def crowded_out(error: SubmissionError, device: str, clock: Clock) -> bool:
 
 
 @contextlib.contextmanager
-def large(gib: float, seconds: float) -> Iterator[bool]:
+def large(gib: float, seconds: float = LARGE_SECONDS) -> Iterator[bool]:
     """`with` it around a case that takes so much: one at a time, of all gradings of this account.
 
     -> whether there is room for it, seconds from now at the latest.

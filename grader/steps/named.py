@@ -4,6 +4,8 @@ A variant is a line: an id of naming/table.py, whose words are shown, and what i
 the name if it alone fits every example that is wrong, and no other example speaks against it.
 """
 
+import re
+
 import numpy as np
 
 from grader.steps.trial import LOG2E, Left, Trial, difference, same
@@ -30,12 +32,13 @@ def name(answers: list[tuple[Trial, Left]]) -> str | None:
 
 
 def words(id: str) -> str:
-    """What the table of mistakes says of it."""
+    """What the table of mistakes says of it, without what was tried there: here nothing was."""
     from grader.naming import mistakes  # noqa: F401, which fills the table
     from grader.naming.table import TABLE
 
-    return next((mistake.words for mistake in TABLE
+    said = next((mistake.words for mistake in TABLE
                  if mistake.id in (id, id.removeprefix("dq-"))), id)
+    return re.sub(r"(:|,| in)? ?\{\d\}.*", "", said.replace("{0} recomputes", "it computes"))
 
 
 def leaves(error: float = NEAR, **wanted: np.ndarray):

@@ -103,3 +103,35 @@ def test_a_launch_gives_the_same_bits_with_less_repetition_and_leaves_triton_as_
     done = subprocess.run([sys.executable, "-c", COMPARE, str(ROOT)], capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+CONSTANTS = '''
+import os, sys
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, sys.argv[1])
+import torch, triton, triton.language as tl
+from grader.inside.interpreter import multiply_constants
+
+C = tl.constexpr(1.5)
+
+@triton.jit
+def kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x, first = tl.load(x_ptr + offs), tl.load(x_ptr)
+    y = tl.math.exp2(C * x) + tl.math.exp2(C - first) + tl.math.exp2(C + x) + tl.abs(C / x)
+    tl.store(y_ptr + offs, y)
+
+multiply_constants()
+x, y = torch.rand(16) + 1, torch.empty(16)
+kernel[(1,)](x, y, BLOCK=16)
+want = torch.exp2(1.5 * x) + torch.exp2(1.5 - x[0]) + torch.exp2(1.5 + x) + 1.5 / x
+torch.testing.assert_close(y, want)
+assert (C * 2).value == 3 and isinstance(C - 1, tl.constexpr)
+'''
+
+
+@pytest.mark.interpreter
+def test_a_constant_may_stand_left_of_a_tensor():
+    done = subprocess.run([sys.executable, "-c", CONSTANTS, str(ROOT)], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from grader import submission
 from grader.assignment import ROOT
 from grader.starter import blank
 from grader.steps import blanks as steps_blanks
+from grader.steps import named
 from grader.steps.table import entry
 from tests.steps.blanks import lights, outside, solved, submitted
 from tests.steps.rearranged import REARRANGED
@@ -213,3 +214,12 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     assert [step["light"] for step in steps] == [
         "right", "wrong", "right", "right", "right", "blank", "right", "right"]
     assert "wanted   0 16 32*" in steps[1]["text"]
+
+
+@pytest.mark.parametrize(("id", "said"), [
+    ("delta-added", "delta is added, not subtracted: dS = P * (dP + delta)"),
+    ("ds-without-p", "dS lacks its factor P"),
+    ("backward-without-lse", "it computes P without subtracting lse"),
+    ("dq-heads-divided-by-hkv", "query head h reads key/value head h // HKV")])
+def test_a_name_is_said_without_what_no_search_has_tried(id, said):
+    assert named.words(id) == said
