@@ -124,8 +124,10 @@ def spare_repetition() -> None:
 
 
 def multiply_constants() -> None:
-    """Let a constant of the file stand left of a tensor, LOG2E * sink, as a compiled kernel may: the
-    interpreter makes another constant of that, which tl's functions then refuse."""
+    """Let a constant of the file stand left of a tensor, LOG2E * sink, as a compiled kernel may.
+
+    The interpreter makes another constant of that, which tl's functions then refuse.
+    """
     from triton.language import core
 
     def beside(name: str, constants):
