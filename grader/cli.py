@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 from grader import assignment, overview
@@ -52,7 +51,7 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
         return _refuse(f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
                        f"{arguments.step}")
     wanted = arguments.json or arguments.watch or arguments.submit  # whatever is begun
-    if not (asked or wanted or arguments.case):
+    if not (asked or wanted or arguments.case or arguments.warmup):
         if screen := overview.first_screen(numbers, arguments.submission):
             print(*screen, sep="\n")
             return NOT_PASSED
@@ -61,7 +60,7 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
 
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
     reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
-    apart = arguments.case or arguments.step  # no whole stage
+    apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
     if len(asked) == 1 and not (wanted or apart):
         if _settled_by_reading(asked[0], reporter, arguments):
             return NOT_PASSED
@@ -125,6 +124,9 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     problems = parser.add_argument_group("which problems")
     for n in numbers:
         problems.add_argument(f"--p{n}", action="store_true", help=f"grade problem_{n}.py")
+    parser.set_defaults(warmup=False)
+    if 1 in numbers:
+        problems.add_argument("--warmup", action="store_true", help="grade warmups/warmups.py")
     problems.add_argument("--submission", metavar="DIR", type=Path, default=Path("."),
                           help="where the problem files are (default: here)")
 
@@ -182,6 +184,9 @@ def _usage_problem(arguments) -> str:
     """What is wrong with the arguments, as want ...; got ..., or "" """
     if not arguments.submission.is_dir():
         return f"--submission: want a directory; got {arguments.submission}"
+    if arguments.warmup and (arguments.json or arguments.submit or arguments.quick or arguments.case
+                             or arguments.step):
+        return "--warmup: want it alone or with --watch; got an option of the problems with it"
     if arguments.json is not None:
         folder = arguments.json.resolve().parent
         if arguments.json.is_dir() or not folder.is_dir():
@@ -253,7 +258,7 @@ def _settled_by_reading(number: int, reporter, arguments) -> bool:
 def _grade(arguments, asked: list[int], everything: list[int], seed: int, reporter) -> int:
     import torch
 
-    from grader import results
+    from grader import results, warmups
     from grader.grade import grade_stage, warm_up
     from grader.options import Options, confinement
     from grader.results import Run
@@ -278,6 +283,9 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
         quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
         case=arguments.case, show=arguments.show, plot=arguments.plot)
+    if arguments.warmup:
+        with _left_at_once():
+            return warmups.run(options, reporter, arguments.watch)
     if arguments.step:
         from grader.steps.alone import ask
 
@@ -291,7 +299,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             return _refuse(f"--case: want the name of a case of a problem asked for, such as "
                            f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
-              _triton_version(), seed, assignment.version())
+              results.triton_version(), seed, assignment.version())
     save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
     if arguments.case or device == "cpu" != arguments.device and _seems_to_have_gpu():
         reporter.run_begins(device == "cuda", has_gpu)
@@ -370,15 +378,6 @@ def _watch(asked: list[int], options, reporter) -> None:
             if options.device == "cpu":
                 spares[i].start()
         watch([options.directory / stage.filename for stage in stages], grade, reporter.say, ready)
-
-
-def _triton_version() -> str | None:
-    for name in ("triton", "pytorch-triton", "triton-windows"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _next_command(run, everything: list[int], arguments) -> str:

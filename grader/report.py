@@ -183,6 +183,12 @@ class Reporter:
                    f"{_points(result)} points, {result.seconds:.1f} s"
                    + f", seed {self.seed}" * (self.seed is not None))
 
+    def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
+        """A line a warm-up, and what is wrong with it."""
+        self._line(f"{self._mark(outcome)} {text}", outcome)
+        for line in lines:
+            self._line("     " + line)
+
     def say(self, text: str) -> None:
         """One line of its own."""
         self._line(text)

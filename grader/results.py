@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,16 @@ class Run:
         if "grader_fault" in outcomes:
             return 3
         return 0 if outcomes and all(outcome == "pass" for outcome in outcomes) else 1
+
+
+def triton_version() -> str | None:
+    """Of whichever package it came in."""
+    for name in ("triton", "pytorch-triton", "triton-windows"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def as_dict(run: Run) -> dict:

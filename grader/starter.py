@@ -21,6 +21,7 @@ from grader.submission import blank_steps, lines, plain, steps
 from grader.text import ranges
 
 PROBLEM = re.compile(r"problem_(\d+)\.py")
+WARM_UPS = "warmups/warmups.py"  # given with problem 1
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: fast/ is not given
 IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n"
 REPLACED = Path(".autograder", "replaced")  # where --update leaves what it found changed
@@ -69,12 +70,14 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     if not stages or not set(stages) <= set(problems):
         raise ValueError(f"want stages of {list(problems)}; got {stages}")
     files = {}
-    for number in stages:
-        path = problems[number]
+    to_write = {problems[number].name: problems[number] for number in stages}
+    if 1 in stages:
+        to_write[WARM_UPS] = root / WARM_UPS
+    for name, path in to_write.items():
         try:
-            files[path.name] = NOT_GIVEN.sub("", blank(path.read_text("utf-8"))).encode()
+            files[name] = NOT_GIVEN.sub("", blank(_contents(path).decode())).encode()
         except ValueError as error:
-            raise ValueError(f"{path.name}: {error}") from None
+            raise ValueError(f"{name}: {error}") from None
     for name, graded in GRADERS.items():
         if set(graded) & set(stages):
             files[name] = _contents(root / name)
@@ -142,7 +145,7 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
     was given is kept in .autograder/replaced.
     """
     files, said, given = dict(files), [], assignment.decoded(files[assignment.RECORD])
-    for name in [name for name in files if PROBLEM.fullmatch(name)]:
+    for name in [name for name in files if _is_students(name)]:
         path, was = directory / name, old.files.get(name)
         if not os.path.lexists(path):
             said.append(f"{name} was not there: written, blank.")
@@ -204,7 +207,7 @@ def check(directory: Path, given: Assignment) -> tuple[list[str], bool]:
     for name, digest in sorted(given.files.items()):
         path = directory / name
         contents = path.read_bytes() if path.is_file() else None
-        if PROBLEM.fullmatch(name):
+        if _is_students(name):
             problems.append((name, "missing" if contents is None else _state(contents, digest)))
         elif contents is None or sha256(contents) != digest:
             others.append((name, "missing" if contents is None else "changed"))
@@ -310,6 +313,11 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
 def _numbers(version: str) -> list[int]:
     """ "0.3.0+1a2b" -> [0, 3, 0]."""
     return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
+
+
+def _is_students(name: str) -> bool:
+    """Whether it is for the student to write in."""
+    return name == WARM_UPS or PROBLEM.fullmatch(name) is not None
 
 
 def _tops(files: dict[str, bytes]) -> list[str]:

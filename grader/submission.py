@@ -24,9 +24,9 @@ from grader import template
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
 CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
-STEP_ID = re.compile(r"\d+\.\d+")
+STEP_ID = re.compile(r"(?:\d+|W)\.\d+")  # W: of warmups.py
 CARRIED = re.compile(r"Carried over: step (\d+\.\d+)[.,]")
-BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step (\d+\.\d+)["']\)""")
+BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step ((?:\d+|W)\.\d+)["']\)""")
 
 State = Literal["missing", "not_started", "syntax_error", "ready"]
 
@@ -203,7 +203,7 @@ def steps(source: str) -> list[Step]:
     """
     rows = lines(source)
     titles = {match[1]: match[2].strip() for row in rows
-              if (match := re.match(r"[ \t]*# Step (\d+\.\d+) -- (.*)", row))}
+              if (match := re.match(r"[ \t]*# Step ((?:\d+|W)\.\d+) -- (.*)", row))}
     found: list[Step] = []
     seen: set[str] = set()
     opened: tuple[str, int] | None = None

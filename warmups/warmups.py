@@ -1,0 +1,177 @@
+"""Warm-ups -- five short exercises before problem 1, a few minutes each.
+
+The nine problems ask for two things at once: the mathematics of attention, and Triton.  Here each
+comes alone, in its smallest form.  Nothing of it is graded with points.
+
+    W.1  the online softmax, in a loop      PyTorch     returns in problems 1 and 3
+    W.2  softmax times a matrix, in tiles   PyTorch     problem 1
+    W.3  the sum of two vectors             Triton      problem 2
+    W.4  the sum of each row up to the diagonal, by a mask    problems 2 and 4
+    W.5  a product of matrices, in tiles, by tl.dot     problem 3
+
+Triton in a few words; problem 2 says more.  A kernel is a function that runs many times at once.
+Each run is a *program*, and tl.program_id(0) is its number, from 0 on.  tl.arange(0, BLOCK) is a
+tile, the numbers 0 ... BLOCK - 1, and what is computed with it is done for all of them at once.  A
+pointer plus a tile of numbers is a tile of addresses: tl.load reads there, tl.store writes there.
+Elements that do not exist are switched off by a mask, a tile of booleans: tl.load(..., mask=mask,
+other=0.0) gives 0 for them and reads nothing, and tl.store(..., mask=mask) writes nothing.
+
+Check       python autograder.py --warmup           (--watch: again whenever you save)
+Stuck       python autograder.py --hint W.1         (any of the five)
+By hand     TRITON_INTERPRET=1 python warmups/warmups.py runs them all without a GPU
+Source      W.1: Online normalizer calculation for softmax, arXiv 1805.02867
+"""
+
+import torch
+
+BLOCK = 32  # elements of a tile, a power of two
+
+
+# ------------------------------------------------- W.1  the online softmax, in a loop
+def online_softmax(x: torch.Tensor) -> torch.Tensor:
+    """softmax(x) of x (N,), float32: one walk for the maximum and the sum, one for the result.
+
+    exp(x) of a large x is infinite, so softmax subtracts the maximum first.  Its sum can be begun
+    before the maximum is known: when a larger one comes, what was summed so far is corrected.
+    """
+    m_i = torch.tensor(float("-inf"), device=x.device)  # the largest number so far
+    l_i = torch.tensor(0.0, device=x.device)  # the sum of exp(x - m_i) so far
+    for start in range(0, x.numel(), BLOCK):
+        tile = x[start : start + BLOCK]
+        # Step W.1 -- Bring m_i and l_i up to date with this tile.
+        #   m_i: the larger of itself and the tile's largest.  l_i: the numbers summed so far
+        #   used the old maximum; multiply by exp(old maximum - new one), then add the tile's sum
+        #   of exp(x - new one).  In the first tile that factor is exp(-inf) = 0.
+        # BEGIN SOLUTION W.1
+        m_new = torch.maximum(m_i, tile.max())
+        l_i = l_i * torch.exp(m_i - m_new) + torch.exp(tile - m_new).sum()
+        m_i = m_new
+        # END SOLUTION W.1
+    return torch.exp(x - m_i) / l_i
+
+
+# ---------------------------------------------- W.2  softmax times a matrix, in tiles
+def softmax_times(s: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """softmax(s) @ v of s (M, N) and v (N, D), float32 -> (M, D), each row's weights summing to 1.
+
+    All (M, N) weights never exist at once: this is attention, its scores s given.
+    """
+    M, N = s.shape
+    m_i = torch.full((M,), float("-inf"), device=s.device)  # of each row, as in W.1
+    l_i = torch.zeros(M, device=s.device)
+    acc = torch.zeros(M, v.shape[1], device=s.device)  # the sum of exp(s - m_i) * v so far
+    for start in range(0, N, BLOCK):
+        s_tile = s[:, start : start + BLOCK]
+        v_tile = v[start : start + BLOCK]
+        # Step W.2 -- Bring m_i, l_i and acc up to date with this tile.
+        #   As in W.1, for M rows at once: m_i and l_i are (M,), s_tile is (M, columns).
+        #   acc (M, D) was made with the old maximum, too: it takes the same factor as l_i.
+        # BEGIN SOLUTION W.2
+        m_new = torch.maximum(m_i, s_tile.amax(dim=1))
+        alpha = torch.exp(m_i - m_new)
+        p = torch.exp(s_tile - m_new[:, None])
+        l_i = alpha * l_i + p.sum(dim=1)
+        acc = alpha[:, None] * acc + p @ v_tile
+        m_i = m_new
+        # END SOLUTION W.2
+    return acc / l_i[:, None]
+
+
+import triton
+import triton.language as tl
+
+TILE = 16  # rows and columns of a tile in W.5, the least that tl.dot takes
+
+
+# -------------------------------------------------- W.3  the sum of two vectors, Triton
+@triton.jit
+def _add_kernel(x_ptr, y_ptr, z_ptr, N, BLOCK: tl.constexpr):
+    """z = x + y, contiguous, (N,).  Grid: (cdiv(N, BLOCK),): each program fills BLOCK of z."""
+    # Step W.3 -- Load this program's elements of x and y, add them, store the sum.
+    #   Program 0 has elements 0 ... BLOCK - 1, program 1 the next BLOCK, and so on.  The last one
+    #   may reach past N: those elements need a mask, in the loads and in the store.
+    # BEGIN SOLUTION W.3
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < N
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0)
+    y = tl.load(y_ptr + offs, mask=mask, other=0.0)
+    tl.store(z_ptr + offs, x + y, mask=mask)
+    # END SOLUTION W.3
+
+
+def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """x + y of x, y (N,), contiguous."""
+    z = torch.empty_like(x)
+    _add_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, z, x.numel(), BLOCK=BLOCK)
+    return z
+
+
+# ------------------------------------ W.4  the sum of each row up to the diagonal, Triton
+@triton.jit
+def _row_sum_kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    """y[i] = x[i, 0] + ... + x[i, i] for x (M, N), contiguous.  Grid: (M,): a program a row."""
+    row = tl.program_id(0)
+    acc = 0.0
+    for start in range(0, N, BLOCK):
+        # Step W.4 -- Add to acc this tile's numbers of row `row` that count.
+        #   The tile has columns start ... start + BLOCK - 1; element (row, column) lies at
+        #   x_ptr + row * N + column.  A column counts if it exists and is at most `row`: two
+        #   comparisons, each in parentheses, joined by &.  tl.sum(tile, axis=0) sums a tile.
+        # BEGIN SOLUTION W.4
+        offs = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * N + offs, mask=(offs < N) & (offs <= row), other=0.0)
+        acc += tl.sum(x, axis=0)
+        # END SOLUTION W.4
+    tl.store(y_ptr + row, acc)
+
+
+def causal_row_sum(x: torch.Tensor) -> torch.Tensor:
+    """The sum of each row of x (M, N), float32, contiguous, up to the diagonal -> (M,)."""
+    M, N = x.shape
+    y = torch.empty(M, device=x.device, dtype=x.dtype)
+    _row_sum_kernel[(M,)](x, y, N, BLOCK=BLOCK)
+    return y
+
+
+# ------------------------------------------- W.5  a product of matrices, in tiles, Triton
+@triton.jit
+def _matmul_kernel(a_ptr, b_ptr, c_ptr, M, N, K, TILE: tl.constexpr):
+    """c = a b, contiguous; one TILE x TILE tile of c.  Grid: (cdiv(M, TILE), cdiv(N, TILE))."""
+    offs_m = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    offs_n = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    acc = tl.zeros([TILE, TILE], dtype=tl.float32)
+    for start in range(0, K, TILE):
+        offs_k = start + tl.arange(0, TILE)
+        # Step W.5 -- Load a tile of a (M, K) and one of b (K, N), and add their product to acc.
+        #   [:, None] makes a column of a tile of numbers, [None, :] a row; together they give a
+        #   tile of addresses: (i, k) of a lies at a_ptr + i * K + k, (k, j) of b at b_ptr + k * N
+        #   + j.  Mask both with what exists, other=0.0.  tl.dot(x, y) is the product of two tiles.
+        # BEGIN SOLUTION W.5
+        a = tl.load(a_ptr + offs_m[:, None] * K + offs_k[None, :],
+                    mask=(offs_m[:, None] < M) & (offs_k[None, :] < K), other=0.0)
+        b = tl.load(b_ptr + offs_k[:, None] * N + offs_n[None, :],
+                    mask=(offs_k[:, None] < K) & (offs_n[None, :] < N), other=0.0)
+        acc += tl.dot(a, b)
+        # END SOLUTION W.5
+    tl.store(c_ptr + offs_m[:, None] * N + offs_n[None, :], acc,
+             mask=(offs_m[:, None] < M) & (offs_n[None, :] < N))
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a b of a (M, K) and b (K, N), float16, contiguous -> (M, N), float32."""
+    (M, K), N = a.shape, b.shape[1]
+    c = torch.empty(M, N, device=a.device, dtype=torch.float32)
+    _matmul_kernel[(triton.cdiv(M, TILE), triton.cdiv(N, TILE))](a, b, c, M, N, K, TILE=TILE)
+    return c
+
+
+if __name__ == "__main__":  # a look, not a test
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, y = torch.randn(70, device=device), torch.randn(70, device=device)
+    s = torch.randn(3, 70, device=device)
+    a = torch.randn(20, 40, device=device, dtype=torch.float16)
+    print("W.1", online_softmax(x)[:4].tolist(), "of", x.softmax(0)[:4].tolist())
+    print("W.2", softmax_times(s, s.T)[0].tolist(), "of", (s.softmax(1) @ s.T)[0].tolist())
+    print("W.3", add(x, y)[:4].tolist(), "of", (x + y)[:4].tolist())
+    print("W.4", causal_row_sum(s).tolist(), "of", s.tril().sum(1).tolist())
+    print("W.5", matmul(a, a.T.contiguous())[0, :3].tolist(), "of", (a @ a.T)[0, :3].tolist())
