@@ -184,8 +184,9 @@ def _usage_problem(arguments) -> str:
     """What is wrong with the arguments, as want ...; got ..., or "" """
     if not arguments.submission.is_dir():
         return f"--submission: want a directory; got {arguments.submission}"
-    if arguments.warmup and (arguments.json or arguments.submit or arguments.quick or arguments.case
-                             or arguments.step):
+    if arguments.warmup and any(vars(arguments).get(name) for name in (
+            "json", "submit", "quick", "case", "step", "show", "plot",
+            *map("p{}".format, range(8)))):
         return "--warmup: want it alone or with --watch; got an option of the problems with it"
     if arguments.json is not None:
         folder = arguments.json.resolve().parent

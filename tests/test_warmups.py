@@ -11,6 +11,7 @@ from grader import cli, starter, submission, warmups
 from grader.assignment import ROOT
 from grader.options import Options
 from grader.report import Reporter
+from grader.sandbox.session import Session
 
 SOLVED = (ROOT / warmups.FOLDER / warmups.NAME).read_text("utf-8")
 WARM_UPS = {one.step: one for one in warmups.WARM_UPS}
@@ -106,6 +107,17 @@ def test_a_missing_mask_is_said_with_its_line_and_step(step, right, wrong):
     assert any(f"step {step}" in line for line in lines), lines
 
 
+def test_the_solved_kernels_compile_for_a_gpu():
+    for step in TRITON:
+        one = WARM_UPS[step]
+        tensors = one.examples(warmups._numbers(1, step))[0]
+        with Session(SOLVED.encode(), warmups.NAME, device="cpu", timeout=60.0, interpret=False,
+                     compile_for=90) as session:
+            session.load(one.entry, None, one.positional)
+            kernels = session.compile(warmups._call(one, tensors))
+        assert len(kernels) == 1 and not kernels[0].warnings
+
+
 @pytest.mark.interpreter
 def test_masks_joined_by_and_are_said():
     outcome, lines = asked("W.4", SOLVED.replace("(offs < N) & (offs", "(offs < N) and (offs", 1))
@@ -168,7 +180,7 @@ def test_an_assignment_without_problem_1_has_none(tmp_path):
 
 
 @pytest.mark.parametrize("other", ["--quick", "--submit", "--json=x.json", "--case=x",
-                                   "--step=1.1"])
+                                   "--step=1.1", "--p1", "--show"])
 def test_it_goes_with_no_option_of_the_problems(other, capsys):
     assert cli.main((1, 2, 3, 4, 5, 6, 7), "autograder.py", ["--warmup", other]) == 2
     assert "--warmup: want it alone" in capsys.readouterr().err
