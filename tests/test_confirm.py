@@ -35,7 +35,7 @@ def test_a_plan_that_is_wrong_on_other_numbers_was_not_how_it_was_made():
 def test_a_plan_barely_right_on_its_own_numbers_and_not_on_others_is_wrong():
     check = repeated(off_by=2.0)
     assert check.outcome == "wrong" and "Barely right" in check.lines[0]
-    assert ": 2 times the limit." in check.lines[0]
+    assert ": 2.0 times the limit." in check.lines[0]
     assert repeated(off_by=0.9).outcome == "pass"
 
 

@@ -7,7 +7,7 @@ guessed: a hint follows from what was seen, a step from the mistake or from what
 
 import textwrap
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, log10, sqrt
 
 import torch
 
@@ -330,8 +330,10 @@ def _worst(rows: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
 
 
 def _times(verdict: Verdict) -> str:
-    digits = ".3g" if verdict.times < 1.5 else ".2g" if verdict.times < 9.95 else ".0f"
-    return f"{verdict.times:{digits}} times"
+    """ "1.3 times": below 10 with a decimal, and near 1 with as many as tell it from 1."""
+    if verdict.times >= 9.95:
+        return f"{verdict.times:.0f} times"
+    return f"{verdict.times:.{max(1, ceil(-log10(max(verdict.times - 1, 1e-6))))}f} times"
 
 
 def _percent(error: float) -> str:

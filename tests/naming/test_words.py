@@ -84,8 +84,8 @@ def test_a_share_is_a_plain_number(error, said):
 
 
 @pytest.mark.parametrize("times, said", [
-    (1.004, "1 times"), (1.04, "1.04 times"), (2.54, "2.5 times"), (9.97, "10 times"),
-    (942.3, "942 times")])
+    (1.0004, "1.0004 times"), (1.04, "1.04 times"), (1.32, "1.3 times"), (2.0, "2.0 times"),
+    (9.97, "10 times"), (942.3, "942 times")])
 def test_how_far_over_the_limit(times, said):
     from types import SimpleNamespace
 
