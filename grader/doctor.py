@@ -103,8 +103,11 @@ def main(stages: list[tuple[int, bool]], command: str) -> int:
     found = findings(machine)
     can_run, lines = ways(machine, stages)
     print(*found, *lines, sep="\n")
-    wanted = next((f.text for f in found if f.grade == "problem"), "")
-    print(f"Next: {command}" if can_run else f"Next: mend the first problem: {wanted}")
+    if not can_run:
+        wanted = next((f.text for f in found if f.grade == "problem"), "")
+        print(f"Next: mend the first problem: {wanted}")
+    if any(line.grade == "ok" for line in lines):
+        print("Next:" if can_run else "      or:", command)
     return 0 if can_run else 1
 
 
@@ -178,7 +181,8 @@ def _triton(machine: Machine) -> list[Finding]:
                                    f"pip install --upgrade {right}")]
     if not machine.torch_wants:
         return [Finding("ok", f"{text}; this PyTorch names no version of it")]
-    if _version(machine.triton, 3) != _version(machine.torch_wants, 3):
+    wanted = _version(machine.torch_wants, 3)
+    if _version(machine.triton, len(wanted)) != wanted:
         return [Finding("warning", f"{text}: this PyTorch was built with {machine.torch_wants}; "
                                    f"pip install {right}")]
     return [Finding("ok", f"{text}, which this PyTorch was built with")]
@@ -210,7 +214,8 @@ def _gpu(machine: Machine) -> list[Finding]:
     gpu = machine.gpu
     if gpu is None:
         if not machine.driver:
-            return [Finding("ok", "no GPU: kernels run in Triton's interpreter")]
+            return [Finding("ok", "no GPU" + ": kernels run in Triton's interpreter"
+                            * (not _no_triton(machine)))]
         why = ("this PyTorch is built without CUDA; install one with it (pytorch.org says how)"
                if not machine.torch_cuda else machine.why_no_gpu or "PyTorch does not say why")
         return [Finding("warning", f"a GPU that PyTorch cannot use: {why}")]
@@ -338,14 +343,16 @@ def _installed(*names: str) -> str | None:
 
 
 def _pinned() -> str:
-    """The version of Triton that PyTorch's own metadata asks for, or ""."""
+    """The version of Triton that PyTorch's own metadata asks for: "3.7.1", "3.8" for ~=3.8.0, ""
+    for none."""
     try:
         wanted = metadata.requires("torch") or ()
     except metadata.PackageNotFoundError:
         return ""
-    found = (re.match(r"(?:pytorch-)?triton(?:-windows)?\s*\(?==\s*([\w.+]+)", row)
-             for row in wanted)
-    return next((match[1] for match in found if match), "")
+    for row in wanted:
+        if match := re.match(r"(?:pytorch-)?triton(?:-windows)?\s*\(?([=~])=\s*([\w.+]+)", row):
+            return match[2] if match[1] == "=" else match[2].rpartition(".")[0]
+    return ""
 
 
 def _compiler() -> str | None:

@@ -4,7 +4,10 @@ import ast
 from pathlib import Path
 
 from grader.assignment import grader_of
+from grader.stages import STAGES, has_triton
+from grader.starter import WARM_UPS
 from grader.submission import read
+from grader.text import ranges
 
 
 def program(number: int) -> str:
@@ -35,11 +38,21 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
         names = " ... ".join(f"problem_{n}.py" for n in dict.fromkeys((numbers[0], numbers[-1])))
         return [f"There is no {names} in {directory}.",
                 f"Next: {program(numbers[0])} --submission FOLDER"]
-    return ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
+    lines = ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
+    if 1 in there and (gentle := len(read(directory, WARM_UPS, "").blank_steps)):
+        asked = command(1, directory).replace("--p1", "--warmup")
+        lines.append(f"      or first: {asked}   ({gentle} short exercises, no points)")
+    kernels = [n for n in there if STAGES[n].needs_triton]
+    if kernels and not has_triton():
+        lines += ["", f"Triton is not installed, and problems {ranges(kernels)} need it: "
+                      f"python {grader_of(there[0])} --doctor"]
+    return lines
 
 
 def begin(number: int, directory: Path, options: str = "") -> str:
     """What to do with a stage that has not passed: its blank steps, or else its command."""
+    if STAGES[number].needs_triton and not has_triton():
+        return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
     if file.blank_carried and directory == Path("."):
         origins = [step.origin for step in file.steps if step.id in file.blank_carried]

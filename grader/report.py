@@ -11,7 +11,7 @@ import unicodedata
 
 from grader import overview
 from grader.results import Check, Run, StageResult
-from grader.stages import Stage
+from grader.stages import Stage, has_triton
 
 WIDTH = 80
 DETAIL_LINES = 24  # of a traceback or of the submission's own output
@@ -59,7 +59,8 @@ class Reporter:
     def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
         if not on_gpu:
             why = "The GPU is left alone (--device cpu)" if has_gpu else "No GPU found"
-            self._line(f"{why}: small cases, kernels in Triton's interpreter, no timing.")
+            kernels = "kernels in Triton's interpreter, " * has_triton()
+            self._line(f"{why}: small cases, {kernels}no timing.")
 
     def first_stage(self, stage: Stage) -> None:
         """Its title at once, while all else is still being imported."""

@@ -3,7 +3,6 @@
 The JSON file is whole at every moment, and rewritten after every stage.
 """
 
-import importlib.util
 import json
 import math
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.files import replace
-from grader.stages import NO_TRITON, Stage
+from grader.stages import NO_TRITON, Stage, has_triton
 from grader.submission import Submission
 
 if TYPE_CHECKING:  # it imports torch
@@ -92,7 +91,7 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
             result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
         if file.line is not None and f"line {file.line}" not in file.sentence:
             result.sentence += f" ({stage.filename}, line {file.line})"
-    elif stage.needs_triton and importlib.util.find_spec("triton") is None:
+    elif stage.needs_triton and not has_triton():
         result.outcome, result.sentence = "skipped", NO_TRITON
     else:
         return False

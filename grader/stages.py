@@ -3,6 +3,7 @@
 What is asked of each is in case_table.py.
 """
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,9 +13,14 @@ if TYPE_CHECKING:  # it imports torch, and a first look at a file does without
     from grader.cases import Case
 
 NO_TRITON = (
-    "triton is not installed, and this stage needs it. It has wheels for Linux only: use WSL on "
-    "Windows, a Linux container on a Mac, GitHub Codespaces or Colab, then `pip install triton`."
+    "Triton is not installed, and this needs it. It exists for Linux only: on Windows use WSL, on "
+    "a Mac a Linux container, or else GitHub Codespaces or Colab; there, pip install triton."
 )
+
+
+def has_triton() -> bool:
+    """Whether it is installed; it is not imported."""
+    return importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ NumPy, and where it is wrong against variants of the formula: the one that alone
 wrong, and nothing that is right, is the mistake's name.
 """
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from grader.options import Options
 from grader.report import Reporter
 from grader.sandbox.calls import Call, OutputSpec, SubmissionError, TensorInput
 from grader.sandbox.session import Session
-from grader.stages import NO_TRITON
+from grader.stages import NO_TRITON, has_triton
 from grader.steps.trial import difference
 from grader.watching import watch
 
@@ -239,14 +238,14 @@ def grade(options: Options, reporter: Reporter) -> int:
         line = f" (line {file.line})" * (file.line is not None)
         reporter.warm_up("crashed", f"{NAME}: {file.sentence}{line}")
         return 1
-    triton = importlib.util.find_spec("triton") is not None
+    triton = has_triton()
     outcomes, following = [], ""
     for one in WARM_UPS:
         lines: tuple[str, ...] = ()
-        if one.step in file.blank_steps:
-            outcome = "not_started"
-        elif one.needs_triton and not triton:
+        if one.needs_triton and not triton:
             outcome = "skipped"
+        elif one.step in file.blank_steps:
+            outcome = "not_started"
         else:
             outcome, lines = ask(one, file, options, triton)
         outcomes.append(outcome)

@@ -106,6 +106,22 @@ def test_what_kernels_need_on_a_gpu_keeps_only_kernels_from_running(changes, wor
     assert "problem 1 runs on the GPU" in said(machine, grade="ok")
 
 
+@pytest.mark.parametrize("row, wanted", [
+    ("triton==3.7.1; platform_system == 'Linux'", "3.7.1"), ("triton (==3.6.0)", "3.6.0"),
+    ("triton~=3.8.0; platform_system == 'Linux'", "3.8"), ("sympy>=1.13.3", "")])
+def test_the_triton_that_pytorch_was_built_with_is_read_from_its_metadata(row, wanted, monkeypatch):
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["filelock", row])
+    assert doctor._pinned() == wanted
+
+
+def test_any_patch_of_the_triton_that_pytorch_asks_for_will_do():
+    for version in ("3.8.0", "3.8.2"):
+        machine = replace(SERVER, torch_wants="3.8", triton=version)
+        assert f"Triton {version}, which this PyTorch was built with" in said(machine, grade="ok")
+    machine = replace(machine, triton="3.7.1")
+    assert "was built with 3.8; pip install triton==3.8" in said(machine, grade="warning")
+
+
 @pytest.mark.parametrize("changes, words", [
     ({"triton": "3.7.1"}, "this PyTorch was built with 3.6.0; pip install triton==3.6.0"),
     ({"gpu": None, "torch_cuda": None}, "built without CUDA"),

@@ -29,9 +29,38 @@ def test_who_has_begun_nothing_sees_what_there_is_and_where_to_begin(folder):
                          "      python autograder.py --p3 --watch")
 
 
+def test_the_warm_ups_are_named_where_they_are_given_and_blanks_are_left(folder):
+    assert not any("--warmup" in line for line in overview.first_screen([3, 4], folder))
+    source = (ROOT / "problem_1.py").read_text()
+    (folder / "problem_1.py").write_text(blank(source))
+    assert not any("--warmup" in line for line in overview.first_screen([1, 3], folder))
+    path = folder / overview.WARM_UPS
+    path.parent.mkdir()
+    solved = (ROOT / overview.WARM_UPS).read_text()
+    path.write_text(blank(solved))
+    said = "      or first: python autograder.py --warmup   (5 short exercises, no points)"
+    assert overview.first_screen([1, 3], folder)[-1] == said
+    elsewhere = overview.first_screen([1, 3], folder.resolve())[-1]
+    assert f"--warmup --submission {folder.resolve()}   (5 short" in elsewhere
+    path.write_text(solved)
+    assert not any("--warmup" in line for line in overview.first_screen([1, 3], folder))
+
+
 def test_once_something_is_written_there_is_no_first_screen(folder):
     (folder / "problem_4.py").write_text("print(1)\n")
     assert overview.first_screen([3, 4], folder) == []
+
+
+def test_without_triton_what_cannot_run_sends_to_the_doctor(folder, monkeypatch):
+    monkeypatch.setattr(overview, "has_triton", lambda: False)
+    lines = overview.first_screen([3, 4], folder)
+    assert lines[-1] == ("Triton is not installed, and problems 3-4 need it: "
+                         "python autograder.py --doctor")
+    solve(folder, 8)
+    assert overview.begin(8, folder) == \
+        "python autograder_optional.py --doctor   (problem 8 needs Triton)"
+    solve(folder, 1)
+    assert overview.begin(1, folder) == "python autograder.py --p1"
 
 
 def test_an_empty_folder_is_told_how_to_name_another(tmp_path):

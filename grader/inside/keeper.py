@@ -190,7 +190,7 @@ def wait(control, child: int, memory_bytes: int, folder: str) -> str | None:
         ready = select.select(handles, [], [], pause)[0]
         if control in ready:
             return None
-        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+        if has_ended(child):
             return ""
         if not ON_LINUX:
             continue
@@ -214,6 +214,15 @@ def wait(control, child: int, memory_bytes: int, folder: str) -> str | None:
                 return f"wrote {size / GIB:.1f} GiB into its folder, more than the 1 GiB it may"
             # A walk over many files takes long: spend no more than a twentieth of the time on it.
             next_walk = time.monotonic() + max(1.0, 20 * (time.monotonic() - start))
+
+
+def has_ended(child: int) -> bool:
+    if hasattr(os, "waitid"):  # a Mac has none before Python 3.13
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        end_all.returncode = os.waitstatus_to_exitcode(status)
+    return bool(pid)
 
 
 def end_all(child: int) -> int | None:
@@ -245,7 +254,7 @@ end_all.returncode = None  # a process can be waited for only once
 
 def reap(child: int) -> None:
     """Bury the orphans that died: a zombie would count as a process for ever."""
-    while True:
+    while ON_LINUX:  # elsewhere they are not this process's
         try:
             seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
             if seen is None or seen.si_pid == child:

@@ -53,7 +53,7 @@ class Worker:
             self.synchronize = lambda: None
             torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait
             pretend_gpu.install(config["compile_for"] or 90)
-        if not self.on_cuda and self.compiler is None:
+        if os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None:
             interpreter.hold_to(self._extents, self._named)
             interpreter.spare_repetition()
             interpreter.multiply_constants()

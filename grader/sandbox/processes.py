@@ -1,6 +1,7 @@
 """Starting a worker under its keeper, hearing how it ended, and ending all it started."""
 
 import atexit
+import importlib.util
 import json
 import os
 import secrets
@@ -141,8 +142,8 @@ class Family:
                  confinement: Confinement):
         self.folder = folder
         environment = _passed_on()
-        if interpret or config["compile_for"]:  # files look for it to run without a GPU
-            environment["TRITON_INTERPRET"] = "1"
+        if (interpret or config["compile_for"]) and importlib.util.find_spec("triton"):
+            environment["TRITON_INTERPRET"] = "1"  # files look for it to run without a GPU
         if config["device"] == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         environment |= {"HOME": str(folder), "TMPDIR": str(folder), "TRITON_CACHE_DIR": str(cache)}
