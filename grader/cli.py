@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 from grader import assignment, overview
@@ -26,6 +26,14 @@ DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an in
 def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) -> int:
     """Grade the stages asked for among numbers.  -> 0 passed, 1 not, 2 usage, 3 grader fault."""
     _prepare_process()
+    try:
+        return _main(numbers, program, argv)
+    except KeyboardInterrupt as stop:
+        print(f"\n{INTERRUPTED}", file=sys.stderr)
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+
+
+def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int:
     try:
         given = assignment.read(assignment.ROOT)
     except ValueError as error:
@@ -66,29 +74,24 @@ def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) 
             return NOT_PASSED
     from grader.sandbox.processes import Nursery
 
-    Nursery.running()  # it imports torch while this process does
+    nursery = Nursery.running()  # it imports torch while this process does
     if not apart:
         from grader.stages import STAGES
 
         if arguments.device == "cpu" or not _seems_to_have_gpu():
             reporter.run_begins(False, _seems_to_have_gpu())
         reporter.first_stage(STAGES[asked[0]])
-    # Interrupted in the middle of its import, torch aborts the process: the signal can wait.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        import torch
+        # An exception in the middle of its import, and torch aborts the process.  No worker has
+        # been asked for: the nursery, which imports it too, has no folder to remove.
+        with _left_at_once(nursery.kill):
+            import torch
     except ImportError as error:
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     # Small tensors gain nothing from more, and on busy cores one thread's waiting for another
     # counts as its own work: the search for a mistake would run out of time.
     torch.set_num_threads(1)
-    try:
-        return _grade(arguments, asked, everything, seed, reporter)
-    except KeyboardInterrupt as stop:
-        print(f"\n{INTERRUPTED}", file=sys.stderr)
-        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+    return _grade(arguments, asked, everything, seed, reporter)
 
 
 def _prepare_process() -> None:
@@ -311,8 +314,10 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     if device == "cuda":  # while the workers start
         threading.Thread(target=warm_up, args=(STAGES[asked[0]], options)).start()
     if arguments.watch:
+        from grader.watching import watch_stages
+
         with _left_at_once():
-            _watch(asked, options, reporter)
+            watch_stages([STAGES[n] for n in asked], options, reporter)
     for number in asked:
         with _left_at_once():
             run.stages.append(grade_stage(STAGES[number], options, reporter))
@@ -335,10 +340,11 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
 
 
 @contextlib.contextmanager
-def _left_at_once():
-    """What interrupts the block ends this process there and then.  The keepers, once it is gone,
-    end their workers and remove their folders; to wait for them would take seconds."""
+def _left_at_once(first: Callable[[], None] = lambda: None):
+    """What interrupts the block ends this process there and then, after first().  The keepers, once
+    it is gone, end their workers and remove their folders; to wait for them would take seconds."""
     def leave(number, frame):
+        first()
         with contextlib.suppress(OSError):
             os.write(2, f"\n{INTERRUPTED}\n".encode())
         os._exit(128 + number)
@@ -355,30 +361,6 @@ def _left_at_once():
 
 def _case_names(stage, options) -> list[str]:
     return [case.name for case in stage.cases(options.device, options.bfloat16)]
-
-
-def _watch(asked: list[int], options, reporter) -> None:
-    """Until Ctrl-C."""
-    from grader.grade import grade_stage
-    from grader.options import spare_worker
-    from grader.stages import STAGES
-    from grader.watching import Spare, watch
-
-    options = replace(options, stop_early=True, benchmark=False, patience=2.0)
-    stages = [STAGES[n] for n in asked]
-    with contextlib.ExitStack() as stack:
-        spares = [stack.enter_context(Spare(lambda stage=stage: spare_worker(stage, options)))
-                  for stage in stages]
-
-        def grade(i: int) -> None:
-            # On a GPU a worker's cache of kernels goes with its file, so none can wait for one.
-            spare = spares[i].take if options.device == "cpu" else None
-            grade_stage(stages[i], replace(options, spare=spare), reporter)
-
-        def ready(i: int) -> None:
-            if options.device == "cpu":
-                spares[i].start()
-        watch([options.directory / stage.filename for stage in stages], grade, reporter.say, ready)
 
 
 def _next_command(run, everything: list[int], arguments) -> str:

@@ -1,7 +1,7 @@
 """What the command line decided about a grading, and what the files may do meanwhile."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from grader.assignment import ROOT
@@ -62,20 +62,27 @@ def free_memory_gib() -> float:
 def open_session(stage: Stage, options: Options, source: bytes,
                  compile_for: int | None = None) -> Session:
     """A worker for this file of a stage, not asked anything yet; compile_for: as Session's."""
-    session = None
-    if options.spare is not None and compile_for is None:
+    session, user = None, options.confinement.user
+    on_gpu = options.device == "cuda"
+    # One that waited finds no kernels of earlier gradings: they lie in a folder of the file's own.
+    if options.spare is not None and compile_for is None \
+            and not (on_gpu and kernel_cache.knows(source, user)):
         session = options.spare(source)
     if session is None:
-        cache = None
-        if options.device == "cuda":
-            cache = kernel_cache.folder_for(source, options.confinement.user)
-        session = Session(source, stage.filename, device=options.device, timeout=options.timeout,
-                          interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
-                          confinement=options.confinement)
+        session = _started(stage, options, source, compile_for,
+                           kernel_cache.folder_for(source, user) if on_gpu else None)
     session.clock = options.clock
     return session
 
 
 def spare_worker(stage: Stage, options: Options) -> Session:
-    """A worker for a file that is not there yet, for Options.spare."""
-    return open_session(stage, replace(options, spare=None), b"")
+    """A worker for a file that is not there yet, for Options.spare.  On a GPU it makes its context
+    and loads what Triton launches by, and what is compiled in it goes with it."""
+    return _started(stage, options, b"")
+
+
+def _started(stage: Stage, options: Options, source: bytes, compile_for: int | None = None,
+             cache: Path | None = None) -> Session:
+    return Session(source, stage.filename, device=options.device, timeout=options.timeout,
+                   interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
+                   confinement=options.confinement)

@@ -1,35 +1,58 @@
 """--watch: grade a stage again whenever its file is saved, up to the first case that is wrong."""
 
 import contextlib
+import functools
 import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from grader.grade import grade_stage
+from grader.options import Options, spare_worker
+from grader.report import Reporter
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.session import Session
+from grader.stages import Stage
 
-INTERVAL = 0.2  # seconds between two looks at the file
+INTERVAL = 0.1  # seconds between two looks at the file
+
+
+def watch_stages(stages: list[Stage], options: Options, reporter: Reporter) -> None:
+    """Grade each at once, and again whenever its file is saved, until Ctrl-C.
+
+    This process, the nursery and the workers that replay stay; a worker that runs a file ends with
+    its grading, and the next one is made ready before the next save.
+    """
+    options = replace(options, stop_early=True, benchmark=False, patience=2.0)
+    with Spare(lambda i: spare_worker(stages[i], options)) as spare:
+        def grade(i: int) -> None:
+            take = functools.partial(spare.take, i)
+            grade_stage(stages[i], replace(options, spare=take), reporter)
+
+        watch([options.directory / stage.filename for stage in stages], grade, reporter.say,
+              spare.start)
 
 
 def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], None],
           ready: Callable[[int], None] = lambda i: None, turns: int | None = None) -> None:
     """Call grade(i) at once and after every change of paths[i]; Ctrl-C ends it.
 
-    A change meanwhile ends grade(i) by raising Saved in it.  ready(i) follows when that is said:
-    what the next time can do without.  turns: end after so many gradings, for a test.
+    A change meanwhile ends grade(i) by raising Saved in it.  ready(i) comes before each wait for a
+    save: what the next time can do without.  turns: end after so many gradings, for a test.
     """
     seen: dict[int, tuple | None] = {}
     done = 0
     while turns is None or done < turns:
+        last = None
         for i, path in enumerate(paths):
             state = _state(path)
             if i in seen and seen[i] == state:
                 continue
             if i in seen:
                 say(f"{path.name} was saved.")
-            seen[i] = state
+            seen[i], last = state, i
             try:
                 with _ended_by_a_save(path, state):
                     grade(i)
@@ -37,7 +60,8 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
                 break  # the next look sees it
             done += 1
             say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
-            ready(i)
+        if last is not None:
+            ready(last)
         time.sleep(INTERVAL)
 
 
@@ -71,30 +95,38 @@ def _ended_by_a_save(path: Path, state: tuple | None):
 
 
 class Spare:
-    """The next worker, started before it is needed: importing PyTorch takes longer than a case."""
+    """The next worker, started before its file is saved.  make(i): for the file of that number.
 
-    def __init__(self, make: Callable[[], Session]):
-        self.make, self.session = make, None
+    There is one at a time, of the file that was graded last: on a GPU each holds some memory.
+    """
 
-    def start(self) -> None:
-        """Have one wait, if none does."""
-        if self.session is None:
-            self.session = self.make()
-            try:
-                self.session.start()
-            except SubmissionError:
-                self.close()
+    def __init__(self, make: Callable[[int], Session]):
+        self.make, self.session, self.number = make, None, None
 
-    def take(self, source: bytes) -> Session | None:
-        """The one that waits, with this file; None where none does, or it has died."""
-        if self.session is not None and self.session.family.has_ended():
+    def start(self, i: int) -> None:
+        """Have one wait for this file, if none does; returns before it is ready."""
+        if self.session is None or self.number != i:
             self.close()
+            self.session, self.number = self.make(i), i
+
+    def take(self, i: int, source: bytes) -> Session | None:
+        """The one that waits for this file, with it; None where none does, or it has died."""
+        if self.session is None or self.number != i:
+            return None
+        try:
+            self.session.start()  # a save may end this; then it still waits
+        except SubmissionError:
+            self.close()
+            return None
+        if self.session.family.has_ended():
+            self.close()
+            return None
         session, self.session = self.session, None
-        if session is not None:
-            session.give(source)
+        session.give(source)
         return session
 
     def close(self) -> None:
+        """End the one that waits."""
         if self.session is not None:
             self.session.close()
         self.session = None

@@ -2,10 +2,18 @@
 
 import socket
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
-from grader.options import Options, confinement, spare_worker
+import pytest
+
+from grader import options as choices
+from grader.inside import hooks
+from grader.options import Options, confinement, open_session, spare_worker
+from grader.sandbox import kernel_cache
 from grader.stages import STAGES
 from grader.watching import INTERVAL, Spare, watch
+from tests.sessions import double_call
 
 
 def test_a_saved_file_is_graded_again(tmp_path):
@@ -31,8 +39,8 @@ def test_a_save_ends_the_grading_under_way(tmp_path):
                 time.sleep(0.01)
         finally:
             events.append("ended")
-    watch([path], grade, lambda text: None, turns=1)
-    assert events == ["begun", "ended", "begun"]
+    watch([path], grade, lambda text: None, lambda i: events.append("ready"), turns=1)
+    assert events == ["begun", "ended", "ready", "begun", "ready"]
 
 
 def test_a_file_that_an_editor_takes_away_for_a_moment_ends_nothing(tmp_path):
@@ -48,36 +56,119 @@ def test_a_file_that_an_editor_takes_away_for_a_moment_ends_nothing(tmp_path):
     assert events == ["ended"]
 
 
-def test_what_comes_after_a_report_knows_which_file_it_was(tmp_path):
+def test_what_is_made_ready_for_the_next_save_is_for_the_file_graded_last(tmp_path):
     paths, events = [tmp_path / "a.py", tmp_path / "b.py"], []
     for path in paths:
         path.write_text("one", "utf-8")
-    watch(paths, lambda i: events.append(("grade", i)), lambda text: None,
-          lambda i: events.append(("ready", i)), turns=2)
-    assert events == [("grade", 0), ("ready", 0), ("grade", 1), ("ready", 1)]
+
+    def ready(i):
+        events.append(("ready", i))
+        paths[0].write_text("another", "utf-8")
+    watch(paths, lambda i: events.append(("grade", i)), lambda text: None, ready, turns=3)
+    assert events == [("grade", 0), ("grade", 1), ("ready", 1), ("grade", 0), ("ready", 0)]
 
 
 def spare_for(tmp_path):
     options = Options(tmp_path, "cpu", 1, 60.0, confinement=confinement(tmp_path))
-    return Spare(lambda: spare_worker(STAGES[1], options))
+    return Spare(lambda i: spare_worker(STAGES[i], options))
 
 
 def test_a_worker_that_waited_reads_the_file_it_is_given(tmp_path):
     with spare_for(tmp_path) as spare:
-        assert spare.take(b"") is None  # none was started
-        spare.start()
-        with spare.take(b"def entry(x):\n    return x\n") as session:
+        assert spare.take(1, b"") is None  # none was started
+        spare.start(1)
+        with spare.take(1, b"def entry(x):\n    return x\n") as session:
             assert session.started
             session.load("entry", None, ("x",))  # raises where there is no such function
         assert spare.session is None
 
 
-def test_a_worker_that_died_while_it_waited_is_not_used(tmp_path):
+def test_one_worker_waits_and_for_one_file(tmp_path):
     with spare_for(tmp_path) as spare:
-        spare.start()
-        family = spare.session.family
+        spare.start(1)
+        first = spare.session
+        spare.start(1)
+        assert spare.session is first
+        assert spare.take(2, b"") is None and spare.session is first
+        spare.start(2)
+        assert not first.folder.exists() and spare.session.path.name == "problem_2.py"
+    assert spare.session is None
+
+
+LEAVES_A_TRACE = b"""
+import os
+found = len(os.listdir(".")), "TRACE" in os.environ
+os.environ["TRACE"] = "1"
+open("trace", "w").close()
+def double(x):
+    return 0 * x + os.getpid() if found == (1, False) else x
+"""
+
+
+def test_every_save_meets_a_process_and_a_folder_of_its_own(tmp_path):
+    pids = set()
+    with spare_for(tmp_path) as spare:
+        for _ in range(2):
+            spare.start(1)
+            with spare.take(1, LEAVES_A_TRACE) as session:
+                session.load("double", None, ("x",))
+                (pid,) = session.run(double_call()).outputs[0]["y"].unique().tolist()
+                assert pid == session.pid
+                pids.add(pid)
+            assert not session.folder.exists()
+    assert len(pids) == 2
+
+
+def ended(family) -> bool:
+    deadline = time.monotonic() + 600
+    while not family.has_ended() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return family.has_ended()
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_worker_that_died_while_it_waited_is_not_used(tmp_path, is_ready):
+    with spare_for(tmp_path) as spare:
+        spare.start(1)
+        if is_ready:
+            spare.session.start()
         spare.session.socket.shutdown(socket.SHUT_RDWR)  # the worker has nobody to answer to
-        deadline = time.monotonic() + 600
-        while not family.has_ended() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert spare.take(b"") is None
+        assert ended(spare.session.family)
+        assert spare.take(1, b"") is None and spare.session is None
+
+
+# ------------------------------------------------------------------- on a GPU
+@pytest.fixture
+def made(monkeypatch, tmp_path):
+    """The settings of every worker that is made; none is started."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = []
+
+    def make(source, name, **settings):
+        found.append(settings)
+        return SimpleNamespace(clock=None)
+    monkeypatch.setattr(choices, "Session", make)
+    return found
+
+
+def test_on_a_gpu_the_worker_that_waited_takes_a_file_of_which_nothing_was_compiled(made, tmp_path):
+    options = Options(tmp_path, "cuda", 1, 60.0)
+    waiting = spare_worker(STAGES[4], options)
+    assert made.pop()["cache"] is None  # one that goes with the worker
+    options = replace(options, spare=lambda source: waiting)
+    assert open_session(STAGES[4], options, b"new") is waiting and not made
+    known = kernel_cache.folder_for(b"known")
+    (known / "kernel").touch()
+    assert open_session(STAGES[4], options, b"known") is not waiting
+    assert made.pop()["cache"] == known
+
+
+def test_where_there_is_no_gpu_to_make_ready_nothing_is_raised():
+    hooks.load_launcher()
+
+
+@pytest.mark.gpu
+def test_a_worker_on_a_gpu_has_its_launcher_before_it_has_a_file(tmp_path):
+    with spare_worker(STAGES[4], Options(tmp_path, "cuda", 1, 60.0)) as session:
+        session.start()
+        assert list((session.folder / "cache").iterdir())

@@ -70,6 +70,14 @@ def install(on_phase) -> None:
     triton.compile = announced
 
 
+def load_launcher() -> None:
+    """Have Triton do for this GPU what its first launch would: it may take a C compiler."""
+    with contextlib.suppress(Exception):  # what is wrong will show at a launch
+        import triton
+
+        assert triton.runtime.driver.active.utils
+
+
 def _recorded(run):
     @functools.wraps(run)
     def recorded(self, *args, grid, warmup, **kwargs):

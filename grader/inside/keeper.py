@@ -53,9 +53,10 @@ def main(compiling_fd: int, interpreting_fd: int) -> None:
         os.close(compiling_fd)
         os.environ["TRITON_INTERPRET"] = "1"
         serve(interpreting_fd)
-        os._exit(0)
-    os.close(interpreting_fd)
-    serve(compiling_fd)
+    else:
+        os.close(interpreting_fd)
+        serve(compiling_fd)
+    os._exit(0)  # to take down all that torch built up would take half a second
 
 
 def serve(fd: int) -> None:
@@ -71,6 +72,8 @@ def serve(fd: int) -> None:
         if not fds:
             announced.add(words)
             continue
+        if words["device"] == "cuda" or words["compile_for"]:
+            read_triton()
         if os.fork() == 0:
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -84,6 +87,12 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for folder in announced:
         remove(folder)
+
+
+def read_triton() -> None:
+    """Once for all workers: Triton, before it compiles, reads all that it consists of."""
+    with contextlib.suppress(Exception):  # then each does so by itself
+        importlib.import_module("triton.runtime.cache").triton_key()  # which it remembers
 
 
 def receive(requests: socket.socket) -> tuple[dict | str, list[int]] | None:

@@ -49,6 +49,8 @@ class Worker:
             torch.zeros(1, device="cuda")
             self.synchronize = torch._C._cuda_synchronize  # of all streams, and not to be patched
             self.synchronize()
+            if config["idle"]:  # no file waits for it
+                hooks.load_launcher()
         else:
             self.synchronize = lambda: None
             torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait

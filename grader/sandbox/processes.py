@@ -104,6 +104,11 @@ class Nursery:
         """Whether one of the two has."""
         return self.process.poll() is not None or bool(select.select(self.requests, [], [], 0)[0])
 
+    def kill(self) -> None:
+        """Both at once, while they import: nothing was asked of them."""
+        with suppress(OSError):  # they have ended
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     @classmethod
     def end_all(cls) -> None:
         """Of this process, with which the folders of its sessions go."""

@@ -71,7 +71,7 @@ class Session:
             if confinement.user is not None:
                 for item in (self.folder, *self.folder.rglob("*")):
                     os.chown(item, *confinement.user)
-            config = {"path": str(path), "device": device, "compile_for": compile_for}
+            config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source)
             self.family = Family(config, self.folder, cache or self.folder / "cache",
                                  theirs.fileno(), interpret=interpret, confinement=confinement)
         except BaseException:

@@ -98,6 +98,19 @@ def double(x):
         assert session.run(double_call()).outputs[0]["y"][0, 0] == 0
 
 
+def test_a_worker_that_compiles_need_not_read_all_of_triton_first():
+    source = b"""
+from triton.runtime.cache import triton_key
+print("read", triton_key.cache_info().currsize, "times")
+def double(x):
+    return x * 2
+"""
+    with Session(source, "problem_2.py", device="cpu", timeout=60.0, interpret=False,
+                 compile_for=90) as session:
+        session.load("double", None, ("x",))
+        assert "read 1 times" in session.output.text()
+
+
 def test_host_memory_over_the_limit_is_a_crash_that_says_so():
     source = """
 def double(x):
