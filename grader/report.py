@@ -34,7 +34,8 @@ HELD = {"user": "as another account", "files": "writing only into a folder of th
 
 
 class Reporter:
-    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour.
+    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour;
+    neither on one that says of itself that it is dumb, as our notebooks do.
 
     verbose: a line for every case, and what held the files, instead of what is needed to go on.
     seed: of a run of one stage, whose line of result says it; in a run of several there is a
@@ -44,7 +45,8 @@ class Reporter:
     def __init__(self, stream=None, verbose: bool = False, seed: int | None = None):
         self.stream = sys.stdout if stream is None else stream
         self.verbose, self.seed = verbose, seed
-        self.is_terminal = bool(getattr(self.stream, "isatty", lambda: False)())
+        self.is_terminal = (bool(getattr(self.stream, "isatty", lambda: False)())
+                            and os.environ.get("TERM") != "dumb")
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
         self.is_live = False  # a line that is overwritten stands at the end

@@ -4,9 +4,16 @@ import io
 import re
 import time
 
+import pytest
+
 from grader.report import Reporter
 from grader.results import Check, Run, StageResult
 from grader.stages import STAGES
+
+
+@pytest.fixture(autouse=True)
+def no_dumb_terminal(monkeypatch):
+    monkeypatch.delenv("TERM", raising=False)
 
 
 class Terminal(io.StringIO):
@@ -111,6 +118,9 @@ def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch):
     assert "\x1b[32m" in printed(Terminal(), check("pass"))
     assert "\x1b" not in printed(io.StringIO(), check("pass"))
     monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in printed(Terminal(), check("pass"))
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
     assert "\x1b" not in printed(Terminal(), check("pass"))
 
 
