@@ -1,8 +1,8 @@
 """python -m attacks.named [--stage N] [--kind K] [--only TEXT] [--every N] [--results FILE]
 
 Runs mutants up to the first wrong case and compares the diagnosis with the planted mistake, which
-names.toml lists.  Prints a line a mutant and a table by stage: named rightly, named wrongly, not
-named, the seconds from the wrong answer to its name.
+names.toml lists.  Prints a line a mutant and a table by stage: named rightly, named wrongly, told
+by its line alone, not named, and the seconds that took.
 
 --results FILE appends a line of JSON a mutant; those that it holds already are not run again, so a
 run that was interrupted goes on where it was, and several processes share the work with --shard
@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
+from grader import submission
 from grader.inputs import build
 from grader.judge import from_error, judge
 from grader.naming import follow_up
@@ -27,9 +28,11 @@ from grader.options import Options, confinement
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.session import Session
 from grader.stages import STAGES
+from grader.steps.edits import RANKS
+from grader.steps.lights import Asking, Light
 
-KINDS = ("mutants", "pairs", "students", "honest")
-VERDICTS = ("rightly", "wrongly", "none", "both", "one")
+KINDS = ("mutants", "students", "honest")
+VERDICTS = ("rightly", "wrongly", "placed", "none")
 SEED = 0
 PASSED = "passed every case"
 
@@ -76,8 +79,6 @@ def result(attack: Attack, want: list[str], kind: str) -> dict:
     """Diagnose one mutant.  -> what a line of results says."""
     got, seconds, own, said = diagnose(attack)
     verdict = compare(got, want)
-    if kind == "pairs" and verdict == "rightly":
-        verdict = "both" if len(got) == 2 else "one"
     return {"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
             "verdict": verdict, "seconds": round(seconds, 2), "own_seconds": round(own, 2),
             "said": said}
@@ -91,37 +92,16 @@ def read(path: Path) -> list[dict]:
 
 
 def entries(kind: str) -> list[Attack]:
-    """Mutants with one mistake, with two, a new student's, or what must not be diagnosed at all."""
+    """Mutants, a new student's, or what must not be diagnosed at all."""
     if kind in ("honest", "mutants"):
         return attacks((kind,))
     rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
     solved = {n: (ROOT / f"problem_{n}.py").read_text("utf-8") for n in STAGES}
-    if kind == "pairs":
-        return [_both(row["stage"], row["of"], solved[row["stage"]]) for row in rows]
     return [_mutant(row["stage"], row, solved[row["stage"]]) for row in rows]
 
 
-def _both(stage: int, ids: list[str], solved: str) -> Attack:
-    """Two mutants of the catalogue in one file."""
-    path = HERE / "mutants" / f"stage_{stage}.toml"
-    rows = {row["id"]: row for row in tomllib.loads(path.read_text("utf-8"))["mutant"]}
-    source = solved
-    for row in (rows[ids[0]], rows[ids[1]]):
-        for old, new in [[row["old"], row["new"]], *row.get("edits", [])]:
-            if old not in source:
-                raise ValueError(f"stage {stage}, {ids}: no {old!r} left")
-            source = source.replace(old, new)
-    return Attack("pairs", "+".join(ids), stage, " and ".join(rows[i]["breaks"] for i in ids),
-                  source.encode(), ("wrong",))
-
-
 def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
-    """The ids that say what is planted; of a pair, both are wanted."""
-    if kind == "pairs":
-        one = {i: expected.get(f"stage_{attack.stage}", {}).get(i, expected["any"].get(i, []))
-               for i in attack.id.split("+")}
-        return [name for names in one.values()
-                for name in ([names] if isinstance(names, str) else names)]
+    """The ids that say what is planted."""
     if kind == "students":
         rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
         return next(row["names"] for row in rows
@@ -132,12 +112,15 @@ def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
 
 
 def compare(got: list[str], want: list[str]) -> str:
-    """rightly: every id given is one that is wanted; wrongly: one is not; none: no name at all.
+    """rightly: every id given is one that is wanted; wrongly: one is not; placed: the line is told
+    in which one change makes the step right; none: no name at all.
 
     a/b is one name, "a or else b", for two mistakes that give the same numbers.
     """
     if not got:
         return "none"
+    if all(one in RANKS for one in got):
+        return "placed"
     return "rightly" if all(set(one.split("/")) & set(want) for one in got) else "wrongly"
 
 
@@ -147,6 +130,12 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
     stage = STAGES[attack.stage]
     confined = confinement(Path("."), memory_gib=4.0)
     options = Options(Path("."), "cpu", SEED, 60.0)
+    start, own = time.monotonic(), time.thread_time()
+    red = _red(attack, options)
+    if red:
+        said = "; ".join(f"{light.id}: {' '.join(light.lines)}" for light in red)
+        return ([light.mistake for light in red if light.mistake], time.monotonic() - start,
+                time.thread_time() - own, said)
     with Session(attack.source, stage.filename, device="cpu", timeout=60.0, interpret=True,
                  confinement=confined) as session:
         try:
@@ -169,10 +158,26 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
             found = check.diagnosis or {"kind": "none", "id": check.outcome}
             if found["kind"] in ("named", "observed"):
                 ids = [found["id"] + ("/" + found["or"]["id"] if "or" in found else "")]
-                ids += [found["also"]["id"]] if "also" in found else []
                 return ids, seconds, own, check.message
             return [], seconds, own, f"{found['id']}: {check.message}"
     return [], 0.0, 0.0, PASSED
+
+
+def _red(attack: Attack, options: Options) -> list[Light]:
+    """The steps of a file with markers that are wrong, asked alone."""
+    try:
+        steps = tuple(submission.steps(submission.decode(attack.source)))
+        blank = submission.blank_steps(submission.decode(attack.source))
+    except (SyntaxError, ValueError):
+        return []
+    file = submission.Submission(Path("."), attack.source, None, "ready", "", None, blank, steps)
+    if not steps:
+        return []
+    asking = Asking(STAGES[attack.stage], options, file)
+    try:
+        return [light for light in asking.lights() if light.light == "wrong"]
+    finally:
+        asking.close()
 
 
 def _observed(check) -> tuple[list[str], float, float, str]:
@@ -181,22 +186,18 @@ def _observed(check) -> tuple[list[str], float, float, str]:
 
 def table(rows: list[dict]) -> None:
     """Shares and times by stage.  What passes every case is wrong nowhere, and not counted."""
-    print(f"\n{'stage':>5} {'mutants':>8} {'rightly':>8} {'wrongly':>8} {'none':>6} "
-          f"{'share':>7} {'median s':>9} {'largest s':>10} {'own median':>11}")
+    print(f"\n{'stage':>5} {'mutants':>8}" + "".join(f" {verdict:>8}" for verdict in VERDICTS)
+          + f" {'share':>7} {'median s':>9} {'largest s':>10} {'own median':>11}")
     counted = [row for row in rows if row["said"] != PASSED]
     for stage in (*sorted({row["stage"] for row in counted}), "all"):
         some = [row for row in counted if stage in (row["stage"], "all")]
-        count = {v: sum(row["verdict"] == v for row in some)
-                 for v in ("rightly", "wrongly", "none", "both", "one")}
-        count["rightly"] += count["both"]
+        count = {v: sum(row["verdict"] == v for row in some) for v in VERDICTS}
         times = sorted(row["seconds"] for row in some if row["seconds"]) or [0.0]
         own = sorted(row["own_seconds"] for row in some if row["seconds"]) or [0.0]
-        print(f"{stage:>5} {len(some):>8} {count['rightly']:>8} {count['wrongly']:>8} "
-              f"{count['none']:>6} {count['rightly'] / max(len(some), 1):>7.0%} "
-              f"{times[len(times) // 2]:>9.1f} {times[-1]:>10.1f} {own[len(own) // 2]:>11.1f}")
-    one = sum(row["verdict"] == "one" for row in counted)
-    if one:
-        print(f"of {one} only one of two mistakes was named: they are in no column")
+        share = (count["rightly"] + count["placed"]) / max(len(some), 1)
+        print(f"{stage:>5} {len(some):>8}" + "".join(f" {n:>8}" for n in count.values())
+              + f" {share:>7.0%} {times[len(times) // 2]:>9.1f} {times[-1]:>10.1f} "
+              f"{own[len(own) // 2]:>11.1f}")
     print(f"{len(rows) - len(counted)} passed every case and are not counted")
 
 

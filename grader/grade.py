@@ -19,7 +19,6 @@ points.
 """
 
 import contextlib
-import math
 import time
 import traceback
 from dataclasses import replace
@@ -40,7 +39,7 @@ from grader.options import Options, open_session
 from grader.overview import command
 from grader.points import settle
 from grader.report import Reporter
-from grader.results import Check, StageResult, settled_by_reading
+from grader.results import Check, StageResult, read_beside, settled_by_reading
 from grader.sandbox import device_memory, replaying
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
@@ -76,13 +75,6 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
     return result
-
-
-def read_beside(check: Check) -> bool:
-    """Whether the NaN beside its tensors came into an answer: what else it gives is then made of
-    whatever lies there, and no two runs need agree."""
-    return check.outcome == "wrong" and "-guarded" in check.name and any(
-        not math.isfinite(error["fro"]) for error in check.errors.values())
 
 
 class Grading:
@@ -298,8 +290,9 @@ class Grading:
 
                 with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError,
                                          TypeError, ValueError):
-                    # Without a name the verdict and the place that judge() found still stand.
-                    follow_up.explain(check, session, built, reply, self.stage, self.options)
+                    # Without a name what judge() found still stands.
+                    follow_up.explain(check, session, built, reply, self.stage, self.options,
+                                      self.red())
         except SubmissionError as error:
             if device_memory.ran_out(error):  # what it holds itself is not to count as others'
                 session.close()
@@ -350,15 +343,18 @@ class Grading:
     # -------------------------------------------------------------- what is noted
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:
         """Why the stage ended early."""
-        if self.lights is not None:
-            self.result.steps = self.lights.shown(self.reporter)
+        self.red()
         self.result.outcome, self.result.sentence = outcome, sentence
         self.result.detail = detail
 
+    def red(self) -> list[dict]:
+        """The steps whose light is red; the first call shows all lights."""
+        self.result.steps = self.lights.shown(self.reporter) if self.lights else []
+        return [step for step in self.result.steps if step["light"] == "wrong"]
+
     def done(self, check: Check) -> None:
         """A settled check; an accusation waits until accuse()."""
-        if self.lights is not None:
-            self.result.steps = self.lights.shown(self.reporter)
+        self.red()
         if check.doubt is not None:
             self.ask_again(check)
         if check.outcome in ("wrong", "crashed") and self.device == "cpu":

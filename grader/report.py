@@ -124,7 +124,7 @@ class Reporter:
         if red is not None:
             given, *lines = red["text"].splitlines()
             self._line(f"     step {red['id']}, asked alone. {given[:1].upper()}{given[1:]}")
-            for line in lines[:4]:
+            for line in lines[:5]:
                 self._line("       " + line, wrap=not line.startswith(("visited ", "wanted ")))
             self._line(f"       more: {overview.program(stage.number).rpartition(' ')[0]} "
                        f"--step {red['id']}, or --hint {red['id']}", wrap=False)

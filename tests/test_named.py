@@ -16,6 +16,7 @@ def test_one_id_too_many_is_wrong_and_no_id_is_none():
     assert named.compare(["a", "c"], ["a", "b"]) == "wrongly"
     assert named.compare(["c/a"], ["a"]) == "rightly"  # c or else a
     assert named.compare(["c/d"], ["a"]) == "wrongly"
+    assert named.compare(["wrong-comparison"], ["a"]) == "placed"
 
 
 def test_the_newest_line_of_a_mutant_counts(tmp_path):
@@ -45,7 +46,7 @@ def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     assert run("--shard", "2/2") == ["m1", "m3"]
     assert run() == ["m0", "m2", "m4"]
     assert run("--again", "none") == ["m3"]
-    assert "5        4        0      1     80%" in capsys.readouterr().out
+    assert "5        4        0        0        1     80%" in capsys.readouterr().out
 
 
 def test_every_id_that_is_wanted_stands_in_the_table():

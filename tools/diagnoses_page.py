@@ -4,6 +4,7 @@ from grader.inside.wire import OBSERVED
 from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
 from grader.naming.mistakes import TABLE
 from grader.naming.words import PATTERNS
+from grader.steps.repair import TRUTH, WORDS
 from grader.text import ranges
 
 INTRO = """\
@@ -14,12 +15,15 @@ INTRO = """\
 be any of them; those of later checks, and crashes, have one where it needs no search. Ids are
 stable. Written by `python -m tools.diagnoses_page`, and held to it by a test.
 
-* **named**: the submission's numbers are those that this one mistake gives, within rounding, on
-  the failing case and on further small cases asked of the same worker; neither the truth nor any
-  other mistake of the table comes within five times that distance. The JSON adds `line` (the
-  mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in multiples of
-  what a right kernel may be off; `only` where the mistake shows in some cases alone; `also` for a
-  second mistake; `or` for another one that gives the same numbers in every case asked.
+* **step**: a step of a file with this course's markers is wrong when it is asked alone. The id is
+  that of the variant of the step's formula that leaves the same, or of the one change of its text
+  that makes it right, or of what was raised; `step-wrong` where there is none of these.
+* **named**: no step was found so. The submission's numbers are those that this one mistake gives,
+  within rounding, on the failing case and on further small cases asked of the same worker; neither
+  the truth nor any other mistake of the table comes within five times that distance. The JSON adds
+  `line` (the mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in
+  multiples of what a right kernel may be off; `only` where the mistake shows in some cases alone;
+  `or` for another one that gives the same numbers in every case asked.
 * **isolated**: no mistake of the table fits, and plain cases are right; the id says without which
   one thing the failing case is right, too.
 * **seen**: no mistake of the table fits; the id says what the effective attention matrix shows.
@@ -51,6 +55,13 @@ def page() -> str:
     rows += ["", "`{...}` stands for what was found: which tensor, which part, which number.", "",
              "## Seen in the effective attention matrix", "", "| id | what |", "|---|---|"]
     rows += [f"| `{id}` | {text} |" for id, text in SEEN.items()]
+    rows += ["", "## In a step asked alone", "", "| id | what makes the step right |", "|---|---|",
+             f"| `truth-of-a-tile` | {_cell(TRUTH)} |"]
+    rows += [f"| `{id}` | one change in the line that is told: {text} |"
+             for id, text in WORDS.items()]
+    rows += ["| `handed-wrongly` | a walk hands on what it was not to |",
+             "| `result-dropped` | a walk leaves another result than its last call gave back |",
+             "| `step-wrong` | none of these: what was left and wanted is told |"]
     rows += ["", "## Isolated", "", "| id | the same case is right | hint |", "|---|---|---|"]
     rows += [f"| `only-{thing.id}` | {_cell(thing.right)} | {_cell(thing.hint)} |"
              for thing in (*THINGS, SURROUNDINGS, NUMBERS)]

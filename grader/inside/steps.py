@@ -28,7 +28,6 @@ import torch
 from . import crashes
 from .wire import pack_array, unpack_array
 
-SECONDS = 2.0  # of CPU time for one example
 CALLS = 500  # of stand-ins in one example
 MARGIN = 1 << 16  # bytes of nothing on either side of a memory
 
@@ -95,7 +94,7 @@ def run(worker, request: dict) -> list[dict]:
             namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
         worker.replaying = memory  # whose extents bound what a kernel may touch
         try:
-            with _limited(SECONDS), _undefined_lanes():
+            with _limited(request["seconds"]), _undefined_lanes():
                 if request["kernel"]:
                     function[(example["programs"],)](**given)
                 else:

@@ -1,18 +1,12 @@
 """What could have made a wrong answer: the mistakes of the table, with all they are tried with."""
 
-import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from grader.cases import Case
 from grader.naming.mistakes import TABLE
 from grader.naming.model import Model
 from grader.naming.row_sum import RowSum
-from grader.naming.table import BACKWARD, TILE_SIZES, Mistake, NotHere
-
-ORDER = ("inputs", "strides", "stride", "scale", "heads", "sink logits", "mask", "window", "sinks",
-         "tail", "fill", "online", "rescale", "finish", "rows", "output")
-SQUARE_TILES = tuple((size, size) for size in TILE_SIZES)
-USUAL_TILES = ((64, 64), (64, 32), (64, 128), (128, 64), (128, 128), (32, 32), (16, 16))
+from grader.naming.table import BACKWARD, TILE_SIZES, Mistake
 
 AFFECTED = {
     "factor dq": {"d_q"}, "dq": {"d_q"}, "factor dk": {"d_k"}, "dk": {"d_k"},
@@ -32,21 +26,6 @@ LET_IN = {
     "max-of-hidden-keys", "interior-too-early", "mask-forgotten", "phase-unmasked", "phase-fill",
 }
 
-# The mistakes that are tried two at a time.
-USUAL = {
-    "no-scale", "scale-twice", "no-log2e", "log2e-twice", "q-k-swapped", "k-v-swapped",
-    "values-are-keys", "causal-ignored", "strictly-causal", "next-key-visible",
-    "diagonal-unmasked", "diagonal-skipped", "window-plus-one", "window-minus-one",
-    "window-ignored", "window-symmetric", "sinks-ignored", "sinks-plus-one", "sinks-minus-one",
-    "sinks-not-causal", "no-sink-phase", "hidden-scores-zero", "hidden-keys-in-denominator",
-    "acc-not-rescaled", "l-not-rescaled", "nothing-rescaled", "alpha-inverted",
-    "alpha-in-another-base", "not-normalised", "heads-interleaved", "one-kv-head-for-all",
-    "batch-ignored", "head-ignored", "tail-unmasked", "ragged-tail-skipped",
-    "last-key-tile-skipped", "last-key-dropped", "first-key-tile-only", "first-key-tile-skipped",
-    "last-rows-not-written", "last-row-not-written", "own-scale-ignored", "sink-logits-ignored",
-    "first-window-tile-skipped", "last-tile-only",
-}
-
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -59,24 +38,15 @@ class Candidate:
     more: tuple = ()
     walk: str = ""
     padded: bool = False
-    second: "Candidate | None" = None
 
     @property
     def id(self) -> str:
         walk = self.walk.replace("dkv", "dkdv")
-        own = f"{walk}-{self.mistake.id}" if walk else self.mistake.id
-        return own if self.second is None else f"{own} + {self.second.id}"
-
-    @property
-    def said(self) -> tuple:
-        """What its words tell apart: of what is composed, the parts, too."""
-        m = self.mistake
-        parts = [x for i, x in enumerate(self.more) if m.composed and f"{{{i}}}" in m.words]
-        return self.id, *parts
+        return f"{walk}-{self.mistake.id}" if walk else self.mistake.id
 
     @property
     def whole(self) -> str:
-        return self.mistake.whole or (self.second.whole if self.second else "")
+        return self.mistake.whole
 
     @property
     def rounds(self) -> bool:
@@ -84,18 +54,13 @@ class Candidate:
 
     @property
     def mask_alone(self) -> bool:
-        return self.mistake.kind == "mask" and self.second is None
+        return self.mistake.kind == "mask"
 
     def sizes(self, case: Case) -> dict[tuple[int, int], list[tuple[int, int]]]:
         """Tile sizes (BM, BN) that may differ on this case -> all that come to the same."""
         sizes = self.mistake.sizes()
         if self.padded and self.mistake.tiles in ("", "m"):
             sizes = tuple((m, n) for m, _ in sizes for n in TILE_SIZES)
-        if self.mistake.composed and self.mistake.tiles:
-            sizes = SQUARE_TILES + ((32, 64),) * (self.walk == "dkv")  # rows of less width
-        if self.second is not None:  # fewer for two mistakes at once: there are many of them
-            both = self.mistake.tiles + self.second.mistake.tiles
-            sizes = USUAL_TILES if both or self.padded else sizes
         found = {}
         rows, columns = (case.M, case.N) if case.stage == 2 else (case.N, case.n_keys)
         for m, n in sizes:
@@ -138,16 +103,8 @@ class Candidate:
         return AFFECTED.get(self.mistake.slot, {"d_q", "d_k", "d_v", "d_sink_logits"})
 
     def apply(self, model: Model | RowSum) -> None:
-        """Make the mistake in a Model or RowSum; of two, what can be made of them."""
-        if self.second is not None:
-            made = 0
-            for one in (replace(self, second=None), self.second):
-                with contextlib.suppress(NotHere):
-                    one.apply(model)
-                    made += 1
-            if not made:
-                raise NotHere
-        elif self.mistake.kind == "mask":
+        """Make the mistake in a Model or RowSum."""
+        if self.mistake.kind == "mask":
             for walk in self.walks:
                 self.mistake.change(getattr(model, walk), *self.more)
         else:
@@ -162,14 +119,13 @@ class Candidate:
 NOTHING = Candidate(Mistake("", "", "", "", "forward", "", (), lambda model: None))
 
 
-def single(stage: int, part: str, composed: bool = False) -> list[Candidate]:
+def single(stage: int, part: str) -> list[Candidate]:
     """Every mistake that could be behind this part of an answer: "forward", "lse", "backward"."""
     kinds = {"forward": ("forward", "mask", "row sum"), "lse": ("lse",),
              "backward": ("backward", "mask")}[part]
     found = []
     for mistake in TABLE:
-        if (mistake.kind not in kinds or stage not in mistake.stages
-                or mistake.composed != composed):
+        if mistake.kind not in kinds or stage not in mistake.stages:
             continue
         walks = ("",) * mistake.in_forward
         if part == "backward" and mistake.kind == "mask":
@@ -179,13 +135,3 @@ def single(stage: int, part: str, composed: bool = False) -> list[Candidate]:
         found += [Candidate(mistake, more, walk, padded) for more in mistake.each
                   for walk in walks for padded in pads]
     return found
-
-
-def double(stage: int) -> list[Candidate]:
-    """Two usual mistakes of two kinds at once, in the forward."""
-    usual = [c for c in single(stage, "forward")
-             if c.mistake.id in USUAL and c.more == c.mistake.each[0]]
-    usual.sort(key=lambda c: ORDER.index(c.mistake.slot))
-    return [replace(first, padded=first.padded or second.padded, second=second)
-            for i, first in enumerate(usual) for second in usual[i + 1:]
-            if first.mistake.slot != second.mistake.slot]

@@ -154,10 +154,9 @@ class Part:
 
     def _from_mask(self, candidate: Candidate, BM: int, BN: int) -> float:
         """Many mistakes and tile sizes come down to the same mask: each is tried once."""
-        own = candidate.walks[0] if candidate.mistake.composed else "fwd"
-        what = candidate.mistake, candidate.more, BM, BN, candidate.padded, own == "dkv"
+        what = candidate.mistake, candidate.more, BM, BN, candidate.padded
         if what not in self._masks:
-            walk = getattr(self.right(BM, BN, candidate.padded), own)
+            walk = self.right(BM, BN, candidate.padded).fwd
             try:
                 candidate.mistake.change(walk, *candidate.more)
                 count = None if walk.count is None else walk.count.numpy().tobytes()

@@ -21,19 +21,11 @@ class Evidence:
     def __init__(self, part: str, names: list[str], deadline: float):
         self.part, self.names, self.deadline = part, names, deadline
         self.fits: dict[tuple, dict] = {}  # (candidate, id(sample)) -> tile sizes that fit
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget the samples; which tile sizes fit stays known."""
         self.samples: list[Sample] = []
         self.of: dict[Candidate, list[float]] = {}  # one a sample that it is near
         self.of_truth: list[float] = []
         self.least_truth = inf
         self.found: dict[Candidate, list[dict]] = {}  # one a sample where the answer is wrong
-
-    def ever_near(self) -> set[Candidate]:
-        """Those that were near any answer so far."""
-        return {candidate for (candidate, _), sizes in self.fits.items() if sizes}
 
     def tile(self) -> int:
         """The key tile that fitted last, for a picture; 64 where none did."""
@@ -146,8 +138,7 @@ class Evidence:
 
     def same_numbers(self, one: Candidate, other: Candidate) -> bool:
         """Whether two mistakes come to the same in every case asked, not only nearly."""
-        if (one.second or other.second or one.mistake.fitted or other.mistake.fitted
-                or max(self.of[other]) > MATCH):
+        if one.mistake.fitted or other.mistake.fitted or max(self.of[other]) > MATCH:
             return False
         for sample in self.samples:
             part = sample.part(self.names, one.whole or other.whole or "many")

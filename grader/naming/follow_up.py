@@ -4,12 +4,13 @@ What comes back is only data: it is compared, never believed, and it decides no 
 """
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built
-from grader.naming import attention_map, drawing
+from grader.naming import attention_map, drawing, probes
 from grader.naming.distance import Sample
 from grader.naming.gradients import deduce
 from grader.naming.isolating import Thing, in_words, isolate
@@ -28,10 +29,11 @@ PROBE_SECONDS = 15.0  # for one further call of the submission
 
 
 def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
-            options: Options) -> None:
+            options: Options, red: Sequence[dict] = ()) -> None:
     """Put the name of the mistake, or else what was seen, into a wrong check.
 
-    Asks the session further cases; where one of them ends it, the session is gone afterwards.
+    red: steps that are wrong when asked alone, as in the JSON: then they are the answer.  Else asks
+    the session further cases; where one of them ends it, the session is gone afterwards.
     """
     case, device = built.case, options.device
     got = dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
@@ -53,24 +55,30 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
         search = Search(sample, ask, device, options.patience)
-        name, things, matrix = search.run(), [], None
-        if name is None and not search.gave_up and search.plain_is_right():
+        name, things, matrix = None if red else search.run(), [], None
+        if name is None and not red and not search.gave_up and search.plain_is_right():
             things = isolate(case, search.answer, search.evidence.names)
-        if case.stage != 2 and (name is None or options.show or options.plot):
+        if red and (options.show or options.plot):  # a plain case is small enough to draw
+            search.answer(probes.general(case))
+        if case.stage != 2 and (not (name or red) or options.show or options.plot):
             matrix = _matrix(search, ask)
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
-    said = ()
-    if name is None:
+    said, steps = (), [step["id"] for step in red]
+    if red:
+        check.diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
+                           "text": red[0]["text"].splitlines()[-1]}
+    elif name is None:
         finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
     else:
         check.diagnosis = _named(name)
-    if search.gave_up or name is None and any(e.outcome == "timeout" for _, e in failures):
+    if search.gave_up or not (name or red) and any(e.outcome == "timeout" for _, e in failures):
         said += ("The search for the mistake ran out of time: it may well be a known one.",)
-    check.diagnosis["step"] = either(steps_of(stage, finding, name)) or None
+    steps = steps or steps_of(stage, finding, name)
+    check.diagnosis["step"] = either(steps) or None
     # The command that asks this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
-    check.lines = describe(finding, stage, name=name, seen=said, again=again)
+    check.lines = describe(finding, stage, steps, name=name, seen=said, again=again)
     if matrix is not None and options.show:
         check.picture = tuple(drawing.text(matrix, search.tile()))
     if matrix is not None and options.plot:
@@ -99,9 +107,8 @@ def _named(name: Name) -> dict:
               "truth_distance": round(min(name.truth_distance, 1e9), 3)}
     if name.only:
         record["only"] = name.only
-    for key, other in (("or", name.either), ("also", name.also)):
-        if other is not None:
-            record[key] = {"id": other.id, "text": other.words, "line": other.line}
+    if (other := name.either) is not None:
+        record["or"] = {"id": other.id, "text": other.words, "line": other.line}
     return record
 
 

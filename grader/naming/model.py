@@ -13,7 +13,6 @@ from grader.inputs import Built
 from grader.naming.online import Online
 from grader.naming.reading import Reading
 from grader.naming.rounding import held
-from grader.naming.tiles import Tiles
 from grader.naming.walks import Pass
 
 
@@ -44,13 +43,6 @@ class Model(Reading):
         new = copy.copy(self)
         new.found, new.fwd = {}, Pass(new)
         return new
-
-    def take_rows(self, rows: torch.Tensor) -> None:
-        """Other rows; those past the end are there as zeros."""
-        self.rows, self.q_rows = rows, rows.clamp(max=self.N - 1)
-        self.q_factor = (rows < self.N).double()[:, None]
-        self.tiles = Tiles(self.case, rows, self.BM, self.BN, self.pad)
-        self.fwd = Pass(self)
 
     def set_scale(self, scale: float) -> None:
         """Another factor of the scores."""

@@ -46,15 +46,11 @@ class Online:
     against: Callable = lambda tile: tile.new  # what the weights subtract
     alpha_l: Callable = lambda tile: tile.alpha
     alpha_acc: Callable = lambda tile: tile.alpha
-    weight_of: Callable = lambda s, top: torch.exp(s - top)  # top: what is subtracted
     weights: Callable = as_it_is  # exp(S - m) as they are summed
     to_values: Callable = as_it_is  # and as they are multiplied with v
     add_l: Callable = rescaled
     add_acc: Callable = rescaled
-    sum_of: Callable | None = None  # weights -> what joins l
-    carried: Callable | None = None  # tile -> m as the next tile meets it, where not m_new
     lanes: int = 1  # partial sums of l, added up at the end
-    begin: tuple | None = None  # m and l before the first key, where there is a sink logit
 
     def walk(self, p: Pass, sink):
         """-> acc (P, R, D), l and m (P, R, 1).  sink: (P,) or None."""
@@ -65,8 +61,6 @@ class Online:
             m, total = sink[:, None, None].expand_as(m).clone(), total + 1.0 / self.lanes
         if self.start is not None:
             m = torch.full_like(m, self.start)
-        if self.begin is not None:
-            m, total = (x.expand_as(m).clone() for x in self.begin)
         for lo, visited in _visits(p, s.shape[2]):
             here = slice(lo, lo + p.BN)
             part, walked = s[..., here], visited[:, here]
@@ -74,14 +68,13 @@ class Online:
             m_new = self.maximum(tile)
             tile.new = self.pivot(m_new)
             tile.alpha = to_32_bits(torch.exp(m - tile.new))
-            w = self.weights(to_32_bits(self.weight_of(part, self.against(tile))))
+            w = self.weights(to_32_bits(torch.exp(part - self.against(tile))))
             share = self.to_values(w) @ v[..., here, :]
-            new_l = self.sum_of(w) if self.sum_of else _sums(w, self.lanes)
-            more = self.add_l(total, new_l, self.alpha_l(tile), tile)
+            more = self.add_l(total, _sums(w, self.lanes), self.alpha_l(tile), tile)
             seen = walked.any(1)[None, :, None]  # the tile is visited at all
             total = torch.where(seen, more, total)
             acc = torch.where(seen, self.add_acc(acc, share, self.alpha_acc(tile), tile), acc)
-            m = torch.where(seen, self.carried(tile) if self.carried else m_new, m)
+            m = torch.where(seen, m_new, m)
         return acc, total.sum(-1, keepdim=True), m
 
 

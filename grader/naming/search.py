@@ -17,7 +17,7 @@ import torch
 from grader.cases import Case
 from grader.inputs import Built
 from grader.naming import probes
-from grader.naming.candidates import NOTHING, Candidate, double, single
+from grader.naming.candidates import NOTHING, Candidate, single
 from grader.naming.distance import NEAR, Sample, alike
 from grader.naming.evidence import Evidence
 from grader.naming.table import NotHere
@@ -42,7 +42,6 @@ class Name:
     runner_up_distance: float
     truth_distance: float
     only: str = ""  # where it shows, if not everywhere
-    also: "Name | None" = None  # a second mistake
     either: "Name | None" = None  # another that gives the same numbers with these tiles
 
 
@@ -54,11 +53,10 @@ class Search:
     """
 
     def __init__(self, sample: Sample, ask: Callable[[Built], dict | None], device: str,
-                 seconds: float = 8.0):
+                 seconds: float = 3.0):
         self.sample, self.ask, self.device = sample, ask, device
         self.stage = sample.built.case.stage
         self.evidence = Evidence(*_part_and_names(sample), time.thread_time() + seconds)
-        self.matched, self.harder = False, None
         self.gave_up = False  # for want of time
         self.answers: dict[Case, Sample | None] = {}  # to the further cases asked
 
@@ -82,43 +80,25 @@ class Search:
                 part, names = _part_and_names(plain)
                 if PARTS.index(part) < PARTS.index(self.evidence.part):
                     self.evidence.part, self.evidence.names = part, names  # what is wrong first
-            return self._one(plain) or (None if self.matched else self._two(plain))
+            return self._run(single(self.stage, self.evidence.part), plain)
         except TimeoutError:
             self.gave_up = True
             return None
 
-    def _one(self, plain: Sample) -> Name | None:
-        """The mistake, listed or composed.  Those listed are as near as they are in both."""
-        pool = single(self.stage, self.evidence.part)
-        found = self._run(pool, plain)
-        composed = single(self.stage, self.evidence.part, composed=True)
-        if found is None and composed:
-            near = self.evidence.ever_near()
-            found = self._run([*(c for c in pool if c in near), *composed], plain)
-        if found is None and self.matched and self.harder is not None:
-            self.matched = False  # two mistakes may show there
-        return found
-
     def _run(self, pool: list[Candidate], plain: Sample) -> Name | None:
         """The one of pool that explains everything; plain: the answer to a plain, small case."""
-        self.evidence.restart()
         positive = self.evidence.wrong(plain)
         case, first = self.sample.built.case, [self.sample]
         first += [plain] if positive else []
         if positive and self._is_large():
             first = [plain]
-        elif self.harder is not None:
-            first = [self.harder] + [s for s in first if s is not self.harder]
-        elif positive and (case.N > plain.built.case.N or pool[-1].mistake.composed
+        elif positive and (case.N > plain.built.case.N
                            or self.evidence.score(None, self.sample, "many") < 10 * NEAR):
             first.reverse()  # all are tried on the smaller one, or where most of them are far off
         for sample in first:
             pool = self.evidence.take(sample, pool)
             if not self.evidence.matching(pool):
-                self.matched = len(self.evidence.samples) > 1
-                self.harder = sample if self.matched and self.evidence.wrong(sample) else None
                 return None
-        self.matched = True
         if not positive:
             pool = self._twin(pool)
             matching = self.evidence.matching(pool)
@@ -132,7 +112,7 @@ class Search:
             matching = self.evidence.matching(pool)
             further = probes.long(case)  # many tiles: what differs from tile to tile shows
             if further in asked:
-                if len({c.said for c in matching}) == 1 and positive and (
+                if len({c.id for c in matching}) == 1 and positive and (
                         len(asked) > 3 or not any(c.mistake.shows for c in matching)):
                     break
                 further = self._telling_apart(matching, asked)
@@ -145,7 +125,6 @@ class Search:
             rest = self.evidence.take(sample, pool)
             if not self.evidence.matching(rest):
                 if self.evidence.wrong(sample) or positive:  # no mistake explains all of it
-                    self.harder = sample if self.evidence.wrong(sample) else None
                     return None
                 return self._only_here(matching)
             pool, positive = rest, positive or self.evidence.wrong(sample)
@@ -206,8 +185,8 @@ class Search:
             if len(evidence.of[c]) == len(evidence.samples) and (c in matching or (
                     not c.mistake.fitted and evidence.same_tiles(c))):
                 score = max(evidence.of[c])
-                if score < total.get(c.said, (inf,))[0]:
-                    total[c.said] = score, c
+                if score < total.get(c.id, (inf,))[0]:
+                    total[c.id] = score, c
         ranked = sorted(total.values(), key=lambda item: round(item[0], 3))
         best, winner = ranked[0]
         if not evidence.one_number(winner):
@@ -230,20 +209,15 @@ class Search:
         return replace(name, either=self._name(either, best, runner_up, second[0], truth, only))
 
     def _name(self, winner, best, runner_up, second, truth, only) -> Name:
-        also = None
         found = self.evidence.found.get(winner, [{}])[0]
-        if winner.second is not None:
-            other = winner.second
-            also = Name(other.id, other.words(found), other.line, other.places, best,
-                        runner_up, second, truth)
-        return Name(winner.id.split(" + ")[0], winner.words(found), winner.line, winner.places,
-                    best, runner_up, second, truth, only, also)
+        return Name(winner.id, winner.words(found), winner.line, winner.places, best, runner_up,
+                    second, truth, only)
 
     def _telling_apart(self, pool: list[Candidate], asked: set[Case]) -> Case | None:
         """The small case on which most of the mistakes still in question differ, from each other
         and from the truth."""
         best, most = None, 1
-        few = list({c.said: c for c in reversed(pool)}.values())[-8:]
+        few = list({c.id: c for c in reversed(pool)}.values())[-8:]
         longest = max(self.evidence.samples, key=lambda s: s.built.case.N)
         for case in probes.further(self.sample.built.case):
             if case in asked or case.dtype != F32 and not any(c.rounds for c in few):
@@ -266,31 +240,6 @@ class Search:
             if most == len(few) + 1:
                 break
         return best
-
-    # ------------------------------------------------------------- two mistakes
-    def _two(self, plain: Sample) -> Name | None:
-        """Two mistakes at once: of two kinds in the forward, or in two gradients."""
-        if self.evidence.part == "backward":
-            return self._each_gradient(plain)
-        if self.evidence.part != "forward" or self.stage == 2:
-            return None
-        return self._run(double(self.stage), plain)
-
-    def _each_gradient(self, plain: Sample) -> Name | None:
-        """A mistake for every gradient that is wrong."""
-        wrong = [n for n in self.evidence.names if self.sample.wrong[n]]
-        if len(wrong) < 2:
-            return None
-        names, everything = {}, self.evidence.names
-        for name in wrong:
-            self.evidence.names = [name]
-            found = self._one(plain)
-            if found is None:
-                return None
-            names.setdefault(found.id, found)
-        self.evidence.names = everything
-        first, *rest = names.values()
-        return replace(first, also=rest[0]) if len(rest) == 1 else None
 
 
 def _part_and_names(sample: Sample) -> tuple[str, list[str]]:

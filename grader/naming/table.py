@@ -48,7 +48,7 @@ class NotHere(Exception):
 @dataclass(frozen=True, eq=False)
 class Mistake:
     """One mistake.  kind: "forward", "mask" (it changes a Pass; also tried in the gradients' own
-    walks), "lse", "row sum" or "backward".  slot: two mistakes of one slot are not tried together.
+    walks), "lse", "row sum" or "backward".  slot: what of the computation is changed, for AFFECTED.
     tiles: which tile sizes it depends on, "m", "n", both or "".  each: further values it is tried
     with."""
 
@@ -66,7 +66,6 @@ class Mistake:
     padded: bool = False  # a tile larger than the sequence still matters
     fitted: bool = False  # a number is found from the answer: named where nothing else fits
     rounds: bool = False  # to 16 bits on the way, which no two sums do alike to the last bit
-    composed: bool = False  # of a part and a change: tried where nothing else fits
     walks: tuple[str, ...] = ("dq", "dkv", "backward")  # of the gradients, where a mask's may be
     in_forward: bool = True
     spoils: Callable[..., set[str]] | None = None  # further values -> the gradients it makes wrong

@@ -83,31 +83,6 @@ class Tiles:
         return torch.where(self.start < self.sinks, self.N, last)
 
     @cached_property
-    def inner_query(self):
-        """One past the diagonal of the key tile: the first query that comes after all its keys."""
-        return self.start + self.BN if self.causal else torch.zeros_like(self.j)
-
-    @cached_property
-    def outer(self):
-        """One past the last query that sees all keys of the tile, down to a tile's border."""
-        return torch.maximum(self.whole_end, self.inner_query)
-
-    @cached_property
-    def whole_end(self):
-        """The same, even if the diagonal has not ended there."""
-        outer = torch.full_like(self.j, self.N)
-        if self.causal and self.window is not None:
-            outer = (self.start + self.window).clamp(max=self.N)
-            outer = torch.where(self.start + self.BN <= self.sinks, self.N, outer)
-        return outer // self.BM * self.BM
-
-    @cached_property
-    def walked_by_keys(self):
-        """(R, K) bool: pairs in tiles that the walk over the queries visits."""
-        begin = self.start if self.causal else torch.zeros_like(self.j)
-        return (self.i >= begin) & (self.i < round_up(self.last, self.BM))
-
-    @cached_property
     def exists(self):
         """Keys that a mask which lets too much in may let in."""
         return self.j < self.NK + self.pad

@@ -6,6 +6,7 @@ guessed: a hint follows from what was seen, a step from the mistake or from what
 """
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log10, sqrt
 
@@ -100,23 +101,24 @@ JUST_ROUNDED = 0.01  # a row that is so near a multiple of the right one is no m
 LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
-def describe(finding: Finding, stage: Stage, *, name=None, seen: tuple[str, ...] = (),
-             again: str = "") -> tuple[str, ...]:
+def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *, name=None,
+             seen: tuple[str, ...] = (), again: str = "") -> tuple[str, ...]:
     """-> verdict, where, the mistake or what was seen, how to see more: at most 12 lines.
 
-    name: search.Name or None; seen: what follow_up.py saw in further cases, where there is none;
-    again: the command that asks this one case.
+    steps: to look at, where they are known; name: search.Name or None; seen: what follow_up.py saw
+    in further cases, where there is none; again: the command that asks this one case.
     """
     first, where = finding.what[0], f"where: {finding.where}."
     middle = list(finding.what[1:])
-    steps = steps_of(stage, finding, name)
     if name is not None:
         body = _named(name)
+    elif steps and not seen and not finding.places:  # their lights say more
+        body = []
     else:
         body = list(seen)
         if PATTERNS[finding.id] and not seen:
             body.append("try: " + PATTERNS[finding.id])
-    tail = []
+    tail, steps = [], steps or steps_of(stage, finding, name)
     if steps:
         tail = _wrapped(look_at(stage, *steps))
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
@@ -135,11 +137,7 @@ def describe(finding: Finding, stage: Stage, *, name=None, seen: tuple[str, ...]
 def _named(name) -> list[str]:
     """The mistake, the rule that it breaks, and how sure that is."""
     words, line = name.words, name.line
-    if name.also:
-        words, line = f"{words}; and {name.also.words}", f"{line}; {name.also.line}"
     body, sure = [], "this mistake gives your numbers within rounding; no other known one does."
-    if name.also:
-        sure = "these two together give your numbers within rounding; no others known do."
     if name.either is not None:
         words += f"; or else {name.either.words}"
         sure = "both give your numbers within rounding; no other known mistake does."
@@ -153,8 +151,7 @@ def steps_of(stage: Stage, finding: Finding, name=None) -> list[str]:
     """The steps in which the mistake may stand; none where nothing fixes them."""
     if name is None:
         return stage.steps_of(finding.places)
-    other = name.also or name.either
-    return stage.steps_of(name.places + (other.places if other else ()))
+    return stage.steps_of(name.places + (name.either.places if name.either else ()))
 
 
 def either(words) -> str:

@@ -33,6 +33,7 @@ class Blanks:
         self.nodes = [node for node in ast.parse(source).body
                       if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)]
         self.skeletons = skeletons(source, steps)
+        self.numbers = [name for name in map(_name, self.nodes) if name.startswith(("LOG", "LN"))]
 
     def function(self, id: str) -> str:
         """The function, or class, that the step stands in; "" where there is none, or two."""
@@ -77,6 +78,13 @@ class Blanks:
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         return ({node.id for node in names if isinstance(node.ctx, ast.Store)},
                 {node.id for node in names if isinstance(node.ctx, ast.Load)})
+
+    def asks_for_one_truth(self, id: str) -> bool:
+        """Whether `and`, `or`, `not` or a < b < c stand in a kernel's blank."""
+        tree = ast.parse("if _:\n" + "".join(self.body(id)) + "    pass\n")
+        return any(isinstance(node, ast.BoolOp) or isinstance(node, ast.UnaryOp) and isinstance(
+            node.op, ast.Not) or isinstance(node, ast.Compare) and len(node.ops) > 1
+            for node in ast.walk(tree))
 
     def is_as_given(self, id: str, stage: int) -> bool:
         """Whether the step's function, and what of the given file its blank uses, are unchanged."""

@@ -11,6 +11,7 @@ from grader.steps.memory import MARK, stored
 from grader.steps.softmax import FACTOR
 from grader.steps.trial import (
     EXACT,
+    LN2,
     LOG2E,
     ROUNDED,
     Entry,
@@ -34,7 +35,8 @@ def further(example: dict) -> tuple[str, ...]:
 
 
 def dq_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry:
-    """Every visible key tile once, then dq times the scale is stored."""
+    """Every visible key tile once, then dq times the scale is stored.  With a scale of 1 the walk
+    hands on lse in base e."""
     def trial(example: dict) -> Trial:
         M, N, bh = example["BLOCK_M"], example["N"], 2
         given = {**tiles(example), "bh": np.int64(bh), "dq": np.full((M, D), 5, np.float32),
@@ -45,18 +47,31 @@ def dq_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry
         walk = Walk(given["query"], N, given["BLOCK_N"], lambda i, j: sees(i, j, given),
                     first_sees=False)
 
-        def check(left: Left) -> Wrong | None:
-            found = calls.judge(left, given, walk, scale)
-            if found is not None and not found.note:
-                return found
+        handed = given if scale != 1 else given | {"lse_log2": given["lse_log2"] * np.float32(LN2)}
+
+        def memory(left: Left, factor: float) -> np.ndarray:
             number = sum(name == "_add_dq" for name, _ in left.calls)
             last = calls.after(number - 1, given)["dq"] if number else given["dq"]
             want, rows = np.full((HEADS * N, D), MARK), given["query"][given["query"] < N]
-            want[bh * N + rows] = last[:len(rows)] * SCALE
-            return first(stored("dq", left.memory["dq"], want, D, N), found)
+            want[bh * N + rows] = last[:len(rows)] * factor
+            return want
+
+        def check(left: Left) -> Wrong | None:
+            found = calls.judge(left, handed, walk, scale)
+            if found is not None and not found.note:
+                return found
+            return first(stored("dq", left.memory["dq"], memory(left, SCALE), D, N), found)
+
+        def variants() -> dict:
+            found = walks.variants(walk, given, example, scale)
+            return {"dq-unscaled": lambda left: stored(
+                "dq", left.memory["dq"], memory(left, 1.0), D, N) is None} | {
+                ("dq-" + id if isinstance(id, str) else ("dq-" + id[0], *id[1:])): fit
+                for id, fit in found.items()}
 
         return Trial(words(example), given, check,
-                     {**POINTED, "dq": np.full(HEADS * N * D, MARK, np.float32)})
+                     {**POINTED, "dq": np.full(HEADS * N * D, MARK, np.float32)},
+                     variants=variants)
 
     return Entry((), lambda: [trial(example) for example in examples], CONSTANTS,
                  {"_add_dq": ["dq"], "_store": "store"})
@@ -169,8 +184,11 @@ def wide(given: dict, *names: str):
     return (given[name].astype(np.float64) for name in names)
 
 
-def weights(transposed: bool = False) -> Entry:
-    """8.11, and 8.16: P from the saved log-sum-exp, 0 where the tile is masked and keep is not."""
+def weights(transposed: bool = False, natural: bool = False) -> Entry:
+    """8.11, and 8.16: P from the saved log-sum-exp, 0 where the tile is masked and keep is not.
+
+    natural: the scale is handed on in base e, and so is lse where it is handed on, in 8.11.
+    """
     name = "p_t" if transposed else "p"
 
     def trial(masked: bool, seed: int, dtype: str = "float32", far: bool = False) -> Trial:
@@ -178,7 +196,8 @@ def weights(transposed: bool = False) -> Entry:
         q, k, lse = wide(given, "q", "k", "lse_log2")
         if far:  # rows past N - 1 load q = 0 and lse = inf
             given["lse_log2"][3:6] = lse[3:6] = np.inf
-        want = np.exp2(q @ k.T * FACTOR - lse[:, None])
+        less = lse * LN2 if natural and transposed else lse
+        want = (np.exp if natural else np.exp2)(q @ k.T * FACTOR - less[:, None])
         want = want.T if transposed else want
         keep = randoms(seed + 1)(*want.shape) < 0.5 if masked else np.ones(want.shape, bool)
 
@@ -193,7 +212,7 @@ def weights(transposed: bool = False) -> Entry:
                      {**given, "keep": keep, "MASKED": masked, "CAUSAL": True},
                      lambda left: difference(name, left.programs[0][name],
                                              np.where(keep, want, 0), EXACT * 3),
-                     variants=None if far else variants)
+                     variants=None if far or natural else variants)
 
     return Entry((name,), lambda: [trial(True, 21), trial(False, 22), trial(True, 23, "float16"),
                                    trial(True, 24, far=True)], ("MASKED", *CONSTANTS))
@@ -259,23 +278,35 @@ def sink_start(base: float = 2.0) -> Entry:
     def trial(sink: float) -> Trial:
         M = 16
 
+        def logits(names: dict) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                return names["m_i"].astype(np.float64) * np.log(base) + np.log(
+                    names["l_i"].astype(np.float64))
+
         def check(left: Left) -> Wrong | None:
             names = left.programs[0]
             for name in ("m_i", "l_i"):
                 if np.shape(names[name]) != (M,):
                     return difference(name, names[name], np.zeros(M))
-            with np.errstate(all="ignore"):
-                got = names["m_i"].astype(np.float64) * np.log(base) + np.log(
-                    names["l_i"].astype(np.float64))
+            got = logits(names)
             if np.allclose(got, sink, rtol=1e-5, atol=1e-5):
                 return None
             return Wrong((f"m_i {number(names['m_i'][0])} and l_i {number(names['l_i'][0])} stand "
                           f"for a logit of {number(got[0])}: want {sink}.",))
 
+        def variants() -> dict:
+            def counts(logit: float):
+                return lambda left: np.allclose(logits(left.programs[0]), logit, 1e-5, 1e-5)
+            return {"sink-logits-ignored": counts(-np.inf)} | {
+                ("sink-logit-wrong", how): counts(logit) for how, logit in (
+                    ("is taken to be in base 2", sink / LOG2E),
+                    ("counts twice: l begins at exp(sink) beside an m that holds it", 2 * sink),
+                    ("is multiplied by the scale", sink * SCALE))}
+
         return Trial(f"sink={sink}", {
             "sink": np.float32(sink), "m_i": np.full(M, -np.inf, np.float32),
             "l_i": np.zeros(M, np.float32), "acc": np.zeros((M, D), np.float32), "BLOCK_M": M,
-            "BLOCK_D": D, "BLOCK_N": M, "h": 1, "scale": SCALE}, check)
+            "BLOCK_D": D, "BLOCK_N": M, "h": 1, "scale": SCALE}, check, variants=variants)
 
     return Entry(("m_i", "l_i"), lambda: [trial(1.5), trial(-2.0), trial(0.0), trial(150.0),
                                           trial(-150.0)], CONSTANTS)

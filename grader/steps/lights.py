@@ -13,14 +13,16 @@ from grader.options import Options, open_session
 from grader.results import unlit
 from grader.sandbox.calls import SubmissionError
 from grader.stages import Stage
-from grader.steps import named, trial
+from grader.steps import named, repair, trial
 from grader.steps.blanks import Blanks
 from grader.steps.table import MOVES, TOGETHER, entry
 from grader.steps.trial import Entry, Trial, Wrong
 
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
+PLACED = 3  # red steps at most whose mistake is looked for by changes
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0
+SECONDS = 2.0  # of CPU time for one example
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,12 @@ class Asking:
             if len(right & wrong) > 1 and right == again.keys():
                 found |= again
                 wrong -= right
+        nameless = [id for id in self.blanks.steps if id in wrong
+                    and (not found[id].mistake or self.blanks.asks_for_one_truth(id))]
+        for id in nameless[:PLACED]:
+            with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError,
+                                     ValueError):
+                found[id] = self.placed(found[id])
         return [found.get(id) or Light(id, NONE) for id in self.blanks.steps]
 
     def light(self, id: str, asked: Entry | None, ids: tuple[str, ...] = ()) -> Light:
@@ -151,15 +159,46 @@ class Asking:
                 whole = [(other, left) for other, left in zip(
                     trials, map(trial.left, answers), strict=False)
                     if self.unfinished(other, asked, left) is None]
-                mistake = named.name(whole)
-                said = (f"{named.words(mistake)}.",) if mistake else ()
-                if mistake and mistake.startswith("heads-") and id in ("8.8", "9.9"):
+                name = named.name(whole)
+                mistake, said = (name[0], named.words(*name)) if name else (found.id, ())
+                if name and mistake.startswith("heads-") and id in ("8.8", "9.9"):
                     mistake = "dq-" + mistake
                 return Light(id, WRONG, mistake, (f"{one.words}:", *found.lines[:3], *said),
                              found.shown)
             if found is not None:
                 note = note or (f"{one.words}: {found.lines[0]}.",)
         return Light(id, RIGHT, None, note)
+
+    def placed(self, light: Light) -> Light:
+        """A red light with the one change of its text that makes it right: where it has no name, or
+        joins tiles by `and`, which says more than what comes of it."""
+        asked = entry(light.id)
+        trials = asked.trials()
+        given = {name: name in asked.constants for name in trials[0].given}
+        text = self.blanks.text((light.id,), given, asked.kernel)
+        whole = replace(asked, leaves=tuple({*asked.leaves, *self.blanks.names(light.id)[0]}))
+        left = [trial.left(answer) for answer in self.ask(light.id, text, whole, trials)]
+        wrong = [(trials[number].programs, number, found) for number, one in enumerate(left)
+                 if (found := self.judge(trials[number], asked, one)) and not found.note]
+        _, worst, found = min(wrong, key=lambda one: one[:2])  # the quickest to ask again
+
+        def is_right(text: str, some: list[Trial]) -> bool | None:
+            answers = self.ask(light.id, text, asked, some, repair.SECONDS)
+            if isinstance(answers, Light):
+                return None
+            try:
+                return len(answers) == len(some) and all(
+                    self.judge(one, asked, left) is None and (one.exact is None or one.exact(left))
+                    for one, left in zip(some, map(trial.left, answers), strict=True))
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                return False
+
+        name = found.lines[0].partition("[")[0].partition(":")[0]
+        change = repair.find(text, asked, self.blanks.numbers, (trials[worst], left[worst], name),
+                             is_right, only="truth-of-a-tile" if light.mistake else "")
+        seen = [line for line in light.lines if not line.startswith(("the mistake:", "the rule:"))]
+        return light if change is None else replace(
+            light, mistake=change.id, lines=(*seen, change.words()))
 
     def elsewhere(self, ids: tuple[str, ...], given: dict) -> set[str]:
         """Names that the blanks read and another blank of their function makes."""
@@ -170,9 +209,11 @@ class Asking:
         made = set().union(*(self.blanks.names(other)[0] for other in others))
         return (read & made) - bound - given.keys()
 
-    def ask(self, id: str, text: str, asked: Entry, trials: list[Trial]) -> list[dict] | Light:
-        request = {"text": text, "kernel": asked.kernel, "asked": list(asked.leaves),
-                   "stand_ins": asked.stand_ins,
+    def ask(self, id: str, text: str, asked: Entry, trials: list[Trial], seconds: float = SECONDS
+            ) -> list[dict] | Light:
+        """seconds: of CPU time for one example."""
+        request = {"text": text, "seconds": seconds, "kernel": asked.kernel,
+                   "asked": list(asked.leaves), "stand_ins": asked.stand_ins,
                    "examples": [one.request(asked.kernel) for one in trials]}
         try:
             if self.session is None or self.session.gone:
@@ -196,7 +237,7 @@ class Asking:
             line = left.error["line"]
             place = f"line {line}: " * (line is not None and str(line) not in
                                         left.error["sentence"])
-            return Wrong((place + left.error["sentence"],))
+            return Wrong((place + left.error["sentence"],), id=left.error["id"] or None)
         if len(left.programs) < one.programs:
             return Wrong(("it returns, and what stands below it is never done.",))
         for names in left.programs:

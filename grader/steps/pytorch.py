@@ -9,7 +9,7 @@ from grader.steps.trial import EXACT, ROUNDED, Entry, Left, Trial, Wrong, differ
 B, H, M, N, D = 2, 3, 5, 7, 6
 TILE = 128  # BLOCK_M and BLOCK_N of the stage
 ROWS, KEYS = slice(2, 2 + M), slice(1, 1 + N)  # of tiles among NQ and NK
-NQ, NK = 9, 10
+NQ, NK = ROWS.stop, KEYS.stop  # these tiles are the last ones: BLOCK_M may reach past them
 
 
 def entry(leaves: tuple[str, ...], *trials) -> Entry:
@@ -118,9 +118,10 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
 
     return Trial(f"{words}: s {s.shape}", {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v,
                                            "start_n": TILE}, check,
-                 variants=None if both or old or new else lambda: {
-                     "alpha-inverted": named.leaves(m_new=top, p=p, alpha=np.exp(top - m_i)),
-                     "nothing-rescaled": named.leaves(m_new=top, p=p, alpha=np.ones_like(top))})
+                 variants=lambda: named.softmax(
+                     s, m_i, l_i, acc, v, 1.0, np.e, leave=("m_new", *wanted)),
+                 exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
+                                               free=top == -np.inf) is None)
 
 
 def sums() -> Trial:

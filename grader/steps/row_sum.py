@@ -100,8 +100,15 @@ def sums(dtype: str) -> Trial:
     want = acc + x.astype(np.float64) @ w.astype(np.float64)
     wide = x.astype(np.float64)
 
+    def rounded(to, summed_in=np.float64):
+        product = (x.astype(to) * w.astype(to)).astype(summed_in)
+        return named.leaves(EXACT, acc=acc + product.sum(1).astype(np.float64))
+
     def variants() -> dict:
-        return {"w-ignored": named.leaves(acc=acc + wide.sum(1)),
+        return {("product-in-16-bits", "of x"): rounded(dtype),
+                ("product-in-16-bits", "float16"): rounded(np.float16),
+                "tile-sum-in-16-bits": rounded(dtype, dtype),
+                "w-ignored": named.leaves(acc=acc + wide.sum(1)),
                 "w-squared": named.leaves(acc=acc + wide @ (w.astype(np.float64)**2)),
                 "last-tile-only": named.leaves(acc=want - acc)}
 

@@ -106,11 +106,20 @@ def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list
     ]
 
 
+def natural_gradients(stage: int) -> list[dict]:
+    """The backward in base e, in the walk of dq or in that of dk and dv."""
+    dq, p, dkdv, p_t = (("8.10", "8.11", "8.15", "8.16") if stage == 8
+                        else ("9.12", "9.13", "9.17", "9.18"))
+    return [{dq: gradients.dq_walk(*KEYS[stage], 1.0), p: gradients.weights(natural=True)},
+            {dkdv: gradients.query_walk(*QUERIES[stage], 1.0),
+             p_t: gradients.weights(transposed=True, natural=True)}]
+
+
 MOVES: dict[int, list[dict]] = {
     3: moves(3, 3, "3.4", "3.5", "3.3"), 4: moves(4, 4, "4.4", "4.5", "4.3"),
     5: moves(5, 4, "5.5", "5.6", "5.4"), 6: moves(6, 6, "6.6", "6.7", "6.5"),
-    7: moves(7, 7, "7.6", "7.7", "7.5"), 8: moves(8, 8, "8.5", "8.6", "8.4"),
-    9: moves(9, 9, "9.6", "9.7", "9.5"),
+    7: moves(7, 7, "7.6", "7.7", "7.5"), 8: moves(8, 8, "8.5", "8.6", "8.4") + natural_gradients(8),
+    9: moves(9, 9, "9.6", "9.7", "9.5") + natural_gradients(9),
 }
 
 

@@ -41,11 +41,13 @@ class Left:
 @dataclass(frozen=True)
 class Wrong:
     """Why a step is wrong, in at most four lines.  shown: the whole of it, for --step.
-    note: it is right, and this is only said beside it."""
+    note: it is right, and this is only said beside it; id: of the mistake, where the lines name it.
+    """
 
     lines: tuple[str, ...]
     shown: tuple[str, ...] = ()
     note: bool = False
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Trial:
     """given: name -> number, NumPy array (a tile), Pointer, tuple; check(left) -> what is wrong.
 
     words: the input in a few numbers.  variants() -> id of a mistake -> whether left is what it
-    leaves (names.py).
+    leaves (named.py).  exact(left): whether it is what the lesson's own answer leaves, where check
+    takes more than that.
     """
 
     words: str
@@ -62,6 +65,7 @@ class Trial:
     memory: dict[str, np.ndarray] = field(default_factory=dict)
     programs: int = 1
     variants: Callable[[], dict[str, Callable[[Left], bool]]] | None = None
+    exact: Callable[[Left], bool] | None = None
 
     def request(self, kernel: bool) -> dict:
         """As inside/steps.py takes it."""

@@ -66,20 +66,24 @@ class Walk:
                           f"{masked_more[0]} needs none",), note=True)
         return None
 
-    def drawn(self, visits: list[tuple[int, bool]], words: str) -> Wrong:
-        """Tiles visited beside those wanted, * where masked."""
+    def wanted(self) -> list[tuple[int, bool]]:
+        """First row of every tile that is to be visited, and whether it needs the mask."""
         own, tiles = self.own[self.own < self.N], []
         for begin in range(0, self.N, self.size):
             tile = np.arange(begin, min(begin + self.size, self.N))
             pairs = self.sees(own[:, None], tile[None])
             if pairs.any():
                 tiles.append((begin, not pairs.all() or len(tile) < self.size))
+        return tiles
 
+    def drawn(self, visits: list[tuple[int, bool]], words: str) -> Wrong:
+        """Tiles visited beside those wanted, * where masked."""
         def row(tiles) -> str:
             shown = [f"{begin}{'*' * masked}" for begin, masked in tiles[:14]]
             return " ".join(shown + ["..."] * (len(tiles) > 14)) or "none"
 
-        return Wrong((words, f"visited  {row(visits)}", f"wanted   {row(tiles)}   (* masked)"))
+        return Wrong((words, f"visited  {row(visits)}",
+                      f"wanted   {row(self.wanted())}   (* masked)"))
 
 
 @dataclass(frozen=True)
@@ -110,15 +114,19 @@ class Calls:
             for name, value in wanted.items():
                 if not same(arguments.get(name), value):
                     old = ", as the call before left it" if number and name in now else ""
-                    return Wrong((f"{call}: want {name}{old}; got something else.",))
+                    got = next((other for other, its in (given | now).items()
+                                if same(arguments.get(name), its)), "something else")
+                    got = f"{name} as it was before the walk" if got == name else got
+                    return Wrong((f"{call}: want {name}{old}; got {got}.",), id="handed-wrongly")
             if not same(arguments.get("scale_log2e"), SCALE * scale):
                 return Wrong((f"{call}: want scale * LOG2E, {SCALE * scale:.5g} for a scale of "
-                              f"{SCALE}; got {_short(arguments.get('scale_log2e'))}.",))
+                              f"{SCALE}; got {_short(arguments.get('scale_log2e'))}.",),
+                             id="handed-wrongly")
             now = self.after(number, given)
         for name, value in now.items():
             if name in left.programs[0] and not same(left.programs[0][name], value):
                 return Wrong((f"after the walk {name} is not what the last call of "
-                              f"{self.function} gave back.",))
+                              f"{self.function} gave back.",), id="result-dropped")
         return found
 
     def after(self, number: int, given: dict) -> dict[str, np.ndarray]:
@@ -147,10 +155,16 @@ def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
                     lambda i, j: sees(i, j, given), first_sees=first_sees)
         return Trial(words(example), given,
                      lambda left: calls.judge(left, given, walk, scale), POINTED,
-                     variants=lambda: named.hands(SCALE, **named.SCALES))
+                     variants=lambda: variants(walk, given, example, scale))
 
     return Entry(calls.state, lambda: [trial(example) for example in examples], CONSTANTS,
                  {"_attend": list(calls.state)})
+
+
+def variants(walk: Walk, given: dict, example: dict, scale: float) -> dict:
+    """Variants of a walk over the keys, in named.py."""
+    diagonal = example.get("start_m") if example.get("CAUSAL", True) else None
+    return named.hands(SCALE, scale) | named.visits(walk.wanted(), given, diagonal)
 
 
 def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],

@@ -130,9 +130,9 @@ def test_two_mistakes_that_give_the_same_numbers_are_named_together(monkeypatch)
     whole = {c.mistake.id: c for c in single(6, "forward") if c.mistake.id == "window-plus-one"}
     same = whole["window-plus-one"].mistake
 
-    def twice(stage, part, composed=False):
+    def twice(stage, part):
         other = Mistake("another", "the same", "a line", "mask", "mask", "", (6,), same.change)
-        return [*single(stage, part, composed), Candidate(other)]
+        return [*single(stage, part), Candidate(other)]
     monkeypatch.setattr(search, "single", twice)
     name = name_of("window")
     assert {name.id, name.either.id} == {"window-plus-one", "another"}

@@ -25,8 +25,7 @@ def candidates(number: int) -> list[Candidate]:
     stage = STAGES[number]
     parts = ["forward"] + ["lse"] * (number == 1)
     parts += ["backward"] * any(case.grads for case in stage.cases("cpu", False))
-    return [c for part in parts for composed in (False, True)
-            for c in single(number, part, composed)]
+    return [c for part in parts for c in single(number, part)]
 
 
 def steps_by_name(number: int) -> dict[str, set[str]]:

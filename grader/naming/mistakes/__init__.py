@@ -6,8 +6,7 @@ from grader.naming.table import TABLE
 
 for _name in ("addresses", "backward_statistics", "backward_products", "backward_walks",
               "backward_heads", "masks", "row_sum", "scores", "softmax", "windows",
-              "phases", "borders", "programs", "statistics", "gradients", "gradients_saved",
-              "gradients_stored", "row_sum_backward"):
+              "row_sum_backward"):
     import_module(f"{__name__}.{_name}")
 
 __all__ = ["TABLE"]

@@ -281,42 +281,6 @@ def restrided(m: Model, name: str, axes: str, other: str):
     return own.storage.as_strided(own.shape, stride, own.offset)
 
 
-IN_TILES = {  # of a tile: strides of rows and columns, D -> those that are used
-    "rows and columns exchanged": lambda n, d, D: (d, n),
-    "rows as if D apart": lambda n, d, D: (D, d),
-    "rows as if 1 apart": lambda n, d, D: (1, d),
-    "columns as if 1 apart": lambda n, d, D: (n, 1),
-    "columns as far apart as rows": lambda n, d, D: (n, n),
-    "rows as near as columns": lambda n, d, D: (d, d),
-    "rows as if D apart, columns as if 1 apart": lambda n, d, D: (D, 1),
-    "every row that of the tile's first": lambda n, d, D: (0, d),
-    "every column that of the first": lambda n, d, D: (n, 0),
-}
-
-
-@mistake("strides-in-the-tile", "within a tile {0} is read with {1}",
-         "element (i, j) of a tile is i stride_n + j stride_d away", "load", slot="strides",
-         tiles="n", composed=True, stages=(3, 4, 5, 6, 7, 8, 9), each=tuple(
-             (names, how) for names in ("every tensor", "q", "k", "v") for how in IN_TILES))
-def _(m, names, how):
-    wrong = {}
-    for name in "qkv" if names == "every tensor" else names:
-        own = m.built.call.inputs[name]
-        b, h, n, d = own.stride
-        row_step, column_step = IN_TILES[how](n, d, m.D)
-        rows = torch.arange(own.shape[2])
-        rows = rows // m.BN * m.BN * n + rows % m.BN * row_step
-        at = (own.offset + torch.arange(own.shape[0])[:, None, None, None] * b
-              + torch.arange(own.shape[1])[:, None, None] * h + rows[:, None]
-              + torch.arange(m.D) * column_step)
-        only(int(at.max()) < own.storage.numel())
-        x = own.storage[at].double()
-        if not torch.equal(x, m.inputs[name]):
-            wrong[name] = x
-    only(wrong)
-    m.inputs = m.inputs | wrong
-
-
 @mistake("output-strides", "the output is allocated like {0}, and then filled as if it were "
          "contiguous", "what is filled as if contiguous is allocated contiguous", "store",
          slot="strides", each=(("q",),), whole="all")

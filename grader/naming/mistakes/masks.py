@@ -309,6 +309,16 @@ def _(p):
     p.count_again(p.j >= whole)
 
 
+@mask("walk-in-tiles", "the walk counts tiles where it should count keys", "the whole tiles hold "
+      "N // BLOCK_N * BLOCK_N keys", "walk", slot="tail", tiles="n", each=((False,), (True,)))
+def _(p, loop_alone):
+    tiles = p.NK // p.BN
+    only(tiles > 1 and not p.causal)
+    last = p.NK // p.BN * p.BN if loop_alone else tiles
+    p.count_pairs(p.keep * ((p.j < round_up(tiles, p.BN)).double()
+                            + ((p.j >= last) & (p.j < last + p.BN))))
+
+
 @mistake("first-keys-repeated", "every round of the walk reads the first tile of keys", "round t "
          "reads the keys of tile t", "walk", slot="inputs", tiles="n")
 def _(m):

@@ -37,6 +37,14 @@ def _(p):
     p.keep = p.rule(window=None)
 
 
+@windowed("window-inverted", "the window is the wrong way round: keys that have left it are seen",
+          "query i sees keys i - W + 1 ... i", tiles="mn", each=((0,), (1,)))
+def _(p, more):
+    outside = (p.j <= p.i) & (p.i - p.j >= p.window + more)
+    interior = (p.j >= p.inner) & (p.j < p.diag)  # where nothing is masked
+    p.keep = p.walked & p.exists & (outside | interior | (p.keep & (p.j < p.sinks)))
+
+
 @windowed("window-hard-coded", "the window is a fixed number, not the one that was passed",
           "query i sees keys i - W + 1 ... i, for the W that was passed",
           each=((128,), (64,), (32,), (256,)))

@@ -1,0 +1,100 @@
+"""A step's text, its tree, and what is known of the names and expressions in it."""
+
+import ast
+import itertools
+
+ATOMS = ast.Name | ast.Constant | ast.Call | ast.Subscript | ast.Attribute
+# Functions whose arguments are whole numbers known before, or that nothing else stands for.
+FIXED = {"full", "program_id", "arange", "float", "load", "dot", "range"}
+
+
+class Source:
+    """Where in the text the nodes of its tree stand, and of what kind their values are.
+
+    kinds, leaves, wrong: as in repair.changes().
+    """
+
+    def __init__(self, text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str):
+        self.raw, self.kinds, self.leaves = text.encode(), kinds, leaves
+        self.starts = [0, *itertools.accumulate(map(len, self.raw.splitlines(keepends=True)))]
+        function = ast.parse(text).body[0]
+        self.kernel, self.body = bool(function.decorator_list), function.body[:-1]  # no _leave()
+        self.nodes = [node for statement in self.body for node in ast.walk(statement)]
+        self.parents = {child: node for node in self.nodes
+                        for child in ast.iter_child_nodes(node)}
+        self.bound = {node.id for node in self.nodes if isinstance(node, ast.Name)
+                      and isinstance(node.ctx, ast.Store)}
+        self.across = "[:, None]" if self.kernel else "[..., None]"
+        before = leaves[:leaves.index(wrong)] if wrong in leaves else ()
+        self.makes = self.slice({wrong}) if wrong in self.bound else set(map(id, self.body))
+        self.makes_right = self.slice(set(before))
+
+    def slice(self, names: set[str]) -> set[int]:
+        """The statements that these names are made by, and what is read there."""
+        wanted, found = set(names), set()
+        for statement in reversed(self.body):
+            own = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            bound = {node.id for node in own if isinstance(node.ctx, ast.Store)}
+            if bound & wanted:
+                found.add(id(statement))
+                wanted |= {node.id for node in own} - bound
+        return found
+
+    def late(self, node) -> float:
+        """How much later a change of it is tried than one of what makes the wrong name alone."""
+        while node in self.parents:
+            node = self.parents[node]
+        return 3 * (id(node) not in self.makes) + 1.5 * (id(node) in self.makes_right)
+
+    def span(self, node) -> tuple[int, int]:
+        return (self.starts[node.lineno - 1] + node.col_offset,
+                self.starts[node.end_lineno - 1] + node.end_col_offset)
+
+    def of(self, node) -> str:
+        begin, end = self.span(node)
+        return self.raw[begin:end].decode()
+
+    def inner(self, node) -> str:
+        """Its text as a side of an operator."""
+        return self.of(node) if isinstance(node, ATOMS) else f"({self.of(node)})"
+
+    def around(self, node):
+        """The expression or statement in which a small thing is quoted."""
+        small = ast.Name | ast.Constant | ast.Attribute | ast.Subscript | ast.UnaryOp | ast.Slice
+        while isinstance(node, small | ast.keyword | ast.Tuple) and node in self.parents:
+            node = self.parents[node]
+        return node
+
+    def kind(self, node) -> str:
+        """Of an expression, as far as its parts tell; "" where they do not."""
+        if isinstance(node, ast.Name):
+            return self.kinds.get(node.id, "")
+        if isinstance(node, ast.Constant):
+            return "number"
+        if isinstance(node, ast.BinOp):
+            sides = sorted((self.kind(node.left), self.kind(node.right)))
+            return "" if "" in sides else next((
+                one for one in ("pointers", "2 f", "1 f", "pointer", "2 i", "1 i") if one in sides),
+                sides[0])
+        if isinstance(node, ast.Subscript) and "None" in self.of(node.slice):
+            return self.kind(node.value).replace("1 ", "2 ")
+        if isinstance(node, ast.Subscript) and ".shape" in self.of(node.value):
+            return "number"
+        if isinstance(node, ast.Call):
+            last = self.of(node.func).rpartition(".")[2]
+            if last in ("dot", "trans", "exp", "exp2"):
+                return "2 f" if last in ("dot", "trans") else self.kind(node.args[0])
+            return {"arange": "1 i", "cdiv": "number", "program_id": "number"}.get(last, "")
+        return ""
+
+    def is_operand(self, node) -> bool:
+        """Whether it is an expression of its own: assigned, an argument, a side."""
+        parent = self.parents.get(node)
+        if not isinstance(node, ATOMS | ast.BinOp) or isinstance(
+                getattr(node, "ctx", None), ast.Store) or self.kind(node) in ("tuple", "pointer"):
+            return False
+        if isinstance(parent, ast.Call):
+            function = self.of(parent.func)
+            return node is not parent.func and function.rpartition(".")[2] not in FIXED \
+                or function in ("range", "tl.dot")
+        return isinstance(parent, ast.Assign | ast.AugAssign | ast.BinOp | ast.Compare)

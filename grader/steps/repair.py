@@ -1,0 +1,117 @@
+"""Where in a red step the mistake is: the one change of the student's own text that makes it right.
+
+Nothing here knows a solution.  The step's text is changed as edits.py says, and asked on the step's
+examples again.  What is said is the place and the kind of the change, never the change: that is the
+student's to find.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.steps import trial
+from grader.steps.edits import Text
+from grader.steps.trial import Entry, Pointer, Trial
+
+MOST = 500  # changes that are tried
+SECONDS = 0.3  # of CPU time for one of them on one example
+WORDS = {  # the id of a mistake -> what is said of the place
+    "wrong-comparison": "the comparison",
+    "wrong-flag": "True or False",
+    "wrong-operator": "the operator",
+    "sides-exchanged": "its two sides stand the wrong way round",
+    "wrong-assignment": "= or +=",
+    "wrong-number": "a number",
+    "wrong-function": "a function",
+    "wrong-axes": "its axes",
+    "wrong-name": "another name belongs there",
+    "arguments-exchanged": "two arguments stand the wrong way round",
+    "wrong-argument": "an argument given by name: mask=, other=, axis=, dtype=",
+    "wrong-dtype": "its dtype",
+    "one-missing": "a factor or a term is missing",
+    "bound-missing": "a bound is missing, or a rounding to whole tiles",
+    "one-too-many": "a factor, a term or a condition too many",
+    "names-exchanged": "two names stand in each other's place",
+    "wrong-order": "it stands in the wrong place among the lines",
+    "line-too-many": "it is one line too many",
+}
+TRUTH = ("`and`, `or`, `not` and a < b < c ask for one truth value, and a tile has many: write "
+         "&, |, ~, every comparison in parentheses")
+
+
+@dataclass(frozen=True)
+class Change:
+    """quoted: what stands in line `line` of the file; text: the step's with the change made."""
+
+    id: str
+    line: int
+    quoted: str
+    text: str
+
+    def words(self) -> str:
+        """What is said of it."""
+        if self.id == "truth-of-a-tile":
+            return f"line {self.line}: {TRUTH}."
+        return (f"one change makes it right: line {self.line}, `{self.quoted}`, "
+                f"{WORDS[self.id]}.")
+
+
+def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = ""
+            ) -> Iterator[Change]:
+    """What is tried of a step's text, the likeliest first.
+
+    kinds: of the names that may stand in it, as kind() has them; leaves: names that it is to make;
+    wrong: the first of them that is.
+    """
+    whole, seen = Text(text, kinds, leaves, wrong), {text}
+    for edits in whole.all():
+        changed = whole.changed(edits)
+        if changed in seen:
+            continue
+        seen.add(changed)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(changed, "step", "exec", dont_inherit=True)
+        except SyntaxError:
+            continue
+        yield Change(edits[0].id, edits[0].line, whole.quoted(edits[0]), changed)
+        if len(seen) > MOST:
+            return
+
+
+def kind(value) -> str:
+    """What may stand in the place of what."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"{value.ndim} {value.dtype.kind}"
+    if isinstance(value, Pointer):
+        return "pointer" if np.size(value.at) == 1 else "pointers"
+    return {tuple: "tuple", str: "other"}.get(type(value), "number")
+
+
+def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[Trial, trial.Left, str],
+         ask: Callable[[str, list[Trial]], bool | None], only: str = "") -> Change | None:
+    """The change that makes a step right, to the letter; None where none does.  only: of this id.
+
+    text: of the step; numbers: names of the file that hold some; wrong: an example that is, what
+    the step leaves there, and the first name that is wrong; ask(text, examples) -> whether the
+    changed step is right there, None where it ended its worker.
+    """
+    one, left, name = wrong
+    kinds = {given: kind(value) for given, value in one.given.items()}
+    kinds |= dict.fromkeys(numbers, "number")
+    for names in left.programs[:1]:
+        kinds |= {made: kind(value) for made, value in names.items()}
+    ends = 0
+    for change in changes(text, kinds, asked.leaves, name):
+        if only not in ("", change.id):
+            continue
+        right = ask(change.text, [one])
+        ends += right is None
+        if ends > 2:
+            return None
+        if right and ask(change.text, asked.trials()):
+            return change
+    return None
