@@ -38,7 +38,8 @@ def a_python(folder: Path, starts_with: str = "") -> Path:
     for path in reversed([Path(path) for path in sys.path if path.endswith("-packages")]):
         for entry in path.iterdir():
             link = packages / entry.name
-            if not entry.name.startswith(("triton", "__editable__")) and not link.exists():
+            if not entry.name.startswith("triton") and entry.suffix != ".pth" \
+                    and not link.exists():
                 link.symlink_to(entry)
     if starts_with:
         (packages / "as_on_a_mac.py").write_text(starts_with)
