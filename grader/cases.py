@@ -15,12 +15,13 @@ FAMILIES = {
     "shift+": "logits +128",  # kills a missing max subtraction
     "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
     "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
-    "rising": "rising max",  # kills a missing rescale
+    "rising": "rising max",  # kills a missing rescale, and lse in 16 bits
     "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys
     "falling": "falling",  # the same from last key to first: a factor that should shrink explodes
     "heavy": "one heavy key",  # all others together matter, each alone is lost in 16 bits
     "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
-    "creeping": "creeping max",  # kills a rescale that is left out while the maximum rises little
+    # Kills a rescale that is left out while the maximum rises little, and sums in float16.
+    "creeping": "creeping max",
     "hot": "hot",  # large logits
     "alike": "values alike",  # dP and delta nearly cancel: kills either of them in 16 bits
     "faint": "small numbers",  # kills a product in float16, which has nothing below 2^-24
@@ -63,7 +64,8 @@ class Case:
     family: str = "randn"
     layout: str = "dense"
     apart: str = ""  # "far": the tensor whose entries are
-    # A layout; also "expanded" (stride 0, as from o.sum().backward()), "small", "large".
+    # A layout; also "expanded" (stride 0, as from o.sum().backward()), "small", "large"; in stage 2
+    # "faint".
     dout: str = "dense"
     grads: tuple[str, ...] = ()
     repeats: int = 1

@@ -21,7 +21,8 @@ REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16
 FAR = 2**30  # elements between entries: the third is past what 32 bits can count
 FAR_GIB = 16  # free on a GPU for that: the gaps take 4 GiB in each of up to three workers
 SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
-LARGE = 8.0  # added to dO, so that dP and delta are large, and their difference is not
+LARGE = 10.0  # added to dO where many keys are seen: dP and delta are large, their difference not
+FAINT = 2.0**-20  # the size of dy whose products float16 holds with a bit or two
 GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
 ONE_BY_ONE = {  # layout -> that of each tensor, where they differ
     "views": {"q": "guarded", "k": "cached", "v": "wide", "sink_logits": "last"},
@@ -189,13 +190,13 @@ def _cancel(case, q, k, v):
 
 
 def _creeping(case, q, k, v):
-    """Each key weighs a little more than the one before, 128 of 8192 0.4 %; values near +20, then
-    -20, so that sums pass what float16 holds and come back."""
+    """Each key weighs a little more than the one before, 128 of 8192 0.4 %; values near +10,240,
+    then -10,240, so that the sum over eight keys passes what float16 holds, and comes back."""
     q, k = torch.zeros_like(q), torch.zeros_like(k)
     q[..., 0] = 1.0
     k[..., 0] = torch.linspace(0.0, 0.25, case.n_keys) / _scale(case)
     v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 20.0, -20.0)[:, None]
-    return q, k, v
+    return q, k, 512 * v
 
 
 def _needles(case, q, k, v):
@@ -238,9 +239,14 @@ def _real_activations() -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(arrays[name]).float() for name in ("q", "k", "v")}
 
 
+def _alike(case, q, k, v):
+    """dP and delta lie above 2048, where float16 is coarse, and o below 4, where it is fine.  The
+    weights are nearly equal, so that no single one's rounding counts."""
+    return q / 4, k, 3.5 + v / 8
+
+
 _MAKERS = {"heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "needles": _needles,
-           "real": _real, "hot": lambda case, q, k, v: (4 * q, k, v),
-           "alike": lambda case, q, k, v: (q, k, 4 + v / 8)}
+           "real": _real, "hot": lambda case, q, k, v: (4 * q, k, v), "alike": _alike}
 
 
 def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) -> dict:
@@ -256,7 +262,10 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
         if case.dout == "small":
             dout *= SMALL
         elif case.dout == "large":
-            dout += LARGE
+            dout[..., dout.shape[-2] // 2:, :] += LARGE
+        elif case.dout == "faint":  # and of two signs, so that a sum of it grows and comes back
+            signs = torch.where(torch.arange(case.M) < case.M // 2, 1.0, -1.0)
+            dout = FAINT * signs * (1 + dout / 8)
         elif case.layout == "far":
             layout = _layout_of(case, "do", dout)
         elif dout.dim() == 4 or case.dout == "last":

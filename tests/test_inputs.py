@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import reference
 from grader import inputs
 from grader.cases import Case
 
@@ -37,6 +38,35 @@ def test_a_small_upstream_gradient_is_below_what_float16_holds():
     case = Case(8, "robust", 20, dtype=torch.float32, grads=("q",))
     small = inputs.build(replace(case, dout="small"), 0).dout.abs()
     assert 0 < small.mean() < 2.0**-24
+
+
+def test_alike_values_have_a_coarse_dp_and_delta_and_a_fine_output():
+    alike = Case(8, "robust", 100, D=64, HQ=4, HKV=4, is_causal=True, family="alike", dout="large",
+                 grads=("q", "k", "v"))
+    for seed in range(5):
+        built = inputs.build(alike, seed)
+        late = built.dout.double()[:, :, 50:]
+        dp = late @ built.tensors["v"].double().mT
+        assert 2048 < float(dp.min()) and float(dp.max()) < 4096
+        exact = reference.attention(**built.tensors, **built.upstream, is_causal=True)
+        assert float(exact["o"][:, :, 50:].max()) < 4 < 4.5 < float(late.mean())
+
+
+def test_creeping_sums_of_eight_values_are_more_than_float16_holds_and_those_of_all_cancel():
+    creeping = Case(3, "robust", 128, family="creeping")
+    v = inputs.build(creeping, 0).tensors["v"]
+    assert bool(torch.isinf(v.double()[..., :8, :].sum(-2).half()).all())
+    assert float(v.double().sum(-2).abs().max()) < 0.03 * float(v.double().abs().sum(-2).min())
+
+
+def test_faint_products_lie_below_what_float16_holds_in_full_and_their_sum_comes_back():
+    faint = Case(2, "robust", 100, M=500, family="cancel", dout="faint", grads=("w",))
+    built = inputs.build(faint, 0)
+    terms = built.upstream["dy"].double()[:, None] * built.tensors["x"].double()
+    tiny = torch.finfo(torch.float16).tiny
+    assert float(terms.abs().max()) < tiny and bool((terms.half() != terms).any(0).all())
+    halfway, whole = terms[:250].sum(0).abs(), terms.sum(0).abs()
+    assert float(halfway.min()) > tiny and float(whole.median()) < 0.3 * float(halfway.median())
 
 
 def test_a_transposed_view_has_heads_inside_positions():

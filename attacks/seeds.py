@@ -1,0 +1,123 @@
+"""python -m attacks.seeds [--stage N ...] [--only TEXT] [--seeds 50]: does a seed decide a verdict?
+
+Each wrong submission is asked its cases with one seed, up to an error FAR times its limit, which
+is that large with two more seeds, too: such a one stays away from the line.  Of the others, those
+near a limit, every case that came near one is asked with the other seeds.  A line each: in how
+many seeds it is wrong, and the least and the largest over the seeds of its worst error over its
+limit.  --kind honest: all
+cases with all seeds.  CPU; what the kernels compile to, needless work and memory are not asked.
+Exit code 1 if a verdict changes from seed to seed.
+"""
+
+import argparse
+import collections
+import contextlib
+import multiprocessing
+import sys
+
+import torch
+
+from attacks.catalogue import ROOT, Attack, attacks
+from grader import submission
+from grader.cases import Case
+from grader.inputs import build
+from grader.judge import judge
+from grader.options import Options, confinement, open_session
+from grader.sandbox.calls import SubmissionError
+from grader.stages import STAGES
+
+FAR = 10.0  # times its limit in one seed: other numbers do not make that right
+NEAR = 0.3  # of its limit, in one seed: other numbers may be over it
+TIMEOUT = 60.0
+
+
+class Asked:
+    """One file in a worker, asked case after case; it is replaced where it dies."""
+
+    def __init__(self, attack: Attack):
+        self.stage, self.source, self.session = STAGES[attack.stage], attack.source, None
+        self.options = Options(ROOT, "cpu", 0, TIMEOUT, confinement=confinement(ROOT))
+
+    def cases(self) -> list[Case]:
+        """Those that decide."""
+        listed = self.stage.cases("cpu", False)
+        course = bool(submission.steps(self.source.decode()))
+        return [case for case in listed if case.group != "beyond" and (course or not case.course)]
+
+    def error(self, case: Case, seed: int) -> float:
+        """Its largest error over its limit; inf where there is no number, or another fault."""
+        try:
+            if self.session is None or self.session.gone:
+                self.close()
+                self.session = open_session(self.stage, self.options, self.source)
+                self.session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+            built = build(case, seed)
+            check = judge(self.stage, built, self.session.run(built.call), "cpu")
+        except SubmissionError:
+            return float("inf")
+        found = [max(e["fro"] / e["fro_limit"], e["row"] / e["row_limit"])
+                 for e in check.errors.values()]
+        worst = max(found, default=0.0) if all(x == x for x in found) else float("inf")
+        return worst if check.outcome == "pass" or worst > 1 else float("inf")
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+
+
+def over_seeds(job: tuple[Attack, int]) -> tuple[Attack, list[float], str]:
+    """-> the attack, the worst error over its limit of every seed that was asked, and its case."""
+    attack, seeds = job
+    torch.set_num_threads(1)
+    with contextlib.closing(Asked(attack)) as asked:
+        honest, first = attack.outcomes == ("pass",), {}
+        for case in asked.cases():
+            first[case] = asked.error(case, 0)
+            if not honest and first[case] >= FAR and all(
+                    asked.error(case, seed) >= FAR for seed in (1, 2)):
+                return attack, [first[case]], case.name
+        likely = sorted((case for case in first if honest or first[case] >= NEAR),
+                        key=first.get, reverse=True)
+        worst, where = [max(first.values())], collections.Counter(
+            {max(first, key=first.get).name: 1})
+        for seed in range(1, seeds):
+            found = {}
+            for case in likely:
+                found[case] = asked.error(case, seed)
+                if found[case] > 1 and not honest:
+                    break
+            worst.append(max(found.values(), default=0.0))
+            where[max(found, key=found.get).name if found else "-"] += 1
+        return attack, worst, where.most_common(1)[0][0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m attacks.seeds")
+    parser.add_argument("--kind", choices=("mutants", "honest"), default="mutants")
+    parser.add_argument("--stage", type=int, action="append", choices=STAGES)
+    parser.add_argument("--only", default="", help="entries with this text in their name")
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=1, help="files at a time")
+    arguments = parser.parse_args()
+    jobs = [(attack, arguments.seeds) for attack in attacks((arguments.kind,))
+            if arguments.only in attack.name and attack.device in ("any", "cpu")
+            and (not arguments.stage or attack.stage in arguments.stage)
+            and (arguments.kind == "honest" or attack.outcomes != ("pass",))]
+    far = changing = 0
+    print(f"{'submission':<44} wrong in    least  largest  mostly in")
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+        for attack, worst, where in pool.imap_unordered(over_seeds, jobs):
+            if len(worst) == 1 < arguments.seeds:
+                far += 1
+                continue
+            wrong = sum(ratio > 1 for ratio in worst)
+            changing += 0 < wrong < len(worst)
+            print(f"{attack.name:<44} {wrong:3d} of {len(worst):3d} {min(worst):8.2f} "
+                  f"{max(worst):8.2f}  {where}", flush=True)
+    print(f"{len(jobs)} submissions; {far} are {FAR:g} times over a limit; {changing} get another "
+          "verdict with another seed")
+    return 1 if changing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
