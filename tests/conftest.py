@@ -6,6 +6,7 @@ from importlib import metadata
 import pytest
 import torch
 
+torch.set_num_threads(1)  # tests run side by side; a second thread would wait for the others
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     from grader.inside.interpreter import spare_repetition
