@@ -22,6 +22,7 @@ FAMILIES = {
     "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
     # Kills a rescale that is left out while the maximum rises little, and sums in float16.
     "creeping": "creeping max",
+    "easing": "easing",  # each key weighs a fifth less: kills one key too many before a window
     "hot": "hot",  # large logits
     "alike": "values alike",  # dP and delta nearly cancel: kills either of them in 16 bits
     "faint": "small numbers",  # kills a product in float16, which has nothing below 2^-24

@@ -199,6 +199,15 @@ def _creeping(case, q, k, v):
     return q, k, 512 * v
 
 
+def _easing(case, q, k, v):
+    """Each of 160 keys weighs about a fifth less than the one before: the first that a window hides
+    would count most, and yet no key is nearly alone."""
+    q = q / 2
+    q[..., 0] = 4.0
+    k[..., 0] = torch.linspace(10.0, 0.0, case.n_keys) / _scale(case)
+    return q, k, v
+
+
 def _needles(case, q, k, v):
     """Each query points at one key on an edge of the mask, seen or just not seen; V is one-hot.
 
@@ -245,8 +254,9 @@ def _alike(case, q, k, v):
     return q / 4, k, 3.5 + v / 8
 
 
-_MAKERS = {"heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "needles": _needles,
-           "real": _real, "hot": lambda case, q, k, v: (4 * q, k, v), "alike": _alike}
+_MAKERS = {"heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "easing": _easing,
+           "needles": _needles, "real": _real, "alike": _alike,
+           "hot": lambda case, q, k, v: (4 * q, k, v)}
 
 
 def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) -> dict:
