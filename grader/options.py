@@ -31,7 +31,7 @@ class Options:
     case: str = ""  # the only one to ask, by its name
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # and write it there
-    patience: float = 8.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
+    patience: float = 3.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
     spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
     clock: Clock | None = None
 

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it imports torch, and a first look at a file does without
@@ -21,6 +22,22 @@ NO_TRITON = (
 def has_triton() -> bool:
     """Whether it is installed; it is not imported."""
     return importlib.util.find_spec("triton") is not None
+
+
+def interpreter_fault() -> str:
+    """Why the interpreter of this Triton cannot run; "" where it can."""
+    try:
+        triton, numpy = (metadata.version(name) for name in ("triton", "numpy"))
+    except metadata.PackageNotFoundError:
+        return ""
+
+    def parts(version: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+
+    if parts(triton) >= (3, 7) or parts(numpy) < (2, 4):
+        return ""
+    return (f"the interpreter of Triton {triton} does not work with numpy {numpy}: pip install "
+            "'numpy<2.4'")
 
 
 @dataclass(frozen=True)

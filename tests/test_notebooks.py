@@ -9,10 +9,10 @@ import shutil
 import textwrap
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+
+nbformat = pytest.importorskip("nbformat", reason="pip install -e .[notebook]")
+nbclient = pytest.importorskip("nbclient", reason="pip install -e .[notebook]")
 
 from grader.assignment import ROOT
 from grader.starter import WARM_UPS, blank
@@ -45,7 +45,7 @@ def course(tmp_path) -> Path:
 
 def run(notebook, folder: Path) -> list[str]:
     """-> what each cell printed, as Jupyter would run them there."""
-    NotebookClient(notebook, timeout=600, kernel_name="python3",
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3",
                    resources={"metadata": {"path": str(folder)}}).execute()
     return ["".join(output.get("text", "") for output in cell.get("outputs", ()))
             for cell in notebook.cells]
@@ -148,7 +148,7 @@ def test_what_is_written_in_the_cells_is_graded_and_stays(course):
 def test_without_a_clone_the_first_cell_says_what_to_do(tmp_path):
     notebook = nbformat.reads(notebooks.made("warmups"), as_version=4)
     notebook.cells = notebook.cells[:2]
-    with pytest.raises(CellExecutionError, match="!git clone ADDRESS course"):
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="!git clone ADDRESS course"):
         run(notebook, tmp_path)
 
 

@@ -4,7 +4,7 @@ from grader import overview, submission
 from grader.options import Options
 from grader.report import Reporter
 from grader.stages import Stage
-from grader.steps.lights import BLANK, NONE, RIGHT, Lights
+from grader.steps.lights import BLANK, NONE, RIGHT, Light, Lights
 
 
 def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
@@ -21,6 +21,8 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
     with Lights(stage, options, file, step) as lights:
         found = next((light for light in lights.result() if light.id == step), None)
     hint = f"{overview.program(stage.number).rpartition(' ')[0]} --hint {step}"
+    if found is None and step in file.blank_steps:
+        found = Light(step, BLANK)
     if found is None or found.light == NONE:
         why = lights.why + "." if found is None else " ".join(found.lines)
         reporter.say(f"step {step} has no light: {why}")

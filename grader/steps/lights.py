@@ -12,7 +12,7 @@ from grader import submission
 from grader.options import Options, open_session
 from grader.results import unlit
 from grader.sandbox.calls import SubmissionError
-from grader.stages import Stage
+from grader.stages import Stage, interpreter_fault
 from grader.steps import named, repair, trial
 from grader.steps.blanks import Blanks
 from grader.steps.table import MOVES, TOGETHER, entry
@@ -55,7 +55,10 @@ class Lights:
         self.steps: list[dict] | None = None
 
     def __enter__(self) -> "Lights":
-        if any(step.id not in self.file.blank_steps and entry(step.id) for step in self.file.steps):
+        if self.stage.needs_triton and self.file.steps:
+            self.why = interpreter_fault()
+        written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
+        if not self.why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
             self.asking = Asking(self.stage, self.options, self.file)
             self.stack.callback(self.asking.close)  # before the pool waits for it

@@ -118,8 +118,9 @@ def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> 
             return (found if with_masks else [at for at, _ in found]) == sorted(wanted)
         return fits
 
-    return {id: fit(wanted, False) for id, wanted in others.items()} | {
-        id: fit(wanted, True) for id, wanted in masks.items()}
+    return {id: fit(wanted, False) for id, wanted in others.items()
+            if sorted(wanted) != begins} | {
+        id: fit(wanted, True) for id, wanted in masks.items() if sorted(wanted) != right}
 
 
 def keeps(wrong: np.ndarray, exists: np.ndarray):

@@ -101,14 +101,11 @@ def heads() -> Entry:
                       "heads-divided-by-hkv": h // HKV, "head-in-its-group": h % group,
                       "groups-reversed": HKV - 1 - h // group}
 
-            def fit(head: int):  # of k, of v, or of both
-                def reads(names: dict, name: str) -> bool:
-                    strides = given[f"{name}_strides"]
-                    return any(same(names[f"{name}_head"], (Pointer(
-                        name, b * strides[0] + one * strides[1]), *strides[2:]))
-                        for one in (head, h // group))
-                return lambda left: all(reads(names, name) for names in left.programs
-                                        for name in "kv")
+            def fit(head: int):
+                return lambda left: all(same(names[f"{name}_head"], (
+                    Pointer(name, b * strides[0] + head * strides[1]), *strides[2:]))
+                    for names in left.programs for name in "kv"
+                    for strides in [given[f"{name}_strides"]])
             return {id: fit(head) for id, head in others.items()}
 
         return Trial(f"HQ={HQ}, HKV={HKV}, query head {h} of batch entry {b}", given, check,
