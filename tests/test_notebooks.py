@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason="pip install -e .[notebook]")
-nbclient = pytest.importorskip("nbclient", reason="pip install -e .[notebook]")
-
 from grader.assignment import ROOT
 from grader.starter import WARM_UPS, blank
 from grader.submission import lines, steps
 from tools import notebooks
+
+nbformat = pytest.importorskip("nbformat", reason="pip install -e .[notebook]")
+nbclient = pytest.importorskip("nbclient", reason="pip install -e .[notebook]")
 
 SOURCES = {name: (ROOT / name).read_text("utf-8") for name in (WARM_UPS, "problem_1.py")}
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "flash", "__pycache__", "_build", "drawn",
