@@ -350,6 +350,7 @@ def uncompiled():
     return contextlib.nullcontext()
 
 
+@functools.cache
 def _definition(plain) -> tuple[str, int, int]:
     """The text of a function without decorators and indentation; its first line in the file, with
     them and without."""
@@ -359,6 +360,7 @@ def _definition(plain) -> tuple[str, int, int]:
     return text.split("\n", start)[start], max(first, 1), max(first, 1) + start
 
 
+@functools.cache
 def _names(text: str) -> dict[str, set[str]]:
     """The names a function uses and does not set -> the attributes it reads of each."""
     nodes = list(ast.walk(ast.parse(text)))

@@ -45,11 +45,30 @@ def run():
     kernel[(2,)](x, y, 32, 16)
     return y, len(looked)
 
+pointer = tl.pointer_type(tl.float16)
+
+def types():
+    made = [tl.block_type(element, [32, tl.constexpr(16)]) for element in (tl.float32, pointer)]
+    tile = tl.tensor(None, made[1])
+    assert [kind.element_ty for kind in made] == [tl.float32, pointer] and tile.dtype == pointer
+    return [(str(kind), kind.numel, list(kind.shape)) for kind in made] + [
+        (tile.numel.value, [size.value for size in tile.shape])]
+
+def refused():
+    for shape in ([32, 16.0], [32, tl.constexpr(16.0)], (32, 16), 32, [], [3]):
+        try:
+            tl.block_type(tl.float32, shape)
+            yield None
+        except Exception as error:
+            yield type(error), str(error)
+
 original = tl.sum, tl.load
 plain, many = run()
+known, wrong = types(), list(refused())
 spare_repetition()
 quick, few = run()
 again, as_few = run()
+assert known == types() == types() and None not in wrong and wrong == list(refused())
 assert torch.equal(plain, quick) and torch.equal(plain, again) and plain.abs().sum() > 0
 assert many > 3 * few and few == as_few, (many, few, as_few)
 assert original == (tl.sum, tl.load), "Triton's own functions come back after a launch"
