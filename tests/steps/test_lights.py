@@ -269,13 +269,11 @@ PLACES = [
     (3, "lse, mask=query < N)", "lse)", "wrong-argument"),
     (3, "acc / l_i[:, None], bh", "acc, bh", "one-missing"),
     (3, "(m_i + tl.math.log2(l_i)) * LN2", "m_i + tl.math.log2(l_i)", "one-missing"),
-    (3, "(i * stride_n + j * stride_d)", "(i * stride_d + j * stride_n)", "names-exchanged"),
     (3, "    keep = key < N", "    keep = key <= N", "wrong-comparison"),
     (3, "range(0, whole, BLOCK_N)", "range(BLOCK_N, whole, BLOCK_N)", "wrong-number"),
     (4, "keep = key <= query", "keep = not key > query", "truth-of-a-tile"),
     (6, "(age >= 0) & (age < window_size)", "0 <= age < window_size", "truth-of-a-tile"),
-    (8, "tl.trans(do)) - delta[None, :])", "tl.trans(do)) - delta[:, None])",
-     "wrong-axes"),
+    (3, "v, acc * alpha[:, None])", "v, acc * alpha[None, :])", "wrong-axes"),
 ]
 
 
