@@ -151,7 +151,8 @@ def test_a_file_with_a_byte_order_mark_and_crlf_passes_a_whole_stage(tmp_path):
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("old, new, said", [
-    ("w.to(tl.float32)[None, :], axis=1)", "(w * w).to(tl.float32)[None, :], axis=1)", "w-squared"),
+    ("w.to(tl.float32)[None, :], axis=1)", "(w * w).to(tl.float32)[None, :], axis=1)",
+     "one-too-many"),
     ("offs_n[None, :] * stride_xn", "offs_k[None, :] * stride_xn", "name-not-defined"),
 ])
 def test_its_mistakes_have_the_names_and_the_lines_of_any_other(tmp_path, old, new, said):
