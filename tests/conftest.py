@@ -11,7 +11,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     from grader.inside.interpreter import spare_repetition
 
-    spare_repetition()  # as in the grader's workers: half the time
+    spare_repetition()  # as in the grader's workers: a quarter of the time
 
 
 def _version(name: str) -> tuple[int, ...]:

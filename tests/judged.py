@@ -1,14 +1,10 @@
 """What the tests of the judge share: a case, a right reply to it, and its verdict."""
 
-import torch
-
 from grader import correctness, inputs, judge
 from grader.cases import Case
 from grader.sandbox.calls import Reply
 from grader.stages import STAGES
 from tests.sessions import plan
-
-torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
 
 PLAIN = Case(3, "robust", 40, HQ=2, HKV=2, layout="guarded")
 

@@ -1,4 +1,4 @@
-"""The command line, through a real process: exit codes, sentences, JSON, other stages still run."""
+"""The command line: exit codes, sentences, JSON, other stages still run."""
 
 import argparse
 import json
@@ -12,6 +12,7 @@ import pytest
 from grader import assignment
 from grader.cli import _next_command
 from grader.results import Run, StageResult
+from tests.commands import grader
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,18 +33,18 @@ class FlashAttention2Function(torch.autograd.Function):
 '''
 
 
-def grader(*arguments, program="autograder.py", cwd=ROOT):
-    return subprocess.run([sys.executable, str(ROOT / program), *map(str, arguments)], cwd=cwd,
+def in_a_process(*arguments, program="autograder.py"):
+    return subprocess.run([sys.executable, str(ROOT / program), *map(str, arguments)], cwd=ROOT,
                           capture_output=True, text=True, timeout=600)
 
 
-def graded(tmp_path, files: dict[str, str], *arguments, program="autograder.py"):
-    """-> the finished process and the JSON it wrote."""
+def graded(tmp_path, files: dict[str, str], *arguments, program="autograder.py", run=grader):
+    """-> what the program ended with, and the JSON it wrote."""
     for name, text in files.items():
         (tmp_path / name).write_text(text, "utf-8")
     out = tmp_path / "out.json"
-    done = grader("--submission", tmp_path, "--json", out, "--device", "cpu", "--seed", 7,
-                  *arguments, program=program)
+    done = run("--submission", tmp_path, "--json", out, "--device", "cpu", "--seed", 7,
+               *arguments, program=program)
     return done, json.loads(out.read_text("utf-8"))
 
 
@@ -73,7 +74,7 @@ def test_usage_errors_exit_2_and_say_what_was_wanted(arguments, words):
 
 
 def test_a_right_submission_passes_with_exit_0(tmp_path):
-    done, data = graded(tmp_path, {"problem_1.py": RIGHT}, "--p1")
+    done, data = graded(tmp_path, {"problem_1.py": RIGHT}, "--p1", run=in_a_process)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No GPU found" in done.stdout or "left alone" in done.stdout
     assert "timing skipped: no GPU" in done.stdout and "seed 7" in done.stdout
@@ -98,13 +99,13 @@ def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypat
 def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp_path):
     entry = "def flash_attention_forward(q, k, v, is_causal=True, window_size=1, sink_size=0):\n"
     done, data = graded(tmp_path, {
-        "problem_1.py": RIGHT.replace("* q.shape[-1] ** -0.5", "* 0.26"),
+        "problem_1.py": RIGHT.replace("* q.shape[-1] ** -0.5", ""),
         "problem_2.py": "def weighted_row_sum_forward(x, w):\n    raise RuntimeError('mine')\n",
         "problem_3.py": "def flash_attention_forward(q k):\n",
         "problem_4.py": entry + "    raise NotImplementedError\n",
         "problem_6.py": "def something_else():\n    return 1\n",
         "problem_7.py": entry + "    while True:\n        pass\n",
-    }, "--timeout", 8)
+    }, "--timeout", 4, "--quick")
     assert done.returncode == 1, done.stderr
     outcomes = {stage["stage"]: stage["outcome"] for stage in data["stages"]}
     assert outcomes == {1: "wrong", 2: "crashed", 3: "crashed", 4: "not_started", 5: "missing",

@@ -8,8 +8,6 @@ from grader.cases import Case
 from grader.stages import STAGES
 from tests import variants
 
-torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
-
 ATTENTION = (1, 3, 4, 5, 6, 7, 8, 9)
 
 

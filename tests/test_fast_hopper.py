@@ -102,7 +102,8 @@ print(len(first))
 
 @pytest.mark.parametrize("triton", TRITONS)
 def test_a_kept_kernel_gets_the_arguments_that_triton_would_pass(triton):
-    assert int(_in_a_process("-c", KEPT, triton=triton)) == 5 + 21
+    said = _in_a_process("-c", KEPT, triton=triton)  # by ptxas, too
+    assert int(said.splitlines()[-1]) == 5 + 21
 
 
 def _inputs(N=64, D=64, HQ=2, HKV=2, dtype=torch.float16, device="cpu", B=1):

@@ -22,8 +22,6 @@ from grader.sandbox.clock import Clock
 from grader.stages import STAGES
 from tests.sessions import plan
 
-torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
-
 STAGE = STAGES[1]
 SEEN = plan()
 PLAIN = "class FlashAttention2Function:\n    apply = staticmethod(abs)\n"

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from grader import judge, submission
 from grader.cases import Case
@@ -11,9 +10,6 @@ from grader.sandbox.calls import SubmissionError
 from grader.stages import STAGES
 from grader.submission import Step
 from tests.judged import PLAIN, answered, verdict
-
-torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
-
 
 
 @pytest.mark.parametrize("case", [

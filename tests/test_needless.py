@@ -17,8 +17,6 @@ from grader.results import Check
 from grader.sandbox.calls import SubmissionError
 from grader.stages import STAGES
 
-torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
-
 ROOT = Path(__file__).parent.parent
 OPTIONS = Options(ROOT, "cpu", seed=1, timeout=60.0)
 ALL = 99  # tiles too many: no border at all

@@ -1,18 +1,15 @@
 """--submit: one zip of the files and of what was said of them."""
 
 import json
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from grader import submit
 from grader.assignment import sha256
 from grader.results import Run, StageResult
+from tests.commands import grader
 
-ROOT = Path(__file__).parent.parent
 FILES = {1: b"one\n", 2: b"two\n", 8: b"eight\n"}
 
 
@@ -75,9 +72,7 @@ def test_a_file_that_changed_while_it_was_graded_is_refused_and_the_old_zip_stay
 
 
 def graded(folder, *options):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "autograder.py"), "--p2", "--device", "cpu", "--submit",
-         "--submission", str(folder), *options], capture_output=True, text=True)
+    return grader("--p2", "--device", "cpu", "--submit", "--submission", folder, *options)
 
 
 def test_the_program_writes_it_whatever_the_outcome(tmp_path):

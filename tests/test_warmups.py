@@ -1,8 +1,6 @@
 """The warm-ups: solved they pass, blank they are not started, and their mistakes have names."""
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from grader.assignment import ROOT
 from grader.options import Options
 from grader.report import Reporter
 from grader.sandbox.session import Session
+from tests.commands import grader
 
 SOLVED = (ROOT / warmups.FOLDER / warmups.NAME).read_text("utf-8")
 WARM_UPS = {one.step: one for one in warmups.WARM_UPS}
@@ -188,6 +187,5 @@ def test_it_goes_with_no_option_of_the_problems(other, capsys):
 
 @pytest.mark.interpreter
 def test_the_command_asks_all_five():
-    done = subprocess.run([sys.executable, "autograder.py", "--warmup"], cwd=ROOT,
-                          capture_output=True, text=True)
+    done = grader("--warmup")
     assert done.returncode == 0 and "Warm-ups: 5 of 5 right" in done.stdout, done.stderr

@@ -5,7 +5,9 @@ and every launch in it becomes a compilation.  kernel_resources, fast_resources 
 stand on this.
 """
 
+import contextlib
 import functools
+import io
 import multiprocessing
 import os
 import re
@@ -51,6 +53,7 @@ class Launch:
     name: str
     kernel: object  # Triton's CompiledKernel
     seconds: float  # of a core
+    log: str  # of ptxas; empty where the kernel was found in the cache
 
     def usage(self) -> tuple[int, int]:
         """Registers a thread, bytes of stack."""
@@ -65,7 +68,7 @@ class Launch:
         from triton.backends.nvidia.compiler import get_ptxas
 
         command = get_ptxas(90).path, "-v", "--gpu-name=sm_90a", "-o", os.devnull
-        said = _said(command, "kernel.ptx", self.kernel.asm["ptx"].encode())
+        said = self.log or _said(command, "kernel.ptx", self.kernel.asm["ptx"].encode())
         return sorted(set(re.findall(r"C75\d\d", said)))
 
     def _cuobjdump(self, option: str) -> str:
@@ -93,6 +96,7 @@ def pretend(arch: int, cache: str) -> None:
     """Make this a process with a GPU of that architecture, for good.  Before Triton is imported."""
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ["TRITON_CACHE_DIR"] = cache
+    os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"  # Triton prints it
     torch.set_num_threads(1)
     install(arch)
     from triton.runtime.jit import JITFunction
@@ -102,10 +106,12 @@ def pretend(arch: int, cache: str) -> None:
     def compile_only(function, *args, grid, warmup, **kwargs):
         if _only and not kwargs.get(_only):
             return None
+        log = io.StringIO()
         start = sum(os.times()[:4])  # of this process and of ptxas, however busy the machine is
-        kernel = launch(function, *args, grid=grid, warmup=True, **kwargs)
+        with contextlib.redirect_stdout(log):
+            kernel = launch(function, *args, grid=grid, warmup=True, **kwargs)
         seconds = sum(os.times()[:4]) - start
-        _launches.append(Launch(function.__name__, kernel, seconds))
+        _launches.append(Launch(function.__name__, kernel, seconds, log.getvalue()))
         return kernel
 
     JITFunction.run = compile_only

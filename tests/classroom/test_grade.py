@@ -13,6 +13,7 @@ import pytest
 
 from grader.assignment import ROOT
 from tests.classroom.classes import make
+from tests.commands import grader
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 RIGHT = (ROOT / "problem_2.py").read_text("utf-8")
@@ -77,9 +78,8 @@ def alone(tmp_path_factory) -> dict[str, tuple[str, float]]:
     found = {}
     for name, text in (("right", RIGHT), ("wrong", WRONG)):
         make(folder, {name: {2: text}})
-        subprocess.run([sys.executable, "autograder.py", "--p2", "--device", "cpu", "--submission",
-                        folder / name, "--json", folder / f"{name}.json"], cwd=ROOT,
-                       capture_output=True)
+        grader("--p2", "--device", "cpu", "--submission", folder / name, "--json",
+               folder / f"{name}.json")
         (stage,) = json.loads((folder / f"{name}.json").read_text())["stages"]
         found[name] = stage["outcome"], str(stage["points"])
     assert found["right"] == ("pass", "100.0") and found["wrong"][0] == "wrong"

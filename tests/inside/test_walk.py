@@ -8,8 +8,6 @@ from grader.cases import Case
 from grader.inputs import build
 from tests.sessions import open_session
 
-torch.set_num_threads(1)  # tests run side by side; a second thread would only wait for the others
-
 QUERIES, KEYS = needless.QUERIES, needless.KEYS
 pytestmark = pytest.mark.interpreter
 
