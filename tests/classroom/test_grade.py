@@ -106,7 +106,8 @@ def test_killed_and_started_again_it_goes_on_and_leaves_nothing(tmp_path, alone)
     make(tmp_path / "class", {"right": {2: RIGHT}, "wrong": {2: WRONG},
                               "renamed": {2: RIGHT + "\n# mine\n"}})
     seen: set[int] = set()
-    for moment in ("out/.lock", "grader-*", "out/graded/*"):  # it begins, a file's worker is there, a grade
+    # It begins, a file's worker is there, a grade is.
+    for moment in ("out/.lock", "grader-*", "out/graded/*"):
         process = start(tmp_path / "class", tmp_path / "out", "--jobs", "2",
                         env={**os.environ, "TMPDIR": str(tmp_path)})
         while not list(tmp_path.glob(moment)) and process.poll() is None:
