@@ -66,7 +66,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     said, steps = (), [step["id"] for step in red]
     if red:
         check.diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
-                           "text": red[0]["text"].splitlines()[-1]}
+                           "text": _told(red[0])}
     elif name is None:
         finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
     else:
@@ -97,6 +97,14 @@ def _patience(session: Session):
         yield
     finally:
         session.timeout = usual
+
+
+def _told(step: dict) -> str:
+    """Of a step in the JSON: its mistake; else what was seen, behind what was given."""
+    _, *lines = step["text"].splitlines() or [""]
+    named = [line.partition(": ")[2] for line in lines
+             if line.startswith(("the mistake: ", "one change makes it right: "))]
+    return (named or lines or [step["text"]])[0].removesuffix(".")
 
 
 def _named(name: Name) -> dict:

@@ -48,10 +48,11 @@ def graded(folder, number: int, old: str, new: str, change=str):
 def test_a_file_with_a_red_light_is_told_the_step_and_is_not_searched(tmp_path, monkeypatch):
     monkeypatch.setattr(follow_up.Search, "run", None)
     result, said = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
-                          "tl.dot(p.to(v.dtype), (v * 0.7 + k * 0.3).to(v.dtype), "
+                          "tl.dot(p.to(v.dtype), (v * 0.7 + 0.3).to(v.dtype), "
                           "acc * alpha[:, None])")
     check = next(check for check in result.checks if check.outcome != "pass")
     assert (check.diagnosis["kind"], check.diagnosis["step"]) == ("step", "3.5")
+    assert check.diagnosis["text"].startswith("acc[")  # what was seen: it has no name
     assert "look at step 3.5" in check.message
     assert "step 3.5, asked alone" in said and "3.5 ✗" in said
 
@@ -63,7 +64,7 @@ def without_markers(text: str) -> str:
 
 def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path):
     result, _ = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
-                       "tl.dot(p.to(v.dtype), (v * 0.7 + k * 0.3).to(v.dtype), "
+                       "tl.dot(p.to(v.dtype), (v * 0.7 + 0.3).to(v.dtype), "
                        "acc * alpha[:, None])", change=without_markers)
     check = next(check for check in result.checks if check.outcome != "pass")
     assert check.diagnosis["kind"] == "seen" and check.diagnosis["step"] is None
@@ -142,6 +143,7 @@ def test_a_wrong_file_is_told_its_mistake_and_the_command(tmp_path):
     result = grade_stage(STAGES[6], options, Reporter(report))
     check = result.checks[0]
     assert check.diagnosis["id"] == "window-plus-one" and check.diagnosis["kind"] == "step"
+    assert check.diagnosis["text"] == "the window is one key too wide: query i sees W + 1 keys"
     assert len(check.lines) <= 12 and check.lines[-1].endswith("--case " + check.name)
     said = report.getvalue()
     assert "the mistake: the window is one key too wide" in said
