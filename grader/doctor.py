@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from grader.stages import interprets, version
+
 PYTHON, TORCH, TRITON, NUMPY = (3, 11), (2, 6), (3, 6), (1, 26)  # the least, as pyproject.toml has
 TRIED_NUMPY = (2, 4)  # the last that was tried, with Triton 3.7.1 and later
 GIB = 1 << 30
@@ -159,7 +161,7 @@ def _torch(machine: Machine) -> list[Finding]:
     if machine.torch_fails:
         return [Finding("problem", f"{text}, cannot be imported ({machine.torch_fails}); "
                                    "install it anew")]
-    if _version(machine.torch) < TORCH:
+    if version(machine.torch) < TORCH:
         return [Finding("problem", f"{text}: want {_dotted(TORCH)} or later; "
                                    "pip install --upgrade torch")]
     return [Finding("ok", text)]
@@ -176,13 +178,13 @@ def _triton(machine: Machine) -> list[Finding]:
     if machine.triton_fails:
         return [Finding("problem", f"{text} cannot be imported ({machine.triton_fails}); "
                                    f"pip install --force-reinstall {right}")]
-    if _version(machine.triton) < TRITON:
+    if version(machine.triton) < TRITON:
         return [Finding("problem", f"{text}: want {_dotted(TRITON)} or later; "
                                    f"pip install --upgrade {right}")]
     if not machine.torch_wants:
         return [Finding("ok", f"{text}; this PyTorch names no version of it")]
-    wanted = _version(machine.torch_wants, 3)
-    if _version(machine.triton, len(wanted)) != wanted:
+    wanted = version(machine.torch_wants, 3)
+    if version(machine.triton, len(wanted)) != wanted:
         return [Finding("warning", f"{text}: this PyTorch was built with {machine.torch_wants}; "
                                    f"pip install {right}")]
     return [Finding("ok", f"{text}, which this PyTorch was built with")]
@@ -192,7 +194,7 @@ def _numpy(machine: Machine) -> list[Finding]:
     if machine.numpy is None:
         return [Finding("problem", "NumPy: none; pip install numpy")]
     text = f"NumPy {machine.numpy}"
-    if _version(machine.numpy) < NUMPY:
+    if version(machine.numpy) < NUMPY:
         return [Finding("warning", f"{text}: want {_dotted(NUMPY)} or later; "
                                    "pip install --upgrade numpy")]
     if _no_triton(machine):
@@ -204,7 +206,7 @@ def _numpy(machine: Machine) -> list[Finding]:
             text += " or 'triton>=3.7'"
         more = "; what counts tiles and asks steps alone is left out" if machine.gpu else ""
         return [Finding("warning" if machine.gpu else "problem", text + more)]
-    if _version(machine.numpy) > TRIED_NUMPY:
+    if version(machine.numpy) > TRIED_NUMPY:
         return [Finding("warning", f"{text}: Triton's interpreter was tried with 1.26 to "
                                    f"{_dotted(TRIED_NUMPY)}")]
     return [Finding("ok", f"{text}, with which Triton's interpreter runs")]
@@ -275,23 +277,17 @@ def _surroundings(machine: Machine) -> list[Finding]:
 
 def _no_triton(machine: Machine) -> bool:
     return machine.triton is None or bool(machine.triton_fails) or (
-        _version(machine.triton) < TRITON)
+        version(machine.triton) < TRITON)
 
 
 def _interprets(machine: Machine) -> bool:
     """Whether this Triton's interpreter runs with this NumPy."""
-    return not _no_triton(machine) and machine.numpy is not None and (
-        _version(machine.triton) >= (3, 7) or _version(machine.numpy) < (2, 4))
+    return not _no_triton(machine) and machine.numpy is not None and interprets(
+        machine.triton, machine.numpy)
 
 
 def _can_launch(machine: Machine) -> bool:
     return machine.compiler is not None and machine.headers
-
-
-def _version(text: str, parts: int = 2) -> tuple[int, ...]:
-    """ "2.13.0+cpu" -> (2, 13) """
-    numbers = re.findall(r"\d+", text.partition("+")[0])
-    return tuple(map(int, numbers[:parts]))
 
 
 def _dotted(numbers: tuple[int, ...]) -> str:

@@ -4,6 +4,7 @@ What is asked of each is in case_table.py.
 """
 
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,20 +25,26 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def version(text: str, parts: int = 2) -> tuple[int, ...]:
+    """ "2.13.0+cpu" -> (2, 13) """
+    numbers = re.findall(r"\d+", text.partition("+")[0])
+    return tuple(map(int, numbers[:parts]))
+
+
+def interprets(triton: str, numpy: str) -> bool:
+    """Whether the interpreter of this Triton runs with this NumPy."""
+    return version(triton) >= (3, 7) or version(numpy) < (2, 4)
+
+
 def interpreter_fault() -> str:
-    """Why the interpreter of this Triton cannot run; "" where it can."""
+    """Why the interpreter of the Triton that is installed cannot run; "" where it can."""
     try:
         triton, numpy = (metadata.version(name) for name in ("triton", "numpy"))
     except metadata.PackageNotFoundError:
         return ""
-
-    def parts(version: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-
-    if parts(triton) >= (3, 7) or parts(numpy) < (2, 4):
-        return ""
-    return (f"the interpreter of Triton {triton} does not work with numpy {numpy}: pip install "
-            "'numpy<2.4'")
+    return "" if interprets(triton, numpy) else (
+        f"the interpreter of Triton {triton} does not work with numpy {numpy}: pip install "
+        "'numpy<2.4'")
 
 
 @dataclass(frozen=True)

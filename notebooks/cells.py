@@ -19,6 +19,7 @@ from IPython import get_ipython
 from IPython.display import HTML, Markdown
 
 from grader import starter
+from grader.files import replace
 from grader.submission import lines, steps
 
 COURSE = Path(__file__).resolve().parent.parent
@@ -56,7 +57,7 @@ def step(line: str, cell: str) -> None:
         return
     path = file_of(step_id)
     try:
-        path.write_text(put(path.read_text("utf-8"), step_id, code), "utf-8")
+        replace(path, put(path.read_text("utf-8"), step_id, code).encode())
     except SyntaxError as error:
         print(f"{error.msg}: {(error.text or '').strip()}\nNothing was written into {path.name}.")
         return

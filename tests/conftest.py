@@ -1,10 +1,11 @@
 """Without a GPU the kernels run in Triton's interpreter, which must be said before any import."""
 
 import os
-from importlib import metadata
 
 import pytest
 import torch
+
+from grader.stages import interpreter_fault
 
 torch.set_num_threads(1)  # tests run side by side; a second thread would wait for the others
 if not torch.cuda.is_available():
@@ -14,17 +15,10 @@ if not torch.cuda.is_available():
     spare_repetition()  # as in the grader's workers: a quarter of the time
 
 
-def _version(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in metadata.version(name).split(".")[:2])
-
-
 def _reason_to_skip(item) -> str | None:
     if "gpu" in item.keywords and not torch.cuda.is_available():
         return "needs a CUDA GPU"
-    broken = _version("triton") < (3, 7) and _version("numpy") >= (2, 4)
-    if "interpreter" in item.keywords and broken:
-        return "the interpreter of Triton before 3.7 does not run with numpy 2.4 or later"
-    return None
+    return interpreter_fault() if "interpreter" in item.keywords else None
 
 
 def pytest_collection_modifyitems(items):

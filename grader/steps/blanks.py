@@ -79,12 +79,13 @@ class Blanks:
         return ({node.id for node in names if isinstance(node.ctx, ast.Store)},
                 {node.id for node in names if isinstance(node.ctx, ast.Load)})
 
-    def asks_for_one_truth(self, id: str) -> bool:
-        """Whether `and`, `or`, `not` or a < b < c stand in a kernel's blank."""
-        tree = ast.parse("if _:\n" + "".join(self.body(id)) + "    pass\n")
-        return any(isinstance(node, ast.BoolOp) or isinstance(node, ast.UnaryOp) and isinstance(
-            node.op, ast.Not) or isinstance(node, ast.Compare) and len(node.ops) > 1
-            for node in ast.walk(tree))
+    def around(self, ids: tuple[str, ...]) -> set[str]:
+        """The names that the blanks' function binds outside of them, its arguments among them."""
+        node = next(node for node in self.nodes if _name(node) == self.function(ids[0]))
+        blanks = [range(self.steps[id].first_line, self.steps[id].last_line) for id in ids]
+        return {one.arg if isinstance(one, ast.arg) else one.id for one in ast.walk(node)
+                if isinstance(one, ast.arg) or isinstance(getattr(one, "ctx", None), ast.Store)
+                and isinstance(one, ast.Name) and not any(one.lineno in lines for lines in blanks)}
 
     def is_as_given(self, id: str, stage: int) -> bool:
         """Whether the step's function, and what of the given file its blank uses, are unchanged."""

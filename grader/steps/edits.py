@@ -146,11 +146,11 @@ class Text(Source):
             yield self.edit("wrong-flag", node, str(not value))
             yield self.edit("wrong-flag", node, str(not value), late=0.1, key=("all flags",))
         elif isinstance(value, int):
-            new = dict.fromkeys((value + 1, value - 1, 0, 1))
+            new = [*dict.fromkeys((value + 1, value - 1, 0, 1))]
+            if isinstance(parent, ast.Call | ast.BinOp):
+                new += [name for name, kind in self.kinds.items() if kind == "number"]
         elif isinstance(value, float):
             new = "0.0", "1.0", 'float("-inf")', 'float("inf")'
-        if type(value) is int and isinstance(parent, ast.Call | ast.BinOp):
-            new = [*new, *(name for name, kind in self.kinds.items() if kind == "number")]
         elif isinstance(value, str) and value.lstrip("-") == "inf":
             yield self.edit("wrong-number", node, f'"{"" if value[0] == "-" else "-"}inf"')
             yield self.expression("wrong-number", parent, "0.0")
@@ -215,8 +215,7 @@ class Text(Source):
             for leaf in self.leaves:
                 if leaf not in self.bound:
                     yield self.edit("wrong-name", node, leaf)
-        elif isinstance(node, ast.Name) and not (isinstance(parent, ast.Call)
-                                                 and parent.func is node):
+        elif not (isinstance(parent, ast.Call) and parent.func is node):
             its = self.kinds.get(node.id, "")
             for other, kind in self.kinds.items():
                 if other != node.id and kind == its:

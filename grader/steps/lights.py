@@ -128,7 +128,7 @@ class Asking:
                 found |= again
                 wrong -= right
         nameless = [id for id in self.blanks.steps if id in wrong
-                    and (not found[id].mistake or self.blanks.asks_for_one_truth(id))]
+                    and (not found[id].mistake or self.joins_tiles(id))]
         for id in nameless[:PLACED]:
             with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError,
                                      ValueError):
@@ -144,14 +144,14 @@ class Asking:
             return Light(id, NONE, lines=("the code around it, or a function that it calls, is not "
                                           "as it was given: it is not asked alone.",))
         trials = asked.trials()
-        given = {name: name in asked.constants for name in trials[0].given}
         try:
-            text = self.blanks.text(ids, given, asked.kernel)
+            text = self.text(ids, asked, trials)
         except ValueError as error:
             return Light(id, NONE, lines=(f"{error}.",))
-        if names := sorted(self.elsewhere(ids, given)):
-            return Light(id, NONE, lines=(f"it uses {', '.join(names)}, which another step makes: "
-                                          "it is not asked alone.",))
+        made, strange = self.elsewhere(ids, trials[0].given)
+        if made:
+            return Light(id, NONE, lines=(f"it uses {', '.join(sorted(made))}, which another step "
+                                          "makes: it is not asked alone.",))
         answers = self.ask(id, text, asked, trials)
         if isinstance(answers, Light):
             return answers
@@ -166,7 +166,11 @@ class Asking:
                 mistake, said = (name[0], named.words(*name)) if name else (found.id, ())
                 if name and mistake.startswith("heads-") and id in ("8.8", "9.9"):
                     mistake = "dq-" + mistake
-                return Light(id, WRONG, mistake, (f"{one.words}:", *found.lines[:3], *said),
+                seen = found.lines[:3]
+                if strange and mistake == "name-not-defined":
+                    seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
+                            "does not promise.",)
+                return Light(id, WRONG, mistake, (f"{one.words}:", *seen, *said),
                              found.shown)
             if found is not None:
                 note = note or (f"{one.words}: {found.lines[0]}.",)
@@ -177,8 +181,7 @@ class Asking:
         joins tiles by `and`, which says more than what comes of it."""
         asked = entry(light.id)
         trials = asked.trials()
-        given = {name: name in asked.constants for name in trials[0].given}
-        text = self.blanks.text((light.id,), given, asked.kernel)
+        text = self.text((light.id,), asked, trials)
         whole = replace(asked, leaves=tuple({*asked.leaves, *self.blanks.names(light.id)[0]}))
         left = [trial.left(answer) for answer in self.ask(light.id, text, whole, trials)]
         wrong = [(trials[number].programs, number, found) for number, one in enumerate(left)
@@ -203,14 +206,27 @@ class Asking:
         return light if change is None else replace(
             light, mistake=change.id, lines=(*seen, change.words()))
 
-    def elsewhere(self, ids: tuple[str, ...], given: dict) -> set[str]:
-        """Names that the blanks read and another blank of their function makes."""
+    def text(self, ids: tuple[str, ...], asked: Entry, trials: list[Trial]) -> str:
+        """As Blanks.text: a function of what the examples give."""
+        given = {name: name in asked.constants for name in trials[0].given}
+        return self.blanks.text(ids, given, asked.kernel)
+
+    def joins_tiles(self, id: str) -> bool:
+        """Whether a kernel's blank does by `and`, `or` or a < b < c."""
+        asked = entry(id)
+        return bool(submission.misjoined_tiles(
+            self.text((id,), asked, asked.trials()).encode()))
+
+    def elsewhere(self, ids: tuple[str, ...], given: dict) -> tuple[set[str], set[str]]:
+        """Names that the blanks read, no example gives and another blank of their function makes;
+        and those that anything of it makes."""
         bound, read = (set().union(*parts) for parts in zip(*map(self.blanks.names, ids),
                                                             strict=True))
         others = [other for other in self.blanks.steps if other not in ids
                   and self.blanks.function(other) == self.blanks.function(ids[0])]
         made = set().union(*(self.blanks.names(other)[0] for other in others))
-        return (read & made) - bound - given.keys()
+        strange = read - bound - given.keys()
+        return strange & made, strange & self.blanks.around(ids)
 
     def ask(self, id: str, text: str, asked: Entry, trials: list[Trial], seconds: float = SECONDS
             ) -> list[dict] | Light:

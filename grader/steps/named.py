@@ -40,8 +40,9 @@ def words(id: str, *more) -> tuple[str, ...]:
 
     known, values = {mistake.id: mistake for mistake in TABLE}, map(str, more)
     found = known.get(id) or known[id.removeprefix("dq-")]
-    said = re.sub(r"\{[^}]*\}", lambda _: next(values, ""), found.words)
-    if not more:  # nothing was tried that a gap would stand for
+    if more:
+        said = re.sub(r"\{[^}]*\}", lambda _: next(values, ""), found.words)
+    else:  # nothing was tried that a gap would stand for
         said = re.sub(r"(:|,| in)? ?\{\d\}.*", "",
                       found.words.replace("{0} recomputes", "it computes"))
     return f"the mistake: {said}.", f"the rule: {found.line}."
@@ -53,14 +54,6 @@ def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.nda
         return all(difference(name, left.programs[0].get(name), value, error,
                               None if free is None else free.reshape(
                                   free.shape + (1,) * (np.ndim(value) - free.ndim))) is None
-                   for name, value in wanted.items())
-    return fit
-
-
-def holds(error: float, **wanted: np.ndarray):
-    """-> whether these memories hold just that afterwards."""
-    def fit(left: Left) -> bool:
-        return all(difference(name, left.memory[name], value.reshape(-1), error) is None
                    for name, value in wanted.items())
     return fit
 
@@ -201,7 +194,7 @@ def masks(sees: str, query, key, given: dict, exists: np.ndarray) -> dict:
             for id, change in MASKS[sees].items()}
 
 
-def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0, error: float = NEAR,
+def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
             leave: tuple[str, ...] = ("m_new", "l_i", "acc")) -> dict:
     """Variants of the online softmax of one tile, in its own units, of what it leaves.
 
@@ -221,7 +214,7 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0, error: float 
             p, a = weight(scaled, m), alpha(m_i, m)
             made = {"m_new": m, "p": p, "alpha": a, "l_i": total(a, p.sum(-1)),
                     "acc": sums(a, p @ v)}
-        return leaves(error, m_i == -np.inf, **{name: made[name] for name in leave})
+        return leaves(free=m_i == -np.inf, **{name: made[name] for name in leave})
 
     def other(x):  # the other base
         return np.exp(x) if base == 2 else np.exp2(x)

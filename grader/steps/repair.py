@@ -58,17 +58,16 @@ class Change:
                 f"{WORDS[self.id]}.")
 
 
-def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = ""
-            ) -> Iterator[Change]:
+def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",
+            only: str = "") -> Iterator[Change]:
     """What is tried of a step's text, the likeliest first.
 
     kinds: of the names that may stand in it, as kind() has them; leaves: names that it is to make;
-    wrong: the first of them that is.
+    wrong: the first of them that is; only: of this id.
     """
     whole, seen = Text(text, kinds, leaves, wrong), {text}
     for edits in whole.all():
-        changed = whole.changed(edits)
-        if changed in seen:
+        if only not in ("", edits[0].id) or (changed := whole.changed(edits)) in seen:
             continue
         seen.add(changed)
         try:
@@ -105,9 +104,7 @@ def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[Trial, trial.
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
     ends = 0
-    for change in changes(text, kinds, asked.leaves, name):
-        if only not in ("", change.id):
-            continue
+    for change in changes(text, kinds, asked.leaves, name, only):
         right = ask(change.text, [one])
         ends += right is None
         if ends > 2:

@@ -198,6 +198,13 @@ def test_a_step_that_uses_what_another_makes_has_no_light():
     assert "num_tiles" in found["3.2"].lines[0]
 
 
+def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
+    found = lights(solved(3).replace("acc = tl.dot(p.to(v.dtype), v,",
+                                     "acc = tl.dot(p.to(v.dtype), k,"), 3)
+    assert colours(found, "wrong") == ["3.5"]
+    assert found["3.5"].lines[1] == "it uses k, which the comment above it does not promise."
+
+
 def _asked(source: str):
     from tests.steps.blanks import asking
     one = asking(3)
