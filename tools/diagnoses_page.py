@@ -4,6 +4,7 @@ from grader.inside.wire import OBSERVED
 from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
 from grader.naming.mistakes import TABLE
 from grader.naming.words import PATTERNS
+from grader.steps.named import SAID
 from grader.steps.repair import TRUTH, WORDS
 from grader.text import ranges
 
@@ -30,7 +31,8 @@ stable. Written by `python -m tools.diagnoses_page`, and held to it by a test.
 * **pattern**: none of these; the id says where the wrong numbers are, or what they have in common.
 * **observed**: the outcome needs no search: a crash, a shape, a race.
 
-A mask's mistake found only in the gradients has `dq-`, `dkdv-` or `backward-` before its id.
+A mistake of a mask or a walk found only in the gradients has `dq-`, `dkdv-` or `backward-` before
+its id.
 """
 
 SEEN = {
@@ -55,11 +57,15 @@ def page() -> str:
     rows += ["", "`{...}` stands for what was found: which tensor, which part, which number.", "",
              "## Seen in the effective attention matrix", "", "| id | what |", "|---|---|"]
     rows += [f"| `{id}` | {text} |" for id, text in SEEN.items()]
-    rows += ["", "## In a step asked alone", "", "| id | what makes the step right |", "|---|---|",
+    rows += ["", "## In a step asked alone", "",
+             "| id | what is wrong, or what makes the step right |", "|---|---|",
              f"| `truth-of-a-tile` | {_cell(TRUTH)} |"]
     rows += [f"| `{id}` | one change in the line that is told: {text} |"
              for id, text in WORDS.items()]
+    rows += [f"| `{id}` | {_cell(text.format('...'))} |" for id, text in SAID.items()]
     rows += ["| `handed-wrongly` | a walk hands on what it was not to |",
+             "| `nothing-stored` | what is to be stored is not |",
+             "| `blind-row-max` | a row that has seen no key yet gets a maximum |",
              "| `result-dropped` | a walk leaves another result than its last call gave back |",
              "| `step-wrong` | none of these: what was left and wanted is told |"]
     rows += ["", "## Isolated", "", "| id | the same case is right | hint |", "|---|---|---|"]

@@ -6,6 +6,7 @@ against a relation that every right answer meets.  Lights give no points.
     blanks.py      the text of a blank, made ready to run; whether what surrounds it is as it was
     trial.py       one example: what is given, what was left, how the two are compared
     named.py       a mistake's name: the variant of the step's formula that leaves the same
+    phases.py      variants of a walk over tiles
     repair.py      or the place: the one change of its text that makes a step right
     edits.py       which changes are tried; places.py: the text that they are made in
     table.py       step -> what is asked of it; what may be moved from one step to another

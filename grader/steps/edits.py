@@ -16,7 +16,7 @@ from grader.steps.places import FIXED, Source
 FIRST = ("truth-of-a-tile", "wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
          "wrong-assignment")
 SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "arguments-exchanged",
-          "wrong-argument", "names-exchanged")
+          "wrong-argument", "names-exchanged", "wrong-grouping")
 THIRD = ("wrong-dtype", "one-missing", "bound-missing", "one-too-many", "wrong-order",
          "line-too-many")
 RANKS = {id: rank for rank, ids in enumerate((FIRST, SECOND, THIRD)) for id in ids}
@@ -131,6 +131,13 @@ class Text(Source):
                                       node)
             for one in (node.left, node.right):
                 yield self.expression("one-too-many", node, self.of(one), node)
+                if isinstance(one, ast.BinOp) and type(one.op) is not type(node.op) \
+                        and type(one.op) in OPERATORS:
+                    a, b, inner = self.inner(one.left), self.inner(one.right), OPERATORS[
+                        type(one.op)]
+                    yield self.expression("wrong-grouping", node, (
+                        f"{a} {inner} ({b} {old} {right})" if one is node.left else
+                        f"({left} {old} {a}) {inner} {b}"), node)
 
     def constants(self, node) -> Iterator[Edit]:
         parent = self.parents.get(node)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grader.steps import named, walks
+from grader.steps import named, phases, walks
 from grader.steps.memory import MARK, stored
+from grader.steps.phases import Phase
 from grader.steps.softmax import FACTOR
 from grader.steps.trial import (
     EXACT,
@@ -65,9 +66,7 @@ def dq_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry
         def variants() -> dict:
             found = walks.variants(walk, given, example, scale)
             return {"dq-unscaled": lambda left: stored(
-                "dq", left.memory["dq"], memory(left, 1.0), D, N) is None} | {
-                ("dq-" + id if isinstance(id, str) else ("dq-" + id[0], *id[1:])): fit
-                for id, fit in found.items()}
+                "dq", left.memory["dq"], memory(left, 1.0), D, N) is None} | _of("dq", found)
 
         return Trial(words(example), given, check,
                      {**POINTED, "dq": np.full(HEADS * N * D, MARK, np.float32)},
@@ -75,6 +74,12 @@ def dq_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry
 
     return Entry((), lambda: [trial(example) for example in examples], CONSTANTS,
                  {"_add_dq": ["dq"], "_store": "store"})
+
+
+def _of(kernel: str, variants: dict) -> dict:
+    """The same with the kernel before the ids."""
+    return {(f"{kernel}-{id}" if isinstance(id, str) else (f"{kernel}-{id[0]}", *id[1:])): fit
+            for id, fit in variants.items()}
 
 
 def query_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry:
@@ -93,8 +98,19 @@ def query_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> En
             *further(example)), "start_m")
         walk = Walk(given["key"], given["N"], given["BLOCK_M"], lambda i, j: sees(j, i, given),
                     ("key", "query"), False)
-        return Trial(words(example), given,
-                     lambda left: calls.judge(left, handed, walk, scale), POINTED)
+        def variants() -> dict:
+            size, last = example["BLOCK_M"], min(example.get("last", 1 << 30), example["N"])
+            interior, end = (("the interior", "the right edge") if "window_size" in example else
+                             ("the full tiles", "the ragged last tile"))
+            parts = [Phase("the diagonal", range(example["first"], min(example["inner"], last),
+                                                 size), True),
+                     Phase(interior, range(example["inner"], example["outer"], size), False),
+                     Phase(end, range(example["outer"], last, size), True)]
+            found = named.hands(SCALE, scale) | phases.single(parts, walk.wanted(), "start_m")
+            return _of("dkdv", found)
+
+        return Trial(words(example), given, lambda left: calls.judge(left, handed, walk, scale),
+                     POINTED, variants=variants)
 
     return Entry(("dk", "dv"), lambda: [trial(example) for example in examples], CONSTANTS,
                  {"_add_dkdv": ["dk", "dv"]})

@@ -127,9 +127,10 @@ class Asking:
             if len(right & wrong) > 1 and right == again.keys():
                 found |= again
                 wrong -= right
-        nameless = [id for id in self.blanks.steps if id in wrong
-                    and (not found[id].mistake or self.joins_tiles(id))]
-        for id in nameless[:PLACED]:
+        placeless = [id for id in self.blanks.steps if id in wrong
+                     and (found[id].mistake is None or named.is_part(found[id].mistake)
+                          or self.joins_tiles(id))]
+        for id in placeless[:PLACED]:
             with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError,
                                      ValueError):
                 found[id] = self.placed(found[id])
@@ -177,8 +178,8 @@ class Asking:
         return Light(id, RIGHT, None, note)
 
     def placed(self, light: Light) -> Light:
-        """A red light with the one change of its text that makes it right: where it has no name, or
-        joins tiles by `and`, which says more than what comes of it."""
+        """A red light with the one change of its text that makes it right: where it has no name,
+        names a part of a walk, or joins tiles by `and`, which says more than what comes of it."""
         asked = entry(light.id)
         trials = asked.trials()
         text = self.text((light.id,), asked, trials)
@@ -201,10 +202,13 @@ class Asking:
 
         name = found.lines[0].partition("[")[0].partition(":")[0]
         change = repair.find(text, asked, self.blanks.numbers, (trials[worst], left[worst], name),
-                             is_right, only="truth-of-a-tile" if light.mistake else "")
+                             is_right, only="truth-of-a-tile" if self.joins_tiles(light.id) else "")
+        if change is None:
+            return light
+        if named.is_part(light.mistake) and change.id != "truth-of-a-tile":
+            return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
         seen = [line for line in light.lines if not line.startswith(("the mistake:", "the rule:"))]
-        return light if change is None else replace(
-            light, mistake=change.id, lines=(*seen, change.words()))
+        return replace(light, mistake=change.id, lines=(*seen, change.words()))
 
     def text(self, ids: tuple[str, ...], asked: Entry, trials: list[Trial]) -> str:
         """As Blanks.text: a function of what the examples give."""

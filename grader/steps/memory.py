@@ -34,6 +34,8 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
                       "program's.",))
     if found is None:
         return None
+    if (got == MARK).all():
+        return Wrong((f"nothing is stored in {name}.",), id="nothing-stored")
     at = int(np.flatnonzero(~np.isclose(got.astype(np.float64), want.reshape(-1).astype(np.float64),
                                         rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
              .sum())

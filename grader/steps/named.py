@@ -2,7 +2,7 @@
 
 A variant is a line: an id of naming/table.py, whose words are shown, and what is changed; or the id
 with what is tried of it, (id, *more), which its words may need.  It is the name if it alone fits
-every example that is wrong, and no other example speaks against it.
+every example that is wrong, and no other example speaks against it.  None: that says nothing of it.
 """
 
 import re
@@ -12,25 +12,39 @@ import numpy as np
 from grader.steps.trial import LOG2E, Left, Trial, difference, same
 
 NEAR = 1e-4  # relative to the largest numbers of a row
+SAID = {  # mistakes that only a step asked alone can show -> what is said of them beside the line
+    "phase-left-out": "the walk of {0} is missing",
+    "phase-too-late": "the walk of {0} begins too late",
+    "phase-too-short": "the walk of {0} ends too early",
+    "phase-too-long": "the walk of {0} goes on too far",
+    "phase-too-early": "the walk of {0} begins too early",
+    "phase-twice": "the walk of {0} is done twice",
+    "phase-unmasked": "the walk of {0} is not masked",
+    "border-wrong": "`{0}` is not as the lesson defines it; the others are right beside it",
+}
+ONCE = "each tile with a pair that is seen is walked once, and masked where not all pairs are"
 
 
 def name(answers: list[tuple[Trial, Left]]) -> tuple | None:
     """(id, *more) that fits all examples that have variants; None where none does, or several."""
-    fits, against = None, set()
+    fits, against, order = None, set(), {}
     for one, left in answers:
         if one.variants is None:
             continue
         with np.errstate(all="ignore"):
             variants = {id: fit(left) for id, fit in one.variants().items()}
             found = one.check(left)
-        against |= {id for id, fit in variants.items() if not fit}
+        order |= variants
+        against |= {id for id, fit in variants.items() if fit is not None and not fit}
         if found is not None and not found.note:
             here = {id for id, fit in variants.items() if fit}
             fits = here if fits is None else fits & here
     if fits and "right" in fits:  # where it is wrong no variant differs
         return None
-    found = sorted(one if isinstance(one, tuple) else (one,) for one in (fits or set()) - against)
-    return found[0] if len({id for id, *_ in found}) == 1 else None
+    left = [one if isinstance(one, tuple) else (one,) for one in order
+            if one in (fits or ()) and one not in against]
+    left = [one for one in left if not is_part(one[0])] or left[:1]  # the likeliest part
+    return left[0] if len({id for id, *_ in left}) == 1 else None
 
 
 def words(id: str, *more) -> tuple[str, ...]:
@@ -38,14 +52,26 @@ def words(id: str, *more) -> tuple[str, ...]:
     from grader.naming import mistakes  # noqa: F401, which fills the table
     from grader.naming.table import TABLE
 
+    if is_part(id):
+        return f"the mistake: {SAID[_plain(id)].format(*more)}.", f"the rule: {ONCE}."
     known, values = {mistake.id: mistake for mistake in TABLE}, map(str, more)
-    found = known.get(id) or known[id.removeprefix("dq-")]
+    found = known.get(id) or known[_plain(id)]
     if more:
         said = re.sub(r"\{[^}]*\}", lambda _: next(values, ""), found.words)
     else:  # nothing was tried that a gap would stand for
         said = re.sub(r"(:|,| in)? ?\{\d\}.*", "",
                       found.words.replace("{0} recomputes", "it computes"))
     return f"the mistake: {said}.", f"the rule: {found.line}."
+
+
+def _plain(id: str) -> str:
+    """Without the backward's kernel."""
+    return id.removeprefix("dq-").removeprefix("dkdv-")
+
+
+def is_part(id: str | None) -> bool:
+    """Whether it says which part of a walk is wrong, and not by what."""
+    return id is not None and _plain(id) in SAID
 
 
 def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.ndarray):
@@ -66,54 +92,6 @@ def hands(scale: float, factor: float = LOG2E) -> dict:
             if "scale_log2e" in arguments)
     return {"no-log2e": fit(scale), "log2e-twice": fit(scale * LOG2E**2),
             "no-scale": fit(factor), "scale-twice": fit(scale**2 * factor)}
-
-
-def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> dict:
-    """Variants of the key tiles that a walk visits, and which of them are masked.
-
-    right: first key and MASKED of those wanted; diagonal: where it begins, if there is one.
-    """
-    N, T = given["N"], given["BLOCK_N"]
-    begins, whole = [at for at, _ in right], [at for at, masked in right if not masked]
-    ragged = [at for at in begins if at + T > N]
-    window = "window_size" in given
-    others = {
-        "first-window-tile-skipped" if window else "first-key-tile-skipped": begins[1:],
-        "last-key-tile-skipped": begins[:-1],
-        "first-key-tile-only": begins[:1],
-        "last-full-tile-skipped": [at for at in begins if at not in whole[-1:]],
-        "interior-skipped" if window else "last-tile-only": [at for at in begins
-                                                             if at not in whole]}
-    if diagonal is None:
-        some = [*range(0, N // T, T)]
-        others |= {"ragged-tail-skipped": [at for at in begins if at not in ragged],
-                   "ragged-tail-twice": begins + ragged,
-                   "walk-in-tiles": some + [N // T] * (N // T < N),
-                   ("walk-in-tiles", "the loop alone"): some + ragged}
-        masks = {"tail-unmasked": [(at, False) for at in begins]}
-    else:
-        late = [at for at in begins if at >= diagonal]
-        others |= {"diagonal-skipped": begins[:len(begins) - len(late)],
-                   ("diagonal-skipped", "but its first tile"): [at for at in begins
-                                                                if at <= diagonal],
-                   "diagonal-twice": begins + late}
-        masks = {"diagonal-unmasked": [(at, masked and at < diagonal) for at, masked in right],
-                 "left-edge-unmasked": [(at, masked and at >= diagonal) for at, masked in right]}
-
-    def fit(wanted: list, with_masks: bool):
-        def fits(left: Left) -> bool:
-            made = [(arguments.get("start_n"), arguments.get("MASKED"))
-                    for _, arguments in left.calls if "start_n" in arguments]
-            if not all(np.size(one) == 1 and isinstance(one, int | np.ndarray | np.generic)
-                       for visit in made for one in visit):
-                return False
-            found = sorted((int(at), bool(masked)) for at, masked in made if at < N)
-            return (found if with_masks else [at for at, _ in found]) == sorted(wanted)
-        return fits
-
-    return {id: fit(wanted, False) for id, wanted in others.items()
-            if sorted(wanted) != begins} | {
-        id: fit(wanted, True) for id, wanted in masks.items() if sorted(wanted) != right}
 
 
 def keeps(wrong: np.ndarray, exists: np.ndarray):
@@ -243,6 +221,8 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
         "weights-of-the-old-max": tile(weight=lambda t, m: power(t - m_i[..., None])),
         "max-not-scaled": tile(new=lambda old, top: np.maximum(old, s.max(-1))),
         "max-not-running": tile(new=lambda old, top: top),
+        ("max-not-running", "in alpha"): tile(
+            alpha=lambda old, m: power(old - (s * factor).max(-1))),
         "max-of-the-first-tile": tile(new=lambda old, top: np.where(old == -np.inf, top, old)),
         "max-over-the-block": tile(new=lambda old, top: np.maximum(
             old, top.max(-1, keepdims=True))),

@@ -33,6 +33,7 @@ WORDS = {  # the id of a mistake -> what is said of the place
     "one-missing": "a factor or a term is missing",
     "bound-missing": "a bound is missing, or a rounding to whole tiles",
     "one-too-many": "a factor, a term or a condition too many",
+    "wrong-grouping": "its parentheses: another part belongs together",
     "names-exchanged": "two names stand in each other's place",
     "wrong-order": "it stands in the wrong place among the lines",
     "line-too-many": "it is one line too many",

@@ -86,7 +86,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
             if (high := (want_l == 0) & ~(m_new < -1000)).any():
                 at = int(np.flatnonzero(high)[0])
                 return Wrong((f"m_new[{at}] is {m_new[at]:.5g}, and that row has seen no key yet: "
-                              "want -inf, or scores far below underflow.",))
+                              "want -inf, or scores far below underflow.",), id="blind-row-max")
             with np.errstate(all="ignore"):
                 back = np.power(base, m_new.astype(np.float64) - top)
                 back[(m_new == -np.inf) & (want_l == 0)] = 1  # nothing seen yet: all is 0

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grader.steps import named
+from grader.steps import named, phases
+from grader.steps.phases import Phase
 from grader.steps.trial import LOG2E, Entry, Left, Pointer, Trial, Wrong, same
 
 SCALE, E = 0.3, float(np.e)  # not the 1 / sqrt(D) of any tile here
@@ -163,8 +164,24 @@ def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
 
 def variants(walk: Walk, given: dict, example: dict, scale: float) -> dict:
     """Variants of a walk over the keys, in named.py."""
-    diagonal = example.get("start_m") if example.get("CAUSAL", True) else None
-    return named.hands(SCALE, scale) | named.visits(walk.wanted(), given, diagonal)
+    N, T, wanted = given["N"], given["BLOCK_N"], walk.wanted()
+    interior = "the interior" if "window_size" in example else "the full tiles"
+    if example.get("CAUSAL", True) and "start_m" in example:
+        start = example["start_m"]
+        first, inner = example.get("first", 0), example.get("inner", 0)
+        parts = [Phase("the diagonal", range(start, min(start + given["BLOCK_M"], N), T), True),
+                 Phase(interior, range(inner, start, T), False)]
+        if "window_size" in example:
+            parts.append(Phase("the left edge", range(first, inner, T), True))
+        if "sink_size" in example:
+            sinks = min(example["sink_size"], first)
+            parts.append(Phase("the sinks before the window", range(0, sinks, T), True))
+        whole = phases.visits(wanted, given, start)
+    else:
+        parts = [Phase("the ragged last tile", range(N // T * T, N, T), True),
+                 Phase(interior, range(0, N // T * T, T), False)]
+        whole = phases.visits(wanted, given, None)
+    return named.hands(SCALE, scale) | whole | phases.single(parts, wanted)
 
 
 def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],
@@ -175,6 +192,7 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
     queries: the walk is over the queries, of a tile of keys.
     """
     def trial(example: dict) -> Trial:
+        lessons = {name: example[name] for name in leaves}
         given = tiles({name: value for name, value in example.items() if name not in leaves})
         if queries:
             walk = Walk(given["key"], given["N"], given["BLOCK_M"],
@@ -198,7 +216,20 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
             wrong = walk.judge(called)
             return wrong and Wrong((f"{said}: {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
 
-        return Trial(words(example, leaves), given, check, POINTED)
+        def other(name: str):
+            """Whether the lesson's value of this one makes the walk right."""
+            def fits(left: Left) -> bool:
+                program = left.programs[0] | {name: lessons[name]}
+                wrong = check(replace(left, programs=[program]))
+                return wrong is None or wrong.note
+            return fits
+
+        def exact(left: Left) -> bool:
+            return sorted(visits({**given, **left.programs[0]}), key=str) == sorted(
+                visits(example), key=str)
+
+        return Trial(words(example, leaves), given, check, POINTED, exact=exact,
+                     variants=lambda: {("border-wrong", name): other(name) for name in leaves})
 
     return Entry(leaves, lambda: [trial(example) for example in examples], CONSTANTS)
 
@@ -229,7 +260,7 @@ def _short(value) -> str:
 
 
 # ------------------------------------------------------------------- examples
-LENGTHS = [dict(N=N, BLOCK_M=32, BLOCK_N=16) for N in (40, 7, 48, 16)]
+LENGTHS = [dict(N=N, BLOCK_M=32, BLOCK_N=16) for N in (40, 7, 48, 33, 16)]
 CAUSAL = [dict(N=N, start_m=start, BLOCK_M=M, BLOCK_N=16) for M, N, start in (
     (32, 100, 64), (32, 100, 96), (32, 97, 96), (16, 64, 0), (16, 64, 48), (32, 7, 0))]
 

@@ -34,6 +34,7 @@ ALSO = {(1, "max_of_the_tile_no_rescale"),
 
 
 # Names that the step's own words give, whatever the mistake is called in the whole computation.
+NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
 SAID_ALIKE = ("handed-wrongly", "result-dropped", *OBSERVED)
 
 
@@ -78,7 +79,7 @@ def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(stage, monkeypa
         known = NAMES.get(f"stage_{stage}", {}).get(mutant.id) or NAMES["any"].get(mutant.id)
         name = found[changed[0]].mistake
         known = known and ([known] if isinstance(known, str) else known)
-        if known and name and name not in (*SAID_ALIKE, *known) \
+        if known and name and name not in (*SAID_ALIKE, *known, *NEW) \
                 and (stage, mutant.id) not in ALSO:
             missed.append((mutant.id, known, name))
         if red != changed and not (red == [] and mutant.outcomes == ("pass",)):
@@ -277,7 +278,6 @@ PLACES = [
     (3, "acc / l_i[:, None], bh", "acc, bh", "one-missing"),
     (3, "(m_i + tl.math.log2(l_i)) * LN2", "m_i + tl.math.log2(l_i)", "one-missing"),
     (3, "    keep = key < N", "    keep = key <= N", "wrong-comparison"),
-    (3, "range(0, whole, BLOCK_N)", "range(BLOCK_N, whole, BLOCK_N)", "wrong-number"),
     (4, "keep = key <= query", "keep = not key > query", "truth-of-a-tile"),
     (6, "(age >= 0) & (age < window_size)", "0 <= age < window_size", "truth-of-a-tile"),
     (3, "v, acc * alpha[:, None])", "v, acc * alpha[None, :])", "wrong-axes"),
@@ -293,6 +293,35 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
     line = next(number for number, rows in enumerate(zip(
         source.splitlines(), solved(stage).splitlines(), strict=True), 1) if rows[0] != rows[1])
     assert f"line {line}" in light.lines[-1] and old not in light.lines[-1]
+
+
+# A mistake in one part of a walk; its id, and what is said of the part.
+PARTS = [
+    (3, "if whole < N:", "if whole < N - 1:",
+     "phase-too-short", "the walk of the ragged last tile ends too early"),
+    (3, "range(0, whole, BLOCK_N)", "range(BLOCK_N, whole, BLOCK_N)",
+     "phase-too-late", "the walk of the full tiles begins too late"),
+    (6, "range(inner, start_m, BLOCK_N)", "range(first, start_m, BLOCK_N)",
+     "phase-too-early", "the walk of the interior begins too early"),
+    (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
+     "phase-too-long", "the walk of the sinks before the window goes on too far"),
+    (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)",
+     "phase-left-out", "the walk of the sinks before the window is missing"),
+    (9, "range(outer, last, BLOCK_M)", "range(last, last, BLOCK_M)",
+     "dkdv-phase-left-out", "the walk of the right edge is missing"),
+    (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
+     "border-wrong", "`outer` is not as the lesson defines it; the others are right beside it"),
+]
+
+
+@pytest.mark.parametrize("stage, old, new, id, said", PARTS)
+def test_a_wrong_part_of_a_walk_has_its_name(stage, old, new, id, said):
+    assert old in solved(stage)
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert light.mistake == id
+    assert f"the mistake: {said}." in light.lines
+    assert light.lines[-1].startswith(("one change makes it right: line ", "the rule: each tile"))
 
 
 def test_what_no_single_change_mends_is_told_as_it_was_seen():
