@@ -107,8 +107,8 @@ def _fwd_kernel(
         #   x: an address is base + index * stride on each axis.  [:, None] makes a column of a
         #   vector, [None, :] a row; together they give a tile of addresses.  Its mask is made
         #   of mask_m and mask_n in the same way, joined by &.  w: as x, with one index alone.
-        #   Elements outside must be 0, which changes no sum.  Advice, which no case checks: say
-        #   other=0.0; without it Triton promises no value, though mostly you will see 0.
+        #   Elements outside must be 0, which changes no sum: say other=0.0.  Without it Triton
+        #   promises no value.  Mostly you will see 0, so no case checks it; this step's light does.
         # BEGIN SOLUTION 2.2
         x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
         x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)

@@ -369,7 +369,10 @@ def _next_command(run, everything: list[int], arguments) -> str:
     begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
     if failed:
         quick = " --quick" * arguments.quick
-        return overview.begin((begun or failed)[0].stage, arguments.submission, quick)
+        first = (begun or failed)[0]
+        return overview.begin(first.stage, arguments.submission, quick, first.red)
+    if red := [id for result in run.stages for id in result.red]:
+        return f"{overview.alone(red[0], arguments.submission)}   (it is red)"
     if arguments.quick:
         return overview.command(run.stages[0].stage, arguments.submission,
                                 "  (without --quick)")

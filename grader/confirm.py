@@ -176,5 +176,7 @@ def not_repeated(check: Check, error: SubmissionError) -> Check:
             "try: do the work in @triton.jit kernels of this file, launched on tensors that "
             "PyTorch allocated in the call.")
     check.detail = error.detail
+    if error.id == "does-not-compile":
+        return check.fail(error.outcome, f"{error.sentence}.")
     return check.fail(error.outcome, "Carried out again in a clean process, on other numbers: "
                       f"{error.sentence}.")

@@ -21,6 +21,12 @@ def command(number: int, directory: Path, options: str = "") -> str:
     return program(number) + where + options
 
 
+def alone(id: str, directory: Path) -> str:
+    """That which asks this step alone."""
+    number = int(id.partition(".")[0])
+    return command(number, directory).replace(f"--p{number}", f"--step {id}")
+
+
 def first_screen(numbers: list[int], directory: Path) -> list[str]:
     """A line a stage, and the next command; none as soon as one stage is begun."""
     files = {n: read(directory, f"problem_{n}.py", "") for n in numbers}
@@ -49,8 +55,9 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
     return lines
 
 
-def begin(number: int, directory: Path, options: str = "") -> str:
-    """What to do with a stage that has not passed: its blank steps, or else its command."""
+def begin(number: int, directory: Path, options: str = "", red: list[str] = ()) -> str:
+    """What to do with a stage that has not passed: its red steps, its blank ones, or else its
+    command."""
     if STAGES[number].needs_triton and not has_triton():
         return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
@@ -66,6 +73,8 @@ def begin(number: int, directory: Path, options: str = "") -> str:
             return (f"python -m grader.carry {number} --from FOLDER   (copies steps from the "
                     "earlier problems, wherever they are)")
         return begin(min(stages), directory)  # nothing is written that could be copied
+    if file.blank_new and red:
+        return f"mend step {red[0]}, then\n      {command(number, directory, ' --watch')}"
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
                 f"      {command(number, directory, ' --watch')}")

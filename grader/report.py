@@ -8,9 +8,10 @@ import textwrap
 import threading
 import time
 import unicodedata
+from pathlib import Path
 
 from grader import overview
-from grader.results import Check, Run, StageResult
+from grader.results import Check, Run, StageResult, told
 from grader.stages import Stage, has_triton
 
 WIDTH = 80
@@ -105,7 +106,8 @@ class Reporter:
                 return
 
     def lights(self, stage: Stage, steps: list[dict], why: str = "") -> None:
-        """A light a step, and of the first red one what it was given, left, and should have."""
+        """A light a step; of the first red one what it was given, left, and should have, of others
+        a line."""
         self.lit = any(step["light"] in ("right", "wrong") for step in steps)
         if why:
             self._line(f"steps  no lights: {why}.")
@@ -126,8 +128,11 @@ class Reporter:
             self._line(f"     step {red['id']}, asked alone. {given[:1].upper()}{given[1:]}")
             for line in lines[:5]:
                 self._line("       " + line, wrap=not line.startswith(("visited ", "wanted ")))
-            self._line(f"       more: {overview.program(stage.number).rpartition(' ')[0]} "
-                       f"--step {red['id']}, or --hint {red['id']}", wrap=False)
+            for other in steps:
+                if other["light"] == "wrong" and other is not red:
+                    self._line(f"     step {other['id']}: {told(other)}.")
+            more = overview.alone(red["id"], Path("."))
+            self._line(f"       more: {more}, or --hint {red['id']}", wrap=False)
 
     def check_done(self, stage: Stage, check: Check) -> None:
         """A line a passing case; the first failing one in full, and of the others what is new: all
@@ -166,7 +171,10 @@ class Reporter:
         if self.more:
             one = len(self.failures) == 1
             self._line(f"     and {self.more} more like {'it' if one else 'these'}")
-        if result.sentence:
+        if result.waits:
+            self._line(f"{self._mark('not_started')} P{stage.number} is not finished: "
+                       f"{result.sentence}", "skipped")
+        elif result.sentence:
             mark = "" if result.outcome == "pass" else self._mark(result.outcome) + " "
             points = "" if result.checks else f", {_points(result)} points"
             self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}{points}: "
@@ -176,15 +184,16 @@ class Reporter:
                 return
         if self.printed:
             self._line("     What the file printed in passing cases is shown with --verbose.")
-        if result.outcome == "pass" and any(step["light"] == "wrong" for step in result.steps):
-            self._line("     the cases decide: a red light of a stage that passes is a note")
+        if result.outcome == "pass" and (red := result.red):
+            self._line(f"     no case of this run fails by step {red[0]}, which is red: look at it "
+                       "before you go on")
         beyond = [check for check in result.checks if check.group == "beyond"]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))
         right = f"{result.steps_right}, " if result.outcome != "pass" and result.steps_right else ""
         self._line(f"P{stage.number}: {self._outcome_words(result)}, {right}"
                    f"{_points(result)} points, {result.seconds:.1f} s"
-                   + f", seed {self.seed}" * (self.seed is not None))
+                   + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None))
 
     def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
         """A line a warm-up, and what is wrong with it."""
@@ -243,6 +252,8 @@ class Reporter:
             self._line("   | " + line, wrap=False)
 
     def _outcome_words(self, result: StageResult) -> str:
+        if result.waits:
+            return "unfinished"
         checks = [check for check in result.checks if check.group != "beyond"] or result.checks
         counts = {}
         for check in checks:
@@ -276,6 +287,7 @@ class Reporter:
             lines = textwrap.wrap(text, WIDTH - 1, subsequent_indent=" " * (indent + 5),
                                   break_long_words=False, break_on_hyphens=False)
         for line in lines:
+            line = line.replace("\N{NO-BREAK SPACE}", " ")
             self._write(self._paint(line, _colour(outcome)) + "\n")
 
     def _write(self, text: str) -> None:

@@ -74,11 +74,33 @@ class StageResult:
 
 
     @property
+    def red(self) -> list[str]:
+        """The steps that are wrong when they are asked alone."""
+        return [step["id"] for step in self.steps if step["light"] == "wrong"]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it ended early for blank steps, and nothing failed by what is written."""
+        return self.outcome == "crashed" and bool(self.checks) and all(
+            check.outcome == "pass" or (check.diagnosis or {}).get("id") == "blank-step"
+            for check in self.checks)
+
+    @property
     def steps_right(self) -> str:
         """ "5 of 8 steps right"; "" where no step has a light."""
         lights = [step["light"] for step in self.steps]
         counted = [light for light in lights if light != "none"]
         return f"{counted.count('right')} of {len(lights)} steps right" if counted else ""
+
+
+def told(step: dict) -> str:
+    """Of a step in the JSON: its mistake; else what was seen, behind what was given."""
+    _, *lines = step["text"].splitlines() or [""]
+    named = [line.partition(": ")[2] for line in lines
+             if line.startswith(("the mistake: ", "one change makes it right: "))]
+    if step["mistake"] == "truth-of-a-tile":
+        named = lines[-1:]
+    return (named or lines or [step["text"]])[0].removesuffix(".")
 
 
 def read_beside(check: Check) -> bool:

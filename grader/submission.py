@@ -307,7 +307,7 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
 
 
 def misjoined_tiles(source: bytes) -> str:
-    """A sentence on the first `and`, `or` or a < b < c among values in a kernel, or "".
+    """A sentence on the first `and`, `or`, `not` or a < b < c among values in a kernel, or "".
 
     Where they join tiles Triton's interpreter, being Python, keeps one part alone.  In the test of
     an `if` they join constants or single numbers, as they may.
@@ -329,6 +329,9 @@ def misjoined_tiles(source: bytes) -> str:
                 return (f"line {node.lineno}: `{word}` does not join tiles, only its {part} part "
                         f"counts. Write {sign}, and parentheses round each comparison: "
                         f"(a < b) {sign} (c < d).")
+            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+                return (f"line {node.lineno}: `not` asks for one truth value, and a tile has many. "
+                        "Write ~ and parentheses: ~(a < b).")
             if isinstance(node, ast.Compare) and len(node.ops) > 1:
                 return (f"line {node.lineno}: a chain of comparisons does not work on tiles, only "
                         "its last one counts. Write (a < b) & (c < d): without parentheses & "

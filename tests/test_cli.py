@@ -96,6 +96,14 @@ def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypat
     assert _next_command(run, [4, 5], arguments) == said
 
 
+def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step():
+    steps = [{"id": "4.2", "light": "right"}, {"id": "4.8", "light": "wrong"}]
+    run = Run("cpu", "", None, 1, "", [StageResult(4, "", 100, "pass", 100, steps=steps)])
+    arguments = argparse.Namespace(submission=Path("."), quick=True, case="")
+    assert _next_command(run, [4, 5], arguments) == (
+        "python autograder.py --step 4.8   (it is red)")
+
+
 def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp_path):
     entry = "def flash_attention_forward(q, k, v, is_causal=True, window_size=1, sink_size=0):\n"
     done, data = graded(tmp_path, {

@@ -185,3 +185,48 @@ def test_a_reader_that_leaves_early_does_not_stop_the_grading():
     reporter = Reporter(Closed())
     reporter.check_done(STAGES[3], check("pass"))
     reporter.check_done(STAGES[3], check("pass"))
+
+
+RED = [{"id": "3.4", "light": "wrong", "mistake": "wrong-number",
+        "text": "q (16, 16):\ns[0, 2] is 0.\none change makes it right: line 151, `0.0`, x."},
+       {"id": "3.5", "light": "wrong", "mistake": "acc-not-rescaled",
+        "text": "s (16, 32):\nacc[0]: want 1; got 2.\nthe mistake: acc is not rescaled.\nz"},
+       {"id": "3.6", "light": "wrong", "mistake": "truth-of-a-tile",
+        "text": "keys 0-31:\nquery 1 sees key 2.\nline 170: `and` does not join tiles."}]
+
+
+def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line():
+    stream = io.StringIO()
+    Reporter(stream).lights(STAGES[3], RED)
+    text = stream.getvalue()
+    assert "step 3.4, asked alone. Q (16, 16):\n       s[0, 2] is 0.\n" in text
+    assert "     step 3.5: acc is not rescaled.\n" in text
+    assert "     step 3.6: line 170: `and` does not join tiles.\n" in text
+    assert "more: python autograder.py --step 3.4, or --hint 3.4\n" in text
+
+
+def test_a_stage_that_passes_with_a_red_step_says_so():
+    stream = io.StringIO()
+    Reporter(stream).stage_ends(STAGES[3], StageResult(
+        3, "x", 200, "pass", 200, checks=[check("pass")], steps=RED))
+    assert "no case of this run fails by step 3.4, which is red" in stream.getvalue()
+
+
+def test_what_waits_for_blank_steps_is_unfinished_and_has_not_crashed():
+    stream = io.StringIO()
+    blank = check("crashed", diagnosis={"id": "blank-step"}, lines=("step 3.2 is still blank",))
+    result = StageResult(3, "x", 200, "crashed", checks=[check("pass"), blank],
+                         sentence="the other 3 cases wait for what is blank.")
+    Reporter(stream).stage_ends(STAGES[3], result)
+    text = stream.getvalue()
+    assert "➖ P3 is not finished: the other 3 cases wait" in text and "crashed" not in text
+    assert "P3: unfinished, 0 of 200 points" in text
+    result.checks.append(check("wrong"))
+    assert not result.waits
+
+
+def test_a_seed_stands_on_one_line_with_its_word():
+    stream = io.StringIO()
+    Reporter(stream, seed=123456789012345).stage_ends(STAGES[3], StageResult(
+        3, "x", 200, "wrong", checks=[check("pass"), check("wrong")], steps=RED))
+    assert "seed 123456789012345\n" in stream.getvalue()

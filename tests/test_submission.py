@@ -116,6 +116,8 @@ def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):
     ("keep = i >= j or j < S", "`or` does not join tiles, only its first part counts"),
     ("x = tl.load(p, mask=a and b)", "Write &, and parentheses"),
     ("keep = i < N & j < D", "a chain of comparisons does not work on tiles"),
+    ("keep = not i < j", "`not` asks for one truth value"),
+    ("x = f(not MASKED)", ""),
     ("keep = (i < N) & (j < D)", ""),
     ("x = tl.load(p, mask=i < N) if CAUSAL and i < N else 0", ""),  # a test
     ("x = f(MASKED and RAGGED)", ""),  # constants

@@ -5,7 +5,7 @@ from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
 from grader.naming.mistakes import TABLE
 from grader.naming.words import PATTERNS
 from grader.steps.named import SAID
-from grader.steps.repair import TRUTH, WORDS
+from grader.steps.repair import WORDS
 from grader.text import ranges
 
 INTRO = """\
@@ -59,13 +59,14 @@ def page() -> str:
     rows += [f"| `{id}` | {text} |" for id, text in SEEN.items()]
     rows += ["", "## In a step asked alone", "",
              "| id | what is wrong, or what makes the step right |", "|---|---|",
-             f"| `truth-of-a-tile` | {_cell(TRUTH)} |"]
-    rows += [f"| `{id}` | one change in the line that is told: {text} |"
+             "| `truth-of-a-tile` | `and`, `or`, `not` or a < b < c among tiles |"]
+    rows += [f"| `{id}` | one change in the line that is told: {text.format('...')} |"
              for id, text in WORDS.items()]
     rows += [f"| `{id}` | {_cell(text.format('...'))} |" for id, text in SAID.items()]
     rows += ["| `handed-wrongly` | a walk hands on what it was not to |",
              "| `nothing-stored` | what is to be stored is not |",
              "| `blind-row-max` | a row that has seen no key yet gets a maximum |",
+             "| `load-without-other` | what a load's mask leaves out has no value |",
              "| `result-dropped` | a walk leaves another result than its last call gave back |",
              "| `step-wrong` | none of these: what was left and wanted is told |"]
     rows += ["", "## Isolated", "", "| id | the same case is right | hint |", "|---|---|---|"]

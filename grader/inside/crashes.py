@@ -38,6 +38,13 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "be known when the kernel is compiled: declare the argument as tl.constexpr"),
     (r"expected dtype .* but got", "wrong-dtype", "this function takes floating-point numbers: "
      "cast with .to(tl.float32)"),
+    (r"(?-i:unsupported operand type\(s\) for @: 'tensor')", "does-not-compile",
+     "tl.dot(a, b) multiplies two tiles, and @ does not"),
+    (r"(?-i:'tensor' object has no attribute|module 'triton.language' has no attribute)",
+     "does-not-compile", "a tile has few of a PyTorch tensor's methods; Triton's functions are "
+     "tl.where, tl.sum(x, axis=1), tl.trans, x.to(dtype) and so on"),
+    (r"(?-i:must be Tensor, not tensor|got \(tensor)", "does-not-compile", "PyTorch's functions do "
+     "not take a kernel's tiles: take those of tl"),
     (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel reads tensors that lie on the "
      "GPU: make them with device=q.device"),
     (r"mask argument cannot be block type|pointer argument cannot|unsupported ptr type",

@@ -23,8 +23,8 @@ class OutOfBounds(IndexError):
                          "writes": ("tl.store", "out-of-bounds-write")}[verb]
         self.what = f"{call} {verb} {count} number{'s' * (count > 1)} outside of every tensor"
         place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
-        self.wants = (f"{place}: it" if place else "it") + \
-            " needs a mask, or its address (head, batch, stride, tile) is wrong"
+        self.wants = f"{place}: " * bool(place) + ("no mask leaves them out, or their address "
+                                                   "(tile, stride, head, batch) is wrong")
         super().__init__(f"{self.what}, {self.wants}")
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .recorder import poison
-from .vetting import MODULES, Unrepeatable, builtin_names, is_language, vet
+from .vetting import MODULES, NotTriton, Unrepeatable, builtin_names, is_language, vet
 from .wire import UNINITIALISED, storages_in
 
 KINDS = {"tensor", "address", "tuple", "dict", "torch", "device", "constexpr", "tl", "function",
@@ -182,7 +182,7 @@ class Replay:
         if name in ("triton", "math") or name.startswith(MODULES):
             __import__(name)
             return sys.modules[name]
-        raise Unrepeatable(f"a kernel uses the module {name}")
+        raise NotTriton(f"a kernel uses {name}, which Triton does not have")
 
     def _from(self, what):
         module, name = what
@@ -280,7 +280,8 @@ class Replay:
         # The interpreter wants the language among the globals, named or not.
         given = {"__name__": "submission", "__builtins__": builtin_names(),
                  "triton.language": self._module("triton.language")}
-        vet(text, given | values | {name: None for name, _ in functions}, about["name"])
+        vet(text, given | values | {name: None for name, _ in functions}, about["name"],
+            int(about["line"]))
         scope = self._scope(about)
         scope |= given | values
         path = self.folder / f"kernel_{key}.py"
@@ -293,8 +294,12 @@ class Replay:
             scope[name] = before
         self.functions[number] = _built[key] = _decorated(plain, about["kind"], {
             name: self.decode(value) for name, value in about["options"].items()})
-        for name, other in functions:  # only now, for they may call it back
-            scope[name] = self._function(other)
+        try:
+            for name, other in functions:  # only now, for they may call it back
+                scope[name] = self._function(other)
+        except Exception:
+            del _built[key], self.functions[number]  # another plan that has it is told so, too
+            raise
 
     def _scope(self, about: dict) -> dict:
         """Globals that it can share with functions built before: as in a file, each name stands

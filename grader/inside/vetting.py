@@ -22,16 +22,21 @@ class Unrepeatable(Exception):
     """Why a plan cannot be carried out, in words for the student."""
 
 
+class NotTriton(Unrepeatable):
+    """Of a kernel's text: what Triton does not have, so that it compiles nowhere."""
+
+
 def builtin_names() -> dict:
     """Python's own functions that a kernel may use."""
     return {name: getattr(builtins, name) for name in BUILTINS}
 
 
-def vet(text: str, scope: dict, name: str) -> None:
+def vet(text: str, scope: dict, name: str, first: int = 1) -> None:
     """Refuse what is more than Triton's language.
 
     Raises:
-        Unrepeatable: text holds such a thing; scope is what its global names stand for.
+        Unrepeatable: text holds such a thing; scope is what its global names stand for, first its
+            line in the file.
     """
     (definition,) = ast.parse(text).body
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
@@ -43,7 +48,7 @@ def vet(text: str, scope: dict, name: str) -> None:
     own |= {node.id for node in ast.walk(definition)
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     for node in ast.walk(definition):
-        where = f"{name} (line {getattr(node, 'lineno', 1)} of it)"
+        where = f"line {first - 1 + getattr(node, 'lineno', 1)}, in {name},"
         if isinstance(node, REFUSED):
             raise Unrepeatable(f"{where} holds {type(node).__name__}, no part of Triton's language")
         if isinstance(node, ast.Attribute) and id(node) not in inner:
@@ -67,12 +72,14 @@ def _vet_chain(node: ast.Attribute, scope: dict, own: set[str], where: str) -> N
             found = getattr(found, names.pop(0), None)
             if inspect.ismodule(found) and not found.__name__.startswith(MODULES):
                 raise Unrepeatable(f"{where} uses the module {found.__name__}")
+        if found is None:
+            raise NotTriton(f"{where} uses {ast.unparse(whole)}, which Triton does not have")
         if not is_language(found):
             raise Unrepeatable(f"{where} uses {ast.unparse(whole)}, which a kernel cannot")
     elif root in scope and root not in own and getattr(scope[root], "__name__", "") == "constants":
         names = names[1:]
     if refused := [name for name in names if name not in _attributes()]:
-        raise Unrepeatable(f"{where} reads .{refused[0]}, which is no part of Triton's language")
+        raise NotTriton(f"{where} reads .{refused[0]}, which a tile does not have")
 
 
 def is_language(found) -> bool:

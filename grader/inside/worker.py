@@ -189,6 +189,9 @@ class Worker:
             for result, name in zip(results[len(names):], request["grads"], strict=True):
                 check_gradient(result, name, inputs[name], self.device)
             return {}, self._fetch(results)
+        except replay.NotTriton as error:
+            raise Failure("crashed", f"{error}: the kernel does not compile",
+                          "does-not-compile") from None
         except replay.Unrepeatable as error:
             raise Failure("wrong", str(error)) from None
         except replay.Overrun as error:

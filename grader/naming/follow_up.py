@@ -18,7 +18,7 @@ from grader.naming.search import Name, Search
 from grader.naming.words import Finding, describe, either, locate, steps_of
 from grader.options import Options
 from grader.overview import command
-from grader.results import Check
+from grader.results import Check, told
 from grader.sandbox.calls import Reply, SubmissionError
 from grader.sandbox.session import Session
 from grader.stages import Stage
@@ -66,7 +66,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     said, steps = (), [step["id"] for step in red]
     if red:
         check.diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
-                           "text": _told(red[0])}
+                           "text": told(red[0])}
     elif name is None:
         finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
     else:
@@ -97,14 +97,6 @@ def _patience(session: Session):
         yield
     finally:
         session.timeout = usual
-
-
-def _told(step: dict) -> str:
-    """Of a step in the JSON: its mistake; else what was seen, behind what was given."""
-    _, *lines = step["text"].splitlines() or [""]
-    named = [line.partition(": ")[2] for line in lines
-             if line.startswith(("the mistake: ", "one change makes it right: "))]
-    return (named or lines or [step["text"]])[0].removesuffix(".")
 
 
 def _named(name: Name) -> dict:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from grader.steps.places import FIXED, Source
 
 # The ids of mistakes, by how late they are looked for.
-FIRST = ("truth-of-a-tile", "wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
+FIRST = ("wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
          "wrong-assignment")
 SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "arguments-exchanged",
           "wrong-argument", "names-exchanged", "wrong-grouping")
@@ -37,7 +37,8 @@ SIGNS = (  # a number's name -> how it may be missing, how late that is tried
 
 @dataclass(frozen=True)
 class Edit:
-    """new for the bytes begin ... end; key: what edits of places that read alike share."""
+    """new for the bytes begin ... end; key: what edits of places that read alike share; part: the
+    argument that is changed."""
 
     id: str
     line: int
@@ -47,6 +48,7 @@ class Edit:
     new: str
     node: ast.AST  # which is quoted
     key: tuple
+    part: str = ""
 
 
 class Text(Source):
@@ -55,7 +57,7 @@ class Text(Source):
     def all(self) -> list[list[Edit]]:
         """One edit, or those of places that read alike: the likeliest first."""
         edits = [edit for node in self.nodes for make in (
-            self.truth, self.operators, self.constants, self.functions, self.axes, self.names,
+            self.operators, self.constants, self.functions, self.axes, self.names,
             self.arguments, self.terms) for edit in make(node)]
         bodies = [self.body, *(body for node in self.nodes for field in ("body", "orelse")
                                if isinstance(body := getattr(node, field, None), list))]
@@ -86,10 +88,10 @@ class Text(Source):
             text = self.raw.splitlines()[edit.line - 1].decode().strip()
         return text if len(text) <= 72 else text[:69] + "..."
 
-    def edit(self, id: str, node, new: str, shown=None, late: float = 0, key=()) -> Edit:
+    def edit(self, id: str, node, new: str, shown=None, late: float = 0, key=(), part="") -> Edit:
         """new in the place of node.  shown: what is quoted; late: after others of its kind."""
         return Edit(id, node.lineno, RANKS[id] + late + self.late(node), *self.span(node), new,
-                    shown or self.around(node), key or (id, self.of(node), new))
+                    shown or self.around(node), key or (id, self.of(node), new), part)
 
     def expression(self, id: str, node, new: str, shown=None, late: float = 0) -> Edit:
         """An expression in the place of another."""
@@ -97,21 +99,6 @@ class Text(Source):
         return self.edit(id, node, new if bare else f"({new})", shown, late)
 
     # ---------------------------------------------------------------- expressions
-    def truth(self, node) -> Iterator[Edit]:
-        if not self.kernel:
-            return
-        if isinstance(node, ast.BoolOp):
-            sign = " & " if isinstance(node.op, ast.And) else " | "
-            yield self.expression("truth-of-a-tile", node, sign.join(
-                f"({self.of(one)})" for one in node.values))
-        elif isinstance(node, ast.Compare) and len(node.ops) > 1:
-            sides = [node.left, *node.comparators]
-            yield self.expression("truth-of-a-tile", node, " & ".join(
-                f"({self.inner(a)} {COMPARISONS.get(type(op), '==')} {self.inner(b)})"
-                for a, op, b in zip(sides, node.ops, sides[1:], strict=False)))
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield self.expression("truth-of-a-tile", node, f"~({self.of(node.operand)})")
-
     def operators(self, node) -> Iterator[Edit]:
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             left, right = self.inner(node.left), self.inner(node.comparators[0])
@@ -237,34 +224,34 @@ class Text(Source):
         named = [self.of(one) for one in node.keywords]
         function, names = self.of(node.func), {one.arg for one in node.keywords}
 
-        def edit(id: str, arguments: list[str], key=(), late: float = 0) -> Edit:
-            return self.edit(id, node, f"{function}({', '.join(arguments)})", node, late, key)
+        def edit(id: str, arguments: list[str], key=(), late: float = 0, part="") -> Edit:
+            return self.edit(id, node, f"{function}({', '.join(arguments)})", node, late, key, part)
 
         for i, j in itertools.combinations(range(len(own)), 2):
             if len(own) < 5 or j == i + 1:
                 new = own.copy()
                 new[i], new[j] = own[j], own[i]
                 yield edit("arguments-exchanged", new + named, ("exchanged", function, i, j))
-        for i in range(len(named)):
-            yield edit("wrong-argument", own + named[:i] + named[i + 1:], late=1)
+        for i, one in enumerate(node.keywords):
+            yield edit("wrong-argument", own + named[:i] + named[i + 1:], (), 1, f"{one.arg}=")
         if function == "range" and len(own) < 3:
             for name, kind in self.kinds.items():
                 if kind == "number" and re.search("BLOCK|TILE", name):
-                    yield edit("wrong-argument", ["0"] * (len(own) < 2) + own + [name])
+                    yield edit("wrong-argument", ["0"] * (len(own) < 2) + own + [name], part="step")
         last = function.rpartition(".")[2]
         if last in ("load", "store") and self.kernel:
             fill = [", other=0.0"] * (last == "load" and "other" not in names)
             if "mask" in names and fill:
-                yield edit("wrong-argument", own + named + ["other=0.0"])
+                yield edit("wrong-argument", own + named + ["other=0.0"], part="other=")
             for late, mask in self.masks() if "mask" not in names else ():
                 yield edit("wrong-argument", own + named + [f"mask={mask}"] + [
-                    "other=0.0"] * bool(fill), late=late)
+                    "other=0.0"] * bool(fill), late=late, part="mask=")
             for one in node.keywords:
                 for late, mask in self.masks() if one.arg == "mask" else ():
-                    yield self.edit("wrong-argument", one.value,
-                                    f"({self.of(one.value)}) & ({mask})", node, late + 0.5)
+                    yield self.edit("wrong-argument", one.value, f"({self.of(one.value)}) & "
+                                    f"({mask})", node, late + 0.5, part="mask=")
         if last in ("sum", "max", "amax") and not self.kernel and "keepdim" not in names:
-            yield edit("wrong-argument", [*own, *named, "keepdim=True"])
+            yield edit("wrong-argument", [*own, *named, "keepdim=True"], part="keepdim=")
 
     def masks(self) -> Iterator[tuple[float, str]]:
         """Rows or columns that exist, and how late they are tried."""

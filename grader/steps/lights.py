@@ -128,8 +128,7 @@ class Asking:
                 found |= again
                 wrong -= right
         placeless = [id for id in self.blanks.steps if id in wrong
-                     and (found[id].mistake is None or named.is_part(found[id].mistake)
-                          or self.joins_tiles(id))]
+                     and (found[id].mistake is None or named.is_part(found[id].mistake))]
         for id in placeless[:PLACED]:
             with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError,
                                      ValueError):
@@ -167,6 +166,8 @@ class Asking:
                 mistake, said = (name[0], named.words(*name)) if name else (found.id, ())
                 if name and mistake.startswith("heads-") and id in ("8.8", "9.9"):
                     mistake = "dq-" + mistake
+                if joined := submission.misjoined_tiles(text.encode()):
+                    mistake, said = "truth-of-a-tile", (joined,)
                 seen = found.lines[:3]
                 if strange and mistake == "name-not-defined":
                     seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
@@ -178,8 +179,8 @@ class Asking:
         return Light(id, RIGHT, None, note)
 
     def placed(self, light: Light) -> Light:
-        """A red light with the one change of its text that makes it right: where it has no name,
-        names a part of a walk, or joins tiles by `and`, which says more than what comes of it."""
+        """A red light that has no name, or that of a part of a walk, with the one change of its
+        text that makes it right."""
         asked = entry(light.id)
         trials = asked.trials()
         text = self.text((light.id,), asked, trials)
@@ -202,24 +203,17 @@ class Asking:
 
         name = found.lines[0].partition("[")[0].partition(":")[0]
         change = repair.find(text, asked, self.blanks.numbers, (trials[worst], left[worst], name),
-                             is_right, only="truth-of-a-tile" if self.joins_tiles(light.id) else "")
+                             is_right)
         if change is None:
             return light
-        if named.is_part(light.mistake) and change.id != "truth-of-a-tile":
-            return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
-        seen = [line for line in light.lines if not line.startswith(("the mistake:", "the rule:"))]
-        return replace(light, mistake=change.id, lines=(*seen, change.words()))
+        if light.mistake is None:
+            return replace(light, mistake=change.id, lines=(*light.lines, change.words()))
+        return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
 
     def text(self, ids: tuple[str, ...], asked: Entry, trials: list[Trial]) -> str:
         """As Blanks.text: a function of what the examples give."""
         given = {name: name in asked.constants for name in trials[0].given}
         return self.blanks.text(ids, given, asked.kernel)
-
-    def joins_tiles(self, id: str) -> bool:
-        """Whether a kernel's blank does by `and`, `or` or a < b < c."""
-        asked = entry(id)
-        return bool(submission.misjoined_tiles(
-            self.text((id,), asked, asked.trials()).encode()))
 
     def elsewhere(self, ids: tuple[str, ...], given: dict) -> tuple[set[str], set[str]]:
         """Names that the blanks read, no example gives and another blank of their function makes;

@@ -19,16 +19,16 @@ MOST = 500  # changes that are tried
 SECONDS = 0.3  # of CPU time for one of them on one example
 WORDS = {  # the id of a mistake -> what is said of the place
     "wrong-comparison": "the comparison",
-    "wrong-flag": "True or False",
+    "wrong-flag": "True stands for False, or False for True",
     "wrong-operator": "the operator",
     "sides-exchanged": "its two sides stand the wrong way round",
     "wrong-assignment": "= or +=",
-    "wrong-number": "a number",
-    "wrong-function": "a function",
+    "wrong-number": "another number belongs there",
+    "wrong-function": "another function belongs there",
     "wrong-axes": "its axes",
     "wrong-name": "another name belongs there",
     "arguments-exchanged": "two arguments stand the wrong way round",
-    "wrong-argument": "an argument given by name: mask=, other=, axis=, dtype=",
+    "wrong-argument": "its {0}",
     "wrong-dtype": "its dtype",
     "one-missing": "a factor or a term is missing",
     "bound-missing": "a bound is missing, or a rounding to whole tiles",
@@ -38,37 +38,34 @@ WORDS = {  # the id of a mistake -> what is said of the place
     "wrong-order": "it stands in the wrong place among the lines",
     "line-too-many": "it is one line too many",
 }
-TRUTH = ("`and`, `or`, `not` and a < b < c ask for one truth value, and a tile has many: write "
-         "&, |, ~, every comparison in parentheses")
-
 
 @dataclass(frozen=True)
 class Change:
-    """quoted: what stands in line `line` of the file; text: the step's with the change made."""
+    """quoted: what stands in line `line` of the file, part: the argument of it that is changed;
+    text: the step's with the change made."""
 
     id: str
     line: int
     quoted: str
+    part: str
     text: str
 
     def words(self) -> str:
         """What is said of it."""
-        if self.id == "truth-of-a-tile":
-            return f"line {self.line}: {TRUTH}."
         return (f"one change makes it right: line {self.line}, `{self.quoted}`, "
-                f"{WORDS[self.id]}.")
+                f"{WORDS[self.id].format(self.part)}.")
 
 
-def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",
-            only: str = "") -> Iterator[Change]:
+def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = ""
+            ) -> Iterator[Change]:
     """What is tried of a step's text, the likeliest first.
 
     kinds: of the names that may stand in it, as kind() has them; leaves: names that it is to make;
-    wrong: the first of them that is; only: of this id.
+    wrong: the first of them that is.
     """
     whole, seen = Text(text, kinds, leaves, wrong), {text}
     for edits in whole.all():
-        if only not in ("", edits[0].id) or (changed := whole.changed(edits)) in seen:
+        if (changed := whole.changed(edits)) in seen:
             continue
         seen.add(changed)
         try:
@@ -77,7 +74,8 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
                 compile(changed, "step", "exec", dont_inherit=True)
         except SyntaxError:
             continue
-        yield Change(edits[0].id, edits[0].line, whole.quoted(edits[0]), changed)
+        yield Change(edits[0].id, edits[0].line, whole.quoted(edits[0]),
+                     edits[0].part, changed)
         if len(seen) > MOST:
             return
 
@@ -92,8 +90,8 @@ def kind(value) -> str:
 
 
 def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[Trial, trial.Left, str],
-         ask: Callable[[str, list[Trial]], bool | None], only: str = "") -> Change | None:
-    """The change that makes a step right, to the letter; None where none does.  only: of this id.
+         ask: Callable[[str, list[Trial]], bool | None]) -> Change | None:
+    """The change that makes a step right, to the letter; None where none does.
 
     text: of the step; numbers: names of the file that hold some; wrong: an example that is, what
     the step leaves there, and the first name that is wrong; ask(text, examples) -> whether the
@@ -105,7 +103,7 @@ def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[Trial, trial.
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
     ends = 0
-    for change in changes(text, kinds, asked.leaves, name, only):
+    for change in changes(text, kinds, asked.leaves, name):
         right = ask(change.text, [one])
         ends += right is None
         if ends > 2:

@@ -15,6 +15,7 @@ from grader.steps.trial import (
     Wrong,
     difference,
     first,
+    loaded,
     randoms,
     same,
 )
@@ -81,8 +82,7 @@ def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
         names = left.programs[0]
         if summed:
             return difference("acc", names["acc"], acc + tile @ row, EXACT, free=~given["mask_m"])
-        return first(difference("x", names["x"], tile, 1e-9),
-                     difference("w", names["w"], row, 1e-9))
+        return first(loaded("x", names["x"], tile), loaded("w", names["w"], row))
 
     return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
                  f"stride of w {stride_wn}, {dtype}",

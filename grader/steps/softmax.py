@@ -57,7 +57,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
               seen: bool = True, weight: float = 1) -> Trial:
         """old, new: about where the maximum so far and the new scores lie, in base 2; seen: only
         some rows have seen nothing; weight: of what was summed before."""
-        random, (M, N, D) = randoms(seed), (16, 32, 16)
+        random, (M, N, D) = randoms(seed), (16, 32, 64)
         s, v = random(M, N) * 3 + new / FACTOR, random(N, D).astype(dtype)
         m_i = random(M) + old
         if dtype == "float32":

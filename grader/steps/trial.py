@@ -176,7 +176,7 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
         return Wrong((f"{name}: want shape {want.shape}; got {got.shape}.",))
     finite = np.where(np.isfinite(want), np.abs(want), 0.0)
     size = finite.max(axis=-1, keepdims=True) if want.ndim else finite
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
         wrong = ~(np.abs(got - want) <= error * (size + 1e-6))
     wrong &= ~(got == want) & ~(np.isnan(got) & np.isnan(want))
     if free is not None:
@@ -188,6 +188,16 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     count = f"{int(wrong.sum())} of {wrong.size} are wrong" if want.ndim else ""
     return Wrong((f"{name}{where}: want {number(want[at])}; got {number(got[at])}"
                   + f" ({count})" * bool(count) + ".",))
+
+
+def loaded(name: str, got, want: np.ndarray) -> Wrong | None:
+    """The same of a tile that was loaded: the lanes that are masked off are to be 0."""
+    found = difference(name, got, want, 1e-9)
+    if found and np.shape(got) == np.shape(want) and difference(
+            name, np.where(np.isnan(got) & (want == 0), 0, got), want, 1e-9) is None:
+        return Wrong((*found.lines, "the lanes that mask= leaves out are nan here: say what they "
+                      "are to be, by other=."), id="load-without-other")
+    return found
 
 
 def _kind(want: np.ndarray) -> str:

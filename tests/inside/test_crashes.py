@@ -19,6 +19,11 @@ from grader.inside.wire import OBSERVED
     ("Shape element 0 must have type `constexpr[int]`, got `constexpr[tensor]", "not-constexpr",
      "tl.constexpr"),
     ("Input shapes should have M >= 1, N >= 1 and K >= 16", "dot-too-small", "16 or more"),
+    ("unsupported operand type(s) for @: 'tensor' and 'tensor'", "does-not-compile", "tl.dot(a,"),
+    ("'tensor' object has no attribute 'masked_fill'", "does-not-compile", "tl.where"),
+    ("module 'triton.language' has no attribute 'wher'", "does-not-compile", "tl.where"),
+    ("exp(): argument 'input' (position 1) must be Tensor, not tensor", "does-not-compile",
+     "take those of tl"),
     ("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)", "not-on-the-gpu",
      "device=q.device"),
 ])
@@ -47,6 +52,14 @@ def test_an_error_of_the_students_own_gets_no_advice(tmp_path):
         exec(compile(path.read_text(), str(path), "exec"), {})
     sentence = crashes.explain(caught.value, str(path), "while being imported")["sentence"]
     assert "Try:" not in sentence and sentence.startswith("KeyError")
+
+
+def test_an_error_about_pytorchs_tensors_gets_no_advice_about_tiles(tmp_path):
+    path = tmp_path / "problem_1.py"
+    path.write_text("import torch\ntorch.zeros(2).masked_fil(1)\n")
+    with pytest.raises(AttributeError) as caught:
+        exec(compile(path.read_text(), str(path), "exec"), {})
+    assert "Try:" not in crashes.explain(caught.value, str(path), "when it was called")["sentence"]
 
 
 @pytest.mark.parametrize("raised, where, id", [
@@ -120,8 +133,8 @@ def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
     found = crashes.explain(caught.value, str(path), "when it was called")
     assert found["sentence"] == (
         "tl.load reads 944 numbers outside of every tensor: tl.load(ptrs)\n"
-        "at k_ptr, rows 5-63 of the (64, 16) tile: it needs a mask, or its address (head, batch, "
-        "stride, tile) is wrong.")
+        "at k_ptr, rows 5-63 of the (64, 16) tile: no mask leaves them out, or their address "
+        "(tile, stride, head, batch) is wrong.")
 
 
 def _reads_outside():

@@ -89,7 +89,7 @@ def outside(addresses, mask=None, verb="reads") -> str:
     return str(caught.value)
 
 
-ADVICE = "it needs a mask, or its address (head, batch, stride, tile) is wrong"
+ADVICE = "no mask leaves them out, or their address (tile, stride, head, batch) is wrong"
 
 
 def test_lanes_outside_are_told_with_their_tensor_and_whether_it_is_a_load_or_a_store():

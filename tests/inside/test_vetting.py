@@ -71,6 +71,23 @@ def test_what_is_refused_is_named_whole():
         _vetted(_by_another_name)
 
 
+def _of_a_pytorch_user(x):
+    return x.masked_fill(x > 0, 0.0)
+
+
+@pytest.mark.parametrize("function, says", [
+    (_by_another_name, r"uses tl\.nothing_such, which Triton does not have"),
+    (_of_a_pytorch_user, r"reads \.masked_fill, which a tile does not have")])
+def test_what_compiles_nowhere_is_told_from_what_a_kernel_may_not(function, says):
+    with pytest.raises(vetting.NotTriton, match=says):
+        _vetted(function)
+
+
+def test_a_line_is_told_by_its_number_in_the_file():
+    with pytest.raises(vetting.NotTriton, match="^line 42, in kernel, "):
+        vetting.vet("def kernel(x):\n    return x.masked_fill(x, 1)", {}, "kernel", 41)
+
+
 def test_a_long_chain_of_calls_is_no_trouble():
     vetting.vet("def kernel(x):\n    return x" + ".abs()" * 300, {}, "kernel")
 

@@ -48,13 +48,22 @@ def graded(folder, number: int, old: str, new: str, change=str):
 def test_a_file_with_a_red_light_is_told_the_step_and_is_not_searched(tmp_path, monkeypatch):
     monkeypatch.setattr(follow_up.Search, "run", None)
     result, said = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
-                          "tl.dot(p.to(v.dtype), (v * 0.7 + 0.3).to(v.dtype), "
+                          "tl.dot(p.to(v.dtype), (v * 0.7 + 0.5).to(v.dtype), "
                           "acc * alpha[:, None])")
     check = next(check for check in result.checks if check.outcome != "pass")
     assert (check.diagnosis["kind"], check.diagnosis["step"]) == ("step", "3.5")
     assert check.diagnosis["text"].startswith("acc[")  # what was seen: it has no name
     assert "look at step 3.5" in check.message
     assert "step 3.5, asked alone" in said and "3.5 ✗" in said
+
+
+def test_what_no_case_reaches_and_no_compiler_takes_is_said_in_every_case(tmp_path):
+    result, _ = graded(tmp_path, 3, 's = tl.where(keep, s, float("-inf"))',
+                       's = s.masked_fill(keep, float("-inf"))')
+    assert {check.outcome for check in result.checks} == {"crashed"}
+    assert {check.message for check in result.checks} == {
+        "line 151, in _attend, reads .masked_fill, which a tile does not have: the kernel does "
+        "not compile."}
 
 
 def without_markers(text: str) -> str:
@@ -64,7 +73,7 @@ def without_markers(text: str) -> str:
 
 def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path):
     result, _ = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
-                       "tl.dot(p.to(v.dtype), (v * 0.7 + 0.3).to(v.dtype), "
+                       "tl.dot(p.to(v.dtype), (v * 0.7 + 0.5).to(v.dtype), "
                        "acc * alpha[:, None])", change=without_markers)
     check = next(check for check in result.checks if check.outcome != "pass")
     assert check.diagnosis["kind"] == "seen" and check.diagnosis["step"] is None

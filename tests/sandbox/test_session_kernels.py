@@ -30,7 +30,7 @@ def compiler():
         yield session
 
 
-ADVICE = "it needs a mask, or its address (head, batch, stride, tile) is wrong."
+ADVICE = "no mask leaves them out, or their address (tile, stride, head, batch) is wrong."
 
 
 @pytest.mark.parametrize("entry, id, said", [

@@ -35,7 +35,8 @@ ALSO = {(1, "max_of_the_tile_no_rescale"),
 
 # Names that the step's own words give, whatever the mistake is called in the whole computation.
 NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
-SAID_ALIKE = ("handed-wrongly", "result-dropped", *OBSERVED)
+SAID_ALIKE = ("handed-wrongly", "result-dropped", "nothing-stored", "blind-row-max",
+              "load-without-other", *OBSERVED)
 
 
 def colours(found, light: str) -> list[str]:
@@ -271,16 +272,11 @@ def test_a_name_is_said_without_what_no_search_has_tried(id, said):
 # A mistake, and the line of the step in which it stands.
 PLACES = [
     (1, "l_i = alpha * l_i + p.sum(dim=-1)", "l_i = alpha * l_i + p.sum(dim=-2)", "wrong-number"),
-    (2, "mask_m[:, None] & mask_n[None, :]", "mask_m[:, None] and mask_n[None, :]",
-     "truth-of-a-tile"),
     (3, "b, h = bh // HQ, bh % HQ", "h, b = bh // HQ, bh % HQ", "names-exchanged"),
     (3, "lse, mask=query < N)", "lse)", "wrong-argument"),
     (3, "acc / l_i[:, None], bh", "acc, bh", "one-missing"),
     (3, "(m_i + tl.math.log2(l_i)) * LN2", "m_i + tl.math.log2(l_i)", "one-missing"),
     (3, "    keep = key < N", "    keep = key <= N", "wrong-comparison"),
-    (4, "keep = key <= query", "keep = not key > query", "truth-of-a-tile"),
-    (6, "(age >= 0) & (age < window_size)", "0 <= age < window_size", "truth-of-a-tile"),
-    (3, "v, acc * alpha[:, None])", "v, acc * alpha[None, :])", "wrong-axes"),
 ]
 
 
@@ -333,4 +329,18 @@ def test_what_no_single_change_mends_is_told_as_it_was_seen():
 
 
 def test_every_kind_of_change_is_said_in_words_and_has_its_turn():
-    assert {*repair.WORDS, "truth-of-a-tile"} == edits.RANKS.keys()
+    assert repair.WORDS.keys() == edits.RANKS.keys()
+
+
+@pytest.mark.parametrize("stage, old, new, said", [
+    (2, "mask_m[:, None] & mask_n[None, :]", "mask_m[:, None] and mask_n[None, :]", "`and` does"),
+    (4, "keep = key <= query", "keep = not key > query", "`not` asks"),
+    (6, "(age >= 0) & (age < window_size)", "0 <= age < window_size", "a chain of comparisons"),
+    (3, "(start + i < N) & (j < D)", "start + i < N & j < D", "a chain"),
+    (3, "    keep = key < N", "    keep = (key <= N) and (key < N + 1)", "`and` does not")])
+def test_tiles_that_are_joined_by_words_are_named_whatever_else_is_wrong(stage, old, new, said):
+    assert old in solved(stage)
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert light.mistake == "truth-of-a-tile"
+    assert said in light.lines[-1] and light.lines[-1].startswith("line ")
