@@ -85,7 +85,9 @@ def compare(folder: Path, results: Path, sample: int, seed: int) -> int:
     print(f"{len(found) - bad} of {len(found)} outcomes are as expected.")
     graded = sorted(key for key, stage in found.items() if stage["sha256"])
     drawn, differ = random.Random(seed).sample(graded, min(sample, len(graded))), 0
-    for key in drawn:
+    for number, key in enumerate(drawn):
+        if number % 10 == 0:
+            print(f"{number} of {len(drawn)} graded alone, {differ} differ ...", flush=True)
         name, stage = key.split("/")
         alone = grade_alone(folder / "class" / name, int(stage), results)
         if (alone["outcome"], alone["points"]) != (found[key]["outcome"], found[key]["points"]):
