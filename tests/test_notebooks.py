@@ -14,8 +14,8 @@ import pytest
 from grader.assignment import ROOT
 from grader.starter import WARM_UPS, blank
 from grader.submission import lines, steps
-from tools import notebooks
 
+notebooks = pytest.importorskip("tools.notebooks", reason="pip install -e .[notebook]")
 nbformat = pytest.importorskip("nbformat", reason="pip install -e .[notebook]")
 nbclient = pytest.importorskip("nbclient", reason="pip install -e .[notebook]")
 
