@@ -97,7 +97,7 @@ def told(step: dict) -> str:
     """Of a step in the JSON: its mistake; else what was seen, behind what was given."""
     _, *lines = step["text"].splitlines() or [""]
     named = [line.partition(": ")[2] for line in lines
-             if line.startswith(("the mistake: ", "one change makes it right: "))]
+             if line.startswith(("the mistake: ", "one change makes "))]
     if step["mistake"] == "truth-of-a-tile":
         named = lines[-1:]
     return (named or lines or [step["text"]])[0].removesuffix(".")

@@ -180,35 +180,33 @@ class Asking:
 
     def placed(self, light: Light) -> Light:
         """A red light that has no name, or that of a part of a walk, with the one change of its
-        text that makes it right."""
+        text that makes it right, or some of what it leaves."""
         asked = entry(light.id)
         trials = asked.trials()
         text = self.text((light.id,), asked, trials)
         whole = replace(asked, leaves=tuple({*asked.leaves, *self.blanks.names(light.id)[0]}))
         left = [trial.left(answer) for answer in self.ask(light.id, text, whole, trials)]
-        wrong = [(trials[number].programs, number, found) for number, one in enumerate(left)
-                 if (found := self.judge(trials[number], asked, one)) and not found.note]
-        _, worst, found = min(wrong, key=lambda one: one[:2])  # the quickest to ask again
+        found = [self.judge(one, asked, its) for one, its in zip(trials, left, strict=False)]
+        _, worst = min((trials[number].programs, number) for number, one in enumerate(found)
+                       if one and not one.note)  # the quickest to ask again
 
-        def is_right(text: str, some: list[Trial]) -> bool | None:
+        def wrong(text: str, some: list[Trial]) -> list[frozenset[str]] | None:
             answers = self.ask(light.id, text, asked, some, repair.SECONDS)
             if isinstance(answers, Light):
                 return None
             try:
-                return len(answers) == len(some) and all(
-                    self.judge(one, asked, left) is None and (one.exact is None or one.exact(left))
-                    for one, left in zip(some, map(trial.left, answers), strict=True))
+                return [_names(one, self.judge(one, asked, its), its) for one, its in zip(
+                    some, map(trial.left, answers), strict=True)]
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                return False
+                return [frozenset("?")]
 
-        name = found.lines[0].partition("[")[0].partition(":")[0]
-        change = repair.find(text, asked, self.blanks.numbers, (trials[worst], left[worst], name),
-                             is_right)
+        change = repair.find(text, asked, self.blanks.numbers, left[worst], worst, [
+            _names(*one) for one in zip(trials, found, left, strict=False)], wrong)
         if change is None:
             return light
-        if light.mistake is None:
-            return replace(light, mistake=change.id, lines=(*light.lines, change.words()))
-        return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
+        if named.is_part(light.mistake):
+            return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
+        return replace(light, mistake=change.id, lines=(*light.lines, change.words()))
 
     def text(self, ids: tuple[str, ...], asked: Entry, trials: list[Trial]) -> str:
         """As Blanks.text: a function of what the examples give."""
@@ -262,3 +260,11 @@ class Asking:
                 if name not in names:
                     return Wrong((f"{name} is not made here, and the code below needs it.",))
         return None
+
+
+def _names(one: Trial, found: Wrong | None, left: trial.Left) -> frozenset[str]:
+    """Of what is wrong in an example; "?" of what is no error, and not as the lesson has it."""
+    if found is not None and not found.note and left.error is None:
+        return found.names
+    right = found is None and (one.exact is None or one.exact(left))
+    return frozenset() if right else frozenset("?")

@@ -7,7 +7,7 @@ student's to find.
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,17 +42,18 @@ WORDS = {  # the id of a mistake -> what is said of the place
 @dataclass(frozen=True)
 class Change:
     """quoted: what stands in line `line` of the file, part: the argument of it that is changed;
-    text: the step's with the change made."""
+    text: the step's with the change made, makes: what of it is right then."""
 
     id: str
     line: int
     quoted: str
     part: str
     text: str
+    makes: str = "it"
 
     def words(self) -> str:
         """What is said of it."""
-        return (f"one change makes it right: line {self.line}, `{self.quoted}`, "
+        return (f"one change makes {self.makes} right: line {self.line}, `{self.quoted}`, "
                 f"{WORDS[self.id].format(self.part)}.")
 
 
@@ -89,25 +90,36 @@ def kind(value) -> str:
     return {tuple: "tuple", str: "other"}.get(type(value), "number")
 
 
-def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[Trial, trial.Left, str],
-         ask: Callable[[str, list[Trial]], bool | None]) -> Change | None:
-    """The change that makes a step right, to the letter; None where none does.
+def find(text: str, asked: Entry, numbers: list[str], left: trial.Left, worst: int,
+         was: list[frozenset[str]],
+         ask: Callable[[str, list[Trial]], list[frozenset[str]] | None]) -> Change | None:
+    """The change that makes a step right, to the letter; else one that makes right some of the
+    names that it leaves, and the others no worse; None where there is neither.
 
-    text: of the step; numbers: names of the file that hold some; wrong: an example that is, what
-    the step leaves there, and the first name that is wrong; ask(text, examples) -> whether the
-    changed step is right there, None where it ended its worker.
+    text: of the step; numbers: names of the file that hold some; left: what it leaves of example
+    number `worst`; was: the names that are wrong in each example; ask(text, examples) -> the same
+    of the changed step, None where it ended its worker.
     """
-    one, left, name = wrong
-    kinds = {given: kind(value) for given, value in one.given.items()}
+    trials = asked.trials()
+    kinds = {given: kind(value) for given, value in trials[worst].given.items()}
     kinds |= dict.fromkeys(numbers, "number")
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
-    ends = 0
-    for change in changes(text, kinds, asked.leaves, name):
-        right = ask(change.text, [one])
-        ends += right is None
+    ends, partly = 0, None
+    first = next((name for name in asked.leaves if name in was[worst]), "")
+    for change in changes(text, kinds, asked.leaves, first):
+        found = ask(change.text, [trials[worst]])
+        ends += found is None
         if ends > 2:
-            return None
-        if right and ask(change.text, asked.trials()):
+            break
+        if found is None or not found[0] < was[worst] or partly and found[0]:
+            continue
+        everywhere = ask(change.text, trials) or []
+        if len(everywhere) < len(trials) or len(was) < len(trials):
+            continue
+        if not any(everywhere):
             return change
-    return None
+        mended = frozenset.union(*was) - frozenset.union(*everywhere)
+        if mended and all(now <= old for now, old in zip(everywhere, was, strict=True)):
+            partly = replace(change, makes=" and ".join(sorted(mended)))
+    return partly

@@ -1,5 +1,7 @@
 """The arithmetic of one key tile: scores (3.4), online softmax (3.5), and their copies."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from grader.steps import named
@@ -103,7 +105,8 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                 plain = first(difference("m_new", m_new, np.where(want_l > 0, top, -np.inf)),
                               difference("l_i", names["l_i"], want_l, error),
                               difference("acc", names["acc"], want_acc, error))
-            return Wrong((plain or found).lines, _table(names, top, want_l, want_acc))
+            return replace(plain or found, others=tuple(found.names),
+                           shown=_table(names, top, want_l, want_acc))
 
         return Trial(f"{words}: s {s.shape}, {dtype} v", {
             "s": s, "m_i": m_i.astype(np.float32), "l_i": l_i.astype(np.float32), "acc": acc,

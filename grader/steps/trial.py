@@ -41,13 +41,25 @@ class Left:
 @dataclass(frozen=True)
 class Wrong:
     """Why a step is wrong, in at most four lines.  shown: the whole of it, for --step.
-    note: it is right, and this is only said beside it; id: of the mistake, where the lines name it.
+    note: it is right, and this is only said beside it; id: of the mistake, where the lines name it;
+    others: further names that are wrong.
     """
 
     lines: tuple[str, ...]
     shown: tuple[str, ...] = ()
     note: bool = False
     id: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of what is wrong, as the first line has it."""
+        return self.lines[0].partition("[")[0].partition(":")[0].partition(",")[0]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all that is wrong."""
+        return frozenset((self.name, *self.others))
 
 
 @dataclass(frozen=True)
@@ -210,8 +222,10 @@ def number(value) -> str:
 
 
 def first(*found: Wrong | None) -> Wrong | None:
-    """The first that is wrong, else the first note."""
-    return next((one for one in found if one and not one.note), next(filter(None, found), None))
+    """The first that is wrong, with the names of the others, else the first note."""
+    wrong = [one for one in found if one and not one.note]
+    return replace(wrong[0], others=tuple(one.name for one in wrong[1:])) if wrong else next(
+        filter(None, found), None)
 
 
 def randoms(seed: int):

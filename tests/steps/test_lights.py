@@ -321,11 +321,18 @@ def test_a_wrong_part_of_a_walk_has_its_name(stage, old, new, id, said):
 
 
 def test_what_no_single_change_mends_is_told_as_it_was_seen():
-    source = solved(3).replace("m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)",
-                               "m_new = tl.sum(s * s, axis=1) + 7.0")
+    source = solved(3).replace("p = tl.math.exp2(s * scale_log2e - m_new[:, None])",
+                               "p = tl.cos(s) * 0.3 + 0.1")
     light = lights(source, 3)["3.5"]
     assert (light.light, light.mistake) == ("wrong", None)
-    assert light.lines[-1].startswith("m_new[")
+    assert light.lines[-1].startswith("l_i[")
+
+
+def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_right():
+    source = solved(3).replace("(m_i + tl.math.log2(l_i)) * LN2", "m_i + tl.math.log2(l_i)")
+    light = lights(source.replace("acc / l_i[:, None], bh", "acc, bh"), 3)["3.3"]
+    assert light.lines[1].startswith("o, row 16 of head 1, column 0: want ")
+    assert light.lines[2].startswith("one change makes lse right: line 129, ")
 
 
 def test_every_kind_of_change_is_said_in_words_and_has_its_turn():
