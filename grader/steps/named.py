@@ -234,6 +234,14 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
     }
 
 
+def statistics(m, l_i) -> dict[str, np.ndarray]:
+    """Variants of lse = m + log(l), m in base e."""
+    ln = np.log(np.asarray(l_i, np.float64))
+    return {"lse-is-the-max": m, "lse-without-the-max": ln, "lse-without-log": m + l_i,
+            "lse-times": m * ln, "lse-minus-the-log": m - ln, "lse-negative": -m - ln,
+            "lse-in-base-2": (m + ln) / np.log(2)}
+
+
 def products(p, ds, dp, delta, q, k, do, given: dict, transposed: bool) -> dict:
     """Variants of what a tile adds to dq, or to dk and dv."""
     dq, dk, dv = (given[name] for name in ("dq", "dk", "dv"))

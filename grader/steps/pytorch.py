@@ -153,11 +153,8 @@ def finish(seed: int, size: float) -> Trial:
     m_i, ln = size * random(B, H, M), np.log(l_i.astype(np.float64))
 
     def variants() -> dict:
-        lse = {"lse-is-the-max": m_i, "lse-without-the-max": ln, "lse-without-log": m_i + l_i,
-               "lse-times": m_i * ln, "lse-minus-the-log": m_i - ln, "lse-negative": -m_i - ln,
-               "lse-in-base-2": (m_i + ln) / np.log(2)}
         return {id: named.leaves(o_tile=acc / l_i[..., None], lse_tile=wrong)
-                for id, wrong in lse.items()} | {
+                for id, wrong in named.statistics(m_i, l_i).items()} | {
             "not-normalised": named.leaves(o_tile=acc, lse_tile=m_i + ln),
             "divided-by-the-max": named.leaves(o_tile=acc / m_i[..., None], lse_tile=m_i + ln)}
 

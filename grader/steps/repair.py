@@ -120,6 +120,7 @@ def find(text: str, asked: Entry, numbers: list[str], left: trial.Left, worst: i
         if not any(everywhere):
             return change
         mended = frozenset.union(*was) - frozenset.union(*everywhere)
-        if mended and all(now <= old for now, old in zip(everywhere, was, strict=True)):
+        if mended and all(map(str.isidentifier, mended)) and all(
+                now <= old for now, old in zip(everywhere, was, strict=True)):
             partly = replace(change, makes=" and ".join(sorted(mended)))
     return partly
