@@ -30,9 +30,13 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
     found = difference(name, got, want.reshape(-1).astype(np.float64), error,
                        free=(want == MARK).reshape(-1))
     touched = np.flatnonzero((want.reshape(-1) == MARK) & (got != MARK))
+    heads = want.size > N * width
+
+    def place(row: int) -> str:
+        return f"row {row % N}" + f" of head {row // N}" * heads
+
     if touched.size:
-        row = int(touched[0]) // width
-        return Wrong((f"row {row % N} of head {row // N} of {name} is written, and is not this "
+        return Wrong((f"{place(int(touched[0]) // width)} of {name} is written, and is not this "
                       "program's.",))
     if found is None:
         return None
@@ -42,9 +46,9 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
                                         rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
              .sum())
     row, column = divmod(at, width)
-    place = f"row {row % N} of head {row // N}" + f", column {column}" * (width > 1)
+    where = place(row) + f", column {column}" * (width > 1)
     what = "not written" if got[at] == MARK else f"{got[at]:.5g}"
-    return Wrong((f"{name}, {place}: want {want.reshape(-1)[at]:.5g}; got {what}.",))
+    return Wrong((f"{name}, {where}: want {want.reshape(-1)[at]:.5g}; got {what}.",))
 
 
 def finish(base: float = 2.0) -> Entry:

@@ -30,11 +30,17 @@ def rows() -> Trial:
     def check(left: Left) -> Wrong | None:
         for program, names in enumerate(left.programs):
             want = program * BM + np.arange(BM)
+            for name in ("offs_m", "mask_m"):
+                if np.shape(names[name]) != want.shape:
+                    return Wrong((f"{name}: want shape {want.shape}; got {_ends(names[name])}.",))
             if not same(names["offs_m"], want):
                 return Wrong((f"program {program}: offs_m: want {want[0]} ... {want[-1]}; got "
                               f"{_ends(names['offs_m'])}.",))
             if not same(names["mask_m"], want < M):
-                return Wrong((f"program {program}: mask_m is not true for rows below {M} alone.",))
+                row = next(row for row, one in zip(want, names["mask_m"], strict=True)
+                           if one != (row < M))
+                return Wrong((f"program {program}: mask_m: want True for the rows below {M} and no "
+                              f"others; for row {row} it is {bool(row >= M)}.",))
         if np.asarray(left.programs[0]["offs_m"]).dtype != np.int64:
             return Wrong(("right, but offs_m is not int64: offs_m * stride passes 2**31",),
                          note=True)
