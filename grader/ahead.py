@@ -82,7 +82,7 @@ class Ahead:
     def _note(self, session: Session) -> None:
         """Ask what each case launches, and have each new variant compiled."""
         try:
-            session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+            self.options.imports.helper(session, self.stage)
             for name, case in self.cases.items():
                 header, _ = pack(build(_shortened(case), self.options.seed).call)
                 reply, _ = session.request({"op": "note", "call": header}, "case")

@@ -88,7 +88,7 @@ class Compiling:
         name = f"compile/sm_{COMPILE_FOR}"
         label = f"(kernels compile for sm_{COMPILE_FOR}, bfloat16)"
         try:
-            session.load(stage.entry, stage.attribute, stage.positional)
+            self.options.imports.helper(session, stage)
             kernels = session.compile(build(case, self.options.seed).call)
         except SubmissionError as error:
             self.error = error

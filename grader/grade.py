@@ -35,7 +35,7 @@ from grader.inputs import FAR_GIB, build
 from grader.judge import blanks_left, crashed, judge, note_command, note_misjoined
 from grader.means import judge_growth
 from grader.needless import Counting
-from grader.options import Options, open_session
+from grader.options import Imports, Options, open_session
 from grader.overview import command
 from grader.points import settle
 from grader.report import Reporter
@@ -83,7 +83,7 @@ class Grading:
     def __init__(self, stage: Stage, options: Options, reporter: Reporter):
         self.clock = Clock(options.stage_timeout)
         self.stage, self.reporter = stage, reporter
-        self.options = replace(options, clock=self.clock)
+        self.options = replace(options, clock=self.clock, imports=Imports())
         self.device = options.device
         self.result = StageResult(stage.number, stage.title, stage.points)
         self.file: submission.Submission | None = None
@@ -227,7 +227,7 @@ class Grading:
             if session.gone:
                 session = stack.enter_context(
                     open_session(self.stage, self.options, self.file.source))
-                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+                self.options.imports.first(session, self.stage)
             built = build(case, self.options.seed)
             try:
                 with self.reporter.working(self.stage, case.name):
@@ -253,7 +253,7 @@ class Grading:
             with self.reporter.working(stage, "importing the file"):
                 try:
                     session.start()
-                    session.load(stage.entry, stage.attribute, stage.positional)
+                    self.options.imports.first(session, stage)
                 finally:
                     self.result.confined = session.confined
         except SubmissionError as error:
@@ -322,7 +322,7 @@ class Grading:
         """What a worker of its own answers."""
         try:
             with open_session(self.stage, self.options, self.file.source) as session:
-                session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
+                self.options.imports.first(session, self.stage)
                 return self.judge(built, session.run(built.call))
         except SubmissionError as error:
             return self.absolved(self.crash(built.case, error), error)

@@ -63,7 +63,7 @@ class Counting:
     def _apart(self, session: Session) -> Check | None:
         stage = self.stage
         with contextlib.suppress(SubmissionError):
-            session.load(stage.entry, stage.attribute, stage.positional)
+            self.options.imports.helper(session, stage)
             return walk_check(stage, self.options, session)
 
 

@@ -1,22 +1,53 @@
 """What the command line decided about a grading, and what the files may do meanwhile."""
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.assignment import ROOT
 from grader.sandbox import kernel_cache
 from grader.sandbox.accounts import find_user
+from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
 from grader.sandbox.processes import Confinement
 from grader.sandbox.session import Session
 from grader.stages import Stage
 
 
+class Imports:
+    """Who imports a file, and when: the worker that is asked the cases as soon as it is there, its
+    helpers one after the other until somebody has got through.  One that hangs keeps two CPUs busy
+    then, and not all that there are."""
+
+    def __init__(self):
+        self.one, self.got_through = threading.Lock(), False
+        self.error: SubmissionError | None = None
+
+    def first(self, session: Session, stage: Stage) -> None:
+        """Raises as Session.load()."""
+        session.load(stage.entry, stage.attribute, stage.positional)
+        self.got_through = True
+
+    def helper(self, session: Session, stage: Stage) -> None:
+        """The same; what one helper failed by the others are not asked."""
+        if not self.got_through:
+            with self.one:
+                if not self.got_through:
+                    if self.error is not None:
+                        raise self.error
+                    try:
+                        return self.first(session, stage)
+                    except SubmissionError as error:
+                        self.error = error
+                        raise
+        self.first(session, stage)
+
+
 @dataclass(frozen=True)
 class Options:
     """What the command line decided.  device: "cuda" or "cpu"; timeout: seconds a request;
-    stage_timeout: of all a stage's; clock: that of the stage under way."""
+    stage_timeout: of all a stage's; clock, imports: those of the stage under way."""
 
     directory: Path
     device: str
@@ -34,6 +65,7 @@ class Options:
     patience: float = 3.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
     spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
     clock: Clock | None = None
+    imports: Imports = field(default_factory=Imports)
 
 
 def confinement(directory: Path, user: str = "auto",

@@ -230,14 +230,14 @@ class Asking:
         request = {"text": text, "seconds": seconds, "kernel": asked.kernel,
                    "asked": list(asked.leaves), "stand_ins": asked.stand_ins,
                    "examples": [one.request(asked.kernel) for one in trials]}
+        if self.session is None or self.session.gone:
+            self.session = None if self.closed else open_session(
+                self.stage, self.options, self.source)
+            self.options.imports.helper(self.session, self.stage)
         try:
-            if self.session is None or self.session.gone:
-                self.session = None if self.closed else open_session(
-                    self.stage, self.options, self.source)
-                self.session.load(self.stage.entry, self.stage.attribute, self.stage.positional)
             return self.session.step(request)
         except SubmissionError as error:
-            if error.outcome == "grader_fault" or self.session.phase == "import" or self.closed:
+            if error.outcome == "grader_fault" or self.closed:
                 raise
             if error.starved:
                 return Light(id, NONE, lines=("other processes kept it waiting for a CPU.",))
