@@ -42,13 +42,13 @@ Backward.  With do = dL/dO, dlse = dL/dlse and delta = rowsum(do * O):
     dS = P * (dP - delta + dlse)        (P * x: elementwise, x a column)
     dq = dS k / sqrt(D)         dk = dS^T q / sqrt(D)
 
-delta is rowsum(P * dP), which comes from the softmax's denominator.  That sum needs
-a whole row of P; but rowsum(P * dP) = do . (P v) = do . O, which does not.  lse is
+The softmax's denominator gives the term rowsum(P * dP), which needs a whole row of
+P.  But it equals do . (P v) = do . O = delta, which does not.  lse is
 an output, too: d lse / dS = P, so its gradient dlse is added in the bracket.
 
 Shapes      q, o: (B, H, NQ, D)    k, v: (B, H, NK, D)    lse: (B, H, NQ), natural logarithm
 Dtypes      float16, bfloat16, float32.  Scores, statistics and sums run in float32.
-Causal      query i sees keys 0 ... i; this needs NQ == NK.
+Causal      query i sees keys 0 ... i; this needs NQ == NK.  D is at most 128.
 
 Check       python autograder.py --p1
 Stuck       python autograder.py --hint 1.1      (any step number)
@@ -87,7 +87,7 @@ def _masked_scores(q: torch.Tensor, k: torch.Tensor, start_m: int, start_n: int,
 def _key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> int:
     """First key that no query of the tile at start_m can see."""
     # Step 1.2 -- Where may the walk over the keys stop?
-    #   Without a mask at NK.  Causal: the tile's last query sees itself and nothing
+    #   Without a mask: NK.  Causal: the tile's last query sees itself and nothing
     #   later; stopping there saves half the work.  The last tile may have fewer rows.
     # BEGIN SOLUTION 1.2
     end = min(start_m + BLOCK_M, NQ) if is_causal else NK
@@ -169,7 +169,7 @@ def flash_attention_tiled_backward(q, k, v, o, lse, do, dlse, is_causal=False):
         m = slice(start_m, start_m + BLOCK_M)
         q_tile, do_tile, o_tile = q[:, :, m].float(), do[:, :, m].float(), o[:, :, m].float()
 
-        # Step 1.6 -- One number a row, to be subtracted from its dP: rowsum(do * o) - dlse.
+        # Step 1.6 -- One number per row, to be subtracted from its dP: rowsum(do * o) - dlse.
         #   shift (B, H, rows).  It depends on the query alone, so it stays outside the inner loop.
         # BEGIN SOLUTION 1.6
         shift = (do_tile * o_tile).sum(dim=-1) - dlse[:, :, m]
@@ -225,7 +225,7 @@ class FlashAttention2Function(torch.autograd.Function):
 
 
 def _check(q, k, v, is_causal) -> None:
-    """Refuse what the walks above would compute wrongly."""
+    """Refuse what the contract at the top does not allow."""
     shapes = f"{list(q.shape)}, {list(k.shape)}, {list(v.shape)}"
     if q.dim() != 4 or k.dim() != 4 or 0 in (*q.shape, *k.shape):
         raise ValueError(f"want q (B, H, NQ, D), k and v (B, H, NK, D), not empty; got {shapes}")

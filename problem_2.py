@@ -65,10 +65,10 @@ def torch_weighted_row_sum(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 # --------------------------------------------------------- an example, complete
 @triton.jit  # compiled for the GPU when it is first launched
 def _double_kernel(x_ptr, y_ptr, N, BLOCK_N: tl.constexpr):  # constexpr: known to the compiler
-    """y = 2 x for a contiguous x (N,).  Grid: (cdiv(N, BLOCK_N),), one program a tile."""
+    """y = 2 x for a contiguous x (N,).  Grid: (cdiv(N, BLOCK_N),), one program per tile."""
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)  # which elements are mine?
     mask_n = offs_n < N  # the last tile may reach past the end
-    x = tl.load(x_ptr + offs_n, mask=mask_n, other=0.0)  # outside nothing is read: 0
+    x = tl.load(x_ptr + offs_n, mask=mask_n, other=0.0)  # no read outside: 0 instead
     y = 2.0 * x  # for all BLOCK_N elements at once
     tl.store(y_ptr + offs_n, y, mask=mask_n)
 
@@ -91,7 +91,7 @@ def _fwd_kernel(
     # Step 2.1 -- Which rows are mine?
     #   offs_m: this program's BLOCK_M row numbers.
     #   mask_m: which of them exist.  The last program may reach past M.
-    #   Advice, which no case with points checks: make offs_m int64, by .to(tl.int64), because
+    #   Advice, which is not graded: make offs_m int64, by .to(tl.int64), because
     #   index * stride passes 2**31 on a large x.
     # BEGIN SOLUTION 2.1
     offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -108,7 +108,7 @@ def _fwd_kernel(
         #   vector, [None, :] a row; together they give a tile of addresses.  Its mask is made
         #   of mask_m and mask_n in the same way, joined by &.  w: as x, with one index alone.
         #   Elements outside must be 0, which changes no sum: say other=0.0.  Without it Triton
-        #   promises no value.  Mostly you will see 0, so no case checks it; this step's light does.
+        #   promises no value.  Mostly it is 0: no case checks it, but the step asked alone does.
         # BEGIN SOLUTION 2.2
         x_ptrs = x_ptr + offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn
         x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)
@@ -116,7 +116,7 @@ def _fwd_kernel(
         # END SOLUTION 2.2
 
         # Step 2.3 -- Add this tile's share of each row to acc, by tl.sum.
-        #   Make x and w float32 *before* the product: one of float16 numbers is rounded already.
+        #   Make x and w float32 *before* the product: a 16-bit product would be rounded.
         # BEGIN SOLUTION 2.3
         acc += tl.sum(x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1)
         # END SOLUTION 2.3
@@ -164,7 +164,7 @@ def _dw_kernel(
     acc = tl.zeros([BLOCK_N], dtype=tl.float32)
     for start_m in range(0, M, BLOCK_M):
         # Step 2.5 -- The forward loop turned on its side: walk the rows, sum over axis 0.
-        #   offs_m here: BLOCK_M rows from start_m on.  The advice of steps 2.1 and 2.2 holds, too.
+        #   offs_m here: BLOCK_M rows from start_m on.  Again int64, and other=0.0.
         # BEGIN SOLUTION 2.5
         offs_m = start_m + tl.arange(0, BLOCK_M).to(tl.int64)
         mask_m = offs_m < M

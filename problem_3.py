@@ -1,7 +1,7 @@
 """Problem 3 -- FlashAttention as a Triton kernel, without a mask.
 
 Problem 1 walked the key tiles of one query tile in Python: a dozen PyTorch
-operations a step, and each of them read device memory and wrote it again.  One
+operations per step, and each of them read and wrote device memory.  One
 kernel does the whole walk: q, m_i, l_i and acc stay on the chip, and only k and v
 are read, tile by tile.
 
@@ -13,7 +13,7 @@ BLOCK_M rows of o and of lse, for one head of one batch entry; it walks the keys
     q tile     @     [ k tile 0 ]^T     [ k tile 1 ]^T   ...      acc, l_i, m_i,
     (BLOCK_M, D)     [ v tile 0 ]       [ v tile 1 ]     ...      in float32
 
-query and key, the positions of these rows, are what problem 2 called offs_m, offs_n.
+query and key are positions in the sequence: what problem 2 called offs_m, offs_n.
 
 Base two.  The GPU has an instruction for 2^x and none for e^x; exp(x) = 2^(x log2 e).
 So scores are multiplied by scale * LOG2E in place of scale, and the softmax runs in
@@ -35,8 +35,8 @@ takes the maximum of each row.  One jit function may call another and get severa
 values back.  A tuple, such as q.stride(), is one argument.  Shapes and constexpr
 arguments are known to the compiler: an `if` on them costs nothing.
 
-The file reads from the outside in: the kernel first, then what it calls, _attend,
-_keep, _head, _load, _store.  Write the steps in any order; a first run needs all.
+The kernel comes first, then the functions that it calls: _attend, _keep, _head,
+_load, _store.  Write the steps in any order; all of them are needed to run it.
 
 Shapes      q, k, v, o: (B, HQ, N, D)    lse: (B, HQ, N), natural logarithm
 Dtypes      float16, bfloat16, float32.  Softmax and sums run in float32; p is rounded
@@ -45,7 +45,7 @@ Dtypes      float16, bfloat16, float32.  Softmax and sums run in float32; p is r
 
 Check       python autograder.py --p3
 Stuck       python autograder.py --hint 3.1      (any step number)
-Faster      fast/README.md, once this is green
+Faster      fast/README.md, once all of this passes
 Source      FlashAttention-2, arXiv 2307.08691, Algorithm 1
 """
 
@@ -92,10 +92,10 @@ def _fwd_kernel(
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
     # Step 3.1 -- Which rows of which head are mine?
     #   Programs 0, 1, 2 ... take the query tiles of head 0, the next ones those of head 1, and so
-    #   on: neighbours run side by side, and so they share k and v.
+    #   on: neighbours run side by side, and read the same k and v.
     #   bh: the number of my head among all B * HQ.  b, h: which batch entry, and which head of it.
     #   start_m: my first row.  query (BLOCK_M,): all my rows.
-    #   Advice, which no case with points checks: make bh int64, as offsets are computed from it.
+    #   Advice, which is not graded: make bh int64, as offsets are computed from it.
     # BEGIN SOLUTION 3.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -137,8 +137,8 @@ def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
     D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    # A tile that needs no mask has no rows past N - 1.
+    """Update acc, l_i, m_i with one key tile, and return their new values."""
+    # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
@@ -153,8 +153,8 @@ def _attend(
 
     # Step 3.5 -- Online softmax, steps 1.3 and 1.4 in base 2.
     #   m_new (BLOCK_M,): the larger of m_i and the row's maximum of s * scale_log2e.  Multiply
-    #   after the maximum is taken: one product a row.  p (BLOCK_M, BLOCK_N); alpha (BLOCK_M,).
-    #   Write the argument of exp2 as s * scale_log2e - m: the GPU does that in one instruction.
+    #   after the maximum is taken: one product per row.  p (BLOCK_M, BLOCK_N); alpha (BLOCK_M,).
+    #   Write exp2's argument as s * scale_log2e - m_new: the GPU does that in one instruction.
     #   tl.dot wants both operands in one dtype: round p to that of v.
     # BEGIN SOLUTION 3.5
     m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)
@@ -193,9 +193,9 @@ def _load(
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
     # Step 3.7 -- Address every element of the tile, and load it.
     #   tile (ROWS, BLOCK_D).  Element (i, j) lies at ptr + i * stride_n + j * stride_d; its row of
-    #   the sequence is start + i.  Rows past N - 1 and columns past D - 1 do not exist, and read 0.
+    #   the sequence is start + i.  Rows past N - 1 and columns past D - 1 do not exist: use 0.
     #   Only a RAGGED tile has such rows; every tile has such columns if BLOCK_D is more than D.
-    #   Where something may be missing, load with mask= and other=.  Advice, which no case checks:
+    #   Where something may be missing, load with mask= and other=.  Advice, which is not graded:
     #   load all other tiles with neither, which is faster (Triton refuses other= without mask=).
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
@@ -225,7 +225,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -252,7 +252,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

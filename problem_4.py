@@ -7,7 +7,7 @@ work that is needed.  So the walk over the keys is cut in two, and ends early:
     keys ->     0       1       2       3
     q tile 0  [ diag |       |       |      ]      diag: the mask cuts through it
     q tile 1  [ full | diag  |       |      ]      full: every query sees every key
-    q tile 2  [ full | full  | diag  |      ]      empty: nobody sees anything
+    q tile 2  [ full | full  | diag  |      ]      blank: no query sees a key
     q tile 3  [ full | full  | full  | diag ]
 
     phase 1   the full tiles       no mask needed, none computed
@@ -24,7 +24,7 @@ Dtypes      as in problem 3
 
 Check       python autograder.py --p4
 Stuck       python autograder.py --hint 4.1      (any step number)
-Faster      fast/README.md, once this is green
+Faster      fast/README.md, once all of this passes
 Source      FlashAttention-2, arXiv 2307.08691, section 3.1 (causal masking)
 """
 
@@ -48,11 +48,11 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
-    # Step 4.1 -- Which rows are mine, if the longest walk is to start first?
+    # Step 4.1 -- Which rows are mine, when the longest walk starts first?
     #   Step 3.1 again, with another start_m: the first program of a head takes its last query tile,
-    #   the second one the tile before that, and so on.  Programs start in the order of their
-    #   numbers, and the last tile has the longest walk; started last, it would run on alone while
-    #   the rest of the GPU waits.  This order is advice: no case checks it, the time shows it.
+    #   the second one the tile before that, and so on.  Programs mostly start in the order of
+    #   their numbers, and the last tile has the longest walk: if it came last, it would run alone
+    #   while the rest of the GPU waits.  This order is advice: it is not graded, the time shows it.
     # BEGIN SOLUTION 4.1
     num_tiles = tl.cdiv(N, BLOCK_M)
     bh = (tl.program_id(0) // num_tiles).to(tl.int64)
@@ -68,7 +68,7 @@ def _fwd_kernel(
     # Step 4.2 -- Walk the keys in two phases: the full tiles, then the diagonal.
     #   One loop for each phase.  The drawing at the top says where each of them begins and ends
     #   for the query tile at start_m.  Only the diagonal is MASKED.  It may reach past the end, but
-    #   keys that do not exist come after all queries that do: the causal mask hides them, too.
+    #   a key past N - 1 comes after all queries up to N - 1: the causal mask hides it, too.
     # BEGIN SOLUTION 4.2
     for start_n in range(0, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale * LOG2E,
@@ -91,8 +91,8 @@ def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
     D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    # A tile that needs no mask has no rows past N - 1.
+    """Update acc, l_i, m_i with one key tile, and return their new values."""
+    # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
@@ -168,7 +168,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -195,7 +195,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         scale = q.shape[-1] ** -0.5

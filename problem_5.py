@@ -1,7 +1,7 @@
 """Problem 5 -- Grouped-query heads: several query heads share one key/value head.
 
 While a model writes a text, it keeps k and v of every token, and reads all of them
-for each new token.  What runs out is memory, not arithmetic.  Grouped-query
+for each new token.  Memory is the limit, not arithmetic.  Grouped-query
 attention keeps fewer heads of k and v: HKV key/value heads serve HQ query heads, in
 contiguous groups of HQ // HKV.
 
@@ -13,7 +13,7 @@ HKV = HQ is problem 4, and HKV = 1 is called multi-query attention.
 The obvious way, repeat_interleave, writes HQ // HKV copies of k and v, and the
 memory is not saved after all.  A kernel needs no copy: the program of a query head
 reads k and v from another address, and that is all.  Query heads of one group run
-close together in time, so all but the first find k and v in the GPU's L2 cache.
+close together in time, so later ones mostly find k and v in the GPU's L2 cache.
 
 New here: step 5.2.
 
@@ -23,7 +23,7 @@ Dtypes      as in problem 3.  Causal, as in problem 4.
 
 Check       python autograder.py --p5
 Stuck       python autograder.py --hint 5.2      (any step number)
-Faster      fast/README.md, once this is green
+Faster      fast/README.md, once all of this passes
 Source      GQA, arXiv 2305.13245
 """
 
@@ -88,8 +88,8 @@ def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
     D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    # A tile that needs no mask has no rows past N - 1.
+    """Update acc, l_i, m_i with one key tile, and return their new values."""
+    # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
@@ -164,7 +164,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -191,7 +191,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

@@ -22,8 +22,8 @@ For a tile of queries start_m ... start_m + BLOCK_M - 1 there are three kinds of
     first   first key of the first query's window, rounded down to a multiple of BLOCK_N
     inner   first key of the last query's window, rounded up to a multiple of BLOCK_N
 
-A window shorter than BLOCK_M + BLOCK_N leaves no interior.  One shorter than BLOCK_M
-begins inside the diagonal, so both masked phases use the whole mask.
+A window shorter than BLOCK_M + BLOCK_N leaves no interior.  If W is below BLOCK_M,
+some windows begin in the diagonal: both masked phases use the whole mask.
 
 A new trap.  In a masked tile a query may see no key at all.  If it has seen none
 before, its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Where the maximum
@@ -36,7 +36,7 @@ Dtypes      as in problem 3.  Causal and grouped, as in problems 4 and 5.
 
 Check       python autograder.py --p6
 Stuck       python autograder.py --hint 6.3      (any step number)
-Faster      fast/README.md, once this is green
+Faster      fast/README.md, once all of this passes
 Source      Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825
 """
 
@@ -88,8 +88,8 @@ def _fwd_kernel(
     # END SOLUTION 6.3
 
     # Step 6.4 -- Walk the keys in three phases: interior, left edge, diagonal.
-    #   As in step 4.2, with window_size after N.  The result is the same in any order.  This one
-    #   is advice, for speed: with the left edge first the matrix units have to wait.
+    #   As in step 4.2, with window_size after N.  Any order is right.  This one is advice,
+    #   for speed: if the left edge comes first, the GPU's matrix units have to wait.
     # BEGIN SOLUTION 6.4
     for start_n in range(inner, start_m, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
@@ -115,8 +115,8 @@ def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, scale_log2e,
     D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    # A tile that needs no mask has no rows past N - 1.
+    """Update acc, l_i, m_i with one key tile, and return their new values."""
+    # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
@@ -195,7 +195,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -223,7 +223,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

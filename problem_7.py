@@ -1,8 +1,8 @@
 """Problem 7 -- Attention sinks: the first tokens stay visible.
 
-Give a trained model a sliding window, and its answers go wrong as soon as the first
+If a trained model gets a sliding window, its answers go wrong as soon as the first
 tokens leave the window.  The weights of a softmax add up to 1, and models learn to
-put the weight that no key needs on the first tokens: the *sinks*.  If the first S
+give the weight that no key needs to the first tokens: the *sinks*.  If the first S
 tokens stay visible to every later query, the model can go on for ever.
 
 *Sinks are positions, still causal*: key j < S is visible to query i if j <= i.
@@ -18,15 +18,15 @@ W = 3, S = 1, six tokens (x: in the window, o: kept as a sink)
     query 4   o . x x x .
     query 5   o . . x x x
 
-The walk of problem 6 gets one phase more, at its beginning:
+Problem 6 had three kinds of key tiles; the sinks are a fourth:
 
     sinks       the first S keys, as far as they lie before `first`       masked
     left edge   first ... inner - 1                                       masked
     interior    inner ... start_m - 1                                     no mask
     diagonal    start_m ...                                               masked
 
-No key may be visited twice, so the sink phase ends before `first`: the tiles from
-there on have sinks in their mask, too.  All phases update the same acc, l_i and m_i.
+No key may be visited twice, so the sink phase ends before `first`; in later tiles
+the mask keeps the sinks visible.  All phases update the same acc, l_i and m_i.
 
 New here: steps 7.4 and 7.8.
 
@@ -35,7 +35,7 @@ Dtypes      as in problem 3.  Causal, grouped and windowed, as in problems 4 to 
 
 Check       python autograder.py --p7
 Stuck       python autograder.py --hint 7.4      (any step number)
-Faster      fast/README.md, once this is green
+Faster      fast/README.md, once all of this passes
 Source      StreamingLLM, arXiv 2309.17453
 """
 
@@ -85,8 +85,8 @@ def _fwd_kernel(
     # END SOLUTION 7.3
 
     # Step 7.4 -- Walk the keys in four phases: sinks, then interior, left edge, diagonal.
-    #   As in step 6.4, with sink_size after window_size.  The first phase ends after the last sink,
-    #   or at first, whichever comes earlier.
+    #   As in step 6.4, with sink_size after window_size.  The first phase ends at sink_size or at
+    #   `first`, whichever is smaller.
     # BEGIN SOLUTION 7.4
     sink_end = tl.minimum(sink_size, first)
     for start_n in range(0, sink_end, BLOCK_N):
@@ -116,8 +116,8 @@ def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, sink_size, scale_log2e,
     D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    # A tile that needs no mask has no rows past N - 1.
+    """Update acc, l_i, m_i with one key tile, and return their new values."""
+    # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
@@ -195,7 +195,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -223,7 +223,7 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        """Given, in PyTorch: P again from lse, 128 queries at a time; in problem 8, kernels."""
+        """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
         q, k, v, o, lse, do = (x.float().unflatten(1, (HKV, -1)) for x in (*ctx.saved_tensors, do))
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

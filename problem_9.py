@@ -8,7 +8,7 @@ value is zero.
     lse = log( exp(sink_h) + sum_j exp(S_ij) )      P_ij = exp(S_ij - lse)
 
 A query to which no key matters can now give its weight to the sink, and its row of
-P sums to less than one.  The online softmax begins as if that key had been seen
+P sums to less than one.  The online softmax begins as if the sink had been seen
 already.  Nothing else in the forward changes.
 
 The gradient of a sink logit.  The sink's weight is p = exp(sink_h - lse).  Its value
@@ -97,7 +97,7 @@ def _fwd_kernel(
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         # Step 9.3 -- The softmax begins with the sink already counted.
-        #   m_i and l_i (BLOCK_M,), as if one key with the logit sink had been seen; acc stays 0.
+        #   m_i and l_i (BLOCK_M,), as if one key with the score `sink` had been seen; acc stays 0.
         #   m_i is in base 2, the logit is not.
         # BEGIN SOLUTION 9.3
         m_i = tl.zeros_like(m_i) + sink * LOG2E
@@ -106,7 +106,7 @@ def _fwd_kernel(
     sink_end, first, inner, edge = _borders(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
-    # Step 9.4 -- Walk the keys: the four phases of step 7.4, between the borders just made.
+    # Step 9.4 -- Walk the keys: step 7.4 in another order, between the borders just made.
     #   sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
     #   diagonal, or without a causal mask the ragged tile, if there is one.  In this order: with
     #   the interior first, CUDA 12.8's assembler crashes where window_size is 1.  _attend takes
@@ -139,8 +139,8 @@ def _attend(
     acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, sink_size, scale_log2e,
     D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Show one key tile to the queries: acc, l_i, m_i as they were -> as they are now."""
-    # A tile that needs no mask has no rows past N - 1.
+    """Update acc, l_i, m_i with one key tile, and return their new values."""
+    # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
@@ -199,8 +199,8 @@ def _dq_kernel(
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         # Step 9.11 -- What my queries add to the gradient of their head's sink logit.
-        #   dsink: one number.  lse_log2 is in base 2, sink is not.  After the launch the numbers of
-        #   all programs are added up.
+        #   dsink: one number.  lse_log2 is in base 2, sink is not.  The backward adds up the
+        #   numbers of all programs later, head by head.
         # BEGIN SOLUTION 9.11
         dsink = -tl.sum(tl.math.exp2(sink * LOG2E - lse_log2) * delta)
         # END SOLUTION 9.11
@@ -234,7 +234,7 @@ def _add_dq(
     scale_log2e, D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Add one key tile's share to dq, still without the factor scale."""
-    # A tile that needs no mask has no rows past N - 1.
+    # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
@@ -276,7 +276,7 @@ def _dkdv_kernel(
 
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     # Step 9.16 -- Which queries see these keys?
-    #   first, inner, outer, last, as defined at the top; last is at most N, outer not below inner.
+    #   first, inner: as in step 8.14.  outer, last: see the top; last <= N and outer >= inner.
     #   Without CAUSAL: first, inner and outer of step 8.14, and last = N.
     # BEGIN SOLUTION 9.16
     first, inner, outer, last = 0, 0, N // BLOCK_M * BLOCK_M, N
@@ -317,7 +317,7 @@ def _add_dkdv(
     D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
 ):
     """Add one query tile's share to dk, still without the factor scale, and to dv."""
-    # A tile that needs no mask has no rows past N - 1.
+    # Only a MASKED tile may have rows past N - 1.
     q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
     do = _load(do_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
     query = start_m + tl.arange(0, BLOCK_M)
@@ -400,7 +400,7 @@ def _load(
 
 @triton.jit
 def _load_row(ptr, rows, N, outside, RAGGED: tl.constexpr):
-    """One number for each row, lse or delta; a row past N - 1 gets the value outside."""
+    """One number for each row, lse or delta; a row past N - 1 gets `outside`."""
     return tl.load(ptr + rows, mask=rows < N, other=outside) if RAGGED else tl.load(ptr + rows)
 
 
@@ -422,7 +422,7 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
     BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # few registers
+    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
     rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
 
@@ -458,8 +458,8 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
         delta, tiles, dsink = torch.empty_like(lse), _tiles(q), None
         strides = q.stride(), k.stride(), v.stride(), o.stride()
         num_tiles = triton.cdiv(N, tiles["BLOCK_M"])
-        # num_stages: how many tiles dq fetches ahead; rows: BLOCK_M of dkdv.  The wider a row,
-        # the fewer fit on the chip.
+        # num_stages: depth of dq's pipeline of loads; rows: BLOCK_M of dkdv.  The chip holds
+        # fewer rows if D is large.
         num_stages, rows = (2, 32) if q.shape[3] > 64 else (3, 64)
         if sink_logits is not None:
             dsink = torch.empty(B, HQ, num_tiles, device=q.device, dtype=torch.float32)
@@ -490,7 +490,7 @@ def flash_swda_with_sink(
         is_causal: hide keys after the query.  A window needs it.
         scale: factor of the scores, > 0; None for 1 / sqrt(D).
         sink_logits: (HQ,), any float dtype, device of q: one more logit in each head's
-            softmax denominator, without a value.  None for none.
+            softmax denominator, without a value vector.  None: no logit.
 
     Returns:
         o: (B, HQ, N, D), contiguous, dtype of q.  The gradient that arrives for it
