@@ -5,6 +5,7 @@ NumPy, and where it is wrong against variants of the formula: the one that alone
 wrong, and nothing that is right, is the mistake's name.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from grader.report import Reporter
 from grader.sandbox.calls import Call, OutputSpec, SubmissionError, TensorInput
 from grader.sandbox.session import Session
 from grader.stages import NO_TRITON, has_triton
+from grader.steps.blanks import Blanks
 from grader.steps.trial import difference
 from grader.watching import watch
 
@@ -26,6 +28,9 @@ LIMIT = 1e-4  # error of a number relative to the largest of its row, all in flo
 COMMAND = "python autograder.py --warmup"
 
 Formula = Callable[..., np.ndarray]  # of a call's tensors, float32 or float16
+
+
+PRINTED = 10  # lines, of what a file printed
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,8 @@ WARM_UPS = (
            lambda random: [(random(5, 70), random(70, 8)),
                            (random(4, 100) + np.linspace(0, 30, 100), random(100, 8)),
                            (random(3, 90) - np.linspace(0, 400, 90), random(90, 4)),
-                           (random(2, 70) + 300, random(70, 4)), (random(3, 5), random(5, 8))],
+                           (random(2, 70) + 300, random(70, 4)), (random(3, 5), random(5, 8)),
+                           (random(3, 40) - 200 * np.arange(3)[:, None], random(40, 4))],
            lambda s, v: _softmax(s) @ v, {
                "acc is not multiplied by exp(old maximum - new one)": _times(**UNSCALED_ACC),
                "l_i is not multiplied by exp(old maximum - new one)": _times(**UNSCALED),
@@ -182,7 +188,9 @@ WARM_UPS = (
                "only the last tile counts: what l_i and acc held before is not kept": _times(
                    **LAST),
                "m_i is never brought up to date": _times(**LAST, **OWN_MAX),
-               "m_i is the last tile's maximum: the old one takes no part": _times(**OWN_MAX)}),
+               "m_i is the last tile's maximum: the old one takes no part": _times(**OWN_MAX),
+               "m_i is one maximum for all rows: dim=1 is left out": _times(
+                   new=lambda old, tile: np.maximum(old, tile.max()))}),
     WarmUp("W.3", "the sum of two vectors", "add", ("x", "y"),
            lambda random: [(random(n), random(n)) for n in (96, 70, 5)],
            lambda x, y: x + y, {
@@ -265,16 +273,16 @@ def grade(options: Options, reporter: Reporter) -> int:
 
 def ask(one: WarmUp, file: submission.Submission, options: Options,
         triton: bool = True) -> tuple[str, tuple[str, ...]]:
-    """-> outcome, and what is wrong in at most six lines."""
+    """-> outcome, and what is wrong in at most six lines; then the end of what it printed."""
     source = file.source if triton else file.source.partition(b"\nimport triton")[0]
     random = _numbers(options.seed, one.step)
     asked = [tuple(x if x.dtype == np.float16 else x.astype(np.float32) for x in tensors)
              for tensors in one.examples(random)]
     answers = []
+    session = Session(source, NAME, device=options.device, timeout=options.timeout,
+                      interpret=options.device == "cpu", confinement=options.confinement)
     try:
-        with Session(source, NAME, device=options.device, timeout=options.timeout,
-                     interpret=options.device == "cpu",
-                     confinement=options.confinement) as session:
+        with session:
             session.load(one.entry, None, one.positional)
             for tensors in asked:
                 reply = session.run(_call(one, tensors))
@@ -283,6 +291,7 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
         crash = (error.outcome, _of_error(error, file))
     else:
         crash = ("pass", ())
+    printed = tuple(f"| {row}" for row in session.output.text().splitlines()[-PRINTED:])
     for tensors, got in zip(asked, answers, strict=False):
         if found := difference(one.entry, got, one.right(*tensors), LIMIT):
             shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(
@@ -290,8 +299,18 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
             mistake = name_of(one, asked, answers)
             return "wrong", (f"{shapes}: {found.lines[0]}",
                              *(f"the mistake: {words}." for words in mistake),
-                             f"more: python autograder.py --hint {one.step}")
-    return crash
+                             *_misjoined(one, file),
+                             f"more: python autograder.py --hint {one.step}", *printed)
+    return crash[0], (*crash[1], *printed * (crash[0] != "pass"))
+
+
+def _misjoined(one: WarmUp, file: submission.Submission) -> tuple[str, ...]:
+    """Where the exercise's own step joins tiles by `and` or a < b < c."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        step = Blanks(submission.decode(file.source), file.steps).text((one.step,), {}, True)
+        if one.needs_triton and (said := submission.misjoined_tiles(step.encode())):
+            return (said,)
+    return ()
 
 
 def name_of(one: WarmUp, asked: list, answers: list[np.ndarray]) -> list[str]:

@@ -26,6 +26,8 @@ MISTAKES = [
     ("W.1", "torch.exp(tile - m_new)", "torch.exp(tile - m_i)", "made with the old maximum"),
     ("W.1", "        m_i = m_new\n        # END SOLUTION W.1", "        # END SOLUTION W.1",
      "m_i is never brought up to date"),
+    ("W.2", "torch.maximum(m_i, s_tile.amax(dim=1))", "torch.maximum(m_i, s_tile.max())",
+     "one maximum for all rows"),
     ("W.2", "alpha[:, None] * acc + p", "acc + p", "acc is not multiplied"),
     ("W.2", "alpha * l_i + p", "l_i + p", "l_i is not multiplied"),
     ("W.2", "alpha = torch.exp(m_i - m_new)", "alpha = torch.ones(M)", "neither l_i nor acc"),
@@ -189,3 +191,19 @@ def test_it_goes_with_no_option_of_the_problems(other, capsys):
 def test_the_command_asks_all_five():
     done = grader("--warmup")
     assert done.returncode == 0 and "Warm-ups: 5 of 5 right" in done.stdout, done.stderr
+
+
+@pytest.mark.interpreter
+def test_what_a_wrong_exercise_printed_is_shown():
+    text = SOLVED.replace("        acc += tl.sum(x, axis=0)", "        print(7 * 6)")
+    outcome, lines = asked("W.4", text)
+    assert outcome == "wrong" and lines[-1] == "| 42"
+
+
+@pytest.mark.interpreter
+def test_a_mask_joined_by_and_is_named_beside_wrong_numbers():
+    _, lines = asked("W.4", SOLVED.replace("(offs < N) & (offs <= row)",
+                                           "(offs <= row) and (offs < N)"))
+    assert any("`and` does not join tiles" in line for line in lines)
+    assert not any("`and`" in line for line in asked("W.5", SOLVED.replace(
+        "(offs < N) & (offs <= row)", "(offs <= row) and (offs < N)"))[1])
