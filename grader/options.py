@@ -1,5 +1,6 @@
 """What the command line decided about a grading, and what the files may do meanwhile."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,17 +32,14 @@ class Imports:
 
     def helper(self, session: Session, stage: Stage) -> None:
         """The same; what one helper failed by the others are not asked."""
-        if not self.got_through:
-            with self.one:
-                if not self.got_through:
-                    if self.error is not None:
-                        raise self.error
-                    try:
-                        return self.first(session, stage)
-                    except SubmissionError as error:
-                        self.error = error
-                        raise
-        self.first(session, stage)
+        with contextlib.nullcontext() if self.got_through else self.one:
+            if self.error is not None and not self.got_through:
+                raise self.error
+            try:
+                self.first(session, stage)
+            except SubmissionError as error:
+                self.error = error
+                raise
 
 
 @dataclass(frozen=True)

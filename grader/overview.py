@@ -15,16 +15,16 @@ def program(number: int) -> str:
     return f"python {grader_of(number)} --p{number}"
 
 
-def command(number: int, directory: Path, options: str = "") -> str:
-    """The same for the file in directory, with further options."""
+def command(number: int, directory: Path, options: str = "", asked: str = "") -> str:
+    """The same for the file in directory, with further options; or what else is asked of it."""
     where = "" if directory == Path(".") else f" --submission {directory}"
-    return program(number) + where + options
+    start = f"python {grader_of(number)} {asked}" if asked else program(number)
+    return start + where + options
 
 
 def alone(id: str, directory: Path) -> str:
     """That which asks this step alone."""
-    number = int(id.partition(".")[0])
-    return command(number, directory).replace(f"--p{number}", f"--step {id}")
+    return command(int(id.partition(".")[0]), directory, asked=f"--step {id}")
 
 
 def first_screen(numbers: list[int], directory: Path) -> list[str]:
@@ -46,7 +46,7 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
                 f"Next: {program(numbers[0])} --submission FOLDER"]
     lines = ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
     if 1 in there and (gentle := len(read(directory, WARM_UPS, "").blank_steps)):
-        asked = command(1, directory).replace("--p1", "--warmup")
+        asked = command(1, directory, asked="--warmup")
         lines.append(f"      or first: {asked}   ({gentle} short exercises, no points)")
     kernels = [n for n in there if STAGES[n].needs_triton]
     if kernels and not has_triton():

@@ -27,10 +27,8 @@ BLOCK, TILE = 32, 16  # of that file
 LIMIT = 1e-4  # error of a number relative to the largest of its row, all in float32
 COMMAND = "python autograder.py --warmup"
 
-Formula = Callable[..., np.ndarray]  # of a call's tensors, float32 or float16
-
-
 PRINTED = 10  # lines, of what a file printed
+Formula = Callable[..., np.ndarray]  # of a call's tensors, float32 or float16
 
 
 @dataclass(frozen=True)
@@ -288,7 +286,7 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
                 reply = session.run(_call(one, tensors))
                 answers.append(reply.outputs[0]["result"].numpy())
     except SubmissionError as error:
-        crash = (error.outcome, _of_error(error, file))
+        crash = (error.outcome, _of_error(error, one, file))
     else:
         crash = ("pass", ())
     printed = tuple(f"| {row}" for row in session.output.text().splitlines()[-PRINTED:])
@@ -336,11 +334,11 @@ def _call(one: WarmUp, tensors: tuple[np.ndarray, ...]) -> Call:
                 (OutputSpec("result", shape, torch.float32),))
 
 
-def _of_error(error: SubmissionError, file: submission.Submission) -> tuple[str, ...]:
+def _of_error(error: SubmissionError, one: WarmUp, file: submission.Submission
+              ) -> tuple[str, ...]:
     line = file.own_line(error.line, error.lines)
     step = file.step_at(line)
-    lines = error.sentence.split("\n") + [said for said in [
-        submission.misjoined_tiles(file.source)] if said]
+    lines = [*error.sentence.split("\n"), *_misjoined(one, file)]
     if line is not None and f"line {line}" not in error.sentence:
         lines.append(f"where: {NAME}, line {line}" + f", {step.words}" * (step is not None) + ".")
     if step is not None:

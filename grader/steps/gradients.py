@@ -98,8 +98,9 @@ def query_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> En
             *further(example)), "start_m")
         walk = Walk(given["key"], given["N"], given["BLOCK_M"], lambda i, j: sees(j, i, given),
                     ("key", "query"), False)
+
         def variants() -> dict:
-            size, last = example["BLOCK_M"], min(example.get("last", 1 << 30), example["N"])
+            size, last = example["BLOCK_M"], example.get("last", example["N"])
             interior, end = (("the interior", "the right edge") if "window_size" in example else
                              ("the full tiles", "the ragged last tile"))
             parts = [Phase("the diagonal", range(example["first"], min(example["inner"], last),

@@ -200,8 +200,9 @@ class Asking:
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 return [frozenset("?")]
 
-        change = repair.find(text, asked, self.blanks.numbers, left[worst], worst, [
-            _names(*one) for one in zip(trials, found, left, strict=False)], wrong)
+        change = repair.find(
+            text, asked, self.blanks.numbers, (worst, left[worst], found[worst].name),
+            [_names(*one) for one in zip(trials, found, left, strict=False)], wrong)
         if change is None:
             return light
         if named.is_part(light.mistake):

@@ -90,24 +90,24 @@ def kind(value) -> str:
     return {tuple: "tuple", str: "other"}.get(type(value), "number")
 
 
-def find(text: str, asked: Entry, numbers: list[str], left: trial.Left, worst: int,
+def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Left, str],
          was: list[frozenset[str]],
          ask: Callable[[str, list[Trial]], list[frozenset[str]] | None]) -> Change | None:
     """The change that makes a step right, to the letter; else one that makes right some of the
     names that it leaves, and the others no worse; None where there is neither.
 
-    text: of the step; numbers: names of the file that hold some; left: what it leaves of example
-    number `worst`; was: the names that are wrong in each example; ask(text, examples) -> the same
-    of the changed step, None where it ended its worker.
+    text: of the step; numbers: names of the file that hold some; wrong: the number of an example
+    that is, what the step leaves there, and the first name that is wrong; was: the names that are
+    wrong in each example; ask(text, examples) -> the same of the changed step, None where it ended
+    its worker.
     """
-    trials = asked.trials()
+    (worst, left, name), trials = wrong, asked.trials()
     kinds = {given: kind(value) for given, value in trials[worst].given.items()}
     kinds |= dict.fromkeys(numbers, "number")
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
     ends, partly = 0, None
-    first = next((name for name in asked.leaves if name in was[worst]), "")
-    for change in changes(text, kinds, asked.leaves, first):
+    for change in changes(text, kinds, asked.leaves, name):
         found = ask(change.text, [trials[worst]])
         ends += found is None
         if ends > 2:

@@ -192,7 +192,6 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
     queries: the walk is over the queries, of a tile of keys.
     """
     def trial(example: dict) -> Trial:
-        lessons = {name: example[name] for name in leaves}
         given = tiles({name: value for name, value in example.items() if name not in leaves})
         if queries:
             walk = Walk(given["key"], given["N"], given["BLOCK_M"],
@@ -219,7 +218,7 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
         def other(name: str):
             """Whether the lesson's value of this one makes the walk right."""
             def fits(left: Left) -> bool:
-                program = left.programs[0] | {name: lessons[name]}
+                program = left.programs[0] | {name: example[name]}
                 wrong = check(replace(left, programs=[program]))
                 return wrong is None or wrong.note
             return fits
