@@ -12,9 +12,11 @@ wrongly what was named wrongly; the newer line counts.  --table FILE ... only pr
 
 import argparse
 import json
+import re
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,6 +44,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS, default="mutants")
     parser.add_argument("--stage", type=int, action="append")
     parser.add_argument("--only", default="", help="mutants with this text in their name")
+    parser.add_argument("--bare", action="store_true", help="without their markers")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--shard", default="1/1", help="I/N: every Nth of them, from the Ith on")
     parser.add_argument("--results", type=Path, help="a file of JSON lines to go on with")
@@ -61,6 +64,8 @@ def main() -> int:
               and (arguments.kind == "honest" or one.outcomes != ("pass",))]
     rows = []
     for attack in chosen[::arguments.every][number - 1::count]:
+        if arguments.bare:
+            attack = replace(attack, source=re.sub(rb"# (BEGIN|END) SOLUTION", b"#", attack.source))
         row = known.get(attack.name)
         if row is None or row["verdict"] in arguments.again:
             row = result(attack, names_of(attack, expected, arguments.kind), arguments.kind)

@@ -57,7 +57,7 @@ class Stage:
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
     cases: "Callable[[str, bool], list[Case]]"
-    steps: dict[str, str]  # step -> what is written in it: places, as naming/table.py names them
+    steps: dict[str, str]  # step -> what is written in it: places, as naming/known.py names them
     # Where the walk over the keys is bounded, and that over the queries: what needless.py looks at.
     walks: tuple[str, ...] = ()
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function

@@ -58,20 +58,19 @@ def _names() -> dict[str, dict]:
 
 @cache
 def _table() -> dict:
-    from grader.naming.mistakes import TABLE
+    from grader.naming.known import known
 
-    return {mistake.id: mistake for mistake in TABLE}
+    return known()
 
 
 def slip(stage: int, name: str) -> Slip:
-    """A mutant of the grader's catalogue, and the words of the diagnosis that names it."""
+    """A mutant of the grader's catalogue, and the words of the diagnosis that names it, or what the
+    catalogue says that it breaks."""
     if name not in _mutants(stage):
         raise Missing(f"want a mutant {name} in attacks/mutants/stage_{stage}.toml; got none")
     mutant, names = _mutants(stage)[name], _names()
     expected = names.get(f"stage_{stage}", {}).get(name) or names["any"].get(name)
-    if expected is None:
-        raise Missing(f"want a diagnosis of {name} in attacks/names.toml; got none")
-    diagnosis = _table().get(expected if isinstance(expected, str) else expected[0])
+    diagnosis = _table().get(expected[0] if isinstance(expected, list) else expected)
     if diagnosis is None or "{" in diagnosis.words:
-        raise Missing(f"want a diagnosis of {name} in fixed words; got {expected}")
-    return Slip(mutant["old"], mutant["new"], diagnosis.words, diagnosis.line)
+        return Slip(mutant["old"], mutant["new"], mutant["breaks"], "")
+    return Slip(mutant["old"], mutant["new"], diagnosis.words, diagnosis.rule)

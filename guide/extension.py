@@ -62,7 +62,7 @@ class Mistake(Quoting):
         slip = excerpts.slip(int(stage), name)
         text = "\n".join(["- " + line for line in slip.right.splitlines()]
                          + ["+ " + line for line in slip.wrong.splitlines()])
-        says = f"the mistake: {slip.mistake}.\nthe rule: {slip.rule}."
+        says = f"the mistake: {slip.mistake}." + f"\nthe rule: {slip.rule}." * bool(slip.rule)
         made = nodes.container("", classes=["mistake"])
         made += nodes.literal_block(text, text, language="diff")
         made += nodes.literal_block(says, says, language="text", classes=["says"])

@@ -2,11 +2,10 @@
 
 from grader.inside.wire import OBSERVED
 from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
-from grader.naming.mistakes import TABLE
+from grader.naming.known import known
 from grader.naming.words import PATTERNS
 from grader.steps.named import SAID
 from grader.steps.repair import WORDS
-from grader.text import ranges
 
 INTRO = """\
 # What the grader can say about a wrong answer
@@ -20,11 +19,10 @@ stable. Written by `python -m tools.diagnoses_page`, and held to it by a test.
   that of the variant of the step's formula that leaves the same, or of the one change of its text
   that makes it right, or of what was raised; `step-wrong` where there is none of these.
 * **named**: no step was found so. The submission's numbers are those that this one mistake gives,
-  within rounding, on the failing case and on further small cases asked of the same worker; neither
-  the truth nor any other mistake of the table comes within five times that distance. The JSON adds
-  `line` (the mathematics), `distance`, `runner_up`, `runner_up_distance` and `truth_distance`, in
-  multiples of what a right kernel may be off; `only` where the mistake shows in some cases alone;
-  `or` for another one that gives the same numbers in every case asked.
+  within rounding, in small cases asked of the same worker; neither the truth nor any other mistake
+  of the table comes within five times that distance. The JSON adds `line` (the rule), `distance`,
+  `runner_up`, `runner_up_distance` and `truth_distance`, in multiples of what a right kernel may be
+  off.
 * **isolated**: no mistake of the table fits, and plain cases are right; the id says without which
   one thing the failing case is right, too.
 * **seen**: no mistake of the table fits; the id says what the effective attention matrix shows.
@@ -49,12 +47,10 @@ SEEN = {
 
 def page() -> str:
     """The whole of docs/diagnoses.md."""
-    rows = [INTRO, "## Named", "", "| id | stages | what | mathematics |", "|---|---|---|---|"]
-    for mistake in TABLE:
-        stages = ranges(mistake.stages)
-        rows.append(f"| `{mistake.id}` | {stages} | {_cell(mistake.words)} | "
-                    f"{_cell(mistake.line)} |")
-    rows += ["", "`{...}` stands for what was found: which tensor, which part, which number.", "",
+    rows = [INTRO, "## Named", "", "| id | what | the rule |", "|---|---|---|"]
+    rows += [f"| `{id}` | {_cell(mistake.words)} | {_cell(mistake.rule)} |"
+             for id, mistake in known().items()]
+    rows += ["", "`{0}` stands for what was found: which part, which number.", "",
              "## Seen in the effective attention matrix", "", "| id | what |", "|---|---|"]
     rows += [f"| `{id}` | {text} |" for id, text in SEEN.items()]
     rows += ["", "## In a step asked alone", "",

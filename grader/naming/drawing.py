@@ -8,25 +8,26 @@ from grader.naming.attention_map import Matrix
 
 COLUMNS = 24  # of a panel on a terminal
 SHADES = " .:-=+*#%@"
+TILE = 64  # whose edges are marked
 
 
-def text(matrix: Matrix, tile: int = 64) -> list[str]:
-    """Three panels of at most 24 columns, their lines ready to print.  tile: edges to mark."""
+def text(matrix: Matrix) -> list[str]:
+    """Three panels of at most 24 columns, their lines ready to print."""
     cell = max(1, -(-max(matrix.found.shape) // COLUMNS))
     expected, found = _pooled(matrix.expected, cell), _pooled(matrix.found, cell)
     panels = [_shades(expected), _shades(found), _difference(matrix, cell)]
     width = len(panels[0][0])
-    edges = "".join("v" if column * cell % tile < cell else " " for column in range(width))
+    edges = "".join("v" if column * cell % TILE < cell else " " for column in range(width))
     head = "forward" if not matrix.backward else "backward"
     lines = [f"Attention matrix of head {matrix.head}, {head}: rows are queries, columns keys.",
              matrix.label,
              "  " + "   ".join(n.ljust(width) for n in ("expected", "yours", "difference")),
              "  " + "   ".join([edges] * 3)]
     for row in range(len(panels[0])):
-        edge = ">" if row * cell % tile < cell else " "
+        edge = ">" if row * cell % TILE < cell else " "
         lines.append(f"{edge} " + "   ".join(panel[row] for panel in panels))
     unit = "one key" if cell == 1 else f"{cell} by {cell} pairs"
-    lines.append(f"A character is {unit}, darker is more weight; v and > mark tiles of {tile}.")
+    lines.append(f"A character is {unit}, darker is more weight; v and > mark tiles of {TILE}.")
     lines.append("difference: X hidden key seen, o key not seen, + - too much or little, ! NaN.")
     lines.append("One wrong weight changes all others of its row: they add up to 1.")
     lines.append("Look at: " + caption(matrix))
@@ -45,7 +46,7 @@ def caption(matrix: Matrix) -> str:
             f"{wrong.numel()} weights differ.")
 
 
-def plot(matrix: Matrix, path: Path, tile: int = 64) -> None:
+def plot(matrix: Matrix, path: Path) -> None:
     """The same three panels as a PNG or SVG, by the ending of path.
 
     Raises:
@@ -64,7 +65,7 @@ def plot(matrix: Matrix, path: Path, tile: int = 64) -> None:
               ("yours - expected", difference, "RdBu_r", -largest, largest))
     for axis, (title, x, colours, low, high) in zip(axes, panels, strict=True):
         image = axis.imshow(x, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
-        for edge in range(tile, max(x.shape), tile):
+        for edge in range(TILE, max(x.shape), TILE):
             for line, size in ((axis.axhline, x.shape[0]), (axis.axvline, x.shape[1])):
                 if edge < size:
                     line(edge - 0.5, color="tab:orange", linewidth=0.8, linestyle=":")

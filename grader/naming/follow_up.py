@@ -11,10 +11,9 @@ from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built
 from grader.naming import attention_map, drawing, probes
-from grader.naming.distance import Sample
 from grader.naming.gradients import deduce
 from grader.naming.isolating import Thing, in_words, isolate
-from grader.naming.search import Name, Search
+from grader.naming.search import Name, Sample, Search
 from grader.naming.words import Finding, describe, either, locate, steps_of
 from grader.options import Options
 from grader.overview import command
@@ -57,7 +56,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         search = Search(sample, ask, device, options.patience)
         name, things, matrix = None if red else search.run(), [], None
         if name is None and not red and not search.gave_up and search.plain_is_right():
-            things = isolate(case, search.answer, search.evidence.names)
+            things = isolate(case, search.answer, search.names)
         if red and (options.show or options.plot):  # a plain case is small enough to draw
             search.answer(probes.general(case))
         if case.stage != 2 and (not (name or red) or options.show or options.plot):
@@ -80,10 +79,10 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
                     f" --seed {options.seed} --case {case.name}")
     check.lines = describe(finding, stage, steps, name=name, seen=said, again=again)
     if matrix is not None and options.show:
-        check.picture = tuple(drawing.text(matrix, search.tile()))
+        check.picture = tuple(drawing.text(matrix))
     if matrix is not None and options.plot:
         try:
-            drawing.plot(matrix, options.plot, search.tile())
+            drawing.plot(matrix, options.plot)
             check.picture += (f"The picture is in {options.plot}.",)
         except ImportError:
             check.picture += ("--plot wants matplotlib: pip install matplotlib.",)
@@ -101,15 +100,10 @@ def _patience(session: Session):
 
 def _named(name: Name) -> dict:
     """What the JSON says of a mistake that has a name."""
-    record = {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
-              "distance": round(name.distance, 3), "runner_up": name.runner_up,
-              "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
-              "truth_distance": round(min(name.truth_distance, 1e9), 3)}
-    if name.only:
-        record["only"] = name.only
-    if (other := name.either) is not None:
-        record["or"] = {"id": other.id, "text": other.words, "line": other.line}
-    return record
+    return {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
+            "distance": round(name.distance, 3), "runner_up": name.runner_up,
+            "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
+            "truth_distance": round(min(name.truth_distance, 1e9), 3)}
 
 
 def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
@@ -148,9 +142,9 @@ def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing]
 
 def _matrix(search: Search, ask) -> attention_map.Matrix | None:
     """The attention matrix of a wrong case: the smallest one, if the mistake shows there."""
-    names = search.evidence.names
+    names = search.names
     wrong = [s for s in (search.sample, *search.answers.values())
-             if s is not None and search.evidence.wrong(s)]
+             if s is not None and any(map(s.wrong.get, names))]
     wrong.sort(key=lambda s: (s.built.case.N < 8, s.built.case.N))
     matrix = None
     for sample in wrong[:3]:

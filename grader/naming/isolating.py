@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from grader.cases import Case
-from grader.naming.distance import Sample
+from grader.naming.search import Sample
 
 LARGE = "shift+", "shift-", "deep", "steep"
 LONGEST = 1024  # longer cases are asked but once

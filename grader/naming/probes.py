@@ -37,68 +37,22 @@ def general(case: Case) -> Case:
     if case.sinks is not None:
         base = replace(base, sinks=5 if case.sinks else 0)
     if case.stage >= 8:
-        base = replace(base, N=70, scale=case.scale, sink_logits=case.sink_logits)
+        scale = None if case.scale is None else 0.4
+        base = replace(base, N=70, scale=scale, sink_logits=case.sink_logits)
     return base
 
 
 def long(case: Case) -> Case:
-    """As general, with more tiles, and fewer heads."""
+    """As general, with more tiles, and as few heads as make a group."""
     if case.stage == 2:
         return replace(general(case), N=1025, M=70)
     N = 500 if case.stage == 1 else 257 if case.stage < 8 else 200
     NK = None if case.NK is None else N // 2 if case.NK < case.N else N + 200
-    return replace(_narrow(general(case)), N=N, NK=NK)
+    return replace(general(case), N=N, NK=NK, B=1, HQ=1 if case.HQ == case.HKV else 2, HKV=1)
 
 
-def _narrow(case: Case) -> Case:
-    """One batch entry, and as few heads as make a group."""
-    return replace(case, B=1, HQ=1 if case.HQ == case.HKV else 2, HKV=1)
-
-
-def further(case: Case) -> list[Case]:
-    """Other small cases to choose from."""
-    base = general(case)
+def alike(case: Case) -> Case:
+    """As long, with the wrong case's numbers and dtype: large scores, rising maxima."""
     if case.stage == 2:
-        cases = [replace(base, N=64, M=130), replace(base, N=1025, M=5), replace(base, N=257, M=40),
-                 replace(base, N=140, M=20, layout="mixed"), replace(base, N=129, M=33)]
-        if case.grads:
-            cases += [replace(base, N=40, M=200, dout="last")]
-        if case.dtype != F32:
-            cases += [replace(base, N=1025, M=3, dtype=case.dtype, family="cancel"),
-                      replace(base, N=1024, dtype=case.dtype, family="faint")]
-        return cases
-    slim = _narrow(base)
-    wide = base if case.stage < 8 else replace(slim, B=2)  # gradients take longer
-    cases = [replace(wide, D=40, N=70), replace(slim, N=150), replace(slim, N=64),
-             replace(slim, N=256),
-             replace(wide, N=33, layout="mixed"), replace(slim, N=192), replace(wide, N=1),
-             replace(slim, N=65, family="shift-"), replace(slim, N=65, family="rising"),
-             replace(slim, N=130, family="falling"), replace(wide, B=6, N=40),
-             replace(slim, N=65, family="shift+"), replace(slim, N=150, family="shift-"),
-             replace(slim, N=128, family="shift-"),
-             replace(slim, N=130, family="signs"), replace(slim, N=130, family="levels"),
-             replace(slim, N=193, family="steep"),
-             replace(wide, N=40, D=24), replace(slim, N=129)]
-    if case.dtype != F32:  # in which roundings show
-        cases += [replace(slim, N=n, dtype=case.dtype, family=family)
-                  for n, family in ((400, "cancel"), (150, "hot"), (65, "shift+"))]
-    if case.stage == 1:
-        cases += [replace(slim, N=500), replace(slim, N=256)]
-        if not case.is_causal:
-            cases += [replace(base, N=70, NK=257), replace(base, N=257, NK=63)]
-    if case.window is not None:
-        cases += [replace(slim, window=w, N=n) for w, n in
-                  ((1, 70), (64, 150), (150, 190), (33, 130), (100, 257), (2, 70), (63, 150),
-                   (66, 150))]
-    if case.window is not None and case.sinks is not None:
-        cases += [replace(slim, window=w, sinks=s, N=n) for w, s, n in
-                  ((17, 1, 150), (17, 0, 150), (9, 70, 150), (40, 33, 150), (20, 16, 150))]
-    if case.stage in (8, 9):
-        cases += [replace(base, HQ=4, HKV=2, N=50), replace(slim, scale=0.5, N=50),
-                  replace(slim, N=50, dout="transposed")]
-    if case.stage >= 5 and case.HQ != case.HKV:
-        cases += [replace(slim, HQ=18, HKV=6, N=17)]
-    if 5 <= case.stage < 8:
-        cases += [replace(base, HQ=4, HKV=2, N=40), replace(base, HQ=6, HKV=3, N=40),
-                  replace(base, HQ=8, HKV=2, N=40)]
-    return cases
+        return replace(long(case), dtype=case.dtype, family=case.family)
+    return replace(long(case), dtype=case.dtype, family=case.family, D=min(case.D, 64))

@@ -16,8 +16,8 @@ from grader.assignment import grader_of
 from grader.cases import Case
 from grader.correctness import Answer, Verdict, row_errors
 from grader.inside.wire import POISON, dtype_name
-from grader.naming.table import LN2, LOG2E
 from grader.stages import Stage
+from grader.steps.trial import LN2, LOG2E
 from grader.text import ranges
 
 TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
@@ -48,7 +48,7 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One wrong tensor.  id: of PATTERNS.  places: as of table.py, where what was seen fixes it."""
+    """One wrong tensor.  id: of PATTERNS.  places: as of known.py, where what was seen fixes it."""
 
     id: str
     where: str
@@ -129,29 +129,20 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *, name=
         if len(lines) + len(tail) <= LINES:
             break
     while len(lines) + len(tail) > LINES and len(body) > 1:  # whole sentences go, "how sure" last
-        body.pop(-2 if name and len(body) > 3 else -1)
+        body.pop()
         lines = [row for line in (first, where, *body) for row in _wrapped(line)]
     return *lines[:LINES - len(tail)], *tail
 
 
 def _named(name) -> list[str]:
     """The mistake, the rule that it breaks, and how sure that is."""
-    words, line = name.words, name.line
-    body, sure = [], "this mistake gives your numbers within rounding; no other known one does."
-    if name.either is not None:
-        words += f"; or else {name.either.words}"
-        sure = "both give your numbers within rounding; no other known mistake does."
-    body += [f"the mistake: {words}.", f"the rule: {line}."]
-    if name.only:
-        body.append(f"It shows in cases like this one ({name.only}), not everywhere.")
-    return [*body, f"how sure: {sure}"]
+    return [f"the mistake: {name.words}.", f"the rule: {name.line}.",
+            "how sure: this mistake gives your numbers within rounding; no other known one does."]
 
 
 def steps_of(stage: Stage, finding: Finding, name=None) -> list[str]:
     """The steps in which the mistake may stand; none where nothing fixes them."""
-    if name is None:
-        return stage.steps_of(finding.places)
-    return stage.steps_of(name.places + (name.either.places if name.either else ()))
+    return stage.steps_of((finding if name is None else name).places)
 
 
 def either(words) -> str:

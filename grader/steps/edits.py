@@ -20,8 +20,6 @@ SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "argumen
 THIRD = ("wrong-dtype", "one-missing", "bound-missing", "one-too-many", "wrong-order",
          "line-too-many")
 RANKS = {id: rank for rank, ids in enumerate((FIRST, SECOND, THIRD)) for id in ids}
-COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==",
-               ast.NotEq: "!="}
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//",
              ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.MatMult: "@"}
 MEANT = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "%", "%": "//", "&": "|", "|": "&"}

@@ -1,14 +1,17 @@
 """The name of a step's mistake: the variant of its formula that leaves what the step left.
 
-A variant is a line: an id of naming/table.py, whose words are shown, and what is changed; or the id
-with what is tried of it, (id, *more), which its words may need.  It is the name if it alone fits
-every example that is wrong, and no other example speaks against it.  None: that says nothing of it.
+A variant is a line: an id of naming/mistakes.toml, whose words are shown, and what is changed; or
+the id with what is tried of it, (id, *more), which its words may need.  It is the name if it alone
+fits every example that is wrong, and no other example speaks against it.  None: that says nothing
+of it.
 """
 
-import re
+import functools
 
 import numpy as np
 
+from grader.naming import known
+from grader.naming.known import plain
 from grader.steps.trial import LOG2E, Left, Trial, difference, same
 
 NEAR = 1e-4  # relative to the largest numbers of a row
@@ -48,30 +51,15 @@ def name(answers: list[tuple[Trial, Left]]) -> tuple | None:
 
 
 def words(id: str, *more) -> tuple[str, ...]:
-    """What the table of mistakes says of it: the mistake, and the rule that it breaks."""
-    from grader.naming import mistakes  # noqa: F401, which fills the table
-    from grader.naming.table import TABLE
-
+    """What is said of it: the mistake, and the rule that it breaks."""
     if is_part(id):
-        return f"the mistake: {SAID[_plain(id)].format(*more)}.", f"the rule: {ONCE}."
-    known, values = {mistake.id: mistake for mistake in TABLE}, map(str, more)
-    found = known.get(id) or known[_plain(id)]
-    if more:
-        said = re.sub(r"\{[^}]*\}", lambda _: next(values, ""), found.words)
-    else:  # nothing was tried that a gap would stand for
-        said = re.sub(r"(:|,| in)? ?\{\d\}.*", "",
-                      found.words.replace("{0} recomputes", "it computes"))
-    return f"the mistake: {said}.", f"the rule: {found.line}."
-
-
-def _plain(id: str) -> str:
-    """Without the backward's kernel."""
-    return id.removeprefix("dq-").removeprefix("dkdv-")
+        return f"the mistake: {SAID[plain(id)].format(*more)}.", f"the rule: {ONCE}."
+    return f"the mistake: {known.said(id, *more)}.", f"the rule: {known.of(id).rule}."
 
 
 def is_part(id: str | None) -> bool:
     """Whether it says which part of a walk is wrong, and not by what."""
-    return id is not None and _plain(id) in SAID
+    return id is not None and plain(id) in SAID
 
 
 def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.ndarray):
@@ -172,66 +160,95 @@ def masks(sees: str, query, key, given: dict, exists: np.ndarray) -> dict:
             for id, change in MASKS[sees].items()}
 
 
+class Tile:
+    """The online softmax of one tile, with changes: what it leaves, in its own units.
+
+    s (..., R, T): scores, -inf where a key is hidden; factor: what they are still to be multiplied
+    with; m_i, l_i (..., R), acc (..., R, D): what was before.  In float32, where large numbers
+    overflow alike.
+    """
+
+    def __init__(self, s, m_i, l_i, acc, v, factor: float, base: float, changes: dict):
+        self.s, self.m_i, self.l_i, self.acc = np.float32(s), np.float32(m_i), l_i, acc
+        self.base = np.float32(base)
+        self.scaled = self.s * np.float32(factor)
+        for name, right in (("new", self.new), ("weight", self.weight), ("alpha", self.alpha),
+                            ("total", self.total), ("sums", self.sums)):
+            setattr(self, name, functools.partial(changes[name], self) if name in changes
+                    else right)
+        with np.errstate(all="ignore"):
+            m = np.broadcast_to(self.new(self.scaled.max(-1)), self.m_i.shape)
+            seen = np.where(m == -np.inf, np.float32(0), m)
+            p, a = self.weight(seen), self.alpha(seen)
+            self.left = {"m_new": m, "p": p, "alpha": a, "l_i": self.total(a, p.sum(-1)),
+                         "acc": self.sums(a, p @ v)}
+
+    def power(self, x):
+        return np.power(self.base, x)
+
+    def other(self, x):
+        """In the other base."""
+        return np.exp(x) if self.base == 2 else np.exp2(x)
+
+    def new(self, top):
+        return np.maximum(self.m_i, top)
+
+    def weight(self, m):
+        return self.power(self.scaled - m[..., None])
+
+    def alpha(self, m):
+        return self.power(self.m_i - m)
+
+    def total(self, a, r):
+        return self.l_i * a + r
+
+    def sums(self, a, pv):
+        return self.acc * a[..., None] + pv
+
+
+# What is changed in a tile of the online softmax, by the name of the mistake.
+UPDATES = {
+    "alpha-inverted": dict(alpha=lambda t, m: t.power(m - t.m_i)),
+    "nothing-rescaled": dict(alpha=lambda t, m: np.ones_like(m)),
+    "acc-not-rescaled": dict(sums=lambda t, a, pv: t.acc + pv),
+    "l-not-rescaled": dict(total=lambda t, a, r: t.l_i + r),
+    "rescaled-after-adding": dict(sums=lambda t, a, pv: (t.acc + pv) * a[..., None]),
+    "alpha-on-the-new-sum": dict(total=lambda t, a, r: t.l_i + a * r,
+                                 sums=lambda t, a, pv: t.acc + a[..., None] * pv),
+    ("alpha-on-the-new-sum", "l"): dict(total=lambda t, a, r: t.l_i + a * r),
+    ("alpha-on-the-new-sum", "acc"): dict(sums=lambda t, a, pv: t.acc + a[..., None] * pv),
+    "small-rescales-skipped": dict(alpha=lambda t, m: np.where(
+        t.power(t.m_i - m) > 0.99, np.float32(1), t.power(t.m_i - m))),
+    "last-tile-only": dict(total=lambda t, a, r: r, sums=lambda t, a, pv: pv),
+    ("last-tile-only", "l"): dict(total=lambda t, a, r: r),
+    ("last-tile-only", "acc"): dict(sums=lambda t, a, pv: pv),
+    "alpha-in-another-base": dict(alpha=lambda t, m: t.other(t.m_i - m)),
+    "weights-of-the-old-max": dict(weight=lambda t, m: t.power(t.scaled - t.m_i[..., None])),
+    "max-not-scaled": dict(new=lambda t, top: np.maximum(t.m_i, t.s.max(-1))),
+    "max-not-running": dict(new=lambda t, top: top),
+    ("max-not-running", "in alpha"): dict(alpha=lambda t, m: t.power(t.m_i - t.scaled.max(-1))),
+    "max-of-the-first-tile": dict(new=lambda t, top: np.where(t.m_i == -np.inf, top, t.m_i)),
+    "max-over-the-block": dict(new=lambda t, top: np.maximum(t.m_i, top.max(-1, keepdims=True))),
+    "max-of-magnitudes": dict(new=lambda t, top: np.maximum(
+        t.m_i, np.where(t.s == -np.inf, t.s, abs(t.scaled)).max(-1))),
+    "max-of-hidden-keys": dict(new=lambda t, top: np.maximum(
+        t.m_i, np.where(t.s == -np.inf, 0, t.scaled).max(-1))),
+    "no-max": dict(new=lambda t, top: np.zeros_like(t.m_i)),
+}
+
+
 def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
             leave: tuple[str, ...] = ("m_new", "l_i", "acc")) -> dict:
-    """Variants of the online softmax of one tile, in its own units, of what it leaves.
-
-    In float32, where large numbers overflow alike.  Rows that have seen nothing are free.
-    """
-    s, m_i, factor, base = np.float32(s), np.float32(m_i), np.float32(factor), np.float32(base)
-
-    def power(x):
-        return np.power(base, x)
-
-    def tile(new=np.maximum, weight=lambda t, m: power(t - m[..., None]),
-             alpha=lambda old, m: power(old - m), total=lambda a, r: l_i * a + r,
-             sums=lambda a, pv: acc * a[..., None] + pv):
-        with np.errstate(all="ignore"):
-            scaled = s * factor
-            m = np.broadcast_to(new(m_i, scaled.max(-1)), m_i.shape)
-            p, a = weight(scaled, m), alpha(m_i, m)
-            made = {"m_new": m, "p": p, "alpha": a, "l_i": total(a, p.sum(-1)),
-                    "acc": sums(a, p @ v)}
+    """Variants of the online softmax of one tile, of what it leaves.  Rows that have seen nothing
+    are free."""
+    def tile(**changes):
+        made = Tile(s, m_i, l_i, acc, v, factor, base, changes).left
         return leaves(free=m_i == -np.inf, **{name: made[name] for name in leave})
 
-    def other(x):  # the other base
-        return np.exp(x) if base == 2 else np.exp2(x)
-
-    def small(old, m):
-        return np.where(power(old - m) > 0.99, np.float32(1), power(old - m))
-
-    return {
-        "right": tile(),
-        "alpha-inverted": tile(alpha=lambda old, m: power(m - old)),
-        "nothing-rescaled": tile(alpha=lambda old, m: np.ones_like(m)),
-        "acc-not-rescaled": tile(sums=lambda a, pv: acc + pv),
-        "l-not-rescaled": tile(total=lambda a, r: l_i + r),
-        "rescaled-after-adding": tile(sums=lambda a, pv: (acc + pv) * a[..., None]),
-        "alpha-on-the-new-sum": tile(total=lambda a, r: l_i + a * r,
-                                     sums=lambda a, pv: acc + a[..., None] * pv),
-        ("alpha-on-the-new-sum", "l"): tile(total=lambda a, r: l_i + a * r),
-        ("alpha-on-the-new-sum", "acc"): tile(sums=lambda a, pv: acc + a[..., None] * pv),
-        "small-rescales-skipped": tile(alpha=small),
-        "last-tile-only": tile(total=lambda a, r: r, sums=lambda a, pv: pv),
-        ("last-tile-only", "l"): tile(total=lambda a, r: r),
-        ("last-tile-only", "acc"): tile(sums=lambda a, pv: pv),
-        "alpha-in-another-base": tile(alpha=lambda old, m: other(old - m)),
-        "log2e-twice" if base == 2 else "no-log2e": tile(
-            weight=lambda t, m: other(t - m[..., None]), alpha=lambda old, m: other(old - m)),
-        "weights-of-the-old-max": tile(weight=lambda t, m: power(t - m_i[..., None])),
-        "max-not-scaled": tile(new=lambda old, top: np.maximum(old, s.max(-1))),
-        "max-not-running": tile(new=lambda old, top: top),
-        ("max-not-running", "in alpha"): tile(
-            alpha=lambda old, m: power(old - (s * factor).max(-1))),
-        "max-of-the-first-tile": tile(new=lambda old, top: np.where(old == -np.inf, top, old)),
-        "max-over-the-block": tile(new=lambda old, top: np.maximum(
-            old, top.max(-1, keepdims=True))),
-        "max-of-magnitudes": tile(new=lambda old, top: np.maximum(
-            old, np.where(s == -np.inf, s, abs(s * factor)).max(-1))),
-        "max-of-hidden-keys": tile(new=lambda old, top: np.maximum(
-            old, np.where(s == -np.inf, 0, s * factor).max(-1))),
-        "no-max": tile(new=lambda old, top: np.zeros_like(old)),
-    }
+    both = dict(weight=lambda t, m: t.other(t.scaled - m[..., None]),
+                alpha=lambda t, m: t.other(t.m_i - m))
+    return {"right": tile(), "log2e-twice" if base == 2 else "no-log2e": tile(**both)} | {
+        id: tile(**changes) for id, changes in UPDATES.items()}
 
 
 def statistics(m, l_i) -> dict[str, np.ndarray]:
@@ -242,16 +259,21 @@ def statistics(m, l_i) -> dict[str, np.ndarray]:
             "lse-in-base-2": (m + ln) / np.log(2)}
 
 
+def unlike(p, dp, delta) -> dict:
+    """Variants of dS = P * (dP - delta)."""
+    return {"no-delta": p * dp, "delta-added": p * (dp + delta[..., None]),
+            "ds-without-p": dp - delta[..., None]}
+
+
 def products(p, ds, dp, delta, q, k, do, given: dict, transposed: bool) -> dict:
     """Variants of what a tile adds to dq, or to dk and dv."""
     dq, dk, dv = (given[name] for name in ("dq", "dk", "dv"))
-    unlike = {"no-delta": p * dp, "delta-added": p * (dp + delta[:, None]),
-              "ds-without-p": dp - delta[:, None]}
+    others = unlike(p, dp, delta)
     if not transposed:
-        return {id: leaves(dq=dq + other @ k) for id, other in unlike.items()} | {
+        return {id: leaves(dq=dq + other @ k) for id, other in others.items()} | {
             "dq-from-p": leaves(dq=dq + p @ k), "dq-of-the-last-tile": leaves(dq=ds @ k)}
     right = {"dv": dv + p.T @ do, "dk": dk + ds.T @ q}
-    return {id: leaves(**right | {"dk": dk + other.T @ q}) for id, other in unlike.items()} | {
+    return {id: leaves(**right | {"dk": dk + other.T @ q}) for id, other in others.items()} | {
         "dk-from-p": leaves(**right | {"dk": dk + p.T @ q}),
         "dk-from-do": leaves(**right | {"dk": dk + ds.T @ do}),
         "dv-from-ds": leaves(**right | {"dv": dv + ds.T @ do}),

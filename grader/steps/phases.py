@@ -17,16 +17,18 @@ def visited(left: Left, begin: str) -> list[tuple[int, bool]]:
     return [(int(at), bool(masked)) for at, masked in made] if known else []
 
 
-def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> dict:
-    """Variants of the key tiles that a walk visits, and which of them are masked.
+def others(right: list[tuple[int, bool]], given: dict, diagonal: int | None
+           ) -> tuple[dict[object, list[int]], dict[object, list[tuple[int, bool]]]]:
+    """Mistaken walks, by the name of the mistake.  -> the first keys of the tiles that are visited,
+    masked as they should be; and of other masks, all tiles and MASKED.
 
-    right: first key and MASKED of those wanted; diagonal: where it begins, if there is one.
+    right: first key and MASKED of the tiles wanted; diagonal: where it begins, if there is one.
     """
     N, T = given["N"], given["BLOCK_N"]
     begins, whole = [at for at, _ in right], [at for at, masked in right if not masked]
     ragged = [at for at in begins if at + T > N]
     window = "window_size" in given
-    others = {
+    visits = {
         "first-window-tile-skipped" if window else "first-key-tile-skipped": begins[1:],
         "last-key-tile-skipped": begins[:-1],
         "first-key-tile-only": begins[:1],
@@ -35,28 +37,33 @@ def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> 
                                                              if at not in whole]}
     if diagonal is None:
         some = [*range(0, N // T, T)]
-        others |= {"ragged-tail-skipped": [at for at in begins if at not in ragged],
-                   "ragged-tail-twice": begins + ragged,
-                   "walk-in-tiles": some + [N // T] * (N // T < N),
-                   ("walk-in-tiles", "the loop alone"): some + ragged}
-        masks = {"tail-unmasked": [(at, False) for at in begins]}
-    else:
-        late = [at for at in begins if at >= diagonal]
-        others |= {"diagonal-skipped": begins[:len(begins) - len(late)],
-                   ("diagonal-skipped", "but its first tile"): [at for at in begins
-                                                                if at <= diagonal],
-                   "diagonal-twice": begins + late}
-        masks = {"diagonal-unmasked": [(at, masked and at < diagonal) for at, masked in right],
-                 "left-edge-unmasked": [(at, masked and at >= diagonal) for at, masked in right]}
+        return visits | {
+            "ragged-tail-skipped": [at for at in begins if at not in ragged],
+            "ragged-tail-twice": begins + ragged,
+            "walk-in-tiles": some + [N // T] * (N // T < N),
+            ("walk-in-tiles", "the loop alone"): some + ragged}, {
+            "tail-unmasked": [(at, False) for at in begins]}
+    late = [at for at in begins if at >= diagonal]
+    return visits | {
+        ("first-key-tile-skipped", "but the diagonal's"): [at for at in begins if at or at in late],
+        "diagonal-skipped": begins[:len(begins) - len(late)],
+        ("diagonal-skipped", "but its first tile"): [at for at in begins if at <= diagonal],
+        "diagonal-twice": begins + late}, {
+        "diagonal-unmasked": [(at, masked and at < diagonal) for at, masked in right],
+        "left-edge-unmasked": [(at, masked and at >= diagonal) for at, masked in right]}
 
+
+def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> dict:
+    """Variants of the key tiles that a walk visits, and which of them are masked: as others."""
     def fit(wanted: list, with_masks: bool):
         def fits(left: Left) -> bool:
-            found = sorted(one for one in visited(left, "start_n") if one[0] < N)
+            found = sorted(one for one in visited(left, "start_n") if one[0] < given["N"])
             return (found if with_masks else [at for at, _ in found]) == sorted(wanted)
         return fits
 
-    return {id: fit(wanted, False) for id, wanted in others.items()
-            if sorted(wanted) != begins} | {
+    tiles, masks = others(right, given, diagonal)
+    return {id: fit(wanted, False) for id, wanted in tiles.items()
+            if sorted(wanted) != [at for at, _ in right]} | {
         id: fit(wanted, True) for id, wanted in masks.items() if sorted(wanted) != right}
 
 

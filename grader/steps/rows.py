@@ -69,6 +69,18 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
     return Entry(("bh", "b", head, start, index), trials, (size,))
 
 
+# The key/value head that query head h reads instead, by the name of the mistake.
+HEADS = {
+    "heads-interleaved": lambda h, HQ, HKV: h % HKV,
+    "one-kv-head-for-all": lambda h, HQ, HKV: h * 0,
+    "heads-not-mapped": lambda h, HQ, HKV: h,
+    "heads-multiplied": lambda h, HQ, HKV: h * (HQ // HKV),
+    "heads-divided-by-hkv": lambda h, HQ, HKV: h // HKV,
+    "head-in-its-group": lambda h, HQ, HKV: h % (HQ // HKV),
+    "groups-reversed": lambda h, HQ, HKV: HKV - 1 - h // (HQ // HKV),
+}
+
+
 def heads() -> Entry:
     """5.2: k_head and v_head are those of the group of head h."""
     def trial(HQ: int, HKV: int, b: int, h: int) -> Trial:
@@ -95,18 +107,12 @@ def heads() -> Entry:
             return None
 
         def variants() -> dict:
-            group = HQ // HKV
-            others = {"heads-interleaved": h % HKV, "one-kv-head-for-all": 0,
-                      "heads-not-mapped": h, "heads-multiplied": h * group,
-                      "heads-divided-by-hkv": h // HKV, "head-in-its-group": h % group,
-                      "groups-reversed": HKV - 1 - h // group}
-
             def fit(head: int):
                 return lambda left: all(same(names[f"{name}_head"], (
                     Pointer(name, b * strides[0] + head * strides[1]), *strides[2:]))
                     for names in left.programs for name in "kv"
                     for strides in [given[f"{name}_strides"]])
-            return {id: fit(head) for id, head in others.items()}
+            return {id: fit(read(h, HQ, HKV)) for id, read in HEADS.items()}
 
         return Trial(f"HQ={HQ}, HKV={HKV}, query head {h} of batch entry {b}", given, check,
                      {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)}, 3, variants)

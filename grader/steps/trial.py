@@ -9,7 +9,6 @@ from grader.inside.wire import pack_array, unpack_array
 
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 EXACT, ROUNDED = 1e-5, 2e-3  # relative errors: float32 throughout; a product of float16 in it
-OF_TYPE = {"float64": "a number", "bool": "booleans"}
 
 
 @dataclass(frozen=True)

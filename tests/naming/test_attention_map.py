@@ -86,7 +86,7 @@ def test_a_key_is_not_said_to_be_hidden_where_no_mask_hides_it(change, id, said)
 
 
 def test_the_picture_fits_a_terminal_and_marks_what_differs():
-    lines = drawing.text(attention_map.read(ask(later), CASE, 0), tile=32)
+    lines = drawing.text(attention_map.read(ask(later), CASE, 0))
     assert all(len(line) <= 80 for line in lines)
     assert any("X" in line.split("   ")[-1] for line in lines[3:-4])
     assert lines[-1].startswith("Look at: query 0, key 1")

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from attacks.catalogue import mutants
 from grader.cases import Case
@@ -13,7 +12,7 @@ from grader.correctness import answer
 from grader.grade import grade_stage
 from grader.inputs import build
 from grader.naming import follow_up
-from grader.naming.distance import Sample
+from grader.naming.search import Sample
 from grader.options import Options, confinement
 from grader.report import Reporter
 from grader.stages import STAGES
@@ -96,20 +95,11 @@ class Asked:
     """As much of a Search as a matrix is drawn of: its answers, some of them wrong."""
 
     def __init__(self, failing: Case, *further: Case):
-        self.sample, *others = (Sample(build(case, 0), {"o": torch.ones(1, 2, case.N, 16)}, Truth())
-                                for case in (failing, *further))
+        self.sample, *others = (
+            Sample.of(built, {"o": answer(built, "cpu").truth["o"] * (1 + (case.N != 64))}, "cpu")
+            for case in (failing, *further) for built in [build(case, 0)])
         self.answers = {sample.built.case: sample for sample in others}
-        self.evidence = self
         self.names = ["o"]
-        for sample in (self.sample, *others):
-            sample.wrong = {"o": sample.built.case.N != 64}
-
-    def wrong(self, sample: Sample) -> bool:
-        return sample.wrong["o"]
-
-
-class Truth:
-    truth = {"o": torch.zeros(())}
 
 
 @pytest.mark.parametrize("shows_from, drawn", [(0, 90), (100, 128)])

@@ -9,7 +9,7 @@ from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import build
 from grader.naming import isolating
-from grader.naming.distance import Sample
+from grader.naming.search import Sample
 
 CASE = Case(3, "robust", 40, D=16, HQ=2, HKV=2, B=2, family="shift+", layout="transposed")
 

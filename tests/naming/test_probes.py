@@ -12,10 +12,11 @@ from grader.stages import STAGES
 @pytest.mark.parametrize("stage", STAGES)
 def test_further_cases_are_small_and_of_the_stage(stage):
     for case in STAGES[stage].cases("cpu", False):
-        plain, long = probes.general(case), probes.long(case)
+        plain, long, alike = (make(case) for make in (probes.general, probes.long, probes.alike))
         assert plain.dtype == long.dtype == torch.float32
+        assert (alike.dtype, alike.family) == (case.dtype, case.family)
         assert long.N > plain.N and long.B * long.HQ <= plain.B * plain.HQ
-        for other in (plain, long, *probes.further(case)):
+        for other in (plain, long, alike):
             assert other.stage == stage and other.group == "probe"
             assert other.HQ % other.HKV == 0 and other.N <= 1025
             assert (other.window is None) == (case.window is None)

@@ -8,8 +8,7 @@ import torch
 from grader.cases import Case
 from grader.correctness import Answer
 from grader.inside.recorder import poison
-from grader.naming import words
-from grader.naming.candidates import single
+from grader.naming import known, probes, whole, words
 from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
 from grader.naming.search import Name
 from grader.stages import STAGES
@@ -175,23 +174,12 @@ def test_what_was_seen_of_a_gradient_points_at_the_steps_that_are_left():
 
 def test_a_name_comes_with_its_rule_how_sure_it_is_and_the_command():
     finding = words.Finding("rows", "rows " + "100-200, " * 20, ("what " * 30, "x " * 60))
-    for name in (NAME, replace(NAME, only="H=1, L=127, D=80")):
-        lines = words.describe(finding, STAGES[7], name=name, again=AGAIN)
-        text = " ".join(" ".join(lines).split())
-        assert len(lines) <= 12 and all(len(line) <= 74 for line in lines[:-1])
-        assert "the mistake: the window is one key too wide" in text
-        assert "look at step 7.8;" in text and "how sure: " in text
-        assert lines[-1] == "again: " + AGAIN
-
-
-def test_what_cannot_be_told_apart_is_said_in_one_breath():
-    other = replace(NAME, id="another", words="the window is rounded", places=("borders",))
-    name = replace(NAME, either=other)
-    lines = words.describe(words.Finding("rows", "everywhere", ("what",)), STAGES[7], name=name)
+    lines = words.describe(finding, STAGES[7], name=NAME, again=AGAIN)
     text = " ".join(" ".join(lines).split())
-    assert "W + 1 keys; or else the window is rounded." in text
-    assert "how sure: both give your numbers within rounding" in text
-    assert "look at step 7.8 or 7.3;" in text
+    assert len(lines) <= 12 and all(len(line) <= 74 for line in lines[:-1])
+    assert "the mistake: the window is one key too wide" in text
+    assert "look at step 7.8;" in text and "how sure: " in text
+    assert lines[-1] == "again: " + AGAIN
 
 
 def test_a_step_that_is_a_copy_is_named_with_its_origin():
@@ -211,8 +199,10 @@ def test_stage_1_hears_nothing_of_kernels():
     texts = [*words.PATTERNS.values()]
     texts += [text for thing in (*THINGS, NUMBERS, SURROUNDINGS)
               for text in (thing.right, thing.hint)]
-    for part in ("forward", "lse", "backward"):
-        texts += [f"{c.mistake.words} {c.more} {c.line}" for c in single(1, part)]
+    for case in {probes.general(case) for case in STAGES[1].cases("cpu", False) if case.grads}:
+        for part in ("forward", "lse", "backward"):
+            texts += [f"{known.said(*tried)} {known.of(tried[0]).rule}"
+                      for tried, _ in whole.answers(probes.build_probe(case, 1), part)]
     for text in texts:
         for word in ("program", "grid", "kernel", "launch", "tl.", "constexpr"):
             assert word not in text, text
