@@ -243,11 +243,13 @@ class Batch:
 
     # -------------------------------------------------------------------- progress
     def _progress(self) -> None:
-        total, left = len(self.owners), len(self._left())
-        line = f"{total - left} of {total} files done"
+        total, left = len(self.owners), self._left()
+        line = f"{total - len(left)} of {total} files done"
         if self.graded and left:
-            seconds = left * (time.monotonic() - self.start) / self.graded
-            line += f", about {duration(seconds)} left"
+            again = [self.store.known[unit]["stage"]["seconds"] for unit in left
+                     if self._doubtful(unit)]  # each alone, and as long as the first time
+            seconds = (len(left) - len(again)) * (time.monotonic() - self.start) / self.graded
+            line += f", about {duration(seconds + sum(again))} left"
         self.say(line)
 
 

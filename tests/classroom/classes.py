@@ -44,7 +44,8 @@ OBEDIENT = textwrap.dedent('''
                   "where": "", "diagnosis": None, "message": "wrong while timed"}
         checks = [check] + [timing] * (timed and outcome == "rejected")
         report["stages"].append({
-            "stage": stage, "title": "A stage", "outcome": outcome, "seconds": 1.0, "detail": "",
+            "stage": stage, "title": "A stage", "outcome": outcome, "detail": "",
+            "seconds": 60.0 if outcome == "timeout" else 1.0,
             "points": 100.0 * (outcome == "pass"), "max_points": 100, "message": "", "confined": [],
             "sha256": hashlib.sha256(data).hexdigest(), "checks": checks,
             "benchmark": {"ms": 0.5 if "--case" in words or "moves" not in text else 0.7,
