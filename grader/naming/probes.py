@@ -30,8 +30,8 @@ def general(case: Case) -> Case:
     base = Case(case.stage, "probe", 90, D=16, B=2, HQ=heads[0], HKV=heads[1], dtype=F32,
                 is_causal=case.is_causal, grads=case.grads)
     if case.stage == 1:
-        NK = None if case.NK is None else 150 if case.NK < case.N else 400
-        return replace(base, N=300, NK=NK)
+        NK = None if case.NK is None else 100 if case.NK < case.N else 200
+        return replace(base, N=160, NK=NK)
     if case.window is not None:  # one that hides nothing stays one that hides nothing
         base = replace(base, window=23 if case.window < case.N else 300)
     if case.sinks is not None:
@@ -46,13 +46,16 @@ def long(case: Case) -> Case:
     """As general, with more tiles, and as few heads as make a group."""
     if case.stage == 2:
         return replace(general(case), N=1025, M=70)
-    N = 500 if case.stage == 1 else 257 if case.stage < 8 else 200
+    N = 300 if case.stage == 1 else 257 if case.stage < 8 else 200
     NK = None if case.NK is None else N // 2 if case.NK < case.N else N + 200
     return replace(general(case), N=N, NK=NK, B=1, HQ=1 if case.HQ == case.HKV else 2, HKV=1)
 
 
 def alike(case: Case) -> Case:
-    """As long, with the wrong case's numbers and dtype: large scores, rising maxima."""
+    """As long, with the wrong case's numbers, dtype and window: large scores, rising maxima."""
+    other = replace(long(case), dtype=case.dtype, family=case.family)
     if case.stage == 2:
-        return replace(long(case), dtype=case.dtype, family=case.family)
-    return replace(long(case), dtype=case.dtype, family=case.family, D=min(case.D, 64))
+        return other
+    if case.window is not None and case.window < min(case.N, other.N):
+        other = replace(other, window=case.window)
+    return replace(other, D=min(case.D, 64))

@@ -32,6 +32,8 @@ SINKS = {  # a sink logit that counts otherwise, by the scale
     "is multiplied by the scale": lambda sink, scale: sink * scale}
 OF_A_GROUP = {  # of one head's share each, (B, HKV, group, ...)
     "group-sum-missing": lambda x: x[:, :, -1], "group-mean": lambda x: x.mean(2)}
+OF_A_TILE = ("max-over-the-block", "no-pivot")  # what a row gets depends on its tile's other rows
+BASES = {"": (np.e,), "alpha-in-another-base": (np.e, 2.0), "max-not-scaled": (np.e, 2.0)}
 IN = {"dq": ", in dq", "dkdv": ", in dk and dv", "backward": ", in the backward"}
 Answer = tuple[tuple, Callable[[], dict[str, np.ndarray]]]
 
@@ -63,6 +65,7 @@ class Whole:
             self.given["window_size"] = case.window
         self.keep = getattr(seen, self.sees)(self.query, self.key, self.given) & (
             self.key < case.n_keys)
+        self.cuts: dict[int, np.ndarray] = {}
         self.sink = None
         if case.sink_logits:
             self.sink = built.tensors["sink_logits"].double().numpy()[:, None]
@@ -108,7 +111,7 @@ class Whole:
             yield ("k-reshaped",), partial(self.o, self.q @ k * self.scale, self.keep)
         for tried, keep in self.masks():
             yield tried, partial(self.o, s, keep)
-        for pad in sorted({-case.n_keys % BN for BN in TILES} - {0}):
+        for pad in sorted({-case.n_keys % BN for BN in TILES} - {0}) if case.stage != 1 else ():
             longer = Whole(self.built, pad)
             for tried, keep in longer.masks():
                 if keep[:, case.n_keys:].any():
@@ -133,10 +136,10 @@ class Whole:
                 yield ("sink-logit-wrong", how), partial(self.o, s, self.keep,
                                                          logit(self.sink, self.scale))
         for id, changes in named.UPDATES.items():
-            block = TILES if id == "max-over-the-block" else (case.N,)
-            for BM, BN in itertools.product(block, TILES):
+            block = TILES if id in OF_A_TILE else (case.N,)
+            for BM, BN, base in itertools.product(block, TILES, BASES.get(id, BASES[""])):
                 if BN < self.key.size or BN == TILES[-1]:
-                    yield _tried(id), partial(self.online, s, changes, BM, BN)
+                    yield _tried(id), partial(self.online, s, changes, BM, BN, base)
 
     def in_roles(self, roles: str) -> dict:
         """What is read in the place of q, k and v."""
@@ -144,35 +147,51 @@ class Whole:
         other.q, other.k, other.v = (getattr(self, name) for name in roles)
         return other.o(other.scores(), self.keep)
 
-    def online(self, s, changes: dict, BM: int, BN: int) -> dict:
+    def online(self, s, changes: dict, BM: int, BN: int, base: float = np.e) -> dict:
         """The online softmax over tiles of BN keys, with a change in every tile."""
+        unit = self.scale / np.log(base)
         s, v = np.where(self.keep, s / self.scale, -np.inf), np.float32(self.v[:, self.heads])
         out = np.empty(self.q.shape)
         for part in (slice(at, at + BM) for at in range(0, self.case.N, BM)):
             shape = out[:, :, part].shape
-            left = {"m_new": np.full(shape[:3], -np.inf if self.sink is None else self.sink),
+            start = -np.inf if self.sink is None else self.sink / np.log(base)
+            left = {"m_new": np.full(shape[:3], start),
                     "l_i": np.full(shape[:3], np.float32(self.sink is not None)),
                     "acc": np.zeros(shape, np.float32)}
             for at in range(0, self.key.size, BN):
                 tile, here = s[:, :, part, at:at + BN], self.keep[part, at:at + BN].any(-1)[:, None]
+                here = here | here.any() if BM < self.case.N else here
                 new = named.Tile(tile, left["m_new"], left["l_i"], left["acc"],
-                                 v[:, :, at:at + BN], self.scale, np.e, changes).left
+                                 v[:, :, at:at + BN], unit, base, changes).left
                 left = {name: np.where(here if x.ndim == 4 else here[:, 0], new[name], x)
                         for name, x in left.items()}
             out[:, :, part] = left["acc"] / left["l_i"][..., None]
         return {"o": out}
 
     def masks(self) -> Iterator[tuple[tuple, np.ndarray]]:
-        """Other keys that are seen."""
+        """Other keys that are seen, each once."""
+        known = {self.keep.tobytes()}
+        for tried, keep in self.other_masks():
+            found = keep.tobytes(), tried
+            if keep.tobytes() not in known and found not in known:
+                known.add(found)
+                yield tried, keep
+
+    def other_masks(self) -> Iterator[tuple[tuple, np.ndarray]]:
         for id, change in named.MASKS[self.sees].items():
             for BM in TILES if id == "window-by-tiles" else (self.case.N,):
                 keep = [change(self.query[at:at + BM], self.key, self.given)
                         for at in range(0, self.case.N, BM)]
                 keep = np.concatenate(keep) & (self.query >= 0)
                 yield _tried(id), keep
-                if (keep & (self.key > self.query)).any():  # as far as a tile's walk goes
-                    for size in TILES:
-                        yield _tried(id), keep & (self.key < (self.query // size + 1) * size)
+                for size in TILES:  # where the lesson's walk has a mask at all
+                    yield _tried(id), np.where(self.cut(size), keep, self.keep)
+        rule = getattr(seen, self.sees)
+        for size in TILES if self.case.is_causal else ():
+            yield ("query-positions-of-the-tile",), np.where(
+                self.cut(size), rule(self.query % size, self.key, self.given), self.keep)
+            yield ("key-positions-of-the-tile",), np.where(
+                self.cut(size), rule(self.query, self.key % size, self.given), self.keep)
         yield ("first-key-hidden",), self.keep & ((self.key > 0) | (self.query == 0))
         for BN in TILES if "window_size" in self.given and self.given["sink_size"] else ():
             given = self.given | {"sink_size": -(-self.given["sink_size"] // BN) * BN}
@@ -181,6 +200,16 @@ class Whole:
             yield ("no-sink-phase",), self.keep & (self.key >= first)
             again = (self.key >= first) & (self.key < given["sink_size"])
             yield ("sinks-twice",), self.keep * (1.0 + again)
+
+    def cut(self, size: int) -> np.ndarray:
+        """Pairs in tiles that are walked, and need the mask."""
+        if size not in self.cuts:
+            seen = np.pad(self.keep, ((0, -len(self.keep) % size), (0, -self.key.size % size)))
+            tiles = seen.reshape(len(seen) // size, size, -1, size)
+            tiles[-1, self.case.N - len(seen) or size:] = tiles[-1, self.case.N - len(seen) - 1]
+            some = tiles.any((1, 3)) & ~tiles.all((1, 3))
+            self.cuts[size] = some.repeat(size, 0).repeat(size, 1)[:self.case.N, :self.key.size]
+        return self.cuts[size]
 
     def walks(self) -> Iterator[tuple[tuple, np.ndarray]]:
         """Other tiles that are visited, or masked: how often each key counts."""
@@ -199,7 +228,8 @@ class Whole:
         """The same for the rows of one tile, by mistake."""
         keep = self.keep[at:at + BM]
         tiles = [(n, keep[:, n:n + BN]) for n in range(0, self.key.size, BN)]
-        right = [(n, not part.all()) for n, part in tiles if part.any()]
+        right = [(n, not part.all() or part.shape[1] < BN or self.case.is_causal and n + BN > at)
+                 for n, part in tiles if part.any()]
 
         def count(visits: list[tuple[int, bool]]):
             found = np.zeros(keep.shape)

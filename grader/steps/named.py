@@ -173,13 +173,13 @@ class Tile:
         self.base = np.float32(base)
         self.scaled = self.s * np.float32(factor)
         for name, right in (("new", self.new), ("weight", self.weight), ("alpha", self.alpha),
-                            ("total", self.total), ("sums", self.sums)):
+                            ("total", self.total), ("sums", self.sums), ("pivot", self.pivot)):
             setattr(self, name, functools.partial(changes[name], self) if name in changes
                     else right)
         with np.errstate(all="ignore"):
             m = np.broadcast_to(self.new(self.scaled.max(-1)), self.m_i.shape)
-            seen = np.where(m == -np.inf, np.float32(0), m)
-            p, a = self.weight(seen), self.alpha(seen)
+            pivot = self.pivot(m)
+            p, a = self.weight(pivot), self.alpha(pivot)
             self.left = {"m_new": m, "p": p, "alpha": a, "l_i": self.total(a, p.sum(-1)),
                          "acc": self.sums(a, p @ v)}
 
@@ -192,6 +192,10 @@ class Tile:
 
     def new(self, top):
         return np.maximum(self.m_i, top)
+
+    def pivot(self, m):
+        """What is subtracted for m: a row that has seen nothing has none."""
+        return np.where(m == -np.inf, np.float32(0), m)
 
     def weight(self, m):
         return self.power(self.scaled - m[..., None])
@@ -233,6 +237,7 @@ UPDATES = {
         t.m_i, np.where(t.s == -np.inf, t.s, abs(t.scaled)).max(-1))),
     "max-of-hidden-keys": dict(new=lambda t, top: np.maximum(
         t.m_i, np.where(t.s == -np.inf, 0, t.scaled).max(-1))),
+    "no-pivot": dict(pivot=lambda t, m: m),
     "no-max": dict(new=lambda t, top: np.zeros_like(t.m_i)),
 }
 
