@@ -168,8 +168,10 @@ def same(got, want) -> bool:
     if isinstance(got, tuple | Pointer | str) or got is None:
         return False
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
-    return got.size == want.size and np.allclose(
-        got.reshape(want.shape), want, rtol=1e-6, atol=1e-6, equal_nan=True)
+    if got.size != want.size:
+        return False
+    got = got.reshape(want.shape)
+    return bool((got == want).all()) or np.allclose(got, want, 1e-6, 1e-6, equal_nan=True)
 
 
 def difference(name: str, got, want: np.ndarray, error: float = EXACT,
