@@ -97,7 +97,7 @@ class Search:
 
     def plain_is_right(self) -> bool:
         """Whether a plain, small case is answered rightly."""
-        plain = self.answers.get(probes.general(self.sample.built.case))
+        plain = self.answer(probes.general(self.sample.built.case))
         return plain is not None and not any(plain.wrong.values())
 
     def answer(self, case: Case) -> Sample | None:

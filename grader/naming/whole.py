@@ -26,10 +26,6 @@ FACTORS = {  # of the scores, by the scale
 ROLES = {"k-v-swapped": "qvk", "values-are-keys": "qkk", "keys-are-values": "qvv"}
 FILLS = (-1.0, -10.0, -50.0, -80.0, -100.0, -1e3)  # what hidden scores may have become
 GROUPS = (2, 3, 4, 8)  # heads, where their number is a constant
-SINKS = {  # a sink logit that counts otherwise, by the scale
-    "is taken to be in base 2": lambda sink, scale: sink / LOG2E,
-    "counts twice: l begins at exp(sink) beside an m that holds it": lambda sink, scale: 2 * sink,
-    "is multiplied by the scale": lambda sink, scale: sink * scale}
 OF_A_GROUP = {  # of one head's share each, (B, HKV, group, ...)
     "group-sum-missing": lambda x: x[:, :, -1], "group-mean": lambda x: x.mean(2)}
 OF_A_TILE = ("max-over-the-block", "no-pivot")  # what a row gets depends on its tile's other rows
@@ -131,10 +127,8 @@ class Whole:
         yield ("not-normalised",), lambda: {"o": acc}
         yield ("divided-by-the-max",), lambda: {"o": acc / m[..., None]}
         if self.sink is not None:
-            yield ("sink-logits-ignored",), partial(self.o, s, self.keep, self.sink - np.inf)
-            for how, logit in SINKS.items():
-                yield ("sink-logit-wrong", how), partial(self.o, s, self.keep,
-                                                         logit(self.sink, self.scale))
+            for id, logit in named.SINK_LOGITS.items():
+                yield _tried(id), partial(self.o, s, self.keep, logit(self.sink, self.scale))
         for id, changes in named.UPDATES.items():
             block = TILES if id in OF_A_TILE else (case.N,)
             for BM, BN, base in itertools.product(block, TILES, BASES.get(id, BASES[""])):
@@ -178,6 +172,7 @@ class Whole:
                 yield tried, keep
 
     def other_masks(self) -> Iterator[tuple[tuple, np.ndarray]]:
+        """The same, some of them several times."""
         for id, change in named.MASKS[self.sees].items():
             for BM in TILES if id == "window-by-tiles" else (self.case.N,):
                 keep = [change(self.query[at:at + BM], self.key, self.given)
@@ -204,9 +199,9 @@ class Whole:
     def cut(self, size: int) -> np.ndarray:
         """Pairs in tiles that are walked, and need the mask."""
         if size not in self.cuts:
-            seen = np.pad(self.keep, ((0, -len(self.keep) % size), (0, -self.key.size % size)))
-            tiles = seen.reshape(len(seen) // size, size, -1, size)
-            tiles[-1, self.case.N - len(seen) or size:] = tiles[-1, self.case.N - len(seen) - 1]
+            keep = np.pad(self.keep, ((0, -self.case.N % size), (0, -self.key.size % size)))
+            keep[self.case.N:] = keep[self.case.N - 1]  # rows past the end do not matter
+            tiles = keep.reshape(len(keep) // size, size, -1, size)
             some = tiles.any((1, 3)) & ~tiles.all((1, 3))
             self.cuts[size] = some.repeat(size, 0).repeat(size, 1)[:self.case.N, :self.key.size]
         return self.cuts[size]

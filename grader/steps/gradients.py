@@ -314,11 +314,7 @@ def sink_start(base: float = 2.0) -> Entry:
         def variants() -> dict:
             def counts(logit: float):
                 return lambda left: np.allclose(logits(left.programs[0]), logit, 1e-5, 1e-5)
-            return {"sink-logits-ignored": counts(-np.inf)} | {
-                ("sink-logit-wrong", how): counts(logit) for how, logit in (
-                    ("is taken to be in base 2", sink / LOG2E),
-                    ("counts twice: l begins at exp(sink) beside an m that holds it", 2 * sink),
-                    ("is multiplied by the scale", sink * SCALE))}
+            return {id: counts(logit(sink, SCALE)) for id, logit in named.SINK_LOGITS.items()}
 
         return Trial(f"sink={sink}", {
             "sink": np.float32(sink), "m_i": np.full(M, -np.inf, np.float32),

@@ -256,6 +256,15 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
         id: tile(**changes) for id, changes in UPDATES.items()}
 
 
+SINK_LOGITS = {  # (the logit, the scale) -> what counts instead
+    "sink-logits-ignored": lambda sink, scale: sink - np.inf,
+    ("sink-logit-wrong", "is taken to be in base 2"): lambda sink, scale: sink / LOG2E,
+    ("sink-logit-wrong", "counts twice: l begins at exp(sink) beside an m that holds it"):
+        lambda sink, scale: 2 * sink,
+    ("sink-logit-wrong", "is multiplied by the scale"): lambda sink, scale: sink * scale,
+}
+
+
 def statistics(m, l_i) -> dict[str, np.ndarray]:
     """Variants of lse = m + log(l), m in base e."""
     ln = np.log(np.asarray(l_i, np.float64))
