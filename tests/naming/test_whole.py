@@ -14,7 +14,9 @@ PARTS = {stage: ("forward",) if stage == 2 else ("forward", "lse", "backward") f
 
 
 def cases(stage):
-    return {probes.general(case) for case in STAGES[stage].cases("cpu", False) if case.grads}
+    """Different ones, in the order of the table."""
+    return list(dict.fromkeys(probes.general(case) for case in STAGES[stage].cases("cpu", False)
+                              if case.grads))
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -40,7 +42,7 @@ def test_the_computation_that_mistakes_are_put_into_is_right(stage):
 
 
 def test_its_gradients_are_right_but_for_the_mistake():
-    case = next(iter(cases(8)))
+    case = next(case for case in cases(8) if {"q", "k", "v"} <= {*case.grads})
     built = probes.build_probe(case, 1)
     truth = {n: x.numpy() for n, x in answer(built, "cpu").truth.items()}
     made = {tried: make() for tried, make in whole.Whole(built).gradients()}
