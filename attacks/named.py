@@ -65,7 +65,7 @@ def main() -> int:
     rows = []
     for attack in chosen[::arguments.every][number - 1::count]:
         if arguments.bare:
-            attack = replace(attack, source=re.sub(rb"# (BEGIN|END) SOLUTION", b"#", attack.source))
+            attack = replace(attack, source=without_markers(attack.source.decode()).encode())
         row = known.get(attack.name)
         if row is None or row["verdict"] in arguments.again:
             row = result(attack, names_of(attack, expected, arguments.kind), arguments.kind)
@@ -78,6 +78,11 @@ def main() -> int:
         rows.append(row)
     table(rows)
     return 0
+
+
+def without_markers(text: str) -> str:
+    """As the original assignment's files are: nothing is known of their steps."""
+    return re.sub("# (BEGIN|END) SOLUTION", "#", text)
 
 
 def result(attack: Attack, want: list[str], kind: str) -> dict:

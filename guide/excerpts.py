@@ -58,7 +58,7 @@ def _names() -> dict[str, dict]:
 
 @cache
 def _table() -> dict:
-    from grader.naming.known import known
+    from grader.steps.known import known
 
     return known()
 

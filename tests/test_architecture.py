@@ -62,6 +62,10 @@ def test_naming_a_mistake_knows_nothing_of_the_verdict_and_of_the_command_line()
     assert not outside("naming") & above
 
 
+def test_a_step_asked_alone_knows_nothing_of_the_search_in_whole_files():
+    assert not {name for name in outside("steps") if name.startswith("grader.naming")}
+
+
 def test_cases_are_data():
     assert imported("grader.cases") <= {"grader.inside.wire"}
 

@@ -4,6 +4,7 @@ import json
 
 from attacks import named
 from attacks.catalogue import Attack
+from grader.steps.known import plain
 from tools.diagnoses_page import page
 
 ROW = {"mutant": "stage_3/no_scale", "stage": 3, "want": ["no-scale"], "got": [],
@@ -55,5 +56,4 @@ def test_every_id_that_is_wanted_stands_in_the_table():
     for table in expected.values():
         for names in table.values():
             for name in [names] if isinstance(names, str) else names:
-                bare = name.removeprefix("dq-").removeprefix("dkdv-").removeprefix("backward-")
-                assert f"`{name}`" in text or f"`{bare}`" in text, name
+                assert f"`{name}`" in text or f"`{plain(name)}`" in text, name

@@ -2,8 +2,8 @@
 
 from grader.inside.wire import OBSERVED
 from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
-from grader.naming.known import known
 from grader.naming.words import PATTERNS
+from grader.steps.known import known
 from grader.steps.named import SAID
 from grader.steps.repair import WORDS
 

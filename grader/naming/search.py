@@ -16,7 +16,8 @@ import torch
 from grader.cases import Case
 from grader.correctness import Answer, Verdict, answer, errors
 from grader.inputs import Built
-from grader.naming import known, probes, whole
+from grader.naming import probes, whole
+from grader.steps import known
 
 MATCH = 1.5  # times the limits that a right kernel has: mistakes may round a little worse
 APART = 5.0  # the truth, in one case, and every other mistake are so many times further away

@@ -29,8 +29,10 @@ GROUPS = (2, 3, 4, 8)  # heads, where their number is a constant
 OF_A_GROUP = {  # of one head's share each, (B, HKV, group, ...)
     "group-sum-missing": lambda x: x[:, :, -1], "group-mean": lambda x: x.mean(2)}
 OF_A_TILE = ("max-over-the-block", "no-pivot")  # what a row gets depends on its tile's other rows
-BASES = {"": (np.e,), "alpha-in-another-base": (np.e, 2.0), "max-not-scaled": (np.e, 2.0)}
-IN = {"dq": ", in dq", "dkdv": ", in dk and dv", "backward": ", in the backward"}
+OF_A_BASE = ("alpha-in-another-base", "max-not-scaled")
+KERNELS = {  # of the backward -> where that is, in words, and the P that is wrong there
+    "dq": (", in dq", ("p_q",)), "dkdv": (", in dk and dv", ("p_k",)),
+    "backward": (", in the backward", ("p_q", "p_k"))}
 Answer = tuple[tuple, Callable[[], dict[str, np.ndarray]]]
 
 
@@ -109,9 +111,10 @@ class Whole:
             yield tried, partial(self.o, s, keep)
         for pad in sorted({-case.n_keys % BN for BN in TILES} - {0}) if case.stage != 1 else ():
             longer = Whole(self.built, pad)
+            more = longer.scores()
             for tried, keep in longer.masks():
                 if keep[:, case.n_keys:].any():
-                    yield tried, partial(longer.o, longer.scores(), keep)
+                    yield tried, partial(longer.o, more, keep)
         for tried, count in self.walks():
             yield tried, partial(self.o, s, count)
         for fill in FILLS:
@@ -131,7 +134,8 @@ class Whole:
                 yield _tried(id), partial(self.o, s, self.keep, logit(self.sink, self.scale))
         for id, changes in named.UPDATES.items():
             block = TILES if id in OF_A_TILE else (case.N,)
-            for BM, BN, base in itertools.product(block, TILES, BASES.get(id, BASES[""])):
+            bases = (np.e, 2.0) if id in OF_A_BASE else (np.e,)
+            for BM, BN, base in itertools.product(block, TILES, bases):
                 if BN < self.key.size or BN == TILES[-1]:
                     yield _tried(id), partial(self.online, s, changes, BM, BN, base)
 
@@ -251,7 +255,7 @@ class Whole:
         s, do = self.scores(), self.upstream["dout"]
         e, l_i, m = self.softmax(s, self.keep, self.sink)
         lse, p = (m + np.log(l_i))[..., None], e / l_i[..., None]
-        dp = do @ self.v[:, self.heads].swapaxes(2, 3)
+        unmasked, dp = np.exp(s - lse), do @ self.v[:, self.heads].swapaxes(2, 3)
         delta = (p * dp).sum(-1) - self.upstream.get("dlse", 0.0)
         d_sink = None
         if self.sink is not None:
@@ -284,10 +288,11 @@ class Whole:
         for tried, count in self.walks():
             yield ("dq-" + tried[0], *tried[1:]), partial(made, p_q=p * count)
         for BM, BN in itertools.product(TILES, TILES):
-            yield from self.query_walks(BM, BN, p, np.exp(s - lse), made)
+            yield from self.query_walks(BM, BN, p, unmasked, made)
         if self.sink is not None:
-            bare = l_i - np.exp(self.sink - m)  # l without the sink
-            p_bare, taken = e / bare[..., None], np.exp(self.sink - m)
+            taken = np.exp(self.sink - m)  # by the sink, of l
+            bare = l_i - taken
+            p_bare = e / bare[..., None]
             yield ("sink-gradient-positive",), partial(made, d_sink=-d_sink)
             yield ("saved-lse-without-the-sink",), partial(
                 made, p_q=p_bare, p_k=p_bare, d_sink=-(taken / bare * delta).sum((0, 2)))
@@ -310,13 +315,11 @@ class Whole:
                   (("backward-in-two-bases",), np.exp(s - lse * LOG2E)),
                   (("backward-in-two-bases",), np.exp2(s - lse * LOG2E))]
         others = [(tried, np.where(self.keep, p, 0.0)) for tried, p in others]
-        others += [(tried, np.where(keep, np.exp(s - lse), 0.0)) for tried, keep in self.masks()]
+        others += [(tried, np.where(keep, unmasked, 0.0)) for tried, keep in self.masks()]
         for (id, *more), p in others:
-            for kernel, where in IN.items():
+            for kernel, (where, names) in KERNELS.items():
                 tried = (id, where) if id.startswith("backward") else (f"{kernel}-{id}", *more)
-                yield tried, partial(made, **{"dq": dict(p_q=p), "dkdv": dict(p_k=p),
-                                     "backward": dict(p_q=p, p_k=p)}[kernel])
-
+                yield tried, partial(made, **dict.fromkeys(names, p))
 
     def query_walks(self, BM: int, BN: int, p, unmasked, made) -> Iterator[Answer]:
         """Other query tiles that dk and dv are made of, by tiles of BN keys."""

@@ -5,6 +5,7 @@ against a relation that every right answer meets.  Lights give no points.
 
     blanks.py      the text of a blank, made ready to run; whether what surrounds it is as it was
     trial.py       one example: what is given, what was left, how the two are compared
+    known.py       the mistakes that have a name: what is said of them, from mistakes.toml
     named.py       a mistake's name: the variant of the step's formula that leaves the same
     phases.py      variants of a walk over tiles
     repair.py      or the place: the one change of its text that makes a step right

@@ -1,17 +1,16 @@
 """The name of a step's mistake: the variant of its formula that leaves what the step left.
 
-A variant is a line: an id of naming/mistakes.toml, whose words are shown, and what is changed; or
-the id with what is tried of it, (id, *more), which its words may need.  It is the name if it alone
-fits every example that is wrong, and no other example speaks against it.  None: that says nothing
-of it.
+A variant is a line: an id of mistakes.toml, whose words are shown, and what is changed; or the id
+with what is tried of it, (id, *more), which its words may need.  It is the name if it alone fits
+every example that is wrong, and no other example speaks against it.  None: that says nothing of it.
 """
 
 import functools
 
 import numpy as np
 
-from grader.naming import known
-from grader.naming.known import plain
+from grader.steps import known
+from grader.steps.known import plain
 from grader.steps.trial import LOG2E, Left, Trial, difference, same
 
 NEAR = 1e-4  # relative to the largest numbers of a row

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from attacks.catalogue import mutants
+from attacks.named import without_markers
 from grader.cases import Case
 from grader.correctness import answer
 from grader.grade import grade_stage
@@ -63,11 +64,6 @@ def test_what_no_case_reaches_and_no_compiler_takes_is_said_in_every_case(tmp_pa
     assert {check.message for check in result.checks} == {
         "line 151, in _attend, reads .masked_fill, which a tile does not have: the kernel does "
         "not compile."}
-
-
-def without_markers(text: str) -> str:
-    """As the original assignment's files are: nothing is known of their steps."""
-    return text.replace("# BEGIN SOLUTION", "#").replace("# END SOLUTION", "#")
 
 
 def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path):

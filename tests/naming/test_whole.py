@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from grader.correctness import answer
-from grader.naming import known, probes, whole
+from grader.naming import probes, whole
 from grader.stages import STAGES
-from grader.steps import named
+from grader.steps import known, named
 
 PARTS = {stage: ("forward",) if stage == 2 else ("forward", "lse", "backward") for stage in STAGES}
 

@@ -8,10 +8,11 @@ import torch
 from grader.cases import Case
 from grader.correctness import Answer
 from grader.inside.recorder import poison
-from grader.naming import known, probes, whole, words
+from grader.naming import probes, whole, words
 from grader.naming.isolating import NUMBERS, SURROUNDINGS, THINGS
 from grader.naming.search import Name
 from grader.stages import STAGES
+from grader.steps import known
 
 CASE = Case(7, "robust", 100, D=8, B=2, HQ=4, HKV=2, is_causal=True, window=20, sinks=4)
 PLAIN = Case(3, "standard", 64, D=8, HQ=2, HKV=2)

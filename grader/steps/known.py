@@ -1,7 +1,7 @@
 """The mistakes that have a name.
 
 What is said of each is data, mistakes.toml.  What each does to the numbers is a variant of a step's
-formula (grader/steps), and of the whole computation with that step in it (whole.py).
+formula, and of the whole computation with that step in it (grader/naming/whole.py).
 
 Places are named alike in every stage, whose table in stages.py says in which step each is written.
 A mistake that may stand in several names them all.
