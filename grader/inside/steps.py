@@ -109,6 +109,8 @@ def run(worker, request: dict) -> list[dict]:
                 iter(crashes.lines_of(error, worker.path)[::-1]), None)}})
         except BaseException as error:
             found = crashes.explain(error, worker.path, "in this step")
+            if found["outcome"] == "skipped":  # nothing of the step's
+                raise
             answers.append({"error": {key: found[key] for key in ("id", "sentence", "line")}})
         finally:
             worker.replaying = None

@@ -242,6 +242,8 @@ class Asking:
                 raise
             if error.starved:
                 return Light(id, NONE, lines=("other processes kept it waiting for a CPU.",))
+            if error.outcome == "skipped":  # for what the machine lacks
+                return Light(id, NONE, lines=(f"{error.sentence}.",))
             return Light(id, WRONG, None, (f"{error.sentence}.",))
 
     def judge(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:

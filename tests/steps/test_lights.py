@@ -4,14 +4,18 @@ import json
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 
 from attacks.catalogue import attacks, mutants
 from grader import stages, submission
 from grader.assignment import ROOT
+from grader.inside import steps as inside_steps
 from grader.inside.wire import OBSERVED
 from grader.options import Options
+from grader.sandbox.calls import SubmissionError
+from grader.sandbox.session import Session
 from grader.stages import STAGES
 from grader.starter import blank
 from grader.steps import blanks as steps_blanks
@@ -173,6 +177,31 @@ def test_where_the_interpreter_cannot_run_there_are_no_lights_and_one_line_says_
         assert stage.result() == [] and "does not work with numpy 2.5.2" in stage.why
     versions["numpy"] = "2.3.5"
     assert stages.interpreter_fault() == ""
+
+
+def test_an_error_of_the_machine_makes_no_step_red(monkeypatch):
+    def step(session, request):
+        raise SubmissionError("skipped", "the interpreter does not work here")
+    monkeypatch.setattr(Session, "step", step)
+    found = _asked(solved(3))
+    assert colours(found, "none") == list(found)
+    assert found["3.6"].lines == ("the interpreter does not work here.",)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_worker_passes_an_error_of_the_machine_on(monkeypatch, tmp_path, old):
+    monkeypatch.setattr(inside_steps.crashes, "_old_interpreter", lambda: old)
+    text = "def step():\n    raise TypeError('only 0-dimensional arrays can be converted')\n"
+    request = {"text": text, "seconds": 5.0, "kernel": False, "asked": [], "stand_ins": {},
+               "examples": [{"given": {}, "memory": {}, "programs": 1, "read": []}]}
+    (tmp_path / "problem_1.py").write_text(text, "utf-8")
+    worker = SimpleNamespace(module=SimpleNamespace(), path=str(tmp_path / "problem_1.py"),
+                             replaying=None)
+    if old:
+        with pytest.raises(TypeError, match="only 0-dimensional"):
+            inside_steps.run(worker, request)
+    else:
+        assert "error" in inside_steps.run(worker, request)[0]
 
 
 def test_a_step_that_leaves_what_nobody_expects_does_not_put_out_the_other_lights():
