@@ -6,7 +6,6 @@ answer at once, on any machine.
 
 import argparse
 import contextlib
-import ctypes
 import importlib.util
 import os
 import secrets
@@ -14,22 +13,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from grader import assignment, overview
+from grader import assignment, overview, process
 
-INTERRUPTED = "Interrupted; what was graded so far stands."
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
 
 def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) -> int:
     """Grade the stages asked for among numbers.  -> 0 passed, 1 not, 2 usage, 3 grader fault."""
-    _prepare_process()
+    process.prepare()
     try:
         return _main(numbers, program, argv)
     except KeyboardInterrupt as stop:
-        print(f"\n{INTERRUPTED}", file=sys.stderr)
+        print(f"\n{process.INTERRUPTED}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
@@ -78,44 +75,17 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     if not apart:
         from grader.stages import STAGES
 
-        if arguments.device == "cpu" or not _seems_to_have_gpu():
-            reporter.run_begins(False, _seems_to_have_gpu())
+        if arguments.device == "cpu" or not process.seems_to_have_gpu():
+            reporter.run_begins(False, process.seems_to_have_gpu())
         reporter.first_stage(STAGES[asked[0]])
     try:
         # An exception in the middle of its import, and torch aborts the process.  No worker has
         # been asked for: the nursery, which imports it too, has no folder to remove.
-        with _left_at_once(nursery.kill):
-            import torch
+        with process.left_at_once(nursery.kill):
+            process.import_torch(arguments.device != "cpu" and process.seems_to_have_gpu())
     except ImportError as error:
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
-    # Small tensors gain nothing from more, and on busy cores one thread's waiting for another
-    # counts as its own work: the search for a mistake would run out of time.
-    torch.set_num_threads(1)
     return _grade(arguments, asked, everything, seed, reporter)
-
-
-def _prepare_process() -> None:
-    """Make sure of the standard descriptors, end in an orderly way on SIGTERM, and be opaque.
-
-    A descriptor closed from the start (`<&-`) would be given to the first file or socket opened.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            # The lowest free number is this one; it must stay taken in other programs, too.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, closefd=False))
-
-    def stop(number, frame):
-        raise KeyboardInterrupt(number)
-
-    signal.signal(signal.SIGTERM, stop)
-    if sys.platform == "linux":  # no process of this account may look into this one's memory
-        PR_SET_DUMPABLE = 4
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
 
 
 def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
@@ -236,11 +206,6 @@ def _doctor(asked: list[int], directory: Path) -> int:
                        overview.begin(asked[0], directory))
 
 
-def _seems_to_have_gpu() -> bool:
-    """Before torch can say; the second is WSL's."""
-    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
-
-
 def _settled_by_reading(number: int, reporter, arguments) -> bool:
     """Whether the file alone says how this stage ends; it is then said, without importing torch."""
     from grader import submission
@@ -266,6 +231,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     from grader.grade import grade_stage, warm_up
     from grader.options import Options, confinement
     from grader.results import Run
+    from grader.sandbox import device_memory
     from grader.stages import STAGES
 
     has_gpu, first = torch.cuda.is_available(), asked[0]
@@ -288,7 +254,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
         case=arguments.case, show=arguments.show, plot=arguments.plot)
     if arguments.warmup:
-        with _left_at_once():
+        with process.left_at_once():
             return warmups.run(options, reporter, arguments.watch)
     if arguments.step:
         from grader.steps.alone import ask
@@ -305,7 +271,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
               results.triton_version(), seed, assignment.version())
     save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
-    if arguments.case or device == "cpu" != arguments.device and _seems_to_have_gpu():
+    if arguments.case or device == "cpu" != arguments.device and process.seems_to_have_gpu():
         reporter.run_begins(device == "cuda", has_gpu)
     try:
         save()  # now, so that an interrupted first stage leaves a whole file too
@@ -316,17 +282,21 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     if arguments.watch:
         from grader.watching import watch_stages
 
-        with _left_at_once():
+        with process.left_at_once():
             watch_stages([STAGES[n] for n in asked], options, reporter)
-    for number in asked:
-        with _left_at_once():
-            run.stages.append(grade_stage(STAGES[number], options, reporter))
-        try:
-            save()
-        except OSError as error:
-            reporter.summary(run, _next_command(run, everything, arguments))
-            print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
-            return FAULT
+    with contextlib.ExitStack() as stack:
+        if device == "cuda":
+            with process.left_at_once():
+                stack.enter_context(device_memory.place(reporter.say))
+        for number in asked:
+            with process.left_at_once():
+                run.stages.append(grade_stage(STAGES[number], options, reporter))
+            try:
+                save()
+            except OSError as error:
+                reporter.summary(run, _next_command(run, everything, arguments))
+                print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
+                return FAULT
     reporter.summary(run, _next_command(run, everything, arguments))
     if arguments.submit:
         from grader import submit
@@ -337,26 +307,6 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             print(f"error: --submit: {error}", file=sys.stderr)
             return FAULT
     return run.exit_code()
-
-
-@contextlib.contextmanager
-def _left_at_once(first: Callable[[], None] = lambda: None):
-    """What interrupts the block ends this process there and then, after first().  The keepers, once
-    it is gone, end their workers and remove their folders; to wait for them would take seconds."""
-    def leave(number, frame):
-        first()
-        with contextlib.suppress(OSError):
-            os.write(2, f"\n{INTERRUPTED}\n".encode())
-        os._exit(128 + number)
-
-    heard = [number for number in (signal.SIGINT, signal.SIGTERM)
-             if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _case_names(stage, options) -> list[str]:

@@ -100,6 +100,12 @@ class Grading:
             return
         self.choose_cases()
         with contextlib.ExitStack() as stack:
+            # On a GPU they take longest to start.
+            first = stack.enter_context(self.open_session())
+            workers = replaying.workers(self.device, self.options.timeout,
+                                        self.options.confinement)
+            workers.clock = self.clock
+            workers.begin()
             self.compiling = compiling = stack.enter_context(
                 Compiling(self.stage, self.options, self.file.source, self.crash))
             self.lights = stack.enter_context(Lights(self.stage, self.options, self.file))
@@ -107,14 +113,10 @@ class Grading:
                 Counting(self.stage, self.options, self.file.source, bool(self.file.steps)))
             self.ahead = stack.enter_context(
                 Ahead(self.stage, self.options, self.file.source, self.coming()))
-            workers = replaying.workers(self.device, self.options.timeout,
-                                        self.options.confinement)
-            workers.clock = self.clock
             self.confirmations = Confirmations(
                 self.stage, self.file.source, self.options, workers, self.done, self.absolved)
             stack.push(self.confirmations.close)
-            workers.begin()
-            session = self.ask_cases(stack)
+            session = self.ask_cases(stack, first)
             self.confirmations.flush()
             if not self.result.sentence and compiling.is_due(self.result.kernels, self.all_right()):
                 with self.reporter.working(self.stage, "compiling the kernels"):
@@ -178,15 +180,18 @@ class Grading:
         return [*self.cases, *timed, *self.beyond]
 
     # ----------------------------------------------------------------- the cases
-    def ask_cases(self, stack: contextlib.ExitStack) -> Session | None:
+    def open_session(self) -> Session:
+        return open_session(self.stage, self.options, self.file.source)
+
+    def ask_cases(self, stack: contextlib.ExitStack, first: Session) -> Session | None:
         """Ask every case; a dead worker is replaced once, a timeout ends the stage.  A worker that
-        others kept waiting is replaced, too, once they have ended.
+        others kept waiting is replaced, too, once they have ended.  first: the one to begin with.
 
         -> the session of the last case, open until stack closes; None if the stage ended early.
         """
         waiting, alive, session, check = list(self.cases), False, None, None
         while waiting:
-            session = stack.enter_context(open_session(self.stage, self.options, self.file.source))
+            session = stack.enter_context(self.open_session()) if session else first
             alive = self.import_file(session)
             if self.result.sentence:
                 return None
@@ -225,8 +230,7 @@ class Grading:
         def ask(case: Case) -> bool:
             nonlocal session
             if session.gone:
-                session = stack.enter_context(
-                    open_session(self.stage, self.options, self.file.source))
+                session = stack.enter_context(self.open_session())
                 self.options.imports.first(session, self.stage)
             built = build(case, self.options.seed)
             try:
@@ -321,7 +325,7 @@ class Grading:
     def asked_apart(self, built) -> Check:
         """What a worker of its own answers."""
         try:
-            with open_session(self.stage, self.options, self.file.source) as session:
+            with self.open_session() as session:
                 self.options.imports.first(session, self.stage)
                 return self.judge(built, session.run(built.call))
         except SubmissionError as error:

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 from unittest import mock
 
-from grader import cli
+from grader import process
 from grader.assignment import ROOT
 from grader.sandbox import replaying
 
@@ -18,8 +18,10 @@ def grader(*arguments, program="autograder.py") -> SimpleNamespace:
     with contextlib.ExitStack() as stack:
         stack.callback(replaying.end_all)  # as at the end of a process
         stack.enter_context(mock.patch.object(sys, "argv", [program, *map(str, arguments)]))
-        # Its signals, descriptors and memory are pytest's.
-        stack.enter_context(mock.patch.object(cli, "_prepare_process"))
+        # Its signals, descriptors and memory are pytest's, and so is its end.
+        for name in ("prepare", "import_torch"):
+            stack.enter_context(mock.patch.object(process, name))
+        stack.enter_context(mock.patch.object(process, "leave", sys.exit))
         stack.enter_context(contextlib.chdir(ROOT))
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(errors))

@@ -433,7 +433,7 @@ def test_gigabytes_between_entries_are_asked_only_where_they_are_free(free, aske
     monkeypatch.setattr(workers, "workers", lambda *settings: Replaying())
     monkeypatch.setattr(grade, "Ahead", lambda *asked: contextlib.nullcontext())
     seen = []
-    monkeypatch.setattr(grade.Grading, "ask_cases", lambda self, stack: seen.extend(self.beyond))
+    monkeypatch.setattr(grade.Grading, "ask_cases", lambda self, *first: seen.extend(self.beyond))
     solved = Path(__file__).parent.parent / "problem_2.py"
     (tmp_path / "problem_2.py").write_bytes(solved.read_bytes())
     settings = Options(tmp_path, "cuda", 0, 60.0, benchmark=False)

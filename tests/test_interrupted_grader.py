@@ -150,8 +150,8 @@ def test_a_signal_at_any_moment_ends_all_of_it_and_leaves_a_whole_json(
 def test_who_interrupts_a_stage_does_not_wait_for_what_it_would_close(number, tmp_path):
     program = f"""
 import os, time
-from grader.cli import _left_at_once
-with _left_at_once():
+from grader.process import left_at_once
+with left_at_once():
     try:
         os.kill(os.getpid(), {int(number)})
         time.sleep(600)

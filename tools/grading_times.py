@@ -2,13 +2,14 @@
 
 Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
 before; "again" is the run after it.  Seconds of wall time: until the first verdict and until the
-end, median (least to most) of the rounds.  --beside N grades N different files at the same time and
-says the seconds a grading.  Run it on an idle machine.
+end, median (least to most) of the rounds.  Under --watch a save is the start.  --beside N grades N
+different files at the same time and says the seconds a grading.  Run it on an idle machine.
 """
 
 import argparse
 import re
 import secrets
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,6 +29,7 @@ RUNS = {  # name -> arguments
     "p8, no benchmark": ["--p8", "--no-benchmark"],
     "p9, no benchmark": ["--p9", "--no-benchmark"],
 }
+WATCH = "p4, --watch"
 
 
 def edited(folder: Path) -> Path:
@@ -42,38 +44,73 @@ def edited(folder: Path) -> Path:
 def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
     """-> seconds until the first verdict, and until the end."""
     program = "autograder_optional.py" if {"--p8", "--p9"} & set(arguments) else "autograder.py"
-    start, first = time.monotonic(), None
+    start, first, said = time.monotonic(), None, []
     with subprocess.Popen([sys.executable, "-u", program, "--submission", str(folder), *arguments],
                           cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           text=True) as run:
         for line in run.stdout:
             if first is None and re.search(r" Test (Passed|Failed)", line):
                 first = time.monotonic() - start
+            said.append(line)
     if run.returncode != 0:
-        raise SystemExit(f"{' '.join(arguments)}: want exit code 0; got {run.returncode}")
+        raise SystemExit(f"{' '.join(arguments)}: want exit code 0; got {run.returncode}\n"
+                         + "".join(said[-8:]))
     return first, time.monotonic() - start
+
+
+def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
+    """-> seconds from each save to the first verdict, and until the next can be seen."""
+    found = []
+    with subprocess.Popen([sys.executable, "-u", "autograder.py", "--submission", str(folder),
+                           "--p4", "--watch"], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True) as run:
+        start = first = None
+        for line in run.stdout:
+            if first is None and re.search(r" Test (Passed|Failed)", line):
+                first = time.monotonic()
+            if line.startswith("Watching"):
+                if start is not None:
+                    found.append((first - start, time.monotonic() - start))
+                if len(found) == rounds:
+                    break
+                time.sleep(3.0)  # a student's thought; the next worker is made ready
+                edited(folder)
+                start, first = time.monotonic(), None
+        run.send_signal(signal.SIGINT)
+        run.stdout.read()
+    return found
 
 
 def words(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.1f} ({min(seconds):.1f}-{max(seconds):.1f})"
 
 
+def say(name: str, times: dict[str, list[tuple[float, float]]]) -> None:
+    for which, both in times.items():
+        first, whole = ([pair[i] for pair in both] for i in (0, 1))
+        print(f"{name}, {which}: first verdict {words(first)}, end {words(whole)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=list(RUNS), metavar="NAME", choices=list(RUNS))
+    parser.add_argument("--only", nargs="*", default=[*RUNS, WATCH], metavar="NAME",
+                        choices=[*RUNS, WATCH])
     parser.add_argument("--beside", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
     for name in arguments.only:
+        if name == WATCH:
+            with tempfile.TemporaryDirectory() as folder:
+                times = {"saved": watched(edited(Path(folder)), arguments.rounds)}
+            say(name, times)
+            continue
         times = {"edited": [], "again": []}
         for _ in range(arguments.rounds):
             with tempfile.TemporaryDirectory() as folder:
                 edited(Path(folder))
                 for which in times:
                     times[which].append(graded(Path(folder), RUNS[name]))
-        for which, both in times.items():
-            first, whole = ([pair[i] for pair in both] for i in (0, 1))
-            print(f"{name}, {which}: first verdict {words(first)}, end {words(whole)}", flush=True)
+        say(name, times)
     if arguments.beside:
         with tempfile.TemporaryDirectory() as root, \
                 ThreadPoolExecutor(arguments.beside) as pool:
@@ -82,10 +119,12 @@ def main() -> None:
                 folder.mkdir()
                 edited(folder)
             start = time.monotonic()
-            list(pool.map(lambda folder: graded(folder, RUNS["p4, no benchmark"]), folders))
+            gradings = [pool.submit(graded, folder, RUNS["p4, no benchmark"])
+                        for folder in folders]
+            failed = [grading.exception() for grading in gradings if grading.exception()]
             whole = time.monotonic() - start
-            print(f"{arguments.beside} side by side: {whole:.1f} s, "
-                  f"{whole / arguments.beside:.2f} s a grading")
+            print(*failed, f"{arguments.beside} side by side: {len(failed)} did not pass, "
+                  f"{whole:.1f} s, {whole / arguments.beside:.2f} s a grading", sep="\n")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ holds the family to its limits and says one thing to the grader, a JSON line on 
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -45,26 +46,30 @@ TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
-def main(compiling_fd: int, interpreting_fd: int) -> None:
+def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
     """Both nurseries.  A request is a length, then JSON, with three descriptors: the worker's
     channel, the keeper's control socket, and where the worker prints.  Without descriptors it is
-    the path of a folder that a request will name."""
+    the path of a folder that a request will name.  key_fd: where Triton's key will stand."""
     if os.fork() == 0:
         os.close(compiling_fd)
+        if key_fd is not None:
+            os.close(key_fd)
         os.environ["TRITON_INTERPRET"] = "1"
-        serve(interpreting_fd)
+        serve(interpreting_fd, None)
     else:
         os.close(interpreting_fd)
-        serve(compiling_fd)
+        serve(compiling_fd, key_fd)
     os._exit(0)  # to take down all that torch built up would take half a second
 
 
-def serve(fd: int) -> None:
+def serve(fd: int, key_fd: int | None) -> None:
     """One nursery's life."""
     requests = socket.socket(fileno=fd)
     with contextlib.suppress(ImportError):  # stage 1 needs no Triton
         for name in TRITON:
             importlib.import_module(name)
+    gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
     announced = set()
     while (request := receive(requests)) is not None:
@@ -73,7 +78,8 @@ def serve(fd: int) -> None:
             announced.add(words)
             continue
         if words["device"] == "cuda" or words["compile_for"]:
-            read_triton()
+            read_triton(key_fd)
+            key_fd = None
         if os.fork() == 0:
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -89,10 +95,15 @@ def serve(fd: int) -> None:
         remove(folder)
 
 
-def read_triton() -> None:
+def read_triton(key_fd: int | None) -> None:
     """Once for all workers: Triton, before it compiles, reads all that it consists of."""
     with contextlib.suppress(Exception):  # then each does so by itself
-        importlib.import_module("triton.runtime.cache").triton_key()  # which it remembers
+        cache = importlib.import_module("triton.runtime.cache")
+        if key_fd is not None:
+            with open(key_fd) as pipe:
+                if key := pipe.read():
+                    cache.triton_key = lambda: key
+        cache.triton_key()  # which it remembers
 
 
 def receive(requests: socket.socket) -> tuple[dict | str, list[int]] | None:
