@@ -1,5 +1,6 @@
 """Without a GPU the kernels run in Triton's interpreter, which must be said before any import."""
 
+import gc
 import os
 
 import pytest
@@ -25,6 +26,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if reason := _reason_to_skip(item):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # thousands of tests and all of torch are not to be looked through for garbage
 
 
 @pytest.fixture(scope="session")
