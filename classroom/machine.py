@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.options import free_memory_gib
+from grader.sandbox.device_memory import GRADING_GIB
 
 HOST_GIB = 2.0  # of a grading: the grader, its nursery, and the workers of one file
-GPU_GIB = 6.0  # of a grading: four contexts, and the float64 attention that it judges by
 PROBE = """
 import json, torch
 found = range(torch.cuda.device_count())
@@ -56,7 +56,7 @@ def look(device: str, jobs: int | None) -> Machine:
     free = min(free, int(os.environ.get("SLURM_MEM_PER_NODE", 2**30)) / 1024)  # MiB
     held = max(1, min(cores, int(free / HOST_GIB)))
     if found:
-        held = max(1, min(held, sum(int(bytes / 2**30 / GPU_GIB) for _, bytes in found)))
+        held = max(1, min(held, sum(int(bytes / 2**30 / GRADING_GIB) for _, bytes in found)))
     held = jobs or held
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = given.split(",") if given else [str(i) for i in range(len(found))]

@@ -130,8 +130,9 @@ def place(say: Callable[[str], None]) -> Iterator[None]:
     """
     global _place
     places = max(1, int(torch.cuda.mem_get_info()[1] / 2**30 / GRADING_GIB))
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
     with contextlib.ExitStack() as stack:
-        locks = [_lock(f"gpu{torch.cuda.current_device()}-{number}") for number in range(places)]
+        locks = [_lock(f"{gpu}-{number}") for number in range(places)]
         for lock in locks:
             stack.callback(os.close, lock)
         told = False

@@ -1,6 +1,7 @@
 """One case at a time that takes much of a GPU, and only where there is room."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -40,6 +41,7 @@ def test_it_begins_when_another_process_gives_memory_back(monkeypatch):
 def test_gradings_beyond_what_the_gpu_has_memory_for_wait_for_a_place(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 13 * 2**30))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=1))
     said, first = [], contextlib.ExitStack()
     monkeypatch.setattr(device_memory.time, "sleep", lambda seconds: first.close())
 
