@@ -189,7 +189,7 @@ def _processes(mark: str, temporary: Path) -> str:
 
 
 def _files(temporary: Path) -> str:
-    if left := sorted(path.name for path in temporary.iterdir()):
+    if left := sorted(path.name for path in temporary.iterdir() if path.suffix != ".lock"):
         return f"left in the temporary folder: {', '.join(left[:3])}"
     for folder in (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
         if left := sorted(folder.glob(LEFT + "*")):

@@ -5,7 +5,6 @@ answer at once, on any machine.
 """
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import secrets
@@ -82,7 +81,9 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
         # An exception in the middle of its import, and torch aborts the process.  No worker has
         # been asked for: the nursery, which imports it too, has no folder to remove.
         with process.left_at_once(nursery.kill):
-            process.import_torch(arguments.device != "cpu" and process.seems_to_have_gpu())
+            with_gpu = arguments.device != "cpu" and process.seems_to_have_gpu()
+            waits = arguments.watch or arguments.step or arguments.warmup  # most of its time
+            process.import_torch(with_gpu, None if waits else reporter.say)
     except ImportError as error:
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
     return _grade(arguments, asked, everything, seed, reporter)
@@ -231,7 +232,6 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     from grader.grade import grade_stage, warm_up
     from grader.options import Options, confinement
     from grader.results import Run
-    from grader.sandbox import device_memory
     from grader.stages import STAGES
 
     has_gpu, first = torch.cuda.is_available(), asked[0]
@@ -284,19 +284,15 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
 
         with process.left_at_once():
             watch_stages([STAGES[n] for n in asked], options, reporter)
-    with contextlib.ExitStack() as stack:
-        if device == "cuda":
-            with process.left_at_once():
-                stack.enter_context(device_memory.place(reporter.say))
-        for number in asked:
-            with process.left_at_once():
-                run.stages.append(grade_stage(STAGES[number], options, reporter))
-            try:
-                save()
-            except OSError as error:
-                reporter.summary(run, _next_command(run, everything, arguments))
-                print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
-                return FAULT
+    for number in asked:
+        with process.left_at_once():
+            run.stages.append(grade_stage(STAGES[number], options, reporter))
+        try:
+            save()
+        except OSError as error:
+            reporter.summary(run, _next_command(run, everything, arguments))
+            print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
+            return FAULT
     reporter.summary(run, _next_command(run, everything, arguments))
     if arguments.submit:
         from grader import submit

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from grader import template
+from grader.text import syntax_tree
 
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
@@ -106,7 +107,7 @@ class Submission:
     def steps_towards(self, lines: tuple[int, ...]) -> list[Step]:
         """The steps of the functions that lines stand in, as far down as these: what an address
         there is made of."""
-        functions = [node for node in ast.walk(ast.parse(self.source))
+        functions = [node for node in ast.walk(syntax_tree(self.source))
                      if isinstance(node, ast.FunctionDef)]
         found = []
         for line in lines:
@@ -117,7 +118,7 @@ class Submission:
 
     def parameters(self, entry: str) -> set[str]:
         """Of the function of that name."""
-        return {argument.arg for node in ast.walk(ast.parse(self.source))
+        return {argument.arg for node in ast.walk(syntax_tree(self.source))
                 if isinstance(node, ast.FunctionDef) and node.name == entry
                 for argument in (*node.args.args, *node.args.kwonlyargs)}
 
@@ -173,7 +174,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     blocks, is_template = template.unwritten(source.decode("utf-8", "replace"))
     try:
         coding(source)
-        tree = ast.parse(source, filename=filename)
+        tree = syntax_tree(source, filename)
         text = decode(source)
     except SyntaxError as error:  # IndentationError, TabError and unknown encodings are kinds of it
         return found("syntax_error", f"{type(error).__name__}: {error.msg}", error.lineno)
@@ -284,7 +285,7 @@ def decode(source: bytes) -> str:
 
 def is_blank_text(text: str) -> bool:
     try:
-        return _is_blank_body(ast.parse(textwrap.dedent(text)).body)
+        return _is_blank_body(syntax_tree(textwrap.dedent(text)).body)
     except SyntaxError:
         return False
 
@@ -312,7 +313,7 @@ def misjoined_tiles(source: bytes) -> str:
     Where they join tiles Triton's interpreter, being Python, keeps one part alone.  In the test of
     an `if` they join constants or single numbers, as they may.
     """
-    for function in ast.walk(ast.parse(source)):
+    for function in ast.walk(syntax_tree(source)):
         if not isinstance(function, ast.FunctionDef) or not any(
                 "jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             continue

@@ -5,29 +5,25 @@ The driver's count is of the whole device: it means something only while nobody 
 """
 
 import contextlib
-import fcntl
 import os
 import random
 import re
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
 
+from grader.sandbox import places
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
 
 POLL_SECONDS = 0.0002
 WAIT_SECONDS, WAITS = 60.0, 3  # for others to give memory back: each time, and times a stage
 LARGE_SECONDS = 10.0  # to wait for other gradings, before a large case is left out
-GRADING_GIB = 6.0  # that one grading takes: its contexts, and attention in float64
 SPARE_GIB = 1.0  # beside what was asked for: a context, and what a later case needs
 HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
 TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
-_place = 0  # of this process, among those that share the GPU
 # What is said where PyTorch's allocator was not asked: a context, a kernel's own needs.
 DRIVER_SAYS = re.compile(r"(CUDA error|Triton Error \[CUDA\]): out of memory")
 
@@ -111,60 +107,14 @@ def large(gib: float, seconds: float = LARGE_SECONDS) -> Iterator[bool]:
 
     -> whether there is room for it, seconds from now at the latest.
     """
-    until, lock = time.monotonic() + seconds, _lock("large")
+    until, lock = time.monotonic() + seconds, places.lock("large")
     try:
-        while not (room := _is_mine(lock) and torch.cuda.mem_get_info()[0] >= gib * 2**30) \
+        while not (room := places.is_mine(lock) and torch.cuda.mem_get_info()[0] >= gib * 2**30) \
                 and time.monotonic() < until:
             time.sleep(0.1)
         yield room
     finally:
         os.close(lock)
-
-
-@contextlib.contextmanager
-def place(say: Callable[[str], None]) -> Iterator[None]:
-    """`with` it around what takes GRADING_GIB: as many as the GPU has memory for, of all gradings
-    of this account; beyond that they only fail for want of it.
-
-    say: told once what is waited for.
-    """
-    global _place
-    places = max(1, int(torch.cuda.mem_get_info()[1] / 2**30 / GRADING_GIB))
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
-    with contextlib.ExitStack() as stack:
-        locks = [_lock(f"{gpu}-{number}") for number in range(places)]
-        for lock in locks:
-            stack.callback(os.close, lock)
-        told = False
-        while (mine := next((n for n, lock in enumerate(locks) if _is_mine(lock)), None)) is None:
-            if not told:
-                say(f"Waiting: {places} gradings are under way, which the GPU has memory for.")
-                told = True
-            time.sleep(random.uniform(0.1, 0.5))
-        before, _place = _place, mine
-        try:
-            yield
-        finally:
-            _place = before
-
-
-def is_shared() -> bool:
-    """Whether other gradings of this account had their places on the GPU before this one."""
-    return _place > 0
-
-
-def _lock(name: str) -> int:
-    """The file that gradings of this account hold while they have what it is named for."""
-    path = Path(tempfile.gettempdir()) / f"flash-attention-course-{os.geteuid()}-{name}.lock"
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def _is_mine(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
 
 
 def _gib(pattern: str, text: str) -> float | None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from grader.sandbox import device_memory, kernel_cache
+from grader.sandbox import kernel_cache, places
 from grader.sandbox.calls import Call
 from grader.sandbox.clock import Clock
 from grader.sandbox.plan import Plan
@@ -35,7 +35,7 @@ class ReplayingWorkers:
         self.clock: Clock | None = None  # of the stage under way
         cores = os.cpu_count() or 1
         # A GPU makes contexts one after the other, and gradings that share one wait for it.
-        self.count = 2 if cores >= MANY_CORES and not device_memory.is_shared() else 1
+        self.count = 2 if cores >= MANY_CORES and not places.is_shared() else 1
         if compile_for is not None:
             idle = cores - os.getloadavg()[0]  # others may grade here, too
             self.count = max(1, min(MOST_COMPILING, cores - 2, int(idle)))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from grader import submission
 from grader.submission import Step
+from grader.text import syntax_tree
 
 RECORD = Path(__file__).with_name("skeletons.toml")
 KINDS = tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING
@@ -30,7 +31,7 @@ class Blanks:
     def __init__(self, source: str, steps: tuple[Step, ...]):
         self.rows, self.steps = submission.lines(source), {step.id: step for step in steps}
         self.blank = set(submission.blank_steps(source))
-        self.nodes = [node for node in ast.parse(source).body
+        self.nodes = [node for node in syntax_tree(source).body
                       if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)]
         self.skeletons = skeletons(source, steps)
         self.numbers = [name for name in map(_name, self.nodes) if name.startswith(("LOG", "LN"))]
@@ -74,7 +75,7 @@ class Blanks:
 
     def names(self, id: str) -> tuple[set[str], set[str]]:
         """The names that a blank binds, and those that it reads."""
-        tree = ast.parse("if _:\n" + "".join(self.body(id)) + "    pass\n")
+        tree = syntax_tree("if _:\n" + "".join(self.body(id)) + "    pass\n")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         return ({node.id for node in names if isinstance(node.ctx, ast.Store)},
                 {node.id for node in names if isinstance(node.ctx, ast.Load)})
@@ -104,7 +105,7 @@ def skeletons(source: str, steps: tuple[Step, ...]) -> dict[str, str]:
             marker.strip(), "step_" + step.id.partition(".")[2])
         rows[step.first_line:step.last_line] = ["\n"] * (step.last_line - step.first_line)
     found = {}
-    for node in ast.parse(source).body:
+    for node in syntax_tree(source).body:
         if name := _name(node):
             first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
             text = "".join(rows[first - 1:_end(node, steps)])

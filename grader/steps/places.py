@@ -3,6 +3,8 @@
 import ast
 import itertools
 
+from grader.text import syntax_tree
+
 ATOMS = ast.Name | ast.Constant | ast.Call | ast.Subscript | ast.Attribute
 # Functions whose arguments are whole numbers known before, or that nothing else stands for.
 FIXED = {"full", "program_id", "arange", "float", "load", "dot", "range"}
@@ -17,7 +19,7 @@ class Source:
     def __init__(self, text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str):
         self.raw, self.kinds, self.leaves = text.encode(), kinds, leaves
         self.starts = [0, *itertools.accumulate(map(len, self.raw.splitlines(keepends=True)))]
-        function = ast.parse(text).body[0]
+        function = syntax_tree(text).body[0]
         self.kernel, self.body = bool(function.decorator_list), function.body[:-1]  # no _leave()
         self.nodes = [node for statement in self.body for node in ast.walk(statement)]
         self.parents = {child: node for node in self.nodes

@@ -1,8 +1,5 @@
 """One case at a time that takes much of a GPU, and only where there is room."""
 
-import contextlib
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -11,7 +8,7 @@ from grader.sandbox import device_memory
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(device_memory.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(device_memory.places.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20 * 2**30, 80 * 2**30))
 
 
@@ -36,19 +33,3 @@ def test_it_begins_when_another_process_gives_memory_back(monkeypatch):
     monkeypatch.setattr(device_memory.time, "sleep", lambda seconds: None)
     with device_memory.large(16, 60) as room:
         assert room
-
-
-def test_gradings_beyond_what_the_gpu_has_memory_for_wait_for_a_place(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 13 * 2**30))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=1))
-    said, first = [], contextlib.ExitStack()
-    monkeypatch.setattr(device_memory.time, "sleep", lambda seconds: first.close())
-
-    first.enter_context(device_memory.place(said.append))  # these would be processes of their own
-    assert not device_memory.is_shared()
-    with device_memory.place(said.append):
-        assert device_memory.is_shared() and not said
-        with device_memory.place(said.append):  # while it waits the first one ends
-            assert not device_memory.is_shared()
-    assert said == ["Waiting: 2 gradings are under way, which the GPU has memory for."]

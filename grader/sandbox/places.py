@@ -1,0 +1,70 @@
+"""Places on a GPU: as many gradings of this account at once as it has memory for.
+
+Beyond that they only fail for want of it.  So a grading takes its place before it makes a context,
+and asks the driver alone; torch is not imported here.
+"""
+
+import ctypes
+import fcntl
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+GRADING_GIB = 6.0  # that one grading takes: its contexts, and attention in float64
+_taken: list[int] = []  # by this process, which keeps them
+
+
+def take(say: Callable[[str], None] | None) -> None:
+    """Wait for a place on the first GPU, keep it while this process lives, and make a context.
+
+    say: told once what is waited for; None for a context without a place.  Where the driver cannot
+    be asked nothing happens: torch will say what is wrong.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, total, uuid = ctypes.c_int(), ctypes.c_size_t(), (ctypes.c_ubyte * 16)()
+        failed = (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
+                  or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+                  or driver.cuDeviceGetUuid(uuid, device))
+    except (OSError, AttributeError):
+        return
+    if not failed:
+        if say is not None:
+            wait(bytes(uuid).hex(), max(1, int(total.value / 2**30 / GRADING_GIB)), say)
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), device)
+
+
+def wait(gpu: str, places: int, say: Callable[[str], None]) -> None:
+    """Take one of so many places on this GPU, once one is free."""
+    locks, told = [lock(f"{gpu}-{number}") for number in range(places)], False
+    while (mine := next((n for n, one in enumerate(locks) if is_mine(one)), None)) is None:
+        if not told:
+            say(f"Waiting: {places} gradings are under way, which the GPU has memory for.")
+            told = True
+        time.sleep(random.uniform(0.1, 0.5))  # those side by side are not to wake together
+    for one in locks[:mine] + locks[mine + 1:]:
+        os.close(one)
+    _taken.append(mine)
+
+
+def is_shared() -> bool:
+    """Whether other gradings of this account had their places on the GPU before this one."""
+    return any(_taken)
+
+
+def lock(name: str) -> int:
+    """The file that gradings of this account hold while they have what it is named for; open."""
+    path = Path(tempfile.gettempdir()) / f"flash-attention-course-{os.geteuid()}-{name}.lock"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def is_mine(lock: int) -> bool:
+    """Whether nobody else holds it; then this process does, until it closes it or ends."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
