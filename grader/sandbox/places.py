@@ -4,6 +4,7 @@ Beyond that they only fail for want of it.  So a grading takes its place before 
 and asks the driver alone; torch is not imported here.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -21,17 +22,15 @@ def take(say: Callable[[str], None] | None) -> None:
     """Wait for a place on the first GPU, keep it while this process lives, and make a context.
 
     say: told once what is waited for; None for a context without a place.  Where the driver cannot
-    be asked nothing happens: torch will say what is wrong.
+    be asked, or no lock be held, nothing happens: torch will say what is wrong.
     """
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
         device, total, uuid = ctypes.c_int(), ctypes.c_size_t(), (ctypes.c_ubyte * 16)()
-        failed = (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
-                  or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-                  or driver.cuDeviceGetUuid(uuid, device))
-    except (OSError, AttributeError):
-        return
-    if not failed:
+        if (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
+                or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+                or driver.cuDeviceGetUuid(uuid, device)):
+            return
         if say is not None:
             wait(bytes(uuid).hex(), max(1, int(total.value / 2**30 / GRADING_GIB)), say)
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), device)

@@ -54,6 +54,43 @@ def test_another_gpu_has_places_of_its_own():
     other.communicate()
 
 
+class Driver:
+    """Of a GPU with 13 GiB; everything succeeds.  contexts: of which devices."""
+
+    def __init__(self):
+        self.contexts = []
+
+    def cuInit(self, flags):
+        return 0
+
+    def cuDeviceGet(self, device, number):
+        device._obj.value = 7
+        return 0
+
+    def cuDeviceTotalMem_v2(self, total, device):
+        total._obj.value = 13 * 2**30
+        return 0
+
+    def cuDeviceGetUuid(self, uuid, device):
+        uuid[0] = 255
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context, device):
+        self.contexts.append(device.value)
+        return 0
+
+
+def test_a_place_is_taken_before_the_context_is_made(monkeypatch):
+    driver = Driver()
+    monkeypatch.setattr(places.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(places, "wait", lambda gpu, count, say: say(gpu, count, *driver.contexts))
+    said = []
+    places.take(lambda *words: said.append(words))
+    assert said == [("ff" + 15 * "00", 2)] and driver.contexts == [7]
+    places.take(None)
+    assert len(said) == 1 and driver.contexts == [7, 7]
+
+
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a driver")
 def test_without_a_driver_nothing_is_taken_and_nothing_said():
     places.take(pytest.fail)
