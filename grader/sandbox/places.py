@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 GRADING_GIB = 6.0  # that one grading takes: its contexts, and attention in float64
+WAIT_SECONDS = 600.0  # one that has a place may be stopped, not ended
 _taken: list[int] = []  # by this process, which keeps them
 
 
@@ -37,12 +38,14 @@ def take(say: Callable[[str], None] | None) -> None:
 
 
 def wait(gpu: str, places: int, say: Callable[[str], None]) -> None:
-    """Take one of so many places on this GPU, once one is free."""
-    locks, told = [lock(f"{gpu}-{number}") for number in range(places)], False
-    while (mine := next((n for n, one in enumerate(locks) if is_mine(one)), None)) is None:
+    """Take one of so many places on this GPU once one is free, or go on without after a while."""
+    locks, begun, told = [lock(f"{gpu}-{n}") for n in range(places)], time.monotonic(), False
+    while (mine := next((n for n, one in enumerate(locks) if is_mine(one)), places)) == places:
+        if time.monotonic() - begun > WAIT_SECONDS:
+            break
         if not told:
-            say(f"Waiting: {places} gradings are under way, which the GPU has memory for.")
-            told = True
+            say(f"Waiting for the GPU: other gradings need its memory, {GRADING_GIB:g} GiB each.")
+        told = True
         time.sleep(random.uniform(0.1, 0.5))  # those side by side are not to wake together
     for one in locks[:mine] + locks[mine + 1:]:
         os.close(one)

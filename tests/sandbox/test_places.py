@@ -43,9 +43,18 @@ def test_one_too_many_waits_until_another_process_has_ended_however_it_ended(mon
 
     monkeypatch.setattr(places.time, "sleep", sleep)
     places.wait("gpu", 2, said.append)
-    assert said == ["Waiting: 2 gradings are under way, which the GPU has memory for."]
+    assert said == ["Waiting for the GPU: other gradings need its memory, 6 GiB each."]
     assert places.is_shared()  # with the one that lives
     others[0].communicate()
+
+
+def test_a_place_that_is_never_given_back_is_not_waited_for_for_ever(monkeypatch):
+    other, said, now = held_elsewhere("gpu-0"), [], iter(range(0, 10**6, 250))
+    monkeypatch.setattr(places.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
+    places.wait("gpu", 1, said.append)
+    assert len(said) == 1 and places.is_shared()
+    other.communicate()
 
 
 def test_another_gpu_has_places_of_its_own():
