@@ -82,8 +82,9 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
         # been asked for: the nursery, which imports it too, has no folder to remove.
         with process.left_at_once(nursery.kill):
             with_gpu = arguments.device != "cpu" and process.seems_to_have_gpu()
-            waits = arguments.watch or arguments.step or arguments.warmup  # most of its time
-            process.import_torch(with_gpu, None if waits else reporter.say)
+            # Steps and warm-ups take little of a GPU, and --watch waits for saves most of its time.
+            little = arguments.watch or arguments.step or arguments.warmup
+            process.import_torch(with_gpu, None if little else reporter.say)
     except ImportError as error:
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
     return _grade(arguments, asked, everything, seed, reporter)

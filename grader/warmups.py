@@ -129,6 +129,10 @@ def _first_row_again(x):
     return _row_sum(lambda row, column: column <= row)(np.broadcast_to(x[0], x.shape))
 
 
+def _rows_one_apart(x):
+    return _row_sum(lambda row, column: column <= row)(_read(x, 1, 1))
+
+
 def _product(a, b):
     return a.astype(np.float64) @ b.astype(np.float64)
 
@@ -138,7 +142,8 @@ def _last_product(a, b):
     return _product(a[:, begins:], b[begins:])
 
 
-def _elementwise(a, b):
+def _elementwise(a, b, kind=np.float64):
+    """kind: of the products."""
     (M, K), N = a.shape, b.shape[1]
     size = -(-max(M, K, N) // TILE) * TILE
     wide_a, wide_b, c = np.zeros((3, size, size))
@@ -147,7 +152,7 @@ def _elementwise(a, b):
         for n in range(0, size, TILE):
             for k in range(0, size, TILE):
                 c[m:m + TILE, n:n + TILE] += (wide_a[m:m + TILE, k:k + TILE]
-                                              * wide_b[k:k + TILE, n:n + TILE])
+                                              * wide_b[k:k + TILE, n:n + TILE]).astype(kind)
     return c[:M, :N]
 
 
@@ -188,7 +193,9 @@ WARM_UPS = (
                "m_i is never brought up to date": _times(**LAST, **OWN_MAX),
                "m_i is the last tile's maximum: the old one takes no part": _times(**OWN_MAX),
                "m_i is one maximum for all rows: dim=1 is left out": _times(
-                   new=lambda old, tile: np.maximum(old, tile.max()))}),
+                   new=lambda old, tile: np.maximum(old, tile.max())),
+               "l_i is one sum for all rows: dim=1 is left out": _times(
+                   total=lambda a, l_i, r: a * l_i + r.sum())}),
     WarmUp("W.3", "the sum of two vectors", "add", ("x", "y"),
            lambda random: [(random(n), random(n)) for n in (96, 70, 5)],
            lambda x, y: x + y, {
@@ -211,7 +218,8 @@ WARM_UPS = (
                    lambda row, column: column >= row),
                "only the last tile counts: acc is not added to": _last_tile,
                "every tile begins at column 0: start is left out": _first_tile_again,
-               "every program reads row 0: row * N is left out": _first_row_again}),
+               "every program reads row 0: row * N is left out": _first_row_again,
+               "row i is read from element i on, not from i * N on": _rows_one_apart}),
     WarmUp("W.5", "a product of matrices, in tiles", "matmul", ("a", "b"),
            lambda random: [(random(*m).astype(np.float16), random(*n).astype(np.float16))
                            for m, n in (((20, 33), (33, 33)), ((40, 50), (50, 17)),
@@ -219,6 +227,8 @@ WARM_UPS = (
            _product, {
                "only the last tile counts: acc is not added to": _last_product,
                "number times number: want tl.dot, not *": _elementwise,
+               "number times number, and that in 16 bits: want tl.dot, not *":
+                   lambda a, b: _elementwise(a, b, np.float16),
                "b is read with rows and columns exchanged": lambda a, b: _product(
                    a, _read(b, 1, b.shape[1])),
                "b is read as if it were (N, K)": lambda a, b: _product(a, _read(b, 1, len(b))),
