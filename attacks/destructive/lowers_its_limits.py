@@ -1,7 +1,7 @@
 """Sets every limit of its own process next to nothing."""
 # stage: 2
 # base: problem_2.py
-# outcome: crashed
+# outcome: crashed, timeout
 # ruff: noqa: F821
 import resource
 

@@ -280,8 +280,13 @@ class Replay:
         # The interpreter wants the language among the globals, named or not.
         given = {"__name__": "submission", "__builtins__": builtin_names(),
                  "triton.language": self._module("triton.language")}
-        vet(text, given | values | {name: None for name, _ in functions}, about["name"],
-            int(about["line"]))
+        try:
+            vet(text, given | values | {name: None for name, _ in functions}, about["name"],
+                int(about["line"]))
+        except NotTriton:
+            if about["kind"] == "constexpr":  # which Python runs, and not Triton's compiler
+                raise Unrepeatable(f"{about['name']} holds more than Triton's language") from None
+            raise
         scope = self._scope(about)
         scope |= given | values
         path = self.folder / f"kernel_{key}.py"
