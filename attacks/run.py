@@ -18,7 +18,7 @@ from grader import grade
 from grader.options import Options, confinement
 from grader.report import Reporter
 from grader.results import StageResult
-from grader.sandbox import replaying
+from grader.sandbox import places, replaying
 from grader.sandbox.session import MORE
 from grader.stages import STAGES
 
@@ -189,7 +189,8 @@ def _processes(mark: str, temporary: Path) -> str:
 
 
 def _files(temporary: Path) -> str:
-    if left := sorted(path.name for path in temporary.iterdir() if path.suffix != ".lock"):
+    locks = places.LOCK.format(user=os.geteuid(), name="*")  # these stay
+    if left := sorted(path.name for path in temporary.iterdir() if not path.match(locks)):
         return f"left in the temporary folder: {', '.join(left[:3])}"
     for folder in (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
         if left := sorted(folder.glob(LEFT + "*")):

@@ -68,20 +68,20 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     if len(asked) == 1 and not (wanted or apart):
         if _settled_by_reading(asked[0], reporter, arguments):
             return NOT_PASSED
-    from grader.sandbox.processes import Nursery
+    from grader.sandbox.processes import Nursery, seems_to_have_gpu
 
     nursery = Nursery.running()  # it imports torch while this process does
     if not apart:
         from grader.stages import STAGES
 
-        if arguments.device == "cpu" or not process.seems_to_have_gpu():
-            reporter.run_begins(False, process.seems_to_have_gpu())
+        if arguments.device == "cpu" or not seems_to_have_gpu():
+            reporter.run_begins(False, seems_to_have_gpu())
         reporter.first_stage(STAGES[asked[0]])
     try:
         # An exception in the middle of its import, and torch aborts the process.  No worker has
         # been asked for: the nursery, which imports it too, has no folder to remove.
         with process.left_at_once(nursery.kill):
-            with_gpu = arguments.device != "cpu" and process.seems_to_have_gpu()
+            with_gpu = arguments.device != "cpu" and seems_to_have_gpu()
             # Steps and warm-ups take little of a GPU, and --watch waits for saves most of its time.
             little = arguments.watch or arguments.step or arguments.warmup
             process.import_torch(with_gpu, None if little else reporter.say)
@@ -233,6 +233,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     from grader.grade import grade_stage, warm_up
     from grader.options import Options, confinement
     from grader.results import Run
+    from grader.sandbox.processes import seems_to_have_gpu
     from grader.stages import STAGES
 
     has_gpu, first = torch.cuda.is_available(), asked[0]
@@ -272,7 +273,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
               results.triton_version(), seed, assignment.version())
     save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
-    if arguments.case or device == "cpu" != arguments.device and process.seems_to_have_gpu():
+    if arguments.case or device == "cpu" != arguments.device and seems_to_have_gpu():
         reporter.run_begins(device == "cuda", has_gpu)
     try:
         save()  # now, so that an interrupted first stage leaves a whole file too

@@ -7,7 +7,7 @@ from grader.assignment import grader_of
 from grader.stages import STAGES, has_triton
 from grader.starter import WARM_UPS
 from grader.submission import read
-from grader.text import ranges
+from grader.text import ranges, syntax_tree
 
 
 def program(number: int) -> str:
@@ -92,7 +92,7 @@ def after(number: int, numbers: list[int], directory: Path) -> str:
 def _title(source: bytes | None) -> str:
     """The title in the file's docstring, "Problem 4 -- Title." """
     try:
-        text = (ast.get_docstring(ast.parse(source or b"")) or "").partition("\n")[0]
+        text = (ast.get_docstring(syntax_tree(source or b"")) or "").partition("\n")[0]
     except (SyntaxError, ValueError):
         text = ""
     return text.partition(" -- ")[2].partition(":")[0].rstrip(".")

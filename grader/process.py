@@ -8,10 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
-
-from grader.sandbox import places
 
 INTERRUPTED = "Interrupted; what was graded so far stands."
 
@@ -40,19 +37,16 @@ def prepare() -> None:
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
 
 
-def seems_to_have_gpu() -> bool:
-    """Before torch can say; the second is WSL's."""
-    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
-
-
 def import_torch(with_gpu: bool, say: Callable[[str], None] | None) -> None:
     """All wait for it, so this process gets its place and its context on the GPU meanwhile, which
     takes 0.3 s, and no garbage is looked for, which takes a fifth of the import.
 
     say: as in places.take().
     """
-    placing = threading.Thread(target=places.take, args=(say,), daemon=True)
     if with_gpu:
+        from grader.sandbox import places
+
+        placing = threading.Thread(target=places.take, args=(say,), daemon=True)
         placing.start()
     gc.disable()
     try:
@@ -71,7 +65,7 @@ def import_torch(with_gpu: bool, say: Callable[[str], None] | None) -> None:
 def left_at_once(first: Callable[[], None] = lambda: None):
     """What interrupts the block ends this process there and then, after first().  The keepers, once
     it is gone, end their workers and remove their folders; to wait for them would take seconds."""
-    def leave(number, frame):
+    def stop(number, frame):
         first()
         with contextlib.suppress(OSError):
             os.write(2, f"\n{INTERRUPTED}\n".encode())
@@ -79,7 +73,7 @@ def left_at_once(first: Callable[[], None] = lambda: None):
 
     heard = [number for number in (signal.SIGINT, signal.SIGTERM)
              if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in heard}
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from grader import submission
 from grader.submission import Step, blank_steps, steps
+from grader.text import syntax_tree
 
 SCOPES = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda
 BUILTINS = {*dir(builtins), "__file__"}
@@ -180,7 +181,7 @@ def _problem(text: str, whose: str = "") -> Problem:
 def _parsed(text: str, whose: str = "", compiled: bool = True) -> ast.Module:
     try:
         with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(text.removeprefix("\ufeff"))
+            tree = syntax_tree(text.removeprefix("\ufeff"))
             if compiled:
                 compile(tree, "problem", "exec", dont_inherit=True)
             return tree

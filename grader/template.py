@@ -10,6 +10,8 @@ import itertools
 import re
 import textwrap
 
+from grader.text import syntax_tree
+
 BEGIN = re.compile(r"\s*#.*\bstudent[\s_-]*implementation\b", re.IGNORECASE)
 END = re.compile(r"\s*#.*\bend\b.*\bimplementation\b", re.IGNORECASE)
 MAKERS = {"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"}
@@ -58,7 +60,7 @@ def _indent(row: str) -> int:
 def _says_nothing(block: list[str], must_say: bool) -> bool:
     code = "\n".join(row for row in block if not row.lstrip().startswith("#"))
     try:
-        body = ast.parse(textwrap.dedent(code)).body
+        body = syntax_tree(textwrap.dedent(code)).body
     except SyntaxError:  # something is
         return False
     return (bool(body) or not must_say) and _are_nothing(body, set())

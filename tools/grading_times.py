@@ -30,6 +30,7 @@ RUNS = {  # name -> arguments
     "p9, no benchmark": ["--p9", "--no-benchmark"],
 }
 WATCH = "p4, --watch"
+VERDICT = re.compile(r" Test (Passed|Failed)")
 
 
 def edited(folder: Path) -> Path:
@@ -41,15 +42,19 @@ def edited(folder: Path) -> Path:
     return folder
 
 
+def started(folder: Path, arguments: list[str]) -> subprocess.Popen:
+    program = "autograder_optional.py" if {"--p8", "--p9"} & set(arguments) else "autograder.py"
+    command = [sys.executable, "-u", program, "--submission", str(folder), *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                            text=True)
+
+
 def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
     """-> seconds until the first verdict, and until the end."""
-    program = "autograder_optional.py" if {"--p8", "--p9"} & set(arguments) else "autograder.py"
     start, first, said = time.monotonic(), None, []
-    with subprocess.Popen([sys.executable, "-u", program, "--submission", str(folder), *arguments],
-                          cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True) as run:
+    with started(folder, arguments) as run:
         for line in run.stdout:
-            if first is None and re.search(r" Test (Passed|Failed)", line):
+            if first is None and VERDICT.search(line):
                 first = time.monotonic() - start
             said.append(line)
     if run.returncode != 0:
@@ -61,12 +66,10 @@ def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
 def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
     """-> seconds from each save to the first verdict, and until the next can be seen."""
     found = []
-    with subprocess.Popen([sys.executable, "-u", "autograder.py", "--submission", str(folder),
-                           "--p4", "--watch"], cwd=ROOT, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True) as run:
+    with started(folder, ["--p4", "--watch"]) as run:
         start = first = None
         for line in run.stdout:
-            if first is None and re.search(r" Test (Passed|Failed)", line):
+            if first is None and VERDICT.search(line):
                 first = time.monotonic()
             if line.startswith("Watching"):
                 if start is not None:

@@ -1,4 +1,4 @@
-"""python -I -B grader/inside/__main__.py FDS FOLDERS: the nursery, keeper.py.
+"""python -I -B grader/inside/__main__.py FDS GPU FOLDERS: the nursery, keeper.py.
 
 `-I` leaves our own folder off sys.path, where a submission could shadow it.  So this makes the
 folder a package of its own, wherever it lies, and imports all of it: a worker is forked with
@@ -8,8 +8,8 @@ everything in memory, and need not be able to read a single file of the grader.
 grader found torch, triton and numpy.
 
 All workers wait for this import.  So no garbage is looked for meanwhile, which takes a fifth of it;
-and what Triton tells its own versions apart by, a hash of all its files, is made beside it where
-there is a GPU.
+and where there is a GPU (GPU is not empty), what Triton tells its own versions apart by, a hash of
+all its files, is made beside it.
 """
 
 import contextlib
@@ -22,10 +22,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 
-def triton_key() -> int | None:
+def triton_key() -> int:
     """The end of a pipe in which Triton's key will stand; nothing where it could not be made."""
-    if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg")):
-        return None
     key, written = os.pipe()
     if os.fork() == 0:
         with contextlib.suppress(Exception), open(written, "w") as pipe:
@@ -36,10 +34,10 @@ def triton_key() -> int | None:
 
 
 gc.disable()
-sys.path += [folder for folder in sys.argv[2].split(os.pathsep) if folder not in sys.path]
+sys.path += [folder for folder in sys.argv[3].split(os.pathsep) if folder not in sys.path]
 spec = importlib.util.spec_from_file_location("inside", FOLDER / "__init__.py",
                                               submodule_search_locations=[str(FOLDER)])
 sys.modules["inside"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["inside"])
-key = triton_key()
+key = triton_key() if sys.argv[2] else None
 importlib.import_module("inside.keeper").main(*map(int, sys.argv[1].split(",")), key)

@@ -68,6 +68,8 @@ def serve(fd: int, key_fd: int | None) -> None:
     with contextlib.suppress(ImportError):  # stage 1 needs no Triton
         for name in TRITON:
             importlib.import_module(name)
+    if key_fd is not None:
+        take_key(key_fd)
     gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
     gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
@@ -78,8 +80,7 @@ def serve(fd: int, key_fd: int | None) -> None:
             announced.add(words)
             continue
         if words["device"] == "cuda" or words["compile_for"]:
-            read_triton(key_fd)
-            key_fd = None
+            read_triton()
         if os.fork() == 0:
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -95,15 +96,17 @@ def serve(fd: int, key_fd: int | None) -> None:
         remove(folder)
 
 
-def read_triton(key_fd: int | None) -> None:
+def take_key(fd: int) -> None:
+    """Triton's key, which was made while torch was imported."""
+    with contextlib.suppress(Exception), open(fd) as pipe:
+        if key := pipe.read():
+            importlib.import_module("triton.runtime.cache").triton_key = lambda: key
+
+
+def read_triton() -> None:
     """Once for all workers: Triton, before it compiles, reads all that it consists of."""
     with contextlib.suppress(Exception):  # then each does so by itself
-        cache = importlib.import_module("triton.runtime.cache")
-        if key_fd is not None:
-            with open(key_fd) as pipe:
-                if key := pipe.read():
-                    cache.triton_key = lambda: key
-        cache.triton_key()  # which it remembers
+        importlib.import_module("triton.runtime.cache").triton_key()  # which it remembers
 
 
 def receive(requests: socket.socket) -> tuple[dict | str, list[int]] | None:

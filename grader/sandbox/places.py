@@ -16,6 +16,7 @@ from pathlib import Path
 
 GRADING_GIB = 6.0  # that one grading takes: its contexts, and attention in float64
 WAIT_SECONDS = 600.0  # one that has a place may be stopped, not ended
+LOCK = "flash-attention-course-{user}-{name}.lock"
 _taken: list[int] = []  # by this process, which keeps them
 
 
@@ -59,7 +60,7 @@ def is_shared() -> bool:
 
 def lock(name: str) -> int:
     """The file that gradings of this account hold while they have what it is named for; open."""
-    path = Path(tempfile.gettempdir()) / f"flash-attention-course-{os.geteuid()}-{name}.lock"
+    path = Path(tempfile.gettempdir()) / LOCK.format(user=os.geteuid(), name=name)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 

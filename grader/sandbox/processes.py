@@ -84,7 +84,7 @@ class Nursery:
         fds = [theirs.fileno() for _, theirs in pairs]
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-B", "-u", str(NURSERY), ",".join(map(str, fds)),
-             os.pathsep.join(package_folders())],
+             "gpu" * seems_to_have_gpu(), os.pathsep.join(package_folders())],
             cwd="/", env=_passed_on(), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
         for _, theirs in pairs:
@@ -193,6 +193,11 @@ class Family:
             pass
         self.control.close()
         _end_strays(str(self.folder))
+
+
+def seems_to_have_gpu() -> bool:
+    """Before torch can say; the second is WSL's."""
+    return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def _passed_on() -> dict[str, str]:

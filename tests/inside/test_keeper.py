@@ -196,7 +196,7 @@ def nursery_of_its_own():
     pairs = [socket.socketpair() for _ in range(2)]
     fds = [theirs.fileno() for _, theirs in pairs]
     nursery = subprocess.Popen([sys.executable, "-I", "-B", str(NURSERY),
-                                ",".join(map(str, fds)), ""], pass_fds=fds)
+                                ",".join(map(str, fds)), "", ""], pass_fds=fds)
     for _, theirs in pairs:
         theirs.close()
     try:
