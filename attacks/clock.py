@@ -14,8 +14,9 @@ import torch
 from attacks.catalogue import ROOT
 from grader import timing
 from grader.inputs import build
-from grader.options import confinement as confinement_of
 from grader.sandbox import replaying
+from grader.sandbox.processes import Worker
+from grader.sandbox.processes import confinement as confinement_of
 from grader.sandbox.session import Session
 from grader.stages import STAGES
 
@@ -56,14 +57,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m attacks.clock")
     parser.add_argument("--stage", type=int, nargs="+", choices=STAGES, default=list(STAGES))
     stages = parser.parse_args().stage
-    confinement = confinement_of(ROOT)
+    confinement = confinement_of((ROOT,))
     replay = replaying.workers("cuda", 60.0, confinement).replay
     print(f"{'stage':<5} {'case':<44} {'outside ms':>10} {'events ms':>10} {'ratio':>6}")
     for number in stages:
         stage = STAGES[number]
         source = (ROOT / stage.filename).read_bytes()
-        with Session(source, stage.filename, device="cuda", timeout=60.0, interpret=False,
-                     confinement=confinement) as session:
+        with Session(Worker(source, stage.filename, device="cuda", interpret=False,
+                            confinement=confinement), 60.0) as session:
             session.load(stage.entry, stage.attribute, stage.positional)
             for case in timing.shapes(stage):
                 row, _ = timing._measure_submission(stage, session, replay, 0, case)

@@ -26,8 +26,9 @@ from grader import submission
 from grader.inputs import build
 from grader.judge import from_error, judge
 from grader.naming import follow_up
-from grader.options import Options, confinement
+from grader.options import Options
 from grader.sandbox.calls import SubmissionError
+from grader.sandbox.processes import Worker, confinement
 from grader.sandbox.session import Session
 from grader.stages import STAGES
 from grader.steps.edits import RANKS
@@ -138,7 +139,7 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
     """-> ids of the names given, seconds the naming took, those of the grader's own thread, and
     what was said instead of a name."""
     stage = STAGES[attack.stage]
-    confined = confinement(Path("."), memory_gib=4.0)
+    confined = confinement((ROOT,), memory_gib=4.0)
     options = Options(Path("."), "cpu", SEED, 60.0)
     start, own = time.monotonic(), time.thread_time()
     red = _red(attack, options)
@@ -146,8 +147,8 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
         said = "; ".join(f"{light.id}: {' '.join(light.lines)}" for light in red)
         return ([light.mistake for light in red if light.mistake], time.monotonic() - start,
                 time.thread_time() - own, said)
-    with Session(attack.source, stage.filename, device="cpu", timeout=60.0, interpret=True,
-                 confinement=confined) as session:
+    with Session(Worker(attack.source, stage.filename, device="cpu", interpret=True,
+                        confinement=confined), 60.0) as session:
         try:
             session.load(stage.entry, stage.attribute, stage.positional)
         except SubmissionError as error:

@@ -15,10 +15,11 @@ import torch
 
 from attacks.catalogue import ROOT, Attack, place
 from grader import grade
-from grader.options import Options, confinement
+from grader.options import Options
 from grader.report import Reporter
 from grader.results import StageResult
 from grader.sandbox import places, replaying
+from grader.sandbox.processes import confinement
 from grader.sandbox.session import MORE
 from grader.stages import STAGES
 
@@ -76,7 +77,8 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
             patience=0.0,
             stop_early=stop_early and attack.outcomes != ("pass",) and attack.kind != "unfinished",
             quick=attack.quick,
-            confinement=confinement(folder, memory_gib=float(option.get("--memory", 8.0))))
+            confinement=confinement((ROOT, folder),
+                                    memory_gib=float(option.get("--memory", 8.0))))
         start = time.monotonic()
         with mock.patch.object(tempfile, "tempdir", str(temporary)):
             result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))

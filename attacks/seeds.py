@@ -22,8 +22,9 @@ from grader import submission
 from grader.cases import Case
 from grader.inputs import build
 from grader.judge import judge
-from grader.options import Options, confinement, open_session
+from grader.options import Options, open_session
 from grader.sandbox.calls import SubmissionError
+from grader.sandbox.processes import confinement
 from grader.stages import STAGES
 
 FAR = 10.0  # times its limit in one seed: other numbers do not make that right
@@ -36,7 +37,7 @@ class Asked:
 
     def __init__(self, attack: Attack):
         self.stage, self.source, self.session = STAGES[attack.stage], attack.source, None
-        self.options = Options(ROOT, "cpu", 0, TIMEOUT, confinement=confinement(ROOT))
+        self.options = Options(ROOT, "cpu", 0, TIMEOUT, confinement=confinement((ROOT,)))
 
     def cases(self) -> list[Case]:
         """Those that decide."""

@@ -65,29 +65,50 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
     reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
     apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
-    if len(asked) == 1 and not (wanted or apart):
-        if _settled_by_reading(asked[0], reporter, arguments):
+    from grader.sandbox.processes import Nursery, confinement, seems_to_have_gpu
+    from grader.stages import STAGES
+
+    try:
+        confined = confinement((assignment.ROOT, arguments.submission, *arguments.hide),
+                               arguments.worker_user, arguments.memory)
+    except ValueError as error:
+        return _refuse(f"--worker-user: {error}")
+    with_gpu = arguments.device != "cpu" and seems_to_have_gpu()
+    stage, first = STAGES[asked[0]], None
+    if not (apart or arguments.watch):
+        source, settled = _read(stage, arguments.submission)
+        if settled and len(asked) == 1 and not wanted:
+            reporter.stage_begins(stage)
+            reporter.stage_ends(stage, settled)
+            reporter.next(overview.begin(stage.number, arguments.submission,
+                                         " --quick" * arguments.quick))
             return NOT_PASSED
-    from grader.sandbox.processes import Nursery, seems_to_have_gpu
+        if not settled:
+            from grader.first_worker import FirstWorker
 
+            first = FirstWorker(source, stage.filename, "cuda" if with_gpu else "cpu", confined)
     nursery = Nursery.running()  # it imports torch while this process does
-    if not apart:
-        from grader.stages import STAGES
 
+    def forget() -> None:
+        nursery.kill()
+        if first:
+            first.forget()
+
+    if not apart:
         if arguments.device == "cpu" or not seems_to_have_gpu():
             reporter.run_begins(False, seems_to_have_gpu())
-        reporter.first_stage(STAGES[asked[0]])
+        reporter.first_stage(stage)
     try:
-        # An exception in the middle of its import, and torch aborts the process.  No worker has
-        # been asked for: the nursery, which imports it too, has no folder to remove.
-        with process.left_at_once(nursery.kill):
-            with_gpu = arguments.device != "cpu" and seems_to_have_gpu()
+        # An exception in the middle of its import, and torch aborts the process.
+        with process.left_at_once(forget):
             # Steps and warm-ups take little of a GPU, and --watch waits for saves most of its time.
             little = arguments.watch or arguments.step or arguments.warmup
-            process.import_torch(with_gpu, None if little else reporter.say)
+            process.import_torch(with_gpu, None if little else reporter.say,
+                                 first.begin if first else lambda: None)
     except ImportError as error:
+        forget()
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
-    return _grade(arguments, asked, everything, seed, reporter)
+    return _grade(arguments, asked, everything, seed, reporter, confined, first)
 
 
 def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
@@ -208,30 +229,25 @@ def _doctor(asked: list[int], directory: Path) -> int:
                        overview.begin(asked[0], directory))
 
 
-def _settled_by_reading(number: int, reporter, arguments) -> bool:
-    """Whether the file alone says how this stage ends; it is then said, without importing torch."""
+def _read(stage, folder: Path) -> tuple:
+    """The stage's file and, where that alone says how the stage ends, its result."""
     from grader import submission
     from grader.results import StageResult, settled_by_reading
-    from grader.stages import STAGES
 
-    stage, start = STAGES[number], time.monotonic()
-    result = StageResult(number, stage.title, stage.points)
-    file = submission.read(arguments.submission, stage.filename, stage.entry)
-    if file.unwritten or not settled_by_reading(stage, file, result):
-        return False
+    start, result = time.monotonic(), StageResult(stage.number, stage.title, stage.points)
+    file = submission.read(folder, stage.filename, stage.entry)
+    settled = not file.unwritten and settled_by_reading(stage, file, result)
     result.seconds = time.monotonic() - start
-    reporter.stage_begins(stage)
-    reporter.stage_ends(stage, result)
-    reporter.next(overview.begin(number, arguments.submission, " --quick" * arguments.quick))
-    return True
+    return file.source, result if settled else None
 
 
-def _grade(arguments, asked: list[int], everything: list[int], seed: int, reporter) -> int:
+def _grade(arguments, asked: list[int], everything: list[int], seed: int, reporter, confined,
+           first_worker) -> int:
     import torch
 
-    from grader import results, warmups
+    from grader import results
     from grader.grade import grade_stage, warm_up
-    from grader.options import Options, confinement
+    from grader.options import Options
     from grader.results import Run
     from grader.sandbox.processes import seems_to_have_gpu
     from grader.stages import STAGES
@@ -240,11 +256,6 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     if arguments.device == "cuda" and not has_gpu:
         return _refuse("--device cuda: want a CUDA GPU; got none that PyTorch can use")
     device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
-    try:
-        confined = confinement(arguments.submission, arguments.worker_user, arguments.memory,
-                               tuple(arguments.hide))
-    except ValueError as error:
-        return _refuse(f"--worker-user: {error}")
     others_work = arguments.json or arguments.submission != Path(".")
     if others_work and arguments.worker_user == "auto" and confined.user is None \
             and hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -254,8 +265,10 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         arguments.submission, device, seed, arguments.timeout, arguments.stage_timeout,
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
         quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
-        case=arguments.case, show=arguments.show, plot=arguments.plot)
+        case=arguments.case, show=arguments.show, plot=arguments.plot, first=first_worker)
     if arguments.warmup:
+        from grader import warmups
+
         with process.left_at_once():
             return warmups.run(options, reporter, arguments.watch)
     if arguments.step:

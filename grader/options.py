@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grader.assignment import ROOT
+from grader.first_worker import FirstWorker
 from grader.sandbox import kernel_cache
-from grader.sandbox.accounts import find_user
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
-from grader.sandbox.processes import Confinement
+from grader.sandbox.processes import Confinement, Worker
 from grader.sandbox.session import Session
 from grader.stages import Stage
 
@@ -62,31 +61,9 @@ class Options:
     plot: Path | None = None  # and write it there
     patience: float = 3.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
     spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
+    first: FirstWorker | None = None
     clock: Clock | None = None
     imports: Imports = field(default_factory=Imports)
-
-
-def confinement(directory: Path, user: str = "auto",
-                memory_gib: float | None = None, hidden: tuple[Path, ...] = ()) -> Confinement:
-    """What workers may do: see neither this repository nor the submissions' folder nor what else is
-    hidden, and hold half of the free host memory, at most 16 GiB, unless told otherwise.
-
-    Raises:
-        ValueError: the account is not one that workers can run as.
-    """
-    if memory_gib is None:
-        memory_gib = min(16.0, max(2.0, free_memory_gib() / 2))
-    return Confinement(find_user(user), (ROOT, Path(directory), *hidden),
-                       int(memory_gib * 2**30))
-
-
-def free_memory_gib() -> float:
-    """Host memory that new processes could take; 8 where the system does not say."""
-    try:
-        words = Path("/proc/meminfo").read_text().split()
-        return int(words[words.index("MemAvailable:") + 1]) / 2**20
-    except (OSError, ValueError):
-        return 8.0
 
 
 def open_session(stage: Stage, options: Options, source: bytes,
@@ -98,6 +75,9 @@ def open_session(stage: Stage, options: Options, source: bytes,
     if options.spare is not None and compile_for is None \
             and not (on_gpu and kernel_cache.knows(source, user)):
         session = options.spare(source)
+    if session is None and options.first is not None and compile_for is None:
+        worker = options.first.take(source, stage.filename, options.device)
+        session = worker and Session(worker, options.timeout)
     if session is None:
         session = _started(stage, options, source, compile_for,
                            kernel_cache.folder_for(source, user) if on_gpu else None)
@@ -113,6 +93,6 @@ def spare_worker(stage: Stage, options: Options) -> Session:
 
 def _started(stage: Stage, options: Options, source: bytes, compile_for: int | None = None,
              cache: Path | None = None) -> Session:
-    return Session(source, stage.filename, device=options.device, timeout=options.timeout,
-                   interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
-                   confinement=options.confinement)
+    return Session(Worker(source, stage.filename, device=options.device,
+                          interpret=options.device == "cpu", compile_for=compile_for, cache=cache,
+                          confinement=options.confinement), options.timeout)

@@ -16,6 +16,7 @@ from grader import submission
 from grader.options import Options
 from grader.report import Reporter
 from grader.sandbox.calls import Call, OutputSpec, SubmissionError, TensorInput
+from grader.sandbox.processes import Worker
 from grader.sandbox.session import Session
 from grader.stages import NO_TRITON, has_triton
 from grader.steps.blanks import Blanks
@@ -287,8 +288,8 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
     asked = [tuple(x if x.dtype == np.float16 else x.astype(np.float32) for x in tensors)
              for tensors in one.examples(random)]
     answers = []
-    session = Session(source, NAME, device=options.device, timeout=options.timeout,
-                      interpret=options.device == "cpu", confinement=options.confinement)
+    session = Session(Worker(source, NAME, device=options.device, interpret=options.device == "cpu",
+                             confinement=options.confinement), options.timeout)
     try:
         with session:
             session.load(one.entry, None, one.positional)

@@ -8,6 +8,7 @@ import torch
 
 from grader.sandbox.calls import Call, OutputSpec, SubmissionError, TensorInput
 from grader.sandbox.plan import Plan
+from grader.sandbox.processes import Worker
 from grader.sandbox.session import STEP, Session
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
@@ -35,8 +36,9 @@ def with_gradient(**changes) -> Call:
 
 
 def open_session(name: str, **settings) -> Session:
-    settings = {"device": "cpu", "timeout": 60.0, "interpret": True, **settings}
-    return Session((SUBMISSIONS / name).read_bytes(), name, **settings)
+    settings = {"device": "cpu", "interpret": True, **settings}
+    timeout = settings.pop("timeout", 60.0)
+    return Session(Worker((SUBMISSIONS / name).read_bytes(), name, **settings), timeout)
 
 
 def run(session, entry, call=None, attribute=None):

@@ -10,11 +10,12 @@ from grader.inputs import build
 from grader.inside import ahead as inside
 from grader.options import Options
 from grader.sandbox.calls import SubmissionError, pack
+from grader.sandbox.processes import Worker
 from grader.sandbox.session import Session
 from grader.stages import STAGES
 
 ROOT = Path(__file__).parent.parent
-FOR_H100 = dict(device="cpu", timeout=120, interpret=False, compile_for=90)
+FOR_H100 = dict(device="cpu", interpret=False, compile_for=90)
 
 
 def noted(session: Session, stage, case) -> str:
@@ -32,17 +33,17 @@ def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, tmp_path):
     caches = {name: tmp_path / name for name in ("clean", "own", "given")}
     for cache in caches.values():
         cache.mkdir()
-    with Session(source, stage.filename, **FOR_H100) as session:
+    with Session(Worker(source, stage.filename, **FOR_H100), 120) as session:
         plan = noted(session, stage, case)
-    with Session(b"", "replaying.py", cache=caches["clean"], **FOR_H100) as session:
+    with Session(Worker(b"", "replaying.py", cache=caches["clean"], **FOR_H100), 120) as session:
         compiled = session.request({"op": "compile_plan", "plan": plan}, "compile")[0]["compiled"]
-    with Session(source, stage.filename, cache=caches["own"], **FOR_H100) as session:
+    with Session(Worker(source, stage.filename, cache=caches["own"], **FOR_H100), 120) as session:
         session.load(stage.entry, stage.attribute, stage.positional)
         session.compile(build(case, 1).call)
     assert {path.name for path in caches["own"].iterdir()} == set(compiled)
 
     inside_cache = caches["given"]
-    with Session(source, stage.filename, cache=inside_cache, **FOR_H100) as session:
+    with Session(Worker(source, stage.filename, cache=inside_cache, **FOR_H100), 120) as session:
         session.load(stage.entry, stage.attribute, stage.positional)
         session.request({"op": "take", "compiled": compiled}, "case")
         session.compile(build(case, 1).call)
@@ -55,7 +56,7 @@ def test_an_option_that_no_replay_would_take_is_not_compiled_either(tmp_path):
     plan = json.loads(plan_of(x=x(), N=32, BLOCK=64))
     plan["functions"][0]["names"] = [["tl", {"module": "triton.language"}]]
     plan["steps"][1][4] = {"ir_override": "/a/file.ttir"}
-    with Session(b"", "replaying.py", cache=tmp_path, **FOR_H100) as session, \
+    with Session(Worker(b"", "replaying.py", cache=tmp_path, **FOR_H100), 120) as session, \
             pytest.raises(SubmissionError, match="launched with the option ir_override"):
         session.request({"op": "compile_plan", "plan": json.dumps(plan)}, "compile")
 

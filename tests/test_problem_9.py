@@ -239,13 +239,14 @@ def test_a_window_of_one_compiles(N, heads, sinks):
     """Walked with the interior first, it crashed the assembler (ptxas of CUDA 12.8, sm_90)."""
     from grader.cases import Case
     from grader.inputs import build
+    from grader.sandbox.processes import Worker
     from grader.sandbox.session import Session
     from grader.stages import STAGES
 
     case = Case(9, "robust", N, HQ=heads, HKV=heads, window=1, sinks=sinks, is_causal=True,
                 grads=("q", "k", "v"))
     source, stage = Path(problem_9.__file__).read_bytes(), STAGES[9]
-    with Session(source, stage.filename, device="cpu", timeout=600, interpret=False,
-                 compile_for=90) as session:
+    with Session(Worker(source, stage.filename, device="cpu", interpret=False,
+                        compile_for=90), 600) as session:
         session.load(stage.entry, stage.attribute, stage.positional)
         assert len(session.compile(build(case, 0).call)) == 3

@@ -9,6 +9,7 @@ from grader import cli, starter, submission, warmups
 from grader.assignment import ROOT
 from grader.options import Options
 from grader.report import Reporter
+from grader.sandbox.processes import Worker
 from grader.sandbox.session import Session
 from tests.commands import grader
 
@@ -115,8 +116,8 @@ def test_the_solved_kernels_compile_for_a_gpu():
     for step in TRITON:
         one = WARM_UPS[step]
         tensors = one.examples(warmups._numbers(1, step))[0]
-        with Session(SOLVED.encode(), warmups.NAME, device="cpu", timeout=60.0, interpret=False,
-                     compile_for=90) as session:
+        with Session(Worker(SOLVED.encode(), warmups.NAME, device="cpu", interpret=False,
+                            compile_for=90), 60.0) as session:
             session.load(one.entry, None, one.positional)
             kernels = session.compile(warmups._call(one, tensors))
         assert len(kernels) == 1 and not kernels[0].warnings

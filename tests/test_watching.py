@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from grader import options as choices
+from grader.assignment import ROOT
 from grader.inside import hooks
-from grader.options import Options, confinement, open_session, spare_worker
+from grader.options import Options, open_session, spare_worker
 from grader.sandbox import kernel_cache
+from grader.sandbox.processes import confinement
 from grader.stages import STAGES
 from grader.watching import INTERVAL, Spare, watch
 from tests.sessions import double_call
@@ -69,7 +71,7 @@ def test_what_is_made_ready_for_the_next_save_is_for_the_file_graded_last(tmp_pa
 
 
 def spare_for(tmp_path):
-    options = Options(tmp_path, "cpu", 1, 60.0, confinement=confinement(tmp_path))
+    options = Options(tmp_path, "cpu", 1, 60.0, confinement=confinement((ROOT, tmp_path)))
     return Spare(lambda i: spare_worker(STAGES[i], options))
 
 
@@ -91,7 +93,7 @@ def test_one_worker_waits_and_for_one_file(tmp_path):
         assert spare.session is first
         assert spare.take(2, b"") is None and spare.session is first
         spare.start(2)
-        assert not first.folder.exists() and spare.session.path.name == "problem_2.py"
+        assert not first.worker.folder.exists() and spare.session.worker.path.name == "problem_2.py"
     assert spare.session is None
 
 
@@ -115,7 +117,7 @@ def test_every_save_meets_a_process_and_a_folder_of_its_own(tmp_path):
                 (pid,) = session.run(double_call()).outputs[0]["y"].unique().tolist()
                 assert pid == session.pid
                 pids.add(pid)
-            assert not session.folder.exists()
+            assert not session.worker.folder.exists()
     assert len(pids) == 2
 
 
@@ -146,8 +148,9 @@ def made(monkeypatch, tmp_path):
 
     def make(source, name, **settings):
         found.append(settings)
-        return SimpleNamespace(clock=None)
-    monkeypatch.setattr(choices, "Session", make)
+
+    monkeypatch.setattr(choices, "Worker", make)
+    monkeypatch.setattr(choices, "Session", lambda worker, timeout: SimpleNamespace(clock=None))
     return found
 
 
@@ -171,4 +174,4 @@ def test_where_there_is_no_gpu_to_make_ready_nothing_is_raised():
 def test_a_worker_on_a_gpu_has_its_launcher_before_it_has_a_file(tmp_path):
     with spare_worker(STAGES[4], Options(tmp_path, "cuda", 1, 60.0)) as session:
         session.start()
-        assert list((session.folder / "cache").iterdir())
+        assert list((session.worker.folder / "cache").iterdir())

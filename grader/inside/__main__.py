@@ -1,4 +1,4 @@
-"""python -I -B grader/inside/__main__.py FDS GPU FOLDERS: the nursery, keeper.py.
+"""python -I grader/inside/__main__.py FDS GPU FOLDERS: the nursery, keeper.py.
 
 `-I` leaves our own folder off sys.path, where a submission could shadow it.  So this makes the
 folder a package of its own, wherever it lies, and imports all of it: a worker is forked with

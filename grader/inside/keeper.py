@@ -31,8 +31,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from . import confine, worker
-from .wire import LENGTH
+from . import LENGTH, confine, worker
 
 ON_LINUX = sys.platform == "linux"
 POLL_SECONDS = 0.1
@@ -72,6 +71,7 @@ def serve(fd: int, key_fd: int | None) -> None:
         take_key(key_fd)
     gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
     gc.enable()
+    sys.dont_write_bytecode = True  # beside a submission's files there is to be nothing of ours
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
     announced = set()
     while (request := receive(requests)) is not None:

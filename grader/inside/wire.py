@@ -14,12 +14,12 @@ import json
 import math
 import os
 import socket
-import struct
 
 import numpy as np
 import torch
 
-LENGTH = struct.Struct("!I")
+from . import LENGTH
+
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32,

@@ -20,8 +20,9 @@ LOCK = "flash-attention-course-{user}-{name}.lock"
 _taken: list[int] = []  # by this process, which keeps them
 
 
-def take(say: Callable[[str], None] | None) -> None:
-    """Wait for a place on the first GPU, keep it while this process lives, and make a context.
+def take(say: Callable[[str], None] | None) -> Callable[[], object]:
+    """Wait for a place on the first GPU, and keep it while this process lives.  -> what makes this
+    process a context there.
 
     say: told once what is waited for; None for a context without a place.  Where the driver cannot
     be asked, or no lock be held, nothing happens: torch will say what is wrong.
@@ -32,10 +33,11 @@ def take(say: Callable[[str], None] | None) -> None:
         if (driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
                 or driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
                 or driver.cuDeviceGetUuid(uuid, device)):
-            return
+            return lambda: None
         if say is not None:
             wait(bytes(uuid).hex(), max(1, int(total.value / 2**30 / GRADING_GIB)), say)
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), device)
+        return lambda: driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), device)
+    return lambda: None
 
 
 def wait(gpu: str, places: int, say: Callable[[str], None]) -> None:

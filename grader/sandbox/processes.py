@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.sandbox.accounts import package_folders, python_folders
+from grader.inside import LENGTH
+from grader.sandbox.accounts import find_user, package_folders, python_folders
 
 GIB = 1 << 30
 END_SECONDS = 12.0  # the keeper takes 5 at most, twice, and then removes the folder
@@ -41,6 +43,28 @@ class Confinement:
     user: tuple[int, int] | None = None
     hidden: tuple[Path, ...] = ()
     memory_bytes: int = 16 * GIB
+
+
+def confinement(hidden: tuple[Path, ...], user: str = "auto",
+                memory_gib: float | None = None) -> Confinement:
+    """What workers may do: not see these folders, and hold half of the free host memory, at most
+    16 GiB, unless told otherwise.
+
+    Raises:
+        ValueError: the account is not one that workers can run as.
+    """
+    if memory_gib is None:
+        memory_gib = min(16.0, max(2.0, free_memory_gib() / 2))
+    return Confinement(find_user(user), hidden, int(memory_gib * GIB))
+
+
+def free_memory_gib() -> float:
+    """Host memory that new processes could take; 8 where the system does not say."""
+    try:
+        words = Path("/proc/meminfo").read_text().split()
+        return int(words[words.index("MemAvailable:") + 1]) / 2**20
+    except (OSError, ValueError):
+        return 8.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +107,7 @@ class Nursery:
         self.requests = [ours for ours, _ in pairs]  # to the one that compiles, that interprets
         fds = [theirs.fileno() for _, theirs in pairs]
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-B", "-u", str(NURSERY), ",".join(map(str, fds)),
+            [sys.executable, "-I", "-u", str(NURSERY), ",".join(map(str, fds)),
              "gpu" * seems_to_have_gpu(), os.pathsep.join(package_folders())],
             cwd="/", env=_passed_on(), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
@@ -128,12 +152,53 @@ class Nursery:
 
     def send(self, words: dict | str, fds: list[int], interpret: bool) -> None:
         """Ask for a keeper and its worker, or announce a folder."""
-        from grader.inside.wire import LENGTH  # imports torch: after the nursery has begun to
-
         text = json.dumps(words).encode()
         with self._lock, suppress(OSError):  # it died; that shows when nothing answers
             socket.send_fds(self.requests[interpret], [LENGTH.pack(len(text))], fds)
             self.requests[interpret].sendall(text)
+
+
+class Worker:
+    """A fresh worker process for one file, still to be spoken to (session.py).
+
+    source: the file's bytes, read once by the caller; none for one that waits for its file, or
+    replays.  name: "problem_3.py".  compile_for: 90 compiles launches for sm_90, runs nothing.
+    cache: Triton's cache; None for an empty one that goes with the worker.
+    """
+
+    def __init__(self, source: bytes, name: str, *, device: str, interpret: bool,
+                 compile_for: int | None = None, cache: Path | None = None,
+                 confinement: Confinement | None = None):
+        confinement = confinement or Confinement()
+        interpret = interpret and not compile_for
+        self.other_user = confinement.user is not None
+        self.family = None
+        self.folder = Nursery.running().new_folder(interpret)
+        self.socket, theirs = socket.socketpair()
+        try:
+            for part in ("work", "cache"):
+                (self.folder / part).mkdir()
+            self.path = path = self.folder / "work" / name
+            path.write_bytes(source)
+            if confinement.user is not None:
+                for item in (self.folder, *self.folder.rglob("*")):
+                    os.chown(item, *confinement.user)
+            config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source)
+            self.family = Family(config, self.folder, cache or self.folder / "cache",
+                                 theirs.fileno(), interpret=interpret, confinement=confinement)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            theirs.close()
+
+    def close(self) -> None:
+        """End it and everything it started; remove its folder.  Takes a bounded time."""
+        self.socket.close()
+        if self.family is not None:
+            self.family.end()
+            self.family.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Family:

@@ -1,6 +1,7 @@
-"""Starts the worker, sets its limits, speaks to it and ends it.
+"""Speaks to a worker and ends it.
 
-    with Session(source, "problem_3.py", device="cuda", timeout=60, interpret=False) as session:
+    worker = Worker(source, "problem_3.py", device="cuda", interpret=False)
+    with Session(worker, timeout=60) as session:
         session.load("flash_attention_forward", None, ("q", "k", "v", "is_causal"))
         reply = session.run(call)
 
@@ -14,11 +15,9 @@ import json
 import os
 import secrets
 import select
-import shutil
 import socket
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 
@@ -26,7 +25,7 @@ from grader.inside import wire
 from grader.sandbox.calls import Call, CompiledKernel, Reply, SubmissionError, count, pack, results
 from grader.sandbox.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
 from grader.sandbox.plan import Plan
-from grader.sandbox.processes import Confinement, Family, Nursery
+from grader.sandbox.processes import Worker
 from grader.text import Tail, escape
 
 START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
@@ -40,45 +39,17 @@ DOING = {"start": "while Python and PyTorch started", "import": "while being imp
 
 
 class Session:
-    """A fresh worker process for one stage and one file.
+    """All that is said to one worker, until the end of both.  timeout: seconds for each request."""
 
-    source: the file's bytes, read once by the caller; name: "problem_3.py".
-    timeout: seconds for each request.  compile_for: 90 compiles launches for sm_90, runs nothing.
-    cache: Triton's cache; None for an empty one that goes with the session.
-    """
-
-    def __init__(self, source: bytes, name: str, *, device: str, timeout: float, interpret: bool,
-                 compile_for: int | None = None, cache: Path | None = None,
-                 confinement: Confinement | None = None):
-        confinement = confinement or Confinement()
-        interpret = interpret and not compile_for
-        self.timeout, self.compile_for = timeout, compile_for
+    def __init__(self, worker: Worker, timeout: float):
+        self.worker, self.timeout = worker, timeout
+        self.socket, self.family = worker.socket, worker.family
         self.clock: Clock | None = None  # of the stage under way
         self.phase, self.pid = "start", 0  # pid: of the worker, once started
         self.prepared: Call | None = None
         self.started = self.gone = False
-        self.other_user = confinement.user is not None
-        self.confined: tuple[str, ...] = ()  # what of it is in force, once started
+        self.confined: tuple[str, ...] = ()  # what of its confinement is in force, once started
         self.output = Tail()
-        self.family = None
-        self.folder = Nursery.running().new_folder(interpret)
-        self.socket, theirs = socket.socketpair()
-        try:
-            for part in ("work", "cache"):
-                (self.folder / part).mkdir()
-            self.path = path = self.folder / "work" / name
-            path.write_bytes(source)
-            if confinement.user is not None:
-                for item in (self.folder, *self.folder.rglob("*")):
-                    os.chown(item, *confinement.user)
-            config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source)
-            self.family = Family(config, self.folder, cache or self.folder / "cache",
-                                 theirs.fileno(), interpret=interpret, confinement=confinement)
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            theirs.close()
 
     def __enter__(self) -> "Session":
         return self
@@ -88,7 +59,7 @@ class Session:
 
     def give(self, source: bytes) -> None:
         """Another file in the place of the first, before load()."""
-        self.path.write_bytes(source)
+        self.worker.path.write_bytes(source)
 
     # --------------------------------------------------------------- requests
     def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:
@@ -148,7 +119,7 @@ class Session:
         return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
 
     def compile(self, call: Call) -> list[CompiledKernel]:
-        """Compile what this call launches, for `compile_for`.  One entry a kernel variant."""
+        """Compile what this call launches; the worker knows for what.  One entry a variant."""
         header, tensors = pack(call)
         reply, _ = self.request({"op": "compile", **header}, "compile", tensors)
         try:
@@ -224,11 +195,7 @@ class Session:
 
     def close(self) -> None:
         """End the worker and everything it started; remove its folder.  Takes a bounded time."""
-        self.socket.close()
-        if self.family is not None:
-            self.family.end()
-            self.family.stdout.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.worker.close()
 
     # -------------------------------------------------------------- transport
     def request(self, header: dict, phase: str, tensors=(), expect=()):
@@ -373,7 +340,7 @@ class Session:
         ending = self.family.ending(DEATH_SECONDS)
         if self.phase == "start":
             code = ending and ending.returncode
-            hint = "; --worker-user none may help" if self.other_user else ""
+            hint = "; --worker-user none may help" if self.worker.other_user else ""
             return SubmissionError("grader_fault", f"the worker process did not start (exit code "
                                    f"{code}){hint}", detail=self._printed(), fatal=True)
         # None: it closed its own channel and lives on.

@@ -8,7 +8,7 @@ from grader.inside import (
 )
 from grader.sandbox.accounts import find_user
 from grader.sandbox.calls import OutputSpec
-from grader.sandbox.processes import Confinement
+from grader.sandbox.processes import Confinement, Worker
 from grader.sandbox.session import Session
 from tests.sessions import double_call
 
@@ -24,8 +24,8 @@ def ask(source: str, confinement=None) -> tuple[list[float], tuple[str, ...]]:
             "def tried(act):\n    try:\n        act()\n        return [1.0]\n"
             "    except OSError:\n        return [0.0]\n"
             f"def double(x):\n    found = []\n{lines}\n    return torch.tensor(found)\n")
-    with Session(text.encode(), "problem_2.py", device="cpu", timeout=60, interpret=False,
-                 confinement=confinement) as session:
+    with Session(Worker(text.encode(), "problem_2.py", device="cpu", interpret=False,
+                        confinement=confinement), 60) as session:
         session.load("double", None, ("x",))
         return session.run(double_call(outputs=spec)).outputs[0]["y"].tolist(), session.confined
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from grader.assignment import ROOT
-from grader.inside.wire import LENGTH
+from grader.inside import LENGTH
 from grader.sandbox.calls import SubmissionError
-from grader.sandbox.processes import NURSERY, Confinement
+from grader.sandbox.processes import NURSERY, Confinement, Worker
 from grader.sandbox.session import Session
 from tests.sessions import double_call
 
@@ -25,8 +25,8 @@ EXIT = {"x86_64": 60, "aarch64": 93}  # the system call that ends one thread
 
 def ending(source: str, confinement=LIMITED, call_timeout=60.0) -> SubmissionError:
     """How a submission with this double(x) ends."""
-    with Session(source.encode(), "problem_2.py", device="cpu", timeout=60, interpret=False,
-                 confinement=confinement) as session:
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False,
+                        confinement=confinement), 60) as session:
         session.load("double", None, ("x",))
         session.timeout = call_timeout
         with pytest.raises(SubmissionError) as caught:
@@ -75,8 +75,8 @@ def double(x):
         time.sleep(0.01)
     return 0 * x + pid
 """
-    with Session(source.encode(), "problem_2.py", device="cpu", timeout=60.0,
-                 interpret=False) as session:
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False),
+                 60.0) as session:
         session.load("double", None, ("x",))
         pid = int(session.run(double_call()).outputs[0]["y"][0, 0])
         assert len(os.listdir(f"/proc/{pid}/task")) == 2
@@ -92,8 +92,8 @@ def double(x):
     child.join()
     return 0 * x + child.exitcode
 """
-    with Session(source.encode(), "problem_2.py", device="cpu", timeout=60.0, interpret=False,
-                 confinement=Confinement(hidden=(ROOT,))) as session:
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False,
+                        confinement=Confinement(hidden=(ROOT,))), 60.0) as session:
         session.load("double", None, ("x",))
         assert session.run(double_call()).outputs[0]["y"][0, 0] == 0
 
@@ -105,8 +105,8 @@ print("read", triton_key.cache_info().currsize, "times")
 def double(x):
     return x * 2
 """
-    with Session(source, "problem_2.py", device="cpu", timeout=60.0, interpret=False,
-                 compile_for=90) as session:
+    with Session(Worker(source, "problem_2.py", device="cpu", interpret=False,
+                        compile_for=90), 60.0) as session:
         session.load("double", None, ("x",))
         assert "read 1 times" in session.output.text()
 
@@ -136,8 +136,8 @@ def double(x):
     time.sleep(1.5)
     return x * 2
 """
-    with Session(source.encode(), "problem_2.py", device="cpu", timeout=60, interpret=False,
-                 confinement=LIMITED) as session:
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False,
+                        confinement=LIMITED), 60) as session:
         session.load("double", None, ("x",))
         assert session.run(double_call()).outputs
 
@@ -168,10 +168,10 @@ for _ in range(1500):
 def double(x):
     return x * 2
 """
-    with Session(source.encode(), "problem_2.py", device="cpu", timeout=60,
-                 interpret=False) as session:
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False),
+                 60) as session:
         session.load("double", None, ("x",))
-        folder = session.folder
+        folder = session.worker.folder
     assert not folder.exists()
 
 
@@ -195,7 +195,7 @@ def nursery_of_its_own():
     """The process, and the grader's ends of the requests to it and to the one that it forks."""
     pairs = [socket.socketpair() for _ in range(2)]
     fds = [theirs.fileno() for _, theirs in pairs]
-    nursery = subprocess.Popen([sys.executable, "-I", "-B", str(NURSERY),
+    nursery = subprocess.Popen([sys.executable, "-I", str(NURSERY),
                                 ",".join(map(str, fds)), "", ""], pass_fds=fds)
     for _, theirs in pairs:
         theirs.close()

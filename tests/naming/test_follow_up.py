@@ -14,8 +14,9 @@ from grader.grade import grade_stage
 from grader.inputs import build
 from grader.naming import follow_up
 from grader.naming.search import Sample
-from grader.options import Options, confinement
+from grader.options import Options
 from grader.report import Reporter
+from grader.sandbox.processes import confinement
 from grader.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +134,7 @@ def test_a_wrong_file_is_told_its_mistake_and_the_command(tmp_path):
     mutant = next(m for m in mutants(6) if m.id == "window_plus_one")
     (tmp_path / "problem_6.py").write_bytes(mutant.source)
     options = Options(tmp_path, "cpu", 1, 60.0, quick=True, benchmark=False, show=True,
-                            stop_early=True, confinement=confinement(tmp_path))
+                            stop_early=True, confinement=confinement((ROOT, tmp_path)))
     report = io.StringIO()
     result = grade_stage(STAGES[6], options, Reporter(report))
     check = result.checks[0]

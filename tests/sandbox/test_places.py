@@ -94,13 +94,14 @@ def test_a_place_is_taken_before_the_context_is_made(monkeypatch):
     monkeypatch.setattr(places.ctypes, "CDLL", lambda name: driver)
     monkeypatch.setattr(places, "wait", lambda gpu, count, say: say(gpu, count, *driver.contexts))
     said = []
-    places.take(lambda *words: said.append(words))
-    assert said == [("ff" + 15 * "00", 2)] and driver.contexts == [7]
-    places.take(None)
+    make_context = places.take(lambda *words: said.append(words))
+    assert said == [("ff" + 15 * "00", 2)] and driver.contexts == []
+    make_context()
+    places.take(None)()
     assert len(said) == 1 and driver.contexts == [7, 7]
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a driver")
 def test_without_a_driver_nothing_is_taken_and_nothing_said():
-    places.take(pytest.fail)
+    places.take(pytest.fail)()
     assert not places._taken and not os.listdir(places.tempfile.gettempdir())

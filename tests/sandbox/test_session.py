@@ -13,6 +13,7 @@ from grader.cases import Case
 from grader.sandbox import session as session_module
 from grader.sandbox.calls import OutputSpec, SubmissionError, TensorInput
 from grader.sandbox.clock import Clock
+from grader.sandbox.processes import Worker
 from grader.sandbox.session import STEP, Session
 from grader.timing import _not_made, _NotMade, _Timed
 from tests.sessions import (
@@ -401,7 +402,7 @@ def test_a_worker_that_had_its_cpu_was_not_starved(monkeypatch):
 def test_what_others_keep_a_worker_waiting_for_a_cpu_does_not_count(monkeypatch, waited, outcome):
     source = b"import time\ndef double(x):\n    time.sleep(2.5)\n    return x * 2\n"
     before = iter([0.0])  # when the request is sent
-    with Session(source, "problem_2.py", device="cpu", timeout=60, interpret=False) as session:
+    with Session(Worker(source, "problem_2.py", device="cpu", interpret=False), 60) as session:
         session.load("double", None, ("x",))
         session.timeout = 2.0
         monkeypatch.setattr(session_module, "waited_seconds", lambda pid: next(before, waited))
@@ -438,7 +439,7 @@ def test_children_left_behind_neither_stall_the_grader_nor_outlive_it():
         session.load("double", None, ("x",))
         with pytest.raises(SubmissionError, match="exit code 3"):  # stalled: no answer within 60 s
             session.run(double_call())
-        folder = session.folder
+        folder = session.worker.folder
     assert not folder.exists()
     mark = f"HOME={folder}".encode()
     for entry in Path("/proc").glob("[0-9]*/environ"):
@@ -458,7 +459,7 @@ def test_the_worker_sees_a_clean_folder_and_a_clean_environment(monkeypatch):
         b"    return torch.tensor([float(clean), float(alone)])\n"
     )
     spec = (OutputSpec("y", (2,), torch.float32),)
-    with Session(source, "problem_2.py", device="cpu", timeout=60, interpret=False) as session:
+    with Session(Worker(source, "problem_2.py", device="cpu", interpret=False), 60) as session:
         session.load("double", None, ("x",))
         assert session.run(double_call(outputs=spec)).outputs[0]["y"].tolist() == [1.0, 1.0]
 
@@ -466,9 +467,9 @@ def test_the_worker_sees_a_clean_folder_and_a_clean_environment(monkeypatch):
 def test_neither_worker_nor_folder_outlive_a_killed_parent(tmp_path):
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from grader.sandbox.processes import Nursery\n"
+        "from grader.sandbox.processes import Nursery, Worker\n"
         "from grader.sandbox.session import Session\n"
-        "s = Session(b'print(1)', 'a.py', device='cpu', timeout=60, interpret=False)\n"
+        "s = Session(Worker(b'print(1)', 'a.py', device='cpu', interpret=False), 60)\n"
         "try: s.load('x', None, ())\n"
         "except Exception: pass\n"
         "print(Nursery.running().process.pid, flush=True); time.sleep(600)\n"
