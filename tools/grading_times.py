@@ -3,7 +3,8 @@
 Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
 before; "again" is the run after it.  Seconds of wall time: until the first verdict and until the
 end, median (least to most) of the rounds.  Under --watch a save is the start.  --beside N grades N
-different files at the same time and says the seconds a grading.  Run it on an idle machine.
+different files at the same time and says the seconds a grading.  Run it on an idle machine; what
+`import torch` takes there, which nothing can be graded before, is said first.
 """
 
 import argparse
@@ -84,6 +85,14 @@ def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
     return found
 
 
+def importing() -> float:
+    """Seconds that Python takes for `import torch` and nothing else, the second time."""
+    for _ in range(2):
+        start = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    return time.monotonic() - start
+
+
 def words(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.1f} ({min(seconds):.1f}-{max(seconds):.1f})"
 
@@ -101,6 +110,7 @@ def main() -> None:
                         choices=[*RUNS, WATCH])
     parser.add_argument("--beside", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
+    print(f"import torch: {importing():.1f}", flush=True)
     for name in arguments.only:
         if name == WATCH:
             with tempfile.TemporaryDirectory() as folder:

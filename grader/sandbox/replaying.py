@@ -9,7 +9,6 @@ import atexit
 import os
 import queue
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -35,11 +34,11 @@ class ReplayingWorkers:
         self.device, self.timeout, self.confinement = device, timeout, confinement
         self.compile_for = compile_for
         self.clock: Clock | None = None  # of the stage under way
-        cores = os.cpu_count() or 1
-        # A GPU makes contexts one after the other, and gradings that share one wait for it.
-        self.count = 2 if cores >= MANY_CORES and not places.is_shared() else 1
+        cores, shared = os.cpu_count() or 1, places.is_shared()
         if compile_for is not None:
-            self.count = max(1, min(MOST_COMPILING, cores - 2, int(cores - busy())))
+            self.count = max(1, cores // 4 if shared else min(MOST_COMPILING, cores - 2))
+        else:  # a GPU makes contexts one after the other, and gradings that share one wait for it
+            self.count = 2 if cores >= MANY_CORES and not shared else 1
         self.free: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         for _ in range(self.count):
             self.free.put(None)
@@ -85,16 +84,6 @@ class ReplayingWorkers:
             if session is not None:
                 session.close()
             self.free.put(None)
-
-
-def busy() -> float:
-    """CPUs that others want, who may grade here, too: in the last minute, and now."""
-    last_minute = os.getloadavg()[0]
-    try:
-        now = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return last_minute
-    return min(last_minute, now)
 
 
 def workers(device: str, timeout: float, confinement,
