@@ -89,7 +89,7 @@ def mutants(stage: int, kind: str = "mutants") -> list[Attack]:
 
 
 def _mutant(stage: int, row: dict, solved: str, kind: str = "mutants") -> Attack:
-    source = _with_steps(solved, row.get("steps", {}))
+    source = _with_steps(solved, row["steps"]) if "steps" in row else solved
     edits = [[row["old"], row["new"]]] if "old" in row else []
     for old, new in edits + row.get("edits", []):
         found, want = source.count(old), row.get("count", 1)
@@ -142,15 +142,21 @@ def _from_table(kind: str, row: dict) -> Attack:
     if "hex" in row:
         source = bytes.fromhex(row["hex"])
     else:
-        text = row.get("text") or "".join(part.replace("%d", str(i))
-                                          for part, count in row.get("parts", ())
-                                          for i in range(count))
+        text = row.get("text") or "".join(_repeated(part, count)
+                                          for part, count in row.get("parts", ()))
         if row.get("base"):
             text = (ROOT / f"problem_{row['stage']}.py").read_text("utf-8") + text
         text = row.get("link", text.replace("\n", row.get("newline", "\n")))
         source = text.encode(row.get("coding", "utf-8"))
     return Attack(kind, row["id"], row["stage"], row["tries"], source,
                   _words(row["outcome"], ","), row.get("says", ""), form=form, quick=True)
+
+
+def _repeated(part: str, count: int) -> str:
+    """So many of it, numbered where it says %d."""
+    if "%d" not in part:
+        return part * count
+    return "".join(part.replace("%d", str(i)) for i in range(count))
 
 
 def place(attack: Attack, folder: Path) -> None:

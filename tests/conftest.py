@@ -16,20 +16,21 @@ if not torch.cuda.is_available():
     spare_repetition()  # as in the grader's workers: a quarter of the time
 
 
-def _reason_to_skip(item) -> str | None:
-    if "gpu" in item.keywords and not torch.cuda.is_available():
-        return "needs a CUDA GPU"
-    return interpreter_fault() if "interpreter" in item.keywords else None
+def pytest_collection():
+    gc.disable()  # thousands of tests and all of torch are not to be looked through for garbage
 
 
 def pytest_collection_modifyitems(items):
+    lacks = {"gpu": "" if torch.cuda.is_available() else "needs a CUDA GPU",
+             "interpreter": interpreter_fault()}
     for item in items:
-        if reason := _reason_to_skip(item):
+        if reason := next((lacks[word] for word in lacks if word in item.keywords), ""):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish():
-    gc.freeze()  # thousands of tests and all of torch are not to be looked through for garbage
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
