@@ -5,7 +5,7 @@ import torch
 
 from tools import register_clash
 from tools.compiled import map_pretending
-from tools.fast_resources import Call, few
+from tools.fast_resources import Call, many
 
 HALF = torch.bfloat16
 
@@ -30,10 +30,9 @@ def test_the_check_finds_a_kernel_known_to_lose_q():
 
 @pytest.mark.parametrize("D", [64, 128])
 def test_no_kernel_that_keeps_q_in_registers_loses_it(D):
-    # `python -m tools.register_clash` takes them all.  These have every mask.
     check = functools.partial(register_clash.check, only="Q_IN_REGISTERS")
-    [kernels] = map_pretending(register_clash.ARCH, check, [few(D, HALF)], processes=1)
-    assert kernels
+    [kernels] = map_pretending(register_clash.ARCH, check, [many(D, HALF)], processes=1)
+    assert len(kernels) > 10
     for kernel in kernels:
         assert kernel.q_in_registers, f"not kept there by {kernel.name} of {kernel.variant}"
         assert not kernel.clashes, f"{kernel.name} of {kernel.variant}: {kernel.clashes}"
