@@ -1,4 +1,5 @@
-"""On a GPU: what the coming cases will launch is compiled while the first ones run, on all cores.
+"""On a GPU: what the coming cases will launch is compiled while the first ones run, on all cores
+but those that gradings beside this one have.
 
 A worker without a GPU, which has the file, says what every case would launch (inside/ahead.py).
 Workers that never see the file compile each variant of that once, and what they made goes into the

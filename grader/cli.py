@@ -95,7 +95,7 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
             first.forget()
 
     if not apart:
-        if arguments.device == "cpu" or not seems_to_have_gpu():
+        if not with_gpu:
             reporter.run_begins(False, seems_to_have_gpu())
         reporter.first_stage(stage)
     try:
