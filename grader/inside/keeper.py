@@ -28,12 +28,14 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 from . import LENGTH, confine, worker
 
 ON_LINUX = sys.platform == "linux"
+LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not every kernel does
 POLL_SECONDS = 0.1
 END_SECONDS = 5.0  # a CUDA context can take this long to come down
 MAX_PROCESSES = 512
@@ -219,8 +221,8 @@ def wait(control, child: int, memory_bytes: int, folder: str) -> str | None:
             continue
         start = time.monotonic()
         reap(child)
-        members = family()
-        # A machine with thousands of processes takes long to look through.
+        members = family(quickly=True)
+        # A machine with thousands of processes can take long to look through.
         pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
         if len(members) > MAX_PROCESSES:
             return f"started more than {MAX_PROCESSES} processes"
@@ -287,31 +289,54 @@ def reap(child: int) -> None:
             return
 
 
-def family() -> list[int]:
-    """Every living descendant of this process."""
-    children: dict[int, list[int]] = {}
-    dead = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # "pid (name) state parent ..."; the name may hold anything
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-        except (OSError, ValueError):  # it ended meanwhile
-            continue
-        children.setdefault(int(parent), []).append(int(name))
-        if state in b"ZX" and len(tasks(int(name))) < 2:
-            dead.add(int(name))
+def family(quickly: bool = False) -> list[int]:
+    """Every living descendant of this process.
+
+    quickly: by the kernel's own lists of children, a few files instead of one for every process of
+    the machine.  Somebody born or buried meanwhile may be missed.
+    """
+    children = listed_children if quickly and LISTS_CHILDREN else all_children()
     found, waiting = [], [os.getpid()]
     while waiting:
-        waiting += (below := children.get(waiting.pop(), []))
+        waiting += (below := children(waiting.pop()))
         found += below
-    return [pid for pid in found if pid not in dead]
+    return [pid for pid in found if is_alive(pid)]
+
+
+def listed_children(pid: int) -> list[int]:
+    found = []
+    for task in tasks(pid):
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def all_children() -> Callable[[int], list[int]]:
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if seen := state_and_parent(int(name)):
+            children.setdefault(seen[1], []).append(int(name))
+    return lambda pid: children.get(pid, [])
+
+
+def is_alive(pid: int) -> bool:
+    """A process whose first thread has ended looks dead, and is not while it has others."""
+    seen = state_and_parent(pid)
+    return seen is not None and (seen[0] not in b"ZX" or len(tasks(pid)) > 1)
+
+
+def state_and_parent(pid: int) -> tuple[bytes, int] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # "pid (name) state parent ..."; the name may hold anything
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+        return state, int(parent)
+    except (OSError, ValueError):  # it ended meanwhile
+        return None
 
 
 def tasks(pid: int) -> list[str]:
-    """Ids of a process's threads: its first may have ended, which looks like death, before them."""
+    """Ids of a process's threads."""
     try:
         return os.listdir(f"/proc/{pid}/task")
     except OSError:
