@@ -20,7 +20,7 @@ import torch
 
 from attacks.catalogue import KINDS, attacks
 from attacks.run import run_job
-from grader.inputs import FAR_GIB
+from grader.sandbox.places import GRADING_GIB
 
 
 def main() -> int:
@@ -125,7 +125,7 @@ def _at_a_time(device: str) -> int:
     cores = os.cpu_count() or 1
     if device == "cpu":
         return cores
-    return max(1, min(cores, int(torch.cuda.mem_get_info()[0] / 2**30 / FAR_GIB)))
+    return max(1, min(cores, int(torch.cuda.mem_get_info()[0] / 2**30 / GRADING_GIB)))
 
 
 def _finished(pool, jobs: list, width: int, deadline: float):

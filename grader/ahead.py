@@ -36,8 +36,7 @@ class Ahead:
         self.stage, self.options, self.source = stage, options, source
         self.is_asked_for = (options.device == "cuda" and stage.needs_triton
                              and not kernel_cache.knows(source, options.confinement.user))
-        # A case may be timed, too; gaps in memory change nothing about a kernel.
-        self.cases = {case.name: case for case in cases if case.layout != "far"}
+        self.cases = {case.name: case for case in cases}  # a case may be timed, too
         self.launched = {name: concurrent.futures.Future() for name in self.cases}
         self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
         self.given: dict[int, set[str]] = {}  # to which worker

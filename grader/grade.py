@@ -31,7 +31,7 @@ from grader.cases import Case, doubled
 from grader.compiling import Compiling
 from grader.confirm import Confirmations, judging
 from grader.correctness import answer
-from grader.inputs import FAR_GIB, build
+from grader.inputs import build
 from grader.judge import blanks_left, crashed, judge, note_command, note_misjoined
 from grader.means import judge_growth
 from grader.needless import Counting
@@ -169,9 +169,6 @@ class Grading:
         if options.quick or options.stop_early:
             return
         self.beyond = [case for case in listed if case.group == "beyond"]
-        if any(case.layout == "far" for case in self.beyond) \
-                and torch.cuda.mem_get_info()[0] < FAR_GIB * 2**30:
-            self.beyond = [case for case in self.beyond if case.layout != "far"]
 
     def coming(self) -> list[Case]:
         """All that may be asked, in this order."""
@@ -223,10 +220,7 @@ class Grading:
         return session if alive else None
 
     def ask_beyond(self, session: Session) -> None:
-        """Ask what no assignment asks, until a call does not end; a dead worker is replaced.
-
-        The far cases come last, so that what they took is given back at once.
-        """
+        """Ask what no assignment asks, until a call does not end; a dead worker is replaced."""
         def ask(case: Case) -> bool:
             nonlocal session
             if session.gone:
@@ -239,16 +233,13 @@ class Grading:
                     check = self.judge(built, session.run(built.call))
             except SubmissionError as error:
                 check = self.crash(case, error)
-            self.done(check)
+            if check.outcome != "skipped":  # a driver that cannot lay the inputs out
+                self.done(check)
             return check.outcome != "timeout"
 
-        far = [case for case in self.beyond if case.layout == "far"]
         with contextlib.ExitStack() as stack, \
                 contextlib.suppress(SubmissionError, torch.OutOfMemoryError):
-            ended = all(ask(case) for case in self.beyond if case not in far)
-            if ended and far and stack.enter_context(device_memory.large(FAR_GIB)):
-                all(ask(case) for case in far)
-                session.close()
+            all(ask(case) for case in self.beyond)
 
     def import_file(self, session: Session) -> bool:
         """Have the worker import the file.  -> whether it could."""

@@ -19,7 +19,6 @@ from grader.sandbox.calls import Call, OutputSpec, TensorInput
 
 REAL_FILE = Path(__file__).parent / "data" / "minilm_qkv.npz"  # q, k, v float16 (6, 256, 32)
 FAR = 2**30  # elements between entries: the third is past what 32 bits can count
-FAR_GIB = 16  # free on a GPU for that: the gaps take 4 GiB in each of up to three workers
 SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
 LARGE = 10.0  # added to dO where many keys are seen: dP and delta are large, their difference not
 FAINT = 2.0**-20  # the size of dy whose products float16 holds with a bit or two

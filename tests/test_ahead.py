@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grader import ahead
-from grader.inputs import build
+from grader.inputs import FAR, build
 from grader.inside import ahead as inside
 from grader.options import Options
 from grader.sandbox.calls import SubmissionError, pack
@@ -98,6 +98,16 @@ def test_a_long_case_is_noted_at_a_length_that_launches_the_same_kernels(number)
     case = STAGES[number].cases("cuda", True)[0]
     short = ahead._shortened(case)
     assert short.N <= 1024 and short.N % 16 == case.N % 16
+
+
+@pytest.mark.parametrize("number", [2, 8])
+def test_what_a_case_with_gaps_of_gib_launches_is_noted_too(number):
+    stage = STAGES[number]
+    far = next(case for case in stage.cases("cuda", True) if case.layout == "far")
+    with Session(Worker((ROOT / stage.filename).read_bytes(), stage.filename, **FOR_H100),
+                 120) as session:
+        plan = noted(session, stage, far)
+    assert list(ahead.variants(plan)) and str(FAR) in plan
 
 
 def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypatch, tmp_path):

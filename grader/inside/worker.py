@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 
 from . import ahead, compile_only, crashes, hooks, interpreter, pretend_gpu, recorder, replay, steps
-from .returned import Failure, check, check_gradient, outputs_of, real_device, signature_of
+from .gaps import gathered, spread
+from .returned import Failure, check, check_gradient, outputs_of, signature_of
 from .walk import Walk
 from .wire import DTYPES, Channel, raw_bytes
 
@@ -154,13 +155,13 @@ class Worker:
                 gradients = self._gradients(request, inputs, kept, upstream)
         grads = self._fetch(gradients)
         plan = json.dumps(first.plan(kept, gradients, again))
-        after = self._fetch(_gathered(storage, request["inputs"][name])
+        after = self._fetch(gathered(storage, request["inputs"][name])
                             for name, storage in on_device.items())
         refilled = []
         if refill is not None:
             with torch.no_grad():
                 for name, storage in refill.items():
-                    target = _gathered(on_device[name], request["inputs"][name])
+                    target = gathered(on_device[name], request["inputs"][name])
                     _plain_copy(target, storage.view(target.shape))
             # Not recorded: a file that looks whether it is watched finds that it is not.
             with self.recorder.uncompiled():
@@ -286,8 +287,8 @@ class Worker:
     def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
         """Storages on the device, and the views into them that the entry point sees."""
         place = _apart if self.device == "cpu" else lambda storage: storage.to(self.device)
-        on_device = {name: _spread(place(storage), layouts[name]["apart"],
-                                   layouts[name]["shape"][0])
+        on_device = {name: spread(place(storage), layouts[name]["apart"],
+                                  layouts[name]["shape"][0])
                      for name, storage in storages.items()}
         return self._views(layouts, on_device, with_grad), on_device
 
@@ -356,25 +357,6 @@ class Worker:
 def _named(on_device: dict, sent: dict) -> dict:
     """Every storage of a call by the name a plan has for it."""
     return on_device | {"d_" + name: storage for name, storage in sent.items()}
-
-
-def _spread(storage: torch.Tensor, apart: int, entries: int) -> torch.Tensor:
-    """The storage with its entries so many elements from one another; itself if apart is 0."""
-    if not apart:
-        return storage
-    width = storage.numel() // entries
-    whole = _empty((entries - 1) * apart + width, dtype=storage.dtype,
-                   device=real_device(storage))
-    _plain_copy(whole.as_strided((entries, width), (apart, 1)), storage.view(entries, width))
-    return whole
-
-
-def _gathered(whole: torch.Tensor, layout: dict) -> torch.Tensor:
-    """The part of what _spread made that was sent."""
-    if not layout["apart"]:
-        return whole
-    entries = layout["shape"][0]
-    return whole.as_strided((entries, layout["numel"] // entries), (layout["apart"], 1))
 
 
 def _apart(storage: torch.Tensor) -> torch.Tensor:

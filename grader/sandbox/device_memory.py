@@ -4,23 +4,18 @@ What a worker says of its memory can be forged, and its allocator does not see a
 The driver's count is of the whole device: it means something only while nobody else uses it.
 """
 
-import contextlib
-import os
 import random
 import re
 import threading
 import time
-from collections.abc import Iterator
 
 import torch
 
-from grader.sandbox import places
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.clock import Clock
 
 POLL_SECONDS = 0.0002
 WAIT_SECONDS, WAITS = 60.0, 3  # for others to give memory back: each time, and times a stage
-LARGE_SECONDS = 10.0  # to wait for other gradings, before a large case is left out
 SPARE_GIB = 1.0  # beside what was asked for: a context, and what a later case needs
 HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
 TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
@@ -99,22 +94,6 @@ def comes_back(text: str, clock: Clock) -> bool:
 def crowded_out(error: SubmissionError, device: str, clock: Clock) -> bool:
     """Whether to ask again: others held the GPU's memory, and have given enough of it back."""
     return device == "cuda" and bool(held_by_others(error)) and comes_back(error.detail, clock)
-
-
-@contextlib.contextmanager
-def large(gib: float, seconds: float = LARGE_SECONDS) -> Iterator[bool]:
-    """`with` it around a case that takes so much: one at a time, of all gradings of this account.
-
-    -> whether there is room for it, seconds from now at the latest.
-    """
-    until, lock = time.monotonic() + seconds, places.lock("large")
-    try:
-        while not (room := places.is_mine(lock) and torch.cuda.mem_get_info()[0] >= gib * 2**30) \
-                and time.monotonic() < until:
-            time.sleep(0.1)
-        yield room
-    finally:
-        os.close(lock)
 
 
 def _gib(pattern: str, text: str) -> float | None:

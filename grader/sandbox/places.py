@@ -17,7 +17,7 @@ from pathlib import Path
 GRADING_GIB = 6.0  # that one grading takes: its contexts, and attention in float64
 WAIT_SECONDS = 600.0  # one that has a place may be stopped, not ended
 LOCK = "flash-attention-course-{user}-{name}.lock"
-_taken: list[int] = []  # by this process, which keeps them
+_others: list[str] = []  # the places on the GPU that this process waited for, but its own
 
 
 def take(say: Callable[[str], None] | None) -> Callable[[], object]:
@@ -42,7 +42,8 @@ def take(say: Callable[[str], None] | None) -> Callable[[], object]:
 
 def wait(gpu: str, places: int, say: Callable[[str], None]) -> None:
     """Take one of so many places on this GPU once one is free, or go on without after a while."""
-    locks, begun, told = [lock(f"{gpu}-{n}") for n in range(places)], time.monotonic(), False
+    names, begun, told = [f"{gpu}-{n}" for n in range(places)], time.monotonic(), False
+    locks = [lock(name) for name in names]
     while (mine := next((n for n, one in enumerate(locks) if is_mine(one)), places)) == places:
         if time.monotonic() - begun > WAIT_SECONDS:
             break
@@ -52,12 +53,24 @@ def wait(gpu: str, places: int, say: Callable[[str], None]) -> None:
         time.sleep(random.uniform(0.1, 0.5))  # those side by side are not to wake together
     for one in locks[:mine] + locks[mine + 1:]:
         os.close(one)
-    _taken.append(mine)
+    _others[:] = names[:mine] + names[mine + 1:]
 
 
-def is_shared() -> bool:
-    """Whether other gradings of this account had their places on the GPU before this one."""
-    return any(_taken)
+def gradings() -> int:
+    """How many of this account are at work on this process's GPU now, this one among them."""
+    return 1 + sum(map(is_held, _others))
+
+
+def is_held(name: str) -> bool:
+    """Whether a process has this place."""
+    probe = lock(name)
+    try:
+        fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(probe)
 
 
 def lock(name: str) -> int:

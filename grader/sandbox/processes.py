@@ -31,7 +31,6 @@ PASSED_ON = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 )
 
-
 @dataclass(frozen=True)
 class Confinement:
     """What a worker and its children may do beside computing.

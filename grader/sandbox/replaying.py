@@ -34,11 +34,12 @@ class ReplayingWorkers:
         self.device, self.timeout, self.confinement = device, timeout, confinement
         self.compile_for = compile_for
         self.clock: Clock | None = None  # of the stage under way
-        cores, shared = os.cpu_count() or 1, places.is_shared()
+        cores, gradings = os.cpu_count() or 1, places.gradings()
         if compile_for is not None:
-            self.count = max(1, cores // 4 if shared else min(MOST_COMPILING, cores - 2))
+            share = cores - 2 if gradings == 1 else cores // gradings
+            self.count = max(1, min(MOST_COMPILING, share))
         else:  # a GPU makes contexts one after the other, and gradings that share one wait for it
-            self.count = 2 if cores >= MANY_CORES and not shared else 1
+            self.count = 2 if cores >= MANY_CORES and gradings == 1 else 1
         self.free: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         for _ in range(self.count):
             self.free.put(None)

@@ -13,7 +13,7 @@ from grader.sandbox import places
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(places.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(places, "_taken", [])
+    monkeypatch.setattr(places, "_others", [])
 
 
 def held_elsewhere(*names) -> subprocess.Popen:
@@ -27,11 +27,15 @@ def held_elsewhere(*names) -> subprocess.Popen:
     return other
 
 
-def test_the_first_has_the_gpu_to_itself_and_the_second_shares_it():
-    places.wait("gpu", 2, pytest.fail)
-    assert not places.is_shared()
-    places.wait("gpu", 2, pytest.fail)  # as another process would
-    assert places.is_shared()
+def test_a_grading_knows_how_many_are_beside_it_now_whoever_came_first():
+    places.wait("gpu", 3, pytest.fail)
+    assert places.gradings() == 1
+    others = [held_elsewhere("gpu-1"), held_elsewhere("gpu-2")]
+    assert places.gradings() == 3
+    others[0].communicate()
+    assert places.gradings() == 2
+    others[1].communicate()
+    assert places.gradings() == 1
 
 
 def test_one_too_many_waits_until_another_process_has_ended_however_it_ended(monkeypatch):
@@ -44,7 +48,7 @@ def test_one_too_many_waits_until_another_process_has_ended_however_it_ended(mon
     monkeypatch.setattr(places.time, "sleep", sleep)
     places.wait("gpu", 2, said.append)
     assert said == ["Waiting for the GPU: other gradings need its memory, 6 GiB each."]
-    assert places.is_shared()  # with the one that lives
+    assert places.gradings() == 2  # with the one that lives
     others[0].communicate()
 
 
@@ -53,7 +57,7 @@ def test_a_place_that_is_never_given_back_is_not_waited_for_for_ever(monkeypatch
     monkeypatch.setattr(places.time, "monotonic", lambda: next(now))
     monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
     places.wait("gpu", 1, said.append)
-    assert len(said) == 1 and places.is_shared()
+    assert len(said) == 1 and places.gradings() == 2
     other.communicate()
 
 
@@ -104,4 +108,4 @@ def test_a_place_is_taken_before_the_context_is_made(monkeypatch):
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a driver")
 def test_without_a_driver_nothing_is_taken_and_nothing_said():
     places.take(pytest.fail)()
-    assert not places._taken and not os.listdir(places.tempfile.gettempdir())
+    assert not places._others and not os.listdir(places.tempfile.gettempdir())

@@ -1,0 +1,29 @@
+"""The grader's own process; how it is interrupted and ends is in test_interrupted_grader.py."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from grader.assignment import ROOT
+
+COUNTED = """
+import os
+from grader import process
+process.prepare()
+import numpy
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="the system lists no threads")
+@pytest.mark.parametrize("chosen, threads", [(None, "1"), ("2", "2")])
+def test_numpy_starts_no_threads_unless_the_user_wants_them(chosen, threads):
+    if chosen and len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    environment |= {"OPENBLAS_NUM_THREADS": chosen} if chosen else {}
+    said = subprocess.run([sys.executable, "-c", COUNTED], cwd=ROOT, env=environment, check=True,
+                          capture_output=True, text=True).stdout
+    assert said.strip() == threads
