@@ -3,12 +3,15 @@
 import gc
 import os
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run side by side: a second thread of
+# NumPy's or of PyTorch's would wait for the others
+
 import pytest
 import torch
 
 from grader.stages import interpreter_fault
 
-torch.set_num_threads(1)  # tests run side by side; a second thread would wait for the others
+torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     from grader.inside.interpreter import spare_repetition

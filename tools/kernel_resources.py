@@ -106,7 +106,9 @@ class Need(compiled.Need):
     @classmethod
     def of(cls, arch: int, call: Call, launch: compiled.Launch) -> "Need":
         notes = " ".join(launch.notes()) if arch == 90 else ""
-        return super().of(arch, call, launch, spills=spills(launch.code()), notes=notes)
+        _, stack = launch.usage()  # to disassemble takes as long as a fifth of the compilation
+        found = spills(launch.code()) if stack else 0
+        return super().of(arch, call, launch, spills=found, notes=notes)
 
 
 def spills(code: list[Instruction]) -> int:

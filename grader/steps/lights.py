@@ -8,6 +8,8 @@ import concurrent.futures
 import contextlib
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from grader import submission
 from grader.options import Options, open_session
 from grader.results import unlit
@@ -247,7 +249,8 @@ class Asking:
             return Light(id, WRONG, None, (f"{error.sentence}.",))
 
     def judge(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
-        return self.unfinished(one, asked, left) or one.check(left)
+        with np.errstate(all="ignore"):  # whatever numbers were left
+            return self.unfinished(one, asked, left) or one.check(left)
 
     def unfinished(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
         """Why there is nothing to compare."""

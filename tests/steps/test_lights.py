@@ -64,6 +64,14 @@ def test_a_blank_step_is_blank_and_the_others_keep_their_lights(stage):
         assert colours(found, "wrong") == []
 
 
+@pytest.mark.filterwarnings("error")
+def test_scores_in_float16_are_told_by_what_is_wrong_with_them_and_no_warning_is_shown():
+    scores = "s = tl.dot(q, tl.trans(k))"
+    found = lights(solved(4).replace(scores, f"{scores}.to(tl.float16)"), 4)
+    assert colours(found, "wrong") == ["4.4"]
+    assert "-inf" not in " ".join(found["4.4"].lines)
+
+
 @pytest.mark.parametrize("stage", LIT)
 def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(stage, monkeypatch):
     monkeypatch.setattr(steps_lights, "PLACED", 0)  # which takes longer; the tests below ask it
