@@ -5,7 +5,6 @@ the worker.
 """
 
 import contextlib
-import shutil
 
 from grader.sandbox import kernel_cache
 from grader.sandbox.processes import Confinement, Worker
@@ -32,8 +31,3 @@ class FirstWorker:
             return None
         worker, self.worker = self.worker, None
         return worker
-
-    def forget(self) -> None:
-        """Remove what it left, where the nursery has not come to it."""
-        if self.worker is not None:
-            shutil.rmtree(self.worker.folder, ignore_errors=True)

@@ -44,13 +44,6 @@ def test_whoever_wants_another_file_or_device_does_not_get_it(first, other):
     assert first.take(**wanted) is not None
 
 
-def test_what_the_nursery_has_not_come_to_is_removed(first):
-    first.begin()
-    assert first.worker.folder.exists()
-    first.forget()
-    assert not first.worker.folder.exists()
-
-
 def test_where_none_can_be_asked_for_the_grading_goes_on_without_it(first, monkeypatch):
     def full(*arguments, **settings):
         raise OSError("no space left on device")
@@ -58,4 +51,3 @@ def test_where_none_can_be_asked_for_the_grading_goes_on_without_it(first, monke
     monkeypatch.setattr(first_worker, "Worker", full)
     first.begin()
     assert first.take(SOURCE, "problem_1.py", "cpu") is None
-    first.forget()

@@ -104,6 +104,7 @@ class Nursery:
     def __init__(self):
         pairs = [socket.socketpair() for _ in range(2)]
         self.requests = [ours for ours, _ in pairs]  # to the one that compiles, that interprets
+        self.folders: list[Path] = []  # of workers; named here before they are made
         fds = [theirs.fileno() for _, theirs in pairs]
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", str(NURSERY), ",".join(map(str, fds)),
@@ -128,9 +129,11 @@ class Nursery:
         return self.process.poll() is not None or bool(select.select(self.requests, [], [], 0)[0])
 
     def kill(self) -> None:
-        """Both at once, while they import: nothing was asked of them."""
+        """Both at once, while they import, and the folders that they have not come to."""
         with suppress(OSError):  # they have ended
             os.killpg(self.process.pid, signal.SIGKILL)
+        for folder in 2 * self.folders:  # another thread may be filling one
+            shutil.rmtree(folder, ignore_errors=True)
 
     @classmethod
     def end_all(cls) -> None:
@@ -145,6 +148,7 @@ class Nursery:
     def new_folder(self, interpret: bool) -> Path:
         """A folder for one worker, which does not outlive this process however it ends."""
         folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
+        self.folders.append(folder)
         self.send(str(folder), [], interpret)
         folder.mkdir(mode=0o700)
         return folder

@@ -32,6 +32,23 @@ def test_the_nursery_is_told_where_the_packages_lie_that_isolation_hides(monkeyp
     assert command[-1] == "/home/student/.local:/else"
 
 
+def test_a_folder_goes_with_the_nursery_at_whatever_moment_of_its_making(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes.tempfile, "tempdir", str(tmp_path))
+    nursery, make = Nursery(), processes.Path.mkdir
+    begun, made = nursery.new_folder(False), []
+
+    def interrupted(folder, **mode):
+        make(folder, **mode)
+        made.append(folder)
+        nursery.kill()
+
+    (begun / "work").mkdir()
+    monkeypatch.setattr(processes.Path, "mkdir", interrupted)
+    nursery.new_folder(True)
+    assert nursery.process.wait(600) == -9 and len(made) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_folders_are_those_above_the_packages():
     import torch
 
