@@ -6,6 +6,7 @@ import platform
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grader.assignment import ROOT
-from grader.inside import LENGTH
+from grader.inside import LENGTH, keeper
 from grader.sandbox.calls import SubmissionError
 from grader.sandbox.processes import NURSERY, Confinement, Worker
 from grader.sandbox.session import Session
@@ -81,6 +82,33 @@ def double(x):
         pid = int(session.run(double_call()).outputs[0]["y"][0, 0])
         assert len(os.listdir(f"/proc/{pid}/task")) == 2
     assert not os.path.exists(f"/proc/{pid}")
+
+
+@pytest.mark.skipif(not keeper.ON_LINUX, reason="needs Linux's /proc")
+@pytest.mark.parametrize("quickly, lists", [(False, True), (True, True), (True, False)])
+def test_the_family_are_all_below_whoever_started_them_and_no_dead(quickly, lists, monkeypatch):
+    monkeypatch.setattr(keeper, "LISTS_CHILDREN", lists and keeper.LISTS_CHILDREN)
+    started = []
+
+    def start():
+        command = ["sh", "-c", "sleep 600 & echo $!; wait"]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        started.append(subprocess.Popen(["true"]))
+
+    thread = threading.Thread(target=start)  # its children stand in a list of their own
+    thread.start()
+    thread.join()
+    shell, dead = started
+    below = int(shell.stdout.readline())
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # not buried yet
+    try:
+        found = keeper.family(quickly)
+        assert {shell.pid, below} <= set(found) and dead.pid not in found
+        assert os.getpid() not in found and os.getppid() not in found
+    finally:
+        os.kill(below, 9)
+        shell.communicate()
+        dead.wait()
 
 
 def test_a_child_that_python_spawns_runs_none_of_our_files():
