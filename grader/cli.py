@@ -87,20 +87,19 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
             from grader.first_worker import FirstWorker
 
             first = FirstWorker(source, stage.filename, "cuda" if with_gpu else "cpu", confined)
-    nursery = Nursery.running()  # it imports torch while this process does
+    Nursery.running()  # it imports torch while this process does
     if not apart:
         if not with_gpu:
             reporter.run_begins(False, seems_to_have_gpu())
         reporter.first_stage(stage)
     try:
         # An exception in the middle of its import, and torch aborts the process.
-        with process.left_at_once(nursery.kill):
+        with process.left_at_once():
             # Steps and warm-ups take little of a GPU, and --watch waits for saves most of its time.
             little = arguments.watch or arguments.step or arguments.warmup
             process.import_torch(with_gpu, None if little else reporter.say,
                                  first.begin if first else lambda: None)
     except ImportError as error:
-        nursery.kill()
         return _refuse(f"want PyTorch installed (pip install torch); got {error}")
     return _grade(arguments, asked, everything, seed, reporter, confined, first)
 

@@ -74,11 +74,10 @@ def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
 
 
 @contextlib.contextmanager
-def left_at_once(first: Callable[[], None] = lambda: None):
-    """What interrupts the block ends this process there and then, after first().  The keepers, once
-    it is gone, end their workers and remove their folders; to wait for them would take seconds."""
+def left_at_once():
+    """What interrupts the block ends this process there and then.  The keepers, once it is gone,
+    end their workers and remove their folders; to wait for them would take seconds."""
     def stop(number, frame):
-        first()
         with contextlib.suppress(OSError):
             os.write(2, f"\n{INTERRUPTED}\n".encode())
         os._exit(128 + number)

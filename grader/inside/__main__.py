@@ -1,11 +1,12 @@
-"""python -I grader/inside/__main__.py FDS GPU FOLDERS: the nursery, keeper.py.
+"""python -I grader/inside/__main__.py FDS GPU FOLDERS: undertaker.py, which forks keeper.py.
 
 `-I` leaves our own folder off sys.path, where a submission could shadow it.  So this makes the
 folder a package of its own, wherever it lies, and imports all of it: a worker is forked with
 everything in memory, and need not be able to read a single file of the grader.
 
-`-I` also hides a `pip install --user`.  FOLDERS, joined by os.pathsep, are those in which the
-grader found torch, triton and numpy.
+FDS: two sockets for requests, to the nursery that compiles and to the one that interprets, and the
+pipe that undertaker.py reads.  `-I` also hides a `pip install --user`.  FOLDERS, joined by
+os.pathsep, are those in which the grader found torch, triton and numpy.
 
 All workers wait for this import.  So no garbage is looked for meanwhile, which takes a fifth of it;
 and where there is a GPU (GPU is not empty), what Triton tells its own versions apart by, a hash of
@@ -39,5 +40,7 @@ spec = importlib.util.spec_from_file_location("inside", FOLDER / "__init__.py",
                                               submodule_search_locations=[str(FOLDER)])
 sys.modules["inside"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["inside"])
+*requests, folders = map(int, sys.argv[1].split(","))
+importlib.import_module("inside.undertaker").fork_nursery(folders, requests)
 key = triton_key() if sys.argv[2] else None
-importlib.import_module("inside.keeper").main(*map(int, sys.argv[1].split(",")), key)
+importlib.import_module("inside.keeper").main(*requests, key)

@@ -1,10 +1,8 @@
 """The processes between the grader and a worker.  They never run a line of a submission.
 
-The nursery is started once, by sandbox/processes.py, through __main__.py.  It imports what every
-worker needs, which takes seconds.  Once torch is there it forks a second one, whose Triton
-interprets, and then each forks a keeper for every request that comes in on its socket.  A folder is
-announced there before it is made: should the grader be killed before it asks for the keeper that
-would remove it, the nursery does.
+The nursery is started once, by sandbox/processes.py, through __main__.py and undertaker.py.  It
+imports what every worker needs, which takes seconds.  Once torch is there it forks a second one,
+whose Triton interprets, and then each forks a keeper for every request that comes in on its socket.
 
 A keeper forks the worker, confines it, and is the ancestor to which every process falls whose own
 parent died: no child of the worker can leave the family.  It ends them all, and removes their
@@ -21,10 +19,8 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -33,8 +29,8 @@ from pathlib import Path
 from types import ModuleType
 
 from . import LENGTH, confine, worker
+from .undertaker import ON_LINUX, inherit_orphans, remove
 
-ON_LINUX = sys.platform == "linux"
 LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not every kernel does
 POLL_SECONDS = 0.1
 END_SECONDS = 5.0  # a CUDA context can take this long to come down
@@ -44,13 +40,13 @@ MAX_FOLDER_BYTES = 1 << 30
 GIB = 2.0**30
 TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_generator",
           "triton.runtime.interpreter")  # what every file of stages 2 to 9 comes to need
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
 
 def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
     """Both nurseries.  A request is a length, then JSON, with three descriptors: the worker's
-    channel, the keeper's control socket, and where the worker prints.  Without descriptors it is
-    the path of a folder that a request will name.  key_fd: where Triton's key will stand."""
+    channel, the keeper's control socket, and where the worker prints.  key_fd: where Triton's key
+    will stand."""
     if os.fork() == 0:
         os.close(compiling_fd)
         if key_fd is not None:
@@ -75,12 +71,8 @@ def serve(fd: int, key_fd: int | None) -> None:
     gc.enable()
     sys.dont_write_bytecode = True  # beside a submission's files there is to be nothing of ours
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
-    announced = set()
     while (request := receive(requests)) is not None:
         words, fds = request
-        if not fds:
-            announced.add(words)
-            continue
         if words["device"] == "cuda" or words["compile_for"]:
             read_triton()
         if os.fork() == 0:
@@ -90,12 +82,8 @@ def serve(fd: int, key_fd: int | None) -> None:
                 keep(words, *fds)
             finally:
                 os._exit(0)
-        announced.discard(words["folder"])
         for fd in fds:
             os.close(fd)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for folder in announced:
-        remove(folder)
 
 
 def take_key(fd: int) -> None:
@@ -111,7 +99,7 @@ def read_triton() -> None:
         importlib.import_module("triton.runtime.cache").triton_key()  # which it remembers
 
 
-def receive(requests: socket.socket) -> tuple[dict | str, list[int]] | None:
+def receive(requests: socket.socket) -> tuple[dict, list[int]] | None:
     """The next request and its descriptors; None when the grader is gone, perhaps in the middle."""
     head, fds, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
     if len(head) < LENGTH.size:
@@ -134,9 +122,7 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     os.environ.clear()
     os.environ.update(config["environment"])
     control = socket.socket(fileno=control_fd)
-    if ON_LINUX:
-        libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    inherit_orphans()
     child = os.fork()
     if child == 0:
         control.close()
@@ -147,7 +133,8 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if ON_LINUX:
-        libc.prctl(PR_SET_DUMPABLE, 0)  # no process of this account may look into this one
+        # No process of this account may look into this one.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
     folder = config["folder"]
     try:
         over = wait(control, child, config["memory_bytes"], folder)
@@ -380,12 +367,3 @@ def folder_bytes(folder: str) -> int:
         except OSError:  # gone, closed, or too long a path
             continue
     return total
-
-
-def remove(folder: str) -> None:
-    """Remove the folder though the submission took rights away or nested it deep."""
-    try:
-        shutil.rmtree(folder)
-    except (OSError, RecursionError):
-        for command in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
-            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)

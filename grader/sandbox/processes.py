@@ -1,6 +1,5 @@
 """Starting a worker under its keeper, hearing how it ended, and ending all it started."""
 
-import atexit
 import importlib.util
 import json
 import os
@@ -92,7 +91,8 @@ class Ending:
 
 
 class Nursery:
-    """The process that keepers come from; it has imported torch once for all of them.
+    """The process that keepers come from; it has imported torch once for all of them.  With this
+    process it ends, and so do they and their folders.
 
     Triton decides when it is imported whether it interprets.  So there are two: one forks the other
     once torch is there, and each imports Triton in its own way.
@@ -104,13 +104,15 @@ class Nursery:
     def __init__(self):
         pairs = [socket.socketpair() for _ in range(2)]
         self.requests = [ours for ours, _ in pairs]  # to the one that compiles, that interprets
-        self.folders: list[Path] = []  # of workers; named here before they are made
-        fds = [theirs.fileno() for _, theirs in pairs]
+        announced, named = os.pipe()
+        self.folders = open(named, "wb", buffering=0)  # of workers; named here before they are made
+        fds = [*(theirs.fileno() for _, theirs in pairs), announced]
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", str(NURSERY), ",".join(map(str, fds)),
              "gpu" * seems_to_have_gpu(), os.pathsep.join(package_folders())],
             cwd="/", env=_passed_on(), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
+        os.close(announced)
         for _, theirs in pairs:
             theirs.close()
 
@@ -119,43 +121,24 @@ class Nursery:
         """The running one, or a new one in its place; it takes its time to import."""
         with cls._lock:
             if cls._running is None or cls._running.has_ended():
-                if cls._running is None:
-                    atexit.register(cls.end_all)
                 cls._running = cls()
             return cls._running
 
     def has_ended(self) -> bool:
-        """Whether one of the two has."""
+        """Whether one of the two has, or who forked them."""
         return self.process.poll() is not None or bool(select.select(self.requests, [], [], 0)[0])
 
-    def kill(self) -> None:
-        """Both at once, while they import, and the folders that they have not come to."""
-        with suppress(OSError):  # they have ended
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for folder in 2 * self.folders:  # another thread may be filling one
-            shutil.rmtree(folder, ignore_errors=True)
-
-    @classmethod
-    def end_all(cls) -> None:
-        """Of this process, with which the folders of its sessions go."""
-        nursery, cls._running = cls._running, None
-        if nursery is not None:
-            for requests in nursery.requests:
-                requests.close()
-            nursery.process.kill()
-            nursery.process.wait()
-
-    def new_folder(self, interpret: bool) -> Path:
+    def new_folder(self) -> Path:
         """A folder for one worker, which does not outlive this process however it ends."""
         folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
-        self.folders.append(folder)
-        self.send(str(folder), [], interpret)
+        with suppress(OSError):  # nobody reads any more, and this process goes on
+            self.folders.write(os.fsencode(folder) + b"\0")
         folder.mkdir(mode=0o700)
         return folder
 
-    def send(self, words: dict | str, fds: list[int], interpret: bool) -> None:
-        """Ask for a keeper and its worker, or announce a folder."""
-        text = json.dumps(words).encode()
+    def send(self, config: dict, fds: list[int], interpret: bool) -> None:
+        """Ask for a keeper and its worker."""
+        text = json.dumps(config).encode()
         with self._lock, suppress(OSError):  # it died; that shows when nothing answers
             socket.send_fds(self.requests[interpret], [LENGTH.pack(len(text))], fds)
             self.requests[interpret].sendall(text)
@@ -176,7 +159,8 @@ class Worker:
         interpret = interpret and not compile_for
         self.other_user = confinement.user is not None
         self.family = None
-        self.folder = Nursery.running().new_folder(interpret)
+        nursery = Nursery.running()
+        self.folder = nursery.new_folder()
         self.socket, theirs = socket.socketpair()
         try:
             for part in ("work", "cache"):
@@ -187,7 +171,7 @@ class Worker:
                 for item in (self.folder, *self.folder.rglob("*")):
                     os.chown(item, *confinement.user)
             config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source)
-            self.family = Family(config, self.folder, cache or self.folder / "cache",
+            self.family = Family(nursery, config, self.folder, cache or self.folder / "cache",
                                  theirs.fileno(), interpret=interpret, confinement=confinement)
         except BaseException:
             self.close()
@@ -211,8 +195,8 @@ class Family:
     channel: the worker's end.
     """
 
-    def __init__(self, config: dict, folder: Path, cache: Path, channel: int, *, interpret: bool,
-                 confinement: Confinement):
+    def __init__(self, nursery: Nursery, config: dict, folder: Path, cache: Path, channel: int, *,
+                 interpret: bool, confinement: Confinement):
         self.folder = folder
         environment = _passed_on()
         if (interpret or config["compile_for"]) and importlib.util.find_spec("triton"):
@@ -231,7 +215,7 @@ class Family:
         output, printed = os.pipe()
         self.stdout = open(output, "rb", buffering=0)
         os.set_blocking(output, False)
-        Nursery.running().send(config, [channel, theirs.fileno(), printed], interpret)
+        nursery.send(config, [channel, theirs.fileno(), printed], interpret)
         theirs.close()
         os.close(printed)
 

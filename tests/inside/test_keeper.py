@@ -1,14 +1,10 @@
 """What the keeper ends: processes that hide from their parent, and those over a limit."""
 
-import json
 import os
 import platform
 import socket
 import subprocess
-import sys
 import threading
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,7 @@ import pytest
 from grader.assignment import ROOT
 from grader.inside import LENGTH, keeper
 from grader.sandbox.calls import SubmissionError
-from grader.sandbox.processes import NURSERY, Confinement, Worker
+from grader.sandbox.processes import Confinement, Worker
 from grader.sandbox.session import Session
 from tests.sessions import double_call
 
@@ -218,44 +214,10 @@ def double(x):
     assert processes_with(mark) == []
 
 
-@contextmanager
-def nursery_of_its_own():
-    """The process, and the grader's ends of the requests to it and to the one that it forks."""
-    pairs = [socket.socketpair() for _ in range(2)]
-    fds = [theirs.fileno() for _, theirs in pairs]
-    nursery = subprocess.Popen([sys.executable, "-I", str(NURSERY),
-                                ",".join(map(str, fds)), "", ""], pass_fds=fds)
-    for _, theirs in pairs:
-        theirs.close()
-    try:
-        yield nursery, [ours for ours, _ in pairs]
-    finally:
-        for ours, _ in pairs:
-            ours.close()
-        nursery.kill()
-        nursery.wait()
-
-
 def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
-    with nursery_of_its_own() as (nursery, requests), open(os.devnull) as nothing:
-        socket.send_fds(requests[0], [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
-        for ours in requests:
-            ours.close()
-        assert nursery.wait(600) == 0
-
-
-@pytest.mark.parametrize("interpret", [False, True])
-def test_a_folder_goes_with_a_grader_that_was_killed_before_it_asked_for_a_keeper(
-        tmp_path, interpret):
-    folder = tmp_path / "grader-x"
-    (folder / "work").mkdir(parents=True)
-    words = json.dumps(str(folder)).encode()
-    with nursery_of_its_own() as (nursery, requests):
-        requests[interpret].sendall(LENGTH.pack(len(words)) + words)
-        for ours in requests:
-            ours.close()
-        assert nursery.wait(600) == 0
-        deadline = time.monotonic() + 600
-        while list(tmp_path.iterdir()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    assert list(tmp_path.iterdir()) == []
+    ours, theirs = socket.socketpair()
+    with open(os.devnull) as nothing:
+        socket.send_fds(ours, [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
+        ours.close()
+        assert keeper.receive(theirs) is None
+    theirs.close()

@@ -1,5 +1,6 @@
 """The nursery finds what the grader found; how a worker ended is said in words."""
 
+import signal
 import sys
 
 import pytest
@@ -32,21 +33,31 @@ def test_the_nursery_is_told_where_the_packages_lie_that_isolation_hides(monkeyp
     assert command[-1] == "/home/student/.local:/else"
 
 
-def test_a_folder_goes_with_the_nursery_at_whatever_moment_of_its_making(monkeypatch, tmp_path):
+def test_a_folder_goes_with_this_process_at_whatever_moment_of_its_making(monkeypatch, tmp_path):
     monkeypatch.setattr(processes.tempfile, "tempdir", str(tmp_path))
     nursery, make = Nursery(), processes.Path.mkdir
-    begun, made = nursery.new_folder(False), []
+    begun, made = nursery.new_folder(), []
 
     def interrupted(folder, **mode):
+        nursery.folders.close()  # as when this process ends
         make(folder, **mode)
         made.append(folder)
-        nursery.kill()
 
     (begun / "work").mkdir()
     monkeypatch.setattr(processes.Path, "mkdir", interrupted)
-    nursery.new_folder(True)
-    assert nursery.process.wait(600) == -9 and len(made) == 1
+    nursery.process.send_signal(signal.SIGSTOP)  # it comes to nothing before the folder is there
+    nursery.new_folder()
+    nursery.process.send_signal(signal.SIGCONT)
+    assert nursery.process.wait(600) == 0 and len(made) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_whose_nursery_has_ended_still_makes_folders(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes.tempfile, "tempdir", str(tmp_path))
+    nursery = Nursery()
+    nursery.process.kill()
+    nursery.process.wait()
+    assert nursery.has_ended() and nursery.new_folder().is_dir()
 
 
 def test_the_folders_are_those_above_the_packages():

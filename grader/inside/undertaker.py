@@ -1,0 +1,64 @@
+"""The first process that the grader starts, and the last one that is left of it.
+
+It forks the nursery, keeper.py, and hears the path of every worker's folder before that is made.
+When the grader is gone, however it ended, this ends the nursery, waits for the keepers, and removes
+the folders that are still there: of a grader that was killed before it had asked for a keeper, and
+of a keeper that could not begin or was killed.  It imports no torch, so that it is there at once,
+and so small that a machine without memory takes others first.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+
+ON_LINUX = sys.platform == "linux"
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def fork_nursery(folders_fd: int, its_fds: Iterable[int]) -> None:
+    """Return in the nursery only.  folders_fd: a pipe on which the grader writes paths, each ended
+    by a zero byte; its_fds: what the nursery alone is to hold."""
+    inherit_orphans()
+    if (nursery := os.fork()) == 0:
+        os.setpgid(0, 0)
+        os.close(folders_fd)
+        return
+    os.setpgid(nursery, nursery)  # whichever of the two comes first
+    for fd in its_fds:
+        os.close(fd)
+    for stream in (1, 2):  # whoever reads what the grader prints need not wait for this
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)  # the last: nobody asks how the keepers ended
+    with open(folders_fd, "rb") as announced:
+        folders = announced.read().split(b"\0")[:-1]
+    try:
+        os.killpg(nursery, signal.SIGKILL)  # keepers are in sessions of their own
+    except ProcessLookupError:
+        pass
+    try:
+        os.wait()  # for all of them
+    except ChildProcessError:
+        pass
+    for folder in filter(os.path.lexists, map(os.fsdecode, folders)):
+        remove(folder)
+    os._exit(0)
+
+
+def inherit_orphans() -> None:
+    """Whatever is below this process and loses its parent becomes a child of it."""
+    if ON_LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def remove(folder: str) -> None:
+    """Remove the folder though the submission took rights away or nested it deep."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        for command in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
+            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
