@@ -78,6 +78,19 @@ def _answer(truth: torch.Tensor, tiled: torch.Tensor) -> correctness.Answer:
     return correctness.Answer({"o": truth}, {}, {"o": tiled}, 2.0**-12)
 
 
+@pytest.mark.parametrize("number, family", [(8, "steep"), (9, "needles")])
+def test_a_kernel_may_round_its_scores_otherwise_in_the_backward(number, family):
+    case = next(case for case in STAGES[number].cases("cpu", False)
+                if case.family == family and case.dtype == torch.float32)
+    for seed in range(12):
+        built = inputs.build(case, seed)
+        answer = correctness.answer(built, "cpu")
+        x = correctness.tiled_attention(**built.tensors, **built.upstream, **case.mask(),
+                                        scaled=("k", "scores"))
+        for name in answer.truth:
+            assert answer.judge(name, x[name]).times < 0.8, (seed, name)
+
+
 def test_nan_and_inf_never_pass():
     truth = torch.randn(1, 1, 4, 8, dtype=torch.float64)
     for bad in (float("nan"), float("inf")):
