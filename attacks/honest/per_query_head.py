@@ -1,4 +1,7 @@
-"""Stage 8 with dk and dv of every query head in float32, which PyTorch adds up over the group."""
+"""Stage 8 with dk and dv of every query head in float32, which PyTorch adds up over the group.
+
+The forward takes exp, the backward exp2: they do not round the scores alike.
+"""
 # stage: 8
 # outcome: pass
 import math
@@ -8,6 +11,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
+LOG2E = tl.constexpr(math.log2(math.e))
 T = 32  # rows and columns of a tile, and what N is padded to
 
 
@@ -66,9 +70,10 @@ def backward_kernel(q, k, v, do, lse, delta, dq, dk, dv, HQ, HKV, N, tiles, scal
     at = k_head
     for t in range(mine + 1 if CAUSAL else tiles):
         kt, vt = tl.load(k + at), tl.load(v + at)
-        s = tile_scores(qt, kt, own, t * T + n, N, scale, CAUSAL)
-        ds = tl.exp(s - row_lse[:, None]) * (tl.dot(dot, tl.trans(vt)) - row_delta[:, None])
-        sum_q += tl.dot(ds.to(kt.dtype), kt)
+        s = tile_scores(qt, kt, own, t * T + n, N, scale * LOG2E, CAUSAL)
+        p = tl.exp2(s - row_lse[:, None] * LOG2E)
+        dp = tl.dot(dot, tl.trans(vt)) - row_delta[:, None]
+        sum_q += tl.dot((p * dp).to(kt.dtype), kt)
         at += T * W
     tl.store(dq + q_head + shift, (sum_q * scale).to(dq.dtype.element_ty))
 
@@ -79,8 +84,8 @@ def backward_kernel(q, k, v, do, lse, delta, dq, dk, dv, HQ, HKV, N, tiles, scal
         far = tl.cast(t, tl.int64) * T * W
         # Rows from N on have dO = 0 and delta = 0, and so no share in dk and dv.
         qt, dot = tl.load(q + q_head + far), tl.load(do + q_head + far)
-        s = tile_scores(qt, key, i, own, N, scale, CAUSAL)
-        p = tl.exp(s - tl.load(lse + bh * tiles * T + i)[:, None])
+        s = tile_scores(qt, key, i, own, N, scale * LOG2E, CAUSAL)
+        p = tl.exp2(s - tl.load(lse + bh * tiles * T + i)[:, None] * LOG2E)
         dp = tl.dot(dot, tl.trans(value)) - tl.load(delta + bh * tiles * T + i)[:, None]
         sum_v += tl.dot(tl.trans(p.to(dot.dtype)), dot)
         sum_k += tl.dot(tl.trans((p * dp).to(qt.dtype)), qt)
