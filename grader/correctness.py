@@ -91,10 +91,9 @@ class Answer:
         x = x.to(truth.device).double()
         sizes = self.scale.get(name), self.terms.get(name)
         fro, row = errors(x, truth, name, *sizes)
-        fro_b, row_b = errors(self.tiled[name].double(), truth, name, *sizes)
-        if name in self.otherwise:
-            fro_c, row_c = errors(self.otherwise[name].double(), truth, name, *sizes)
-            fro_b, row_b = max(fro_b, fro_c), max(row_b, row_c)
+        ours = [errors(tiled[name].double(), truth, name, *sizes)
+                for tiled in (self.tiled, self.otherwise) if tiled]
+        fro_b, row_b = map(max, zip(*ours, strict=True))
         row_limit = ROW_FACTOR * max(row_b, ROW_FLOOR * self.unit)
         fro_limit = FRO_FACTOR * max(fro_b, self.unit)
         if name == "d_sink_logits":  # HQ numbers are too few for fro_b to be more than luck
@@ -227,22 +226,22 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     qs, ks, vs = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
     keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
 
-    def scores(lo, by):
-        k_tile, for_base_2 = ks[..., lo:lo + TILE, :], scale / math.log(2)
+    def operands(by):  # of the scores' product, and what it is multiplied by
         if by == "scores":
-            s = qs @ k_tile.mT * scale
-        elif by == "q":
-            s = (qs * for_base_2) @ k_tile.mT * math.log(2)
-        else:
-            s = qs @ (k_tile * for_base_2).mT * math.log(2)
+            return qs, ks, scale
+        for_base_2, ln2 = scale / math.log(2), math.log(2)
+        return (qs * for_base_2, ks, ln2) if by == "q" else (qs, ks * for_base_2, ln2)
+
+    def scores(lo, left, right, factor):
+        s = left @ right[..., lo:lo + TILE, :].mT * factor
         return s.masked_fill(~keep[:, lo:lo + TILE], -torch.inf)
 
     m, total = qs.new_full((B, HKV, HQ // HKV, NQ, 1), -torch.inf), 0.0
     if sink_logits is not None:  # as if a key with this score and no value had come first
         m, total = sink_logits.float().view(1, HKV, -1, 1, 1).expand_as(m), 1.0
-    acc = torch.zeros_like(qs)
+    acc, product = torch.zeros_like(qs), operands(scaled[0])
     for lo in range(0, NK, TILE):
-        s = scores(lo, scaled[0])
+        s = scores(lo, *product)
         m_new = torch.maximum(m, s.amax(-1, keepdim=True))
         pivot = m_new.masked_fill(m_new == -torch.inf, 0.0)  # a row that has seen no key yet
         p, alpha = torch.exp(s - pivot), torch.exp(m - pivot)
@@ -257,9 +256,9 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     do = grouped(dout)
     delta = (dout.float() * out["o"].float()).sum(-1)
     delta = (delta if dlse is None else delta - dlse).unflatten(1, (HKV, -1))[..., None]
-    dq, dk, dv = torch.zeros_like(qs), [], []
+    dq, dk, dv, product = torch.zeros_like(qs), [], [], operands(scaled[1])
     for lo in range(0, NK, TILE):
-        p = torch.exp(scores(lo, scaled[1]) - lse)
+        p = torch.exp(scores(lo, *product) - lse)
         ds = rounded(p * (do @ vs[..., lo:lo + TILE, :].mT - delta))
         dv.append((rounded(p).mT @ do).sum(2))
         dk.append((ds.mT @ qs).sum(2) * scale)
