@@ -24,6 +24,7 @@ lint: .venv/.installed
 	$(BIN)/ruff check .
 
 .venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import grader'  # says so if it is too old
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
 	touch $@

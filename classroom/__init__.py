@@ -14,3 +14,5 @@
 No submission is imported here: each is graded by the autograder's own program, in a process of its
 own, whose JSON is all that comes back.
 """
+
+import grader  # noqa: F401  It refuses a Python that is too old, and comes first.

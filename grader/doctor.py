@@ -19,7 +19,7 @@ from pathlib import Path
 
 from grader.stages import interprets, version
 
-PYTHON, TORCH, TRITON, NUMPY = (3, 11), (2, 6), (3, 6), (1, 26)  # the least, as pyproject.toml has
+TORCH, TRITON, NUMPY = (2, 6), (3, 6), (1, 26)  # the least, as pyproject.toml has
 TRIED_NUMPY = (2, 4)  # the last that was tried, with Triton 3.7.1 and later
 GIB = 1 << 30
 GPU_GIB = 4  # for the stages and naive attention beside them
@@ -148,8 +148,6 @@ def _python(machine: Machine) -> Finding:
     text = f"Python {'.'.join(map(str, machine.python))} on {machine.system}"
     if machine.system == "Windows":
         return Finding("problem", f"{text}: the grader needs Linux or macOS; use WSL")
-    if machine.python[:2] < PYTHON:
-        return Finding("problem", f"{text}: want {_dotted(PYTHON)} or later")
     return Finding("ok", text)
 
 
