@@ -1,5 +1,6 @@
 -- Divs of the page that look like something in print: a source, a mistake, an exercise.
-local kinds = { from = true, source = true, mistake = true, exercise = true }
+local kinds = { from = true, source = true, mistake = true, wrong = true, right = true,
+  told = true, exercise = true }
 
 local function wrapped(blocks, name)
   local made = pandoc.List({ pandoc.RawBlock("typst", "#" .. name .. "[") })

@@ -14,6 +14,8 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from guide.colours import THEMES
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FONT = "STIXTwoMath-Regular.ttf"
@@ -78,7 +80,7 @@ def book(page: Path) -> str:
         extra.decompose()
     for span in soup.select("span.tex"):
         span.unwrap()
-    for paragraph in soup.select("p.source, p.from"):
+    for paragraph in soup.select("p.source, p.from, p.told"):
         paragraph.wrap(soup.new_tag("div", attrs={"class": paragraph["class"][0]}))
     seen = set()
     for section in soup.select("section"):
@@ -113,7 +115,8 @@ def pdf(folder: Path) -> Path:
         book(folder / "index.html"), "typst", format="html+tex_math_single_backslash",
         outputfile=str(source),
         extra_args=["--standalone", f"--template={HERE / 'book.typ'}",
-                    f"--lua-filter={HERE / 'book.lua'}", "--fail-if-warnings", "--wrap=none"])
+                    f"--lua-filter={HERE / 'book.lua'}", "--fail-if-warnings", "--wrap=none",
+                    *(f"--variable={name}:{colour}" for name, colour in THEMES["light"].items())])
     target = folder.parent / "guide.pdf"
     typst.compile(str(source), output=str(target), root=str(folder.parent))
     return target

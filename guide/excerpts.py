@@ -1,5 +1,6 @@
 """What the guide quotes: steps of the problem files by their markers, mistakes by their names."""
 
+import ast
 import re
 import textwrap
 import tomllib
@@ -15,7 +16,7 @@ class Missing(LookupError):
 
 
 class Slip(NamedTuple):
-    """A common mistake: the lines that hold it, and what the grader says of it."""
+    """A common mistake: the statements that hold it, right and wrong, and the grader's words."""
 
     right: str
     wrong: str
@@ -47,8 +48,11 @@ def definition(stage: str, name: str) -> str:
 
 @cache
 def _mutants(stage: int) -> dict[str, dict]:
-    path = ROOT / "attacks" / "mutants" / f"stage_{stage}.toml"
-    return {m["id"]: m for m in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]}
+    """Those of the catalogue, and those that were written as a new student may err."""
+    folder = ROOT / "attacks"
+    catalogue, students = (tomllib.loads(path.read_text(encoding="utf-8"))["mutant"] for path in (
+        folder / "mutants" / f"stage_{stage}.toml", folder / "students.toml"))
+    return {m["id"]: m for m in (*(m for m in students if m["stage"] == stage), *catalogue)}
 
 
 @cache
@@ -63,14 +67,46 @@ def _table() -> dict:
     return known()
 
 
+def _statements(source: str, start: int, end: int) -> tuple[int, int]:
+    """The characters of all statements that source[start:end] touches; of a loop its head alone."""
+    lines = source.splitlines(keepends=True)
+    first, last = (source.count("\n", 0, at) + 1 for at in (start, end))
+    touched = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.stmt):
+            continue
+        end_of_node = node.end_lineno
+        if hasattr(node, "body"):
+            end_of_node = max(node.lineno, node.body[0].lineno - 1)
+            while not lines[end_of_node - 1].split("#")[0].strip():
+                end_of_node -= 1
+        if node.lineno <= last and end_of_node >= first:
+            touched.append((node.lineno, end_of_node))
+    first, last = min(a for a, _ in touched), max(b for _, b in touched)
+    return (min(start, sum(map(len, lines[: first - 1]))),
+            max(end, sum(map(len, lines[:last]))))
+
+
 def slip(stage: int, name: str) -> Slip:
-    """A mutant of the grader's catalogue, and the words of the diagnosis that names it, or what the
-    catalogue says that it breaks."""
+    """A mutant of the grader's catalogue, in whole statements, and the words of the diagnosis that
+    names it, or what the catalogue says that it breaks."""
     if name not in _mutants(stage):
-        raise Missing(f"want a mutant {name} in attacks/mutants/stage_{stage}.toml; got none")
+        raise Missing(f"want a mutant {name} of stage {stage} in attacks/; got none")
     mutant, names = _mutants(stage)[name], _names()
-    expected = names.get(f"stage_{stage}", {}).get(name) or names["any"].get(name)
+    source = (ROOT / f"problem_{stage}.py").read_text(encoding="utf-8")
+    start = source.find(mutant["old"])
+    if start < 0:
+        raise Missing(f"want the text of {name} in problem_{stage}.py; got none")
+    end = start + len(mutant["old"])
+    begin, stop = _statements(source, start, end)
+
+    def shown(middle):
+        text = textwrap.dedent(source[begin:start] + middle + source[end:stop])
+        return re.sub(r"^# (BEGIN|END).*", "", text, flags=re.MULTILINE).strip()
+
+    expected = (mutant.get("names") or names.get(f"stage_{stage}", {}).get(name)
+                or names["any"].get(name))
     diagnosis = _table().get(expected[0] if isinstance(expected, list) else expected)
-    if diagnosis is None or "{" in diagnosis.words:
-        return Slip(mutant["old"], mutant["new"], mutant["breaks"], "")
-    return Slip(mutant["old"], mutant["new"], diagnosis.words, diagnosis.rule)
+    said = ((mutant["breaks"], "") if diagnosis is None or "{" in diagnosis.words
+            else (diagnosis.words, diagnosis.rule))
+    return Slip(shown(mutant["old"]), shown(mutant["new"]), *said)

@@ -60,14 +60,15 @@ class Function(Quoting):
 class Mistake(Quoting):
     def made(self, stage, name):
         slip = excerpts.slip(int(stage), name)
-        text = "\n".join(["- " + line for line in slip.right.splitlines()]
-                         + ["+ " + line for line in slip.wrong.splitlines()])
         says = f"the mistake: {slip.mistake}." + f"\nthe rule: {slip.rule}." * bool(slip.rule)
         made = nodes.container("", classes=["mistake"])
-        made += nodes.literal_block(text, text, language="diff")
+        for kind, words, text in (("wrong", "✗ you wrote", slip.wrong),
+                                  ("right", "✓ it should be", slip.right)):
+            part = nodes.container("", classes=[kind])
+            part += nodes.paragraph("", words, classes=["told"])
+            part += nodes.literal_block(text, text, language="python")
+            made += part
         made += nodes.literal_block(says, says, language="text", classes=["says"])
-        if self.content:
-            self.state.nested_parse(self.content, self.content_offset, made)
         return [made]
 
 

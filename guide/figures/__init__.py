@@ -5,8 +5,9 @@ A function gets a Pen and draws with its colours only, so that both come out ali
 
 from pathlib import Path
 
+from guide.colours import THEMES
 from guide.figures import diagrams, masks, plots
-from guide.figures.pen import THEMES, Pen
+from guide.figures.pen import Pen
 
 FIGURES = {name.replace("_", "-"): make
            for module in (diagrams, masks, plots) for name, make in vars(module).items()

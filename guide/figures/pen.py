@@ -11,14 +11,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
 
-THEMES = {
-    "light": {"ink": "#1f2328", "faint": "#8b949e", "line": "#d0d7de", "paper": "#ffffff",
-              "whole": "#9ec9a7", "cut": "#f2cf87", "skipped": "#eef0f2", "sink": "#b9b5e8",
-              "a": "#2f6fb4", "b": "#c2572b", "c": "#3b8a52", "d": "#7d56b3", "e": "#8b949e"},
-    "dark": {"ink": "#e6e8eb", "faint": "#9aa4ae", "line": "#4a525b", "paper": "#131416",
-             "whole": "#3c7a4c", "cut": "#9a7420", "skipped": "#22262b", "sink": "#56509a",
-             "a": "#6ba7e6", "b": "#ef8a5d", "c": "#6fc488", "d": "#b694e8", "e": "#9aa4ae"},
-}
+from guide.colours import THEMES  # noqa: E402
+
 WIDTH = 7.0  # inches, of every figure
 
 

@@ -54,7 +54,7 @@ def test_a_step_or_function_that_is_gone_is_an_error():
         excerpts.step("4.99")
     with pytest.raises(excerpts.Missing, match="want a function _gone"):
         excerpts.definition("4", "_gone")
-    with pytest.raises(excerpts.Missing, match="want a mutant gone"):
+    with pytest.raises(excerpts.Missing, match="want a mutant gone of stage 4"):
         excerpts.slip(4, "gone")
 
 
@@ -62,13 +62,27 @@ def test_step_8_1_is_not_the_start_of_step_8_10():
     assert excerpts.step("8.1") != excerpts.step("8.10")
 
 
+def parsed(code: str) -> ast.Module:
+    """Statements; the head of a loop gets a body."""
+    return ast.parse(code + " pass" * code.endswith(":"))
+
+
 @pytest.mark.parametrize("page, argument", asked("mistake"))
-def test_a_mistake_is_in_the_catalogue_and_has_words(page, argument):
+def test_a_mistake_is_in_the_catalogue_and_is_shown_in_whole_statements(page, argument):
     stage, name = argument.split()
     slip = excerpts.slip(int(stage), name)
-    assert slip.mistake
-    file = (excerpts.ROOT / f"problem_{stage}.py").read_text(encoding="utf-8")
-    assert slip.right in file
+    assert slip.mistake and page == f"stage_{stage}.md"
+    assert ast.dump(parsed(slip.wrong)) != ast.dump(parsed(slip.right))
+    file = excerpts.ROOT / f"problem_{stage}.py"
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    shown = [line.strip() for line in slip.right.splitlines()]
+    assert any(lines[i : i + len(shown)] == shown for i in range(len(lines)))
+
+
+def test_a_statement_that_a_mistake_touches_in_part_is_shown_whole():
+    slip = excerpts.slip(3, "no_log2e")
+    assert slip.right.splitlines()[0].startswith("acc, l_i, m_i = _attend(acc, l_i, m_i, q,")
+    assert slip.right.replace("scale * LOG2E", "scale") == slip.wrong
 
 
 @pytest.mark.parametrize("page, name", asked("numbers"))
