@@ -8,6 +8,7 @@ from threading import Thread
 
 import numpy
 
+from . import asserts
 from .interpreter import OutOfBounds
 from .wire import MAX_TEXT
 
@@ -26,6 +27,14 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "tl.dot wants (M, K) and (K, N): is one of them to be transposed, tl.trans(x)?"),
     (r"accumulator shape is incompatible", "dot-shapes", "tl.dot's accumulator has the shape of "
      "the product, (M, N): start it as tl.zeros([M, N], dtype=tl.float32)"),
+    (r"unexpected keyword argument 'trans_[ab]'", "does-not-compile", "tl.dot has no "
+     "trans_a and no trans_b: write tl.trans(k) in the place of k"),
+    (r"got an unexpected keyword argument '(dim|keepdim)'",
+     "does-not-compile", "Triton's functions say axis= for dim=, and keep_dims= for keepdim="),
+    (r"static_assert\(.* does not hold", "does-not-compile", "make it hold in every case, or leave "
+     "it out where nothing below needs it"),
+    (r"condition could not be determined at compile-time", "not-constexpr", "a static_assert asks "
+     "of constexprs alone: declare the argument as tl.constexpr, or check it before the launch"),
     (r"both operands must be same dtype", "dot-dtypes", "tl.dot wants both operands in one dtype: "
      "round one to the other's, p.to(v.dtype)"),
     (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "dot-too-small", "tl.dot wants "
@@ -86,13 +95,15 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     """
     chain = _chain(error)
     cause = _unwrap(error)
-    line = next((lines[-1] for e in (cause, *chain) if (lines := lines_of(e, path))), None)
-    text = " ".join(_text(e) for e in chain)
-    outcome, id, sentence = _sentence(cause, text, Path(path).name, where,
-                                      _source_line(path, line))
-    wanted, wants = next((found for words, *found in WANTS if words.search(text)), ("", ""))
+    around = chain[:next(i for i, e in enumerate(chain) if e is cause)]  # what wraps it
+    placed = next((e for e in (cause, *reversed(around), *chain) if lines_of(e, path)), cause)
+    line = next(iter(lines_of(placed, path)[::-1]), None)
+    text = " ".join(_reason(e) or _text(e) for e in chain)
+    outcome, id, sentence = _sentence(cause, text, path, where, _source_line(path, line))
+    wanted, wants = next((found for words, *found in WANTS
+                          if words.search(text) or words.search(sentence)), ("", ""))
     if outcome == "crashed" and wants:
-        column = _column(cause, path)
+        column = _column(placed, path)
         place = "" if line is None else f"line {line}" + f", column {column}" * bool(column) + ": "
         sentence = f"{place}{sentence}. Try: {wants}"
         id = id if id in TELLING else wanted
@@ -103,9 +114,9 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     }
 
 
-def _sentence(error, text: str, filename: str, where: str, source: str) -> tuple[str, str, str]:
+def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str, str, str]:
     """-> outcome, id of wire.OBSERVED or "", sentence."""
-    kind = type(error).__name__
+    kind, filename = type(error).__name__, Path(path).name
     first = next((row.strip() for row in _text(error).splitlines() if row.strip()), "")
     blank = BLANK_STEP.search(source) or re.search(r"^step ([\w.]+)$", first)
     if blank:
@@ -136,14 +147,17 @@ def _sentence(error, text: str, filename: str, where: str, source: str) -> tuple
         return "crashed", "outside-its-tensors", (
             "a kernel went outside its tensors, or broke on the GPU "
             f"({first[:200]}): check its offsets and masks")
+    message = _reason(error) if _is_compile_error(error) else _text(error)
+    if failed := asserts.failed(error, path, message):
+        return "crashed", _id_of(error, text, where), failed
     if _is_compile_error(error):
-        rows = [row for row in _text(error).splitlines() if row.strip()]
-        reason = str(getattr(error, "error_message", None) or (rows[-1] if rows else "")).strip()
+        reason = message or source.strip()  # some are raised without a word
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
     if isinstance(error, OutOfBounds):
         return "crashed", error.id, f"{error.what}: {source.strip()[:100]}\n{error.wants}."
-    sentence = f"{kind} {where}: {first[:500]}" if first else f"{kind} {where}"
+    first = first[:500] or source.strip()[:100]
+    sentence = f"{kind} {where}: {first}" if first else f"{kind} {where}"
     return "crashed", _id_of(error, text, where), sentence
 
 
@@ -180,6 +194,14 @@ def _unwrap(error):
 
 def _is_compile_error(error) -> bool:
     return any(kind.__name__ == "CompilationError" for kind in type(error).__mro__)
+
+
+def _reason(error) -> str:
+    """Why a kernel does not compile, without the lines of the kernel that Triton quotes."""
+    if not _is_compile_error(error):
+        return ""
+    own = "" if error.error_message is None else str(error.error_message)[:MAX_TEXT]
+    return (own or ("" if error.__cause__ is None else _text(error.__cause__))).strip()
 
 
 def _text(error) -> str:

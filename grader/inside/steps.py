@@ -70,6 +70,11 @@ class Memory:
 def run(worker, request: dict) -> list[dict]:
     """Every example of the request -> {"programs": [name -> value], "calls", "memory"}, or
     {"error"}: as crashes.explain() has it."""
+    with _shown(worker.path, request["text"]):
+        return _run(worker, request)
+
+
+def _run(worker, request: dict) -> list[dict]:
     namespace = dict(vars(worker.module))
     originals = {name: namespace.get(name) for name in request["stand_ins"]}
     left: list[dict] = []
@@ -79,11 +84,10 @@ def run(worker, request: dict) -> list[dict]:
         namespace = {"triton": triton, "tl": tl} | namespace
     namespace["_leave"] = lambda names: left.append(
         {name: names[name] for name in request["asked"] if name in names})
-    with _shown(worker.path, request["text"]):
-        exec(compile(request["text"], worker.path, "exec"), namespace)
-        function = namespace["step"]
-        if request["kernel"]:
-            function.rewrite()
+    exec(compile(request["text"], worker.path, "exec"), namespace)
+    function = namespace["step"]
+    if request["kernel"]:
+        function.rewrite()
     answers = []
     for example in request["examples"]:
         left.clear()

@@ -88,6 +88,12 @@ class Blanks:
                 if isinstance(one, ast.arg) or isinstance(getattr(one, "ctx", None), ast.Store)
                 and isinstance(one, ast.Name) and not any(one.lineno in lines for lines in blanks)}
 
+    def constants(self, id: str) -> set[str]:
+        """The arguments of the blank's function that are constexprs."""
+        node = next(node for node in self.nodes if _name(node) == self.function(id))
+        return {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)
+                and one.annotation is not None and "constexpr" in ast.unparse(one.annotation)}
+
     def is_as_given(self, id: str, stage: int) -> bool:
         """Whether the step's function, and what of the given file its blank uses, are unchanged."""
         given = given_skeletons().get(str(stage), {})

@@ -157,6 +157,10 @@ class Asking:
         answers = self.ask(id, text, asked, trials)
         if isinstance(answers, Light):
             return answers
+        last = (answers[-1].get("error") or {}) if answers else {}
+        if "static_assert(" in str(last.get("sentence")):
+            return Light(id, NONE, lines=("it asserts what does not hold of the small tiles that "
+                                          "it would be asked with.",))
         note = ()
         for one, answer in zip(trials, answers, strict=False):  # an error is the last
             found = self.judge(one, asked, trial.left(answer))
@@ -172,6 +176,10 @@ class Asking:
                     mistake, said = "truth-of-a-tile", (joined,)
                 seen = found.lines[:3]
                 if strange and mistake == "name-not-defined":
+                    if strange <= self.blanks.constants(id):  # all of its function may use these
+                        return Light(id, NONE, lines=(
+                            f"it uses {', '.join(sorted(strange))}, which it is not given when it "
+                            "is asked alone.",))
                     seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
                             "does not promise.",)
                 return Light(id, WRONG, mistake, (f"{one.words}:", *seen, *said),

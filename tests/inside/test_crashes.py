@@ -24,6 +24,8 @@ from grader.inside.wire import OBSERVED
     ("module 'triton.language' has no attribute 'wher'", "does-not-compile", "tl.where"),
     ("exp(): argument 'input' (position 1) must be Tensor, not tensor", "does-not-compile",
      "take those of tl"),
+    ("dot() got an unexpected keyword argument 'trans_b'", "does-not-compile", "tl.trans(k)"),
+    ("max() got an unexpected keyword argument 'keepdim'", "does-not-compile", "keep_dims="),
     ("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)", "not-on-the-gpu",
      "device=q.device"),
 ])
@@ -43,6 +45,15 @@ def test_what_triton_says_is_followed_by_what_it_wants(tmp_path, said, id, wants
     found = crashes.explain(caught.value, str(path), "when it was called")
     assert found["line"] == 6 and found["outcome"] == "crashed" and found["id"] == id
     assert found["sentence"].startswith("line 6, column 5: ") and wants in found["sentence"]
+
+
+def test_an_error_without_words_quotes_the_line_that_raised_it(tmp_path):
+    found = _raised("""\
+        D = 16
+        if D < 32:
+            raise ValueError
+        """, tmp_path / "problem_3.py")
+    assert found["sentence"] == "ValueError when it was called: raise ValueError"
 
 
 def test_an_error_of_the_students_own_gets_no_advice(tmp_path):

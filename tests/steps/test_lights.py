@@ -243,6 +243,21 @@ def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
     assert found["3.5"].lines[1] == "it uses k, which the comment above it does not promise."
 
 
+def test_a_step_that_asserts_what_only_its_small_tiles_break_has_no_light():
+    source = solved(3).replace("    s = tl.dot(q,", "    tl.static_assert(BLOCK_N >= 64)\n"
+                               "    s = tl.dot(q,")
+    found = lights(source, 3)
+    assert found["3.4"].light == "none" and "does not hold of the small tiles" in \
+        found["3.4"].lines[0]
+
+
+def test_a_step_that_uses_a_constant_of_its_function_has_no_light():
+    source = solved(3).replace("    b, h = bh // HQ,",
+                               "    tl.static_assert(BLOCK_N >= 16)\n    b, h = bh // HQ,")
+    found = lights(source, 3)
+    assert found["3.1"].light == "none" and "it uses BLOCK_N" in found["3.1"].lines[0]
+
+
 def _asked(source: str):
     from tests.steps.blanks import asking
     one = asking(3)
