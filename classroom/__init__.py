@@ -1,6 +1,7 @@
 """A class of submissions: graded, resumed, put into tables.  `python -m classroom` is its program.
 
-    gather.py       SUBMISSIONS: folders, zips, an index; only the problem files are taken
+    gather.py       SUBMISSIONS: folders, archives, downloads, an index; only problem files taken
+    roster.py       --roster: everyone who has a row, and whose a submission is
     store.py        RESULTS: what is graded is kept by the file's hash; who is at it has a lock
     machine.py      how many gradings this machine holds at once, and on which GPUs
     batch.py        runs the autograder over all files: at once, again alone, timed

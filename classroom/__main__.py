@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 
 def main(argv: list[str] | None = None) -> int:
-    """-> 0 everything is settled, 2 usage, 3 something is blocked or refused, 130 interrupted."""
+    """-> 0 everything is settled, 2 usage, 3 a person has to look at something, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command == "leaderboard":
@@ -38,14 +39,18 @@ def _parser() -> argparse.ArgumentParser:
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
         description="Grade a folder of submissions. Started again, it goes on where it ended.",
-        epilog="exit code: 0 everything is settled, 2 usage, 3 something is blocked or refused, "
-               "130 interrupted",
+        epilog="exit code: 0 everything is settled, 2 usage, 3 a person has to look at "
+               "something, 130 interrupted",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
     grading.add_argument("submissions", metavar="SUBMISSIONS", type=Path,
-                         help="a folder with a folder or a .zip a student, or a .csv with the "
+                         help="a folder with a folder, a .zip or a .tar.gz a student, or what "
+                              "Moodle or Canvas downloads, unpacked; or a .csv with the "
                               "columns name and path")
     grading.add_argument("--out", metavar="RESULTS", type=Path, required=True,
                          help="the folder for the results; hosts may share it")
+    grading.add_argument("--roster", metavar="FILE", type=Path,
+                         help="a .csv of all students, with some of the columns name, id, login "
+                              "and e-mail: who handed in nothing has a row as well")
     grading.add_argument("--stages", metavar="1-7", default="1-9",
                          help="stages to grade (default: 1-9)")
     grading.add_argument("--jobs", metavar="N", type=int,
@@ -110,7 +115,7 @@ def grade(arguments) -> int:
             raise argparse.ArgumentTypeError(f"want stages of 1-9; got {arguments.stages}")
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"--stages: {error}") from None
-    students, ignored = gather(arguments.submissions)
+    students = gather(arguments.submissions, arguments.roster)
     if arguments.slurm:
         return spread(arguments)
     here = machine.look(arguments.device, arguments.jobs)
@@ -124,8 +129,8 @@ def grade(arguments) -> int:
                 progress.line(f"{student.name}: refused, {student.trouble}")
             for number, why in student.refused.items():
                 progress.line(f"{student.name}: problem_{number}.py refused, {why}")
-        for name in ignored:
-            progress.line(f"{name}: ignored, it is neither a folder nor a .zip")
+            for note in student.notes:
+                progress.line(f"{student.name}: {note}")
         progress.line(f"Students: {len(students)}; {here.words}, grader {settings.grader}")
 
         def done(student) -> None:
@@ -141,12 +146,13 @@ def grade(arguments) -> int:
                   worker_user=arguments.worker_user, say=progress.live, done=done).run()
         except KeyboardInterrupt:
             interrupted = True
-        return write(students, stages, store, ignored, progress, interrupted)
+        return write(students, stages, store, progress, interrupted)
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
     """Everything of `grade --slurm`: the tasks write the tables, here they are waited for."""
     from classroom import slurm
+    from classroom.book import to_look_at
 
     progress = Progress()
     arguments.out.mkdir(mode=0o700, exist_ok=True)
@@ -160,7 +166,7 @@ def spread(arguments, cluster: str = "slurm") -> int:
     unsettled = "no tables were written" if not (arguments.out / "grades.csv").is_file() else ""
     for path in sorted((arguments.out / "students").glob("*.json")):
         report = json.loads(path.read_bytes())
-        unsettled = unsettled or (report["unsettled"] or report["refused"]) and (
+        unsettled = unsettled or to_look_at(report) and (
             f"something of {report['student']} is not settled")
     progress.line(f"{unsettled}; the same command goes on." if unsettled else
                   f"Everything is in {arguments.out}: summary.html, grades.csv, junit.xml, "
@@ -168,11 +174,11 @@ def spread(arguments, cluster: str = "slurm") -> int:
     return NOT_SETTLED if unsettled else DONE
 
 
-def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
+def write(students, stages, store, progress, interrupted: bool) -> int:
     """The tables of what is known by now, and their last line."""
     from classroom import summary
     from classroom.alike import alike
-    from classroom.book import UNSETTLED, as_json, grades, junit, student_report
+    from classroom.book import UNSETTLED, as_json, grades, junit, student_report, to_look_at
 
     reports = [student_report(student, stages, store) for student in students]
     for student, report in zip(students, reports, strict=True):
@@ -180,10 +186,10 @@ def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
     store.write(store.folder / "grades.csv", grades(reports))
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
-        reports, ignored, alike(students, stages), datetime.now()))
+        reports, alike(students, stages), datetime.now()))
     everything = [stage for report in reports for stage in report["stages"]]
     count = {outcome: sum(stage["outcome"] == outcome for stage in everything)
-             for outcome in UNSETTLED | {"refused"}}
+             for outcome in UNSETTLED}
     if interrupted:
         progress.line(f"Interrupted; not graded yet: {count['pending']} of {len(everything)}. "
                       "The same command goes on.")
@@ -194,9 +200,11 @@ def write(students, stages, store, ignored, progress, interrupted: bool) -> int:
         if count[outcome]:
             progress.line(f"{count[outcome]} of {len(everything)} {words}; summary.html lists "
                           "them.")
+    states = Counter(report["state"] for report in reports)
+    progress.line(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
                   "students/")
-    return NOT_SETTLED if any(count.values()) else DONE
+    return NOT_SETTLED if any(map(to_look_at, reports)) else DONE
 
 
 def board(arguments) -> int:

@@ -2,7 +2,8 @@
 
 Beside the autograder's own outcomes there are two here: `refused` (a file or a submission that is
 not taken, with the reason) and `pending` (not graded yet).  What is not settled has no points, and
-neither has a sum that it is part of.
+neither has a sum that it is part of.  A student is graded, pending, could not be read, or handed in
+nothing, which is something else than a file that is missing.
 """
 
 import csv
@@ -18,8 +19,9 @@ from grader.assignment import sha256
 from grader.stages import STAGES
 from grader.text import escape
 
-FORMAT = 1  # of a student's JSON
-UNSETTLED = {"pending", "grader_fault", "skipped"}
+FORMAT = 2  # of a student's JSON
+UNSETTLED = {"pending", "grader_fault", "skipped", "refused"}
+GRADED, PENDING, UNREAD, NOTHING = "graded", "pending", "could not be read", "handed in nothing"
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would compute a name that begins so
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -29,12 +31,28 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
     found = [_stage(student, number, store) for number in stages]
     unsettled = [stage["stage"] for stage in found if stage["outcome"] in UNSETTLED]
     return {
-        "format": FORMAT, "student": student.name, **asdict(store.settings),
+        "format": FORMAT, "student": student.name, "state": _state(student, found),
+        **{name: escape(getattr(student.person, name)) for name in ("id", "login", "email")},
+        **asdict(store.settings),
         "points": None if unsettled else round(sum(stage["points"] for stage in found), 2),
         "max_points": sum(stage["max_points"] for stage in found),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
-        "unsettled": unsettled, "refused": student.trouble or None,
+        "unsettled": unsettled, "refused": student.trouble or None, "notes": list(student.notes),
         "differs": differences(student.report, found), "stages": found}
+
+
+def _state(student: Submitted, found: list[dict]) -> str:
+    outcomes = {stage["outcome"] for stage in found} - {"missing"}
+    if not (student.files or student.refused or student.trouble):
+        return NOTHING
+    if student.trouble or outcomes == {"refused"}:
+        return UNREAD
+    return PENDING if "pending" in outcomes else GRADED
+
+
+def to_look_at(report: dict) -> bool:
+    """Whether a person has to look at something of a student's before it counts."""
+    return bool(report["unsettled"] or report["notes"])
 
 
 def differences(report: bytes, found: list[dict]) -> list[str]:
@@ -99,19 +117,26 @@ def grades(reports: list[dict]) -> bytes:
     numbers = [stage["stage"] for stage in reports[0]["stages"]]
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerow(["student", "points", "max_points", "passed", "unsettled", "refused",
+    table.writerow(["student", "id", "login", "email", "state", "points", "max_points", "passed",
+                    "unsettled", "refused", "notes",
                     *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)])
     for report in reports:
         stages = report["stages"]
-        name = report["student"]
         table.writerow([
-            "'" + name if name.startswith(FORMULA) else name,
+            *(plain(report[name]) for name in ("student", "id", "login", "email")), report["state"],
             "" if report["points"] is None else report["points"], report["max_points"],
             report["passed"], " ".join(f"p{n}" for n in report["unsettled"]),
-            report["refused"] or "",
+            plain(report["refused"] or "; ".join(
+                stage["message"] for stage in stages if stage["outcome"] == "refused")),
+            plain("; ".join(report["notes"])),
             *("" if stage["outcome"] in UNSETTLED else stage["points"] for stage in stages),
             *(stage["outcome"] for stage in stages)])
     return text.getvalue().encode()
+
+
+def plain(text: str) -> str:
+    """For a cell: text that no spreadsheet computes."""
+    return "'" + text if text.startswith(FORMULA) else text
 
 
 def junit(reports: list[dict]) -> bytes:
@@ -127,7 +152,8 @@ def junit(reports: list[dict]) -> bytes:
             outcome = stage["outcome"]
             if outcome == "pass":
                 continue
-            kind = {"grader_fault": "error", "skipped": "skipped", "pending": "skipped"}.get(
+            kind = {"grader_fault": "error", "skipped": "skipped", "pending": "skipped",
+                    "refused": "error"}.get(
                 outcome, "failure")
             counts[kind] += 1
             said = _xml(explanation(stage))

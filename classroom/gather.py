@@ -1,39 +1,55 @@
-"""Reads what students handed in: a folder or a zip each, or an index that names them.
+"""Reads what students handed in: a folder or an archive each, what a learning system lets one
+download, or an index that names them.
 
-Only files named problem_1.py ... problem_9.py are taken, as bytes; nothing is unpacked, followed or
-run.  What is not taken has a reason in words.
+Only files named problem_1.py ... problem_9.py are taken, as bytes; nothing is unpacked to the disk,
+followed or run.  What is not taken has a reason in words, and whoever is in the folder or on the
+roster has a row.
 """
 
-import csv
 import errno
+import gzip
+import io
 import lzma
 import os
 import re
 import stat
 import struct
+import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
+from classroom import roster
 from grader.submission import MAX_BYTES
 from grader.submit import REPORT
 from grader.text import escape
 
 PROBLEM = re.compile(r"problem_([1-9])\.py")
+NEARLY = re.compile(r".*problem[\W_]*0*([1-9])(?!\d).*", re.IGNORECASE | re.DOTALL)
+CODE = (".py", ".ipynb")
+ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
+# Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.
+MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+)_?(?P<file>.*)")
+# andersonanna_LATE_101_55101_problem_1.py, and what was typed in: ..._101_text.html
+CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
+                    r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
 DEPTH = 3  # folders below a student's own in which the files may lie
+NESTED = 2  # archives in an archive
 MOST_ENTRIES = 20_000  # of a folder or an archive
 MOST_UNPACKED = 16 << 20  # bytes of one problem file in an archive; one has some 20 thousand
+MOST_ARCHIVE = 64 << 20  # bytes of an archive in another, and of all that a .tar.gz unpacks to
 MOST_REPORTED = 8 << 20  # bytes of a student's own report; one has some 200 thousand
-NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader"}
-UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error,
-              lzma.LZMAError, struct.error)  # what zipfile raises on damaged or encrypted archives
-
-
-Found = tuple[dict[int, bytes], dict[int, str], bytes]
+NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader",
+                   "Thumbs.db", "desktop.ini"}
+UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError,
+              zlib.error, lzma.LZMAError, struct.error)  # of damaged or encrypted archives
 
 
 class Refused(Exception):
@@ -42,7 +58,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Submitted:
-    """What one student handed in.  files: stage -> bytes, at most MAX_BYTES + 1 of them."""
+    """What one student handed in: nothing, if there are neither files nor reasons.
+
+    files: stage -> bytes, at most MAX_BYTES + 1 of them.
+    """
 
     name: str  # fit to be shown
     key: str  # fit to be a file's name, another one for every name
@@ -50,89 +69,111 @@ class Submitted:
     refused: dict[int, str] = field(default_factory=dict)  # stage -> why that file is not taken
     report: bytes = b""  # the submission.json beside them; not trusted
     trouble: str = ""  # why nothing is taken
+    notes: tuple[str, ...] = ()  # what else a person has to look at
+    person: roster.Person = roster.Person()  # as the roster knows them
 
 
-def gather(submissions: Path) -> tuple[list[Submitted], list[str]]:
-    """Everything in a folder, or in the index with the columns name and path.
+class Place(NamedTuple):
+    """A folder, an archive or, with the name that the student gave it, one file of several."""
 
-    -> the students by name, and what in the folder is no submission.
+    path: Path
+    file: str = ""
+
+
+class Member(NamedTuple):
+    """A file of a submission.  read(most) -> its first bytes, or raises Refused."""
+
+    path: PurePosixPath
+    read: Callable[[int], bytes]
+
+
+def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
+    """Everyone in a folder, or in the index with the columns name and path, and on the roster.
+
+    -> the students by name.
 
     Raises:
-        ValueError: it is neither, or nobody's submission is in it.
+        ValueError: it is neither, or nobody's submission is in it; the roster is none.
     """
-    ignored: list[str] = []
+    people = roster.read(listed) if listed else []
     if submissions.is_dir():
-        places = list(_in_folder(submissions, ignored))
+        places = _in_folder(submissions, listed)
     elif submissions.is_file() and submissions.suffix.lower() == ".csv":
-        places = list(_in_index(submissions))
+        places = _in_index(submissions)
     else:
-        raise ValueError("SUBMISSIONS: want a folder with a folder or a .zip a student, or a .csv "
-                         f"with the columns name and path; got {submissions}")
-    if not places:
-        raise ValueError(f"SUBMISSIONS: want a folder or a .zip a student; got none in "
+        raise ValueError("SUBMISSIONS: want a folder with a folder or an archive a student, or a "
+                         f".csv with the columns name and path; got {submissions}")
+    found: dict[tuple[str, str], list[Place]] = {}  # by name and the learning system's number
+    for name, id, place in places:
+        found.setdefault((name, id), []).extend([place] if place else [])
+    if not found:
+        raise ValueError("SUBMISSIONS: want a folder or an archive a student; got none in "
                          f"{submissions}")
-    by_name: dict[str, list[Path]] = {}
-    for name, place in places:
-        by_name.setdefault(name, []).append(place)
-    return [_submitted(name, paths) for name, paths in sorted(by_name.items())], ignored
+    students: dict[roster.Person, list[list[Place]]] = {person: [] for person in people}
+    notes: dict[roster.Person, str] = {}
+    for (name, id), theirs in found.items():
+        may_be = roster.match(name, id, people)
+        person = may_be[0] if len(may_be) == 1 else roster.Person(name, id)
+        students.setdefault(person, []).append(theirs)
+        if people and len(may_be) != 1:
+            notes[person] = "not on the roster" if not may_be else "of several on the roster: " \
+                + ", ".join(escape(each.shown) for each in may_be)
+    count = Counter(person.shown for person in students)
+    made = []
+    for person, groups in students.items():
+        also = next(filter(None, (person.id, person.login, person.email)), "")
+        name = person.shown + f" ({also})" * (count[person.shown] > 1 and bool(also))
+        made.append(_submitted(name, person, groups, notes.get(person, "")))
+    return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 
-def _in_folder(folder: Path, ignored: list[str]) -> Iterator[tuple[str, Path]]:
+def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Place]]:
+    """-> name, the learning system's number or "", place."""
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or entry.name in NOT_LOOKED_INTO:
+        if entry.name.startswith(".") or entry.name in NOT_LOOKED_INTO \
+                or listed and entry.resolve() == listed.resolve():
             continue
         if PROBLEM.fullmatch(entry.name):
             raise ValueError("SUBMISSIONS: want a folder a student in it; got a problem file: "
                              f"{entry}")
-        if entry.is_dir() or entry.is_symlink():
-            yield entry.name, entry
-        elif entry.suffix.lower() == ".zip":
-            yield entry.stem, entry
+        system = MOODLE.fullmatch(entry.name) or not entry.is_dir() and CANVAS.fullmatch(entry.name)
+        if system:
+            typed = system["kind"] if system["kind"] != "file" else ""  # no file: text, a link
+            yield system["name"], system["id"], Place(entry, typed or system["file"])
         else:
-            ignored.append(escape(entry.name))
+            stem = entry.name if entry.is_dir() else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", entry.name)
+            yield stem, "", Place(entry)
 
 
-def _in_index(index: Path) -> Iterator[tuple[str, Path]]:
-    try:
-        with index.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
-            if not {"name", "path"} <= set(rows.fieldnames or ()):
-                raise ValueError(f"{index}: want the columns name and path; got "
-                                 f"{', '.join(rows.fieldnames or ['nothing'])}")
-            for row in rows:
-                if (row["name"] or "").strip():
-                    yield row["name"].strip(), index.parent / (row["path"] or "").strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{index}: want a table in UTF-8; got {error.reason}") from None
-    except csv.Error as error:
-        raise ValueError(f"{index}: want a table of comma-separated values; got: {error}") from None
+def _in_index(index: Path) -> Iterator[tuple[str, str, Place | None]]:
+    headers, rows = roster.table(index, "SUBMISSIONS")
+    if not {"name", "path"} <= set(headers):
+        raise ValueError("SUBMISSIONS: want the columns name and path; got "
+                         f"{', '.join(headers) or 'nothing'} in {index}")
+    for row in rows:
+        if row["name"]:
+            yield row["name"], "", Place(index.parent / row["path"]) if row["path"] else None
 
 
-def _submitted(name: str, paths: list[Path]) -> Submitted:
-    shown, key = escape(name), file_name(name)
+def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
+               note: str) -> Submitted:
+    student = partial(Submitted, escape(name), file_name(name), person=person)
+    places = [place for group in groups for place in group]
+    notes = [note] * bool(note)
     try:
         if name in (".", "..") or "/" in name or "\0" in name:
             raise Refused("its name is a path")
-        if len(paths) > 1:
+        if len(groups) > 1 or sum(not place.file for place in places) > 1:
             raise Refused("it is there more than once: "
-                          + ", ".join(escape(path.name) for path in paths))
-        path = paths[0]
-        if path.is_symlink():
-            raise Refused("it is a link")
-        if path.is_dir():
-            found = read_folder(path)
-        elif path.is_file():
-            found = read_zip(path)
-        else:
-            raise Refused(f"there is no {escape(str(path))}")
-        files, refused, report = found
-        if not files and not refused:
-            raise Refused("no problem_1.py ... problem_9.py is in it")
+                          + ", ".join(escape(place.path.name) for place in places[:4]))
+        with ExitStack() as opened:
+            members = [member for place in places for member in _members(place, opened)]
+            files, refused, report = _taken(members, opened, notes)
     except Refused as error:
-        return Submitted(shown, key, trouble=str(error))
+        return student(trouble=str(error), notes=tuple(notes))
     except OSError as error:
-        return Submitted(shown, key, trouble=f"cannot read it: {error.strerror}")
-    return Submitted(shown, key, files, refused, report)
+        return student(trouble=f"cannot read it: {error.strerror}", notes=tuple(notes))
+    return student(files, refused, report, notes=tuple(notes))
 
 
 def file_name(name: str) -> str:
@@ -147,141 +188,204 @@ def file_name(name: str) -> str:
     return kept
 
 
-# ------------------------------------------------------------------------- folders
-def read_folder(folder: Path) -> Found:
-    """Its problem files, from the highest folder that has any; else those of the one archive in it.
+# ---------------------------------------------------------------------- what is taken
+def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: int = 0
+           ) -> tuple[dict[int, bytes], dict[int, str], bytes]:
+    """The problem files of the highest folder that has any; else those of the one archive.
 
     -> stage -> bytes, stage -> why that file is not taken, the report beside them or b"".
 
     Raises:
-        Refused: what is in it is ambiguous.
-        OSError: it cannot be read.
+        Refused: what is in it is ambiguous, or nothing of it can be taken.
     """
-    found: dict[Path, dict[int, Path]] = {}
-    archives, entries = [], 0
+    members = [member for member in members if not NOT_LOOKED_INTO & set(member.path.parts)
+               and not any(part.startswith(".") for part in member.path.parts)]
+    found: dict[PurePosixPath, dict[int, list[Member]]] = {}
+    for member in members:
+        if (match := PROBLEM.fullmatch(member.path.name)) \
+                and len(member.path.parts) <= DEPTH + 1 + level:
+            found.setdefault(member.path.parent, {}).setdefault(int(match[1]), []).append(member)
+    archives = [member for member in members if member.path.name.lower().endswith(ARCHIVES)]
+    if not found and archives:
+        (archive, *more) = archives
+        if more:
+            raise Refused("several archives are in it, want one: " + _names(archives))
+        if level == NESTED:
+            raise Refused(f"want at most {NESTED} archives in each other; got more")
+        data = archive.read(MOST_ARCHIVE + 1)
+        if len(data) > MOST_ARCHIVE:
+            raise Refused(f"{_names(archives)} has more than {MOST_ARCHIVE >> 20} MiB")
+        inside = _unpacked(archive.path.name, io.BytesIO(data), opened)
+        others = [member for member in members if member is not archive]
+        return _taken(others + [Member(archive.path / member.path, member.read)
+                                for member in inside], opened, notes, level + 1)
+    least = min((len(place.parts) for place in found), default=0)
+    highest = sorted(place for place in found if len(place.parts) == least)
+    if len(highest) > 1:
+        raise Refused("problem files are in several of its folders: "
+                      + ", ".join(escape(str(place)) for place in highest[:3]))
+    place = highest[0] if highest else PurePosixPath()
+    chosen = found.get(place, {})
+    files, refused = {}, {}
+    for stage, twins in sorted(chosen.items()):
+        try:
+            if len(twins) > 1:
+                raise Refused("it is there twice")
+            files[stage] = twins[0].read(MAX_BYTES + 1)
+        except Refused as error:
+            refused[stage] = str(error)
+    for stage, strays in sorted(_strays(members, chosen, place).items()):
+        if stage in chosen:
+            notes.append(f"{_names(strays)} lies beside problem_{stage}.py, which was taken")
+        else:
+            refused[stage] = f"want problem_{stage}.py; got {_names(strays)}"
+    if members and not files and not refused:
+        raise Refused(f"no problem_1.py ... problem_9.py is in it, but {_names(members)}")
+    report = b""
+    with suppress(Refused):
+        report = next((member.read(MOST_REPORTED) for member in members
+                       if member.path == place / REPORT), b"")
+    return files, refused, report
 
+
+def _strays(members: list[Member], chosen: dict[int, list[Member]], place: PurePosixPath
+            ) -> dict[int, list[Member]]:
+    """Stage -> what may have been meant as its file: anything called so where the file itself is
+    missing; code beside it where it is there."""
+    found: dict[int, list[Member]] = {}
+    for member in members:
+        if (match := NEARLY.fullmatch(member.path.name)) is None:
+            continue
+        stage = int(match[1])
+        if stage not in chosen or (
+                member.path.parent == place and member not in chosen[stage]
+                and member.path.suffix.lower() in CODE):
+            found.setdefault(stage, []).append(member)
+    return found
+
+
+def _names(members: list[Member]) -> str:
+    return ", ".join(escape(str(member.path)) for member in members[:3]) \
+        + ", ..." * (len(members) > 3)
+
+
+# ------------------------------------------------------------- folders and archives
+def _members(place: Place, opened: ExitStack) -> Iterator[Member]:
+    """Raises Refused: it is a link, or an archive that is damaged or climbs out of its folder;
+    OSError: it cannot be read."""
+    path = place.path
+    if place.file:
+        yield Member(PurePosixPath(place.file), partial(_read, path))
+    elif path.is_symlink():
+        raise Refused("it is a link")
+    elif path.is_dir():
+        yield from _in_students_folder(path)
+    elif not path.is_file():
+        raise Refused(f"there is no {escape(path.name)}")
+    else:
+        yield from _unpacked(path.name, opened.enter_context(_open(path)), opened)
+
+
+def _in_students_folder(folder: Path) -> Iterator[Member]:
     def fail(error):
         raise error
 
-    for place, folders, names in os.walk(folder, onerror=fail):
-        depth = len(Path(place).relative_to(folder).parts)
+    entries = 0
+    for top, folders, names in os.walk(folder, onerror=fail):
+        here = Path(top)
+        depth = len(here.relative_to(folder).parts)
         entries += len(folders) + len(names)
         if entries > MOST_ENTRIES:
             raise Refused(f"more than {MOST_ENTRIES} files are in it")
-        for name in [*names, *folders]:
-            if match := PROBLEM.fullmatch(name):
-                found.setdefault(Path(place), {})[int(match[1])] = Path(place, name)
-        archives += [Path(place, name) for name in names if name.lower().endswith(".zip")]
-        folders[:] = [name for name in folders if depth < DEPTH and not name.startswith(".")
-                      and name not in NOT_LOOKED_INTO and not PROBLEM.fullmatch(name)]
-    if found:
-        place = _highest({path: len(path.parts) for path in found}, folder)
-        with suppress(Refused):
-            return *_each(found[place], read_file), read_file(place / REPORT, MOST_REPORTED)
-        return *_each(found[place], read_file), b""
-    if len(archives) > 1:
-        raise Refused("several archives are in it, want one: "
-                      + ", ".join(escape(path.name) for path in archives[:3]))
-    if archives:
-        if archives[0].is_symlink():
-            raise Refused(f"{escape(archives[0].name)} is a link")
-        return read_zip(archives[0])
-    return {}, {}, b""
+        entered = [name for name in folders if depth < DEPTH and not PROBLEM.fullmatch(name)
+                   and not name.startswith(".") and name not in NOT_LOOKED_INTO
+                   and not (here / name).is_symlink()]
+        for name in [*names, *(name for name in folders if name not in entered)]:
+            yield Member(PurePosixPath((here / name).relative_to(folder)),
+                         partial(_read, here / name))
+        folders[:] = entered
 
 
-def _highest(depths: dict, top):
-    """The one place with the fewest folders above it."""
-    least = min(depths.values())
-    highest = [place for place, depth in depths.items() if depth == least]
-    if len(highest) > 1:
-        names = ", ".join(escape(str(place.relative_to(top))) for place in sorted(highest)[:3])
-        raise Refused(f"problem files are in several of its folders: {names}")
-    return highest[0]
-
-
-def _each(chosen: dict[int, object], read) -> tuple[dict[int, bytes], dict[int, str]]:
-    files, refused = {}, {}
-    for stage, place in sorted(chosen.items()):
-        try:
-            files[stage] = read(place)
-        except Refused as error:
-            refused[stage] = str(error)
-    return files, refused
-
-
-def read_file(path: Path, most: int = MAX_BYTES + 1) -> bytes:
-    """The first bytes of a regular file; a problem file that has more the grader will refuse.
-
-    Raises:
-        Refused: it is a link, a device, a folder, or cannot be read.
-    """
+def _open(path: Path) -> BinaryIO:
+    """Raises Refused: it is a link, a device, a folder, or cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else f"cannot read it: {error.strerror}"
         raise Refused(why) from None
-    with open(handle, "rb") if stat.S_ISREG(os.fstat(handle).st_mode) else _closed(handle) as file:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise Refused("it is not a regular file")
+    return open(handle, "rb")
+
+
+def _read(path: Path, most: int) -> bytes:
+    with _open(path) as file:
         try:
             return file.read(most)
         except OSError as error:
             raise Refused(f"cannot read it: {error.strerror}") from None
 
 
-def _closed(handle: int):
-    os.close(handle)
-    raise Refused("it is not a regular file")
-
-
-# ------------------------------------------------------------------------ archives
-def read_zip(path: Path) -> Found:
-    """As read_folder; of the members nothing is unpacked but the problem files, into memory.
-
-    Raises:
-        Refused: it is no zip, climbs out of its folder, or is ambiguous.
-    """
-    found: dict[PurePosixPath, dict[int, list[zipfile.ZipInfo]]] = {}
+def _unpacked(name: str, file: BinaryIO, opened: ExitStack) -> list[Member]:
+    """The files of an archive, which stays open; raises Refused as _members does."""
+    kind = name.lower()
+    if not kind.endswith(ARCHIVES):
+        raise Refused(f"want a folder, a .zip or a .tar.gz; got {escape(name)}")
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if len(members) > MOST_ENTRIES:
-                raise Refused(f"the archive holds more than {MOST_ENTRIES} files")
-            for member in members:
-                place = PurePosixPath(member.filename.replace("\\", "/"))
-                if place.is_absolute() or ".." in place.parts or ":" in place.parts[:1]:
-                    raise Refused("the archive climbs out of its folder: "
-                                  f"{escape(member.filename)}")
-                if (match := PROBLEM.fullmatch(place.name)) and len(place.parts) <= DEPTH + 1 \
-                        and not NOT_LOOKED_INTO & set(place.parts):
-                    found.setdefault(place.parent, {}).setdefault(int(match[1]), []).append(member)
-            if not found:
-                return {}, {}, b""
-            depths = {place: len(place.parts) for place in found}
-            place = _highest(depths, PurePosixPath())
-            beside = [member for member in members if member.filename == str(place / REPORT)]
-            report = b""
-            with suppress(Refused):
-                report = _read_member(archive, beside, MOST_REPORTED) if beside else b""
-            return *_each(found[place], lambda twins: _read_member(archive, twins)), report
+        if kind.endswith(".zip"):
+            found = list(_in_zip(opened.enter_context(zipfile.ZipFile(file))))
+        else:
+            if kind.endswith("gz"):
+                file = opened.enter_context(gzip.GzipFile(fileobj=file))
+            data = file.read(MOST_ARCHIVE + 1)  # all of it: what its heads promise is not believed
+            if len(data) > MOST_ARCHIVE:
+                raise Refused(f"it would unpack to more than {MOST_ARCHIVE >> 20} MiB")
+            found = list(_in_tar(opened.enter_context(tarfile.open(fileobj=io.BytesIO(data),
+                                                                   mode="r:"))))
     except UNREADABLE as error:
-        raise Refused(f"cannot read the archive: {escape(str(error)) or type(error).__name__}"
-                      ) from None
+        raise Refused(f"cannot read the archive: {_words(error)}") from None
+    if len(found) > MOST_ENTRIES:
+        raise Refused(f"the archive holds more than {MOST_ENTRIES} files")
+    for path, _ in found:
+        if path.is_absolute() or ".." in path.parts or ":" in path.parts[0][1:2]:
+            raise Refused(f"the archive climbs out of its folder: {escape(str(path))}")
+    return found
 
 
-def _read_member(archive: zipfile.ZipFile, twins: list[zipfile.ZipInfo],
-                 most: int = MAX_BYTES + 1) -> bytes:
-    member = twins[0]
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    if len(twins) > 1:
-        raise Refused("it is in the archive twice")
-    if kind == stat.S_IFLNK:
-        raise Refused("it is a link")
-    if kind not in (0, stat.S_IFREG) or member.is_dir():
-        raise Refused("it is not a regular file")
-    if member.file_size > MOST_UNPACKED:
-        raise Refused(f"it would unpack to {member.file_size >> 20} MiB; want at most "
-                      f"{MAX_BYTES >> 10} KiB")
-    try:
-        with archive.open(member) as file:
-            return file.read(most)
-    except UNREADABLE as error:
-        raise Refused(f"cannot unpack it: {escape(str(error)) or type(error).__name__}") from None
+def _in_zip(archive: zipfile.ZipFile) -> Iterator[Member]:
+    for member in archive.infolist():
+        mode = stat.S_IFMT(member.external_attr >> 16)
+        kind = "link" if mode == stat.S_IFLNK else "folder" if member.is_dir() else \
+            "file" if mode in (0, stat.S_IFREG) else "other"
+        yield from _member(member.filename, kind, member.file_size, partial(archive.open, member))
+
+
+def _in_tar(archive: tarfile.TarFile) -> Iterator[Member]:
+    for member in archive:
+        kind = "link" if member.issym() or member.islnk() else "folder" if member.isdir() else \
+            "file" if member.isreg() else "other"
+        yield from _member(member.name, kind, member.size, partial(archive.extractfile, member))
+
+
+def _member(name: str, kind: str, size: int, open_: Callable[[], BinaryIO]) -> Iterator[Member]:
+    """Of an archive; a folder is one only where its name is a problem file's or climbs out."""
+    path = PurePosixPath(name.replace("\\", "/"))
+
+    def read(most: int) -> bytes:
+        if kind != "file":
+            raise Refused("it is a link" if kind == "link" else "it is not a regular file")
+        if size > max(MOST_UNPACKED, most):
+            raise Refused(f"it would unpack to {size >> 20} MiB; want at most {most >> 10} KiB")
+        try:
+            with open_() as file:
+                return file.read(most)
+        except UNREADABLE as error:
+            raise Refused(f"cannot unpack it: {_words(error)}") from None
+
+    if path.parts and (kind != "folder" or PROBLEM.fullmatch(path.name) or ".." in path.parts):
+        yield Member(path, read)
+
+
+def _words(error: Exception) -> str:
+    return escape(str(error)) or type(error).__name__

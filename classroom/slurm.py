@@ -22,6 +22,8 @@ def command(arguments) -> list[str]:
              "--device", arguments.device, "--timeout", str(arguments.timeout),
              "--stage-timeout", str(arguments.stage_timeout),
              "--worker-user", arguments.worker_user]
+    if arguments.roster:
+        words += ["--roster", str(arguments.roster.resolve())]
     if arguments.jobs:
         words += ["--jobs", str(arguments.jobs)]
     return words + ["--no-benchmark"] * arguments.no_benchmark

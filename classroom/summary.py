@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
-from classroom.book import UNSETTLED, explanation, first_failure
+from classroom.book import GRADED, UNSETTLED, explanation, first_failure, to_look_at
 
 HERE = Path(__file__).parent
 BINS = 10  # of the distribution of points
@@ -19,17 +19,17 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "t
          "pending": "pending"}
 
 
-def page(reports: list[dict], ignored: list[str], alike: list[dict], now: datetime) -> bytes:
+def page(reports: list[dict], alike: list[dict], now: datetime) -> bytes:
     """The whole page.  alike: pairs as alike.py finds them."""
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True)
     text = environment.get_template("summary.html").render(
         reports=reports, stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
         mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
-        alike=alike, explanation=explanation, unsettled=UNSETTLED, ignored=ignored,
+        alike=alike, explanation=explanation, unsettled=UNSETTLED,
         facts=_facts(reports), time=now.strftime("%Y-%m-%d %H:%M"),
-        look=[report for report in reports if report["unsettled"] or any(
-            stage["outcome"] in ("refused", "rejected") for stage in report["stages"])])
+        look=[report for report in reports if to_look_at(report) or report["differs"] or any(
+            stage["outcome"] == "rejected" for stage in report["stages"])])
     return text.encode()
 
 
@@ -61,12 +61,17 @@ def mistakes(reports: list[dict]) -> list[dict]:
 
 def histogram(reports: list[dict]) -> list[dict]:
     """How many students have how many points, in tenths of all."""
-    settled = [report for report in reports if report["points"] is not None]
+    settled = [report for report in reports if _counts(report)]
     bins = [0] * BINS
     for report in settled:
         bins[min(BINS - 1, int(BINS * report["points"] / report["max_points"]))] += 1
     return [{"from": 100 * i // BINS, "to": 100 * (i + 1) // BINS, "count": count,
              "share": count / max(1, *bins)} for i, count in enumerate(bins)]
+
+
+def _counts(report: dict) -> bool:
+    """Whether a student enters the median and the distribution."""
+    return report["points"] is not None and report["state"] == GRADED
 
 
 def _column(reports: list[dict], i: int) -> dict:
@@ -88,11 +93,12 @@ def _facts(reports: list[dict]) -> dict:
     def distinct(name: str) -> str:
         return ", ".join(sorted({str(stage[name]) for stage in graded if stage[name]}))
 
-    points = [report["points"] for report in reports if report["points"] is not None]
+    points = [report["points"] for report in reports if _counts(report)]
+    states = Counter(report["state"] for report in reports)
     return {"grader": reports[0]["grader"], "devices": distinct("device"),
             "torch": distinct("torch"), "triton": distinct("triton"),
             "median": statistics.median(points) if points else None, "settled": len(points),
-            "max_points": reports[0]["max_points"],
+            "max_points": reports[0]["max_points"], "states": sorted(states.items()),
             "everything": sum(report["passed"] == len(report["stages"]) for report in reports),
             "pending": sum(stage["outcome"] == "pending" for report in reports
                            for stage in report["stages"]),

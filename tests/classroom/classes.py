@@ -83,7 +83,7 @@ def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=l
 
     from classroom.book import student_report
 
-    students, _ = gather(submissions)
+    students = gather(submissions)
     machine = Machine(gpus, "a GPU", jobs, 2, 2.0)
     with Store(results, replace(SETTINGS, device=machine.device)) as store:
         for student in students:

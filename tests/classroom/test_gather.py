@@ -1,7 +1,9 @@
 """What students hand in is taken as it is, or refused with a reason; nothing of it is unpacked."""
 
+import io
 import os
 import stat
+import tarfile
 import zipfile
 
 import pytest
@@ -16,7 +18,7 @@ ANNA = {1: "one", 2: "two"}
 
 def only(folder):
     """The one student of a class."""
-    (student,), _ = gather(folder)
+    (student,) = gather(folder)
     return student
 
 
@@ -37,16 +39,35 @@ def marked(name: str, kind: int) -> zipfile.ZipInfo:
 
 # ------------------------------------------------------------------ what is taken
 def test_a_folder_a_student(tmp_path):
-    students, ignored = gather(make(tmp_path, {"ben": {2: "two"}, "anna": ANNA}))
+    students = gather(make(tmp_path, {"ben": {2: "two"}, "anna": ANNA}))
     assert [student.name for student in students] == ["anna", "ben"]
-    assert students[0].files == {1: b"one", 2: b"two"} and ignored == []
+    assert students[0].files == {1: b"one", 2: b"two"}
 
 
-def test_a_zip_a_student_and_a_stray_file(tmp_path):
+def tarred(path, members: dict[str, str | tarfile.TarInfo]):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in members.items():
+            member = data if isinstance(data, tarfile.TarInfo) else tarfile.TarInfo(name)
+            text = b"" if data is member else data.encode()
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return path
+
+
+def test_an_archive_a_student(tmp_path):
     zipped(tmp_path / "anna.zip", {"problem_1.py": "one", "notes.txt": "x"})
-    (tmp_path / "list.pdf").write_text("no")
-    (student,), ignored = gather(tmp_path)
-    assert (student.name, student.files) == ("anna", {1: b"one"}) and ignored == ["list.pdf"]
+    tarred(tmp_path / "ben.tar.gz", {"./problem_1.py": "one", "notes.txt": "x"})
+    tarred(tmp_path / "cleo.tgz", {"work/problem_1.py": "one"})
+    assert {student.name: student.files for student in gather(tmp_path)} == {
+        name: {1: b"one"} for name in ("anna", "ben", "cleo")}
+
+
+@pytest.mark.parametrize("name", ["dora.rar", "dora.7z", "dora.pdf", "dora"])
+def test_a_file_that_is_not_read_has_a_row(tmp_path, name):
+    (tmp_path / name).write_text("no")
+    student = only(tmp_path)
+    assert student.name == "dora"
+    assert student.trouble == f"want a folder, a .zip or a .tar.gz; got {name}"
 
 
 @pytest.mark.parametrize("inner", ["problem_1.py", "flash/problem_1.py", "a/b/problem_1.py"])
@@ -59,9 +80,154 @@ def test_the_files_may_lie_some_folders_below(tmp_path, inner):
     assert only(tmp_path / "zips").files == {1: b"one"}
 
 
-def test_of_an_older_copy_further_down_nothing_is_taken(tmp_path):
+def test_of_an_older_copy_further_down_nothing_is_taken_and_what_is_only_there_is_said(tmp_path):
     make(tmp_path, {"anna": ANNA, "anna/old": {1: "old", 3: "old"}})
-    assert only(tmp_path).files == {1: b"one", 2: b"two"}
+    student = only(tmp_path)
+    assert student.files == {1: b"one", 2: b"two"} and student.notes == ()
+    assert student.refused == {3: "want problem_3.py; got old/problem_3.py"}
+
+
+def test_what_lies_too_deep_is_said(tmp_path):
+    make(tmp_path, {"anna/a/b/c/d": ANNA})
+    assert only(tmp_path).trouble.endswith("is in it, but a/b/c/d")
+
+
+# ----------------------------------------------------------------------- near misses
+NEAR = ["problem2.py", "problem_2 (1).py", "problem_2-1.py", "problem_2.ipynb", "Problem_2.py",
+        "problem_02.py", "problem_2.py.txt", "my problem 2.PY"]
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_a_near_miss_is_named_and_not_missing(tmp_path, name):
+    make(tmp_path / "folders", {"anna": {1: "one"}})
+    (tmp_path / "folders/anna" / name).write_text("two")
+    zipped(tmp_path / "zips/anna.zip", {"w/problem_1.py": "one", f"w/{name}": "two"})
+    for folder, path in (("folders", name), ("zips", f"w/{name}")):
+        student = only(tmp_path / folder)
+        assert student.files == {1: b"one"}
+        assert student.refused == {2: f"want problem_2.py; got {path}"}
+
+
+def test_a_near_miss_beside_the_file_is_for_a_person(tmp_path):
+    make(tmp_path, {"anna": ANNA})
+    (tmp_path / "anna/problem_2 (1).py").write_text("newer?")
+    (tmp_path / "anna/problem_1_notes.txt").write_text("no code")
+    student = only(tmp_path)
+    assert student.files == {1: b"one", 2: b"two"} and student.refused == {}
+    assert student.notes == ("problem_2 (1).py lies beside problem_2.py, which was taken",)
+
+
+@pytest.mark.parametrize("name", ["problem_10.py", "problem.py", "problems.md", "p2.py"])
+def test_other_names_are_no_near_misses(tmp_path, name):
+    make(tmp_path, {"anna": ANNA})
+    (tmp_path / "anna" / name).write_text("x")
+    assert only(tmp_path).refused == {} and only(tmp_path).notes == ()
+
+
+# ----------------------------------------------------- what learning systems download
+def test_a_flat_download_of_moodle(tmp_path):
+    for file in ("problem_1.py", "problem_2.py"):
+        (tmp_path / f"Ben Braun_4712_assignsubmission_file_{file}").write_text(file)
+    (tmp_path / "Ben Braun_4712_assignsubmission_onlinetext_onlinetext.html").write_text("hello")
+    zipped(tmp_path / "Ben Braun_4713_assignsubmission_file_submission.zip",
+           {"problem_3.py": "three"})
+    found = {student.name: student for student in gather(tmp_path)}
+    assert found["Ben Braun (4712)"].files == {1: b"problem_1.py", 2: b"problem_2.py"}
+    assert found["Ben Braun (4713)"].files == {3: b"three"}
+    assert found["Ben Braun (4713)"].person.id == "4713" and len(found) == 2
+
+
+@pytest.mark.parametrize("end", ["", "_"])
+def test_a_download_of_moodle_in_folders(tmp_path, end):
+    make(tmp_path, {f"Ben Braun_4712_assignsubmission_file{end}/work": ANNA})
+    typed = tmp_path / f"Ben Braun_4712_assignsubmission_onlinetext{end}"
+    typed.mkdir()
+    (typed / "onlinetext.html").write_text("hello")
+    student = only(tmp_path)
+    assert (student.name, student.files) == ("Ben Braun", {1: b"one", 2: b"two"})
+
+
+def test_a_download_of_canvas(tmp_path):
+    for name in ("andersonanna_101_55101_problem_1.py", "andersonanna_101_55102_problem_2-1.py",
+                 "braunben_LATE_102_55103_problem_1.py"):
+        (tmp_path / name).write_text("one")
+    (tmp_path / "mohnmia_103_text.html").write_text("see my page")
+    anna, ben, mia = gather(tmp_path)
+    assert (anna.name, anna.person.id, anna.files) == ("andersonanna", "101", {1: b"one"})
+    assert anna.refused == {2: "want problem_2.py; got problem_2-1.py"}
+    assert (ben.name, ben.files) == ("braunben", {1: b"one"})
+    assert mia.trouble == "no problem_1.py ... problem_9.py is in it, but text"
+
+
+# ------------------------------------------------------------------------- the roster
+ROSTER = """Name;ID;Login;E-Mail
+"Anderson, Anna";101;aanderson;anna@x.org
+Ben Braun;102;bbraun;ben@x.org
+Cleo;103;cc;cleo@x.org
+"""
+
+
+def listed(tmp_path, text: str = ROSTER):
+    path = tmp_path / "roster.csv"
+    path.write_bytes(text.encode("utf-8-sig"))
+    return path
+
+
+@pytest.mark.parametrize("name", ["Anna Anderson", "anderson_anna", "101", "AAnderson",
+                                  "anna@x.org", "Anna Anderson_101_assignsubmission_file"])
+def test_everyone_on_the_roster_has_a_row(tmp_path, name):
+    make(tmp_path / "class", {name: ANNA})
+    students = {student.name: student for student in gather(tmp_path / "class", listed(tmp_path))}
+    assert list(students) == ["Anderson, Anna", "Ben Braun", "Cleo"]
+    assert students["Anderson, Anna"].files and students["Anderson, Anna"].person.id == "101"
+    cleo = students["Cleo"]
+    assert not (cleo.files or cleo.refused or cleo.trouble or cleo.notes)
+
+
+def test_who_is_not_on_the_roster_is_said_and_graded(tmp_path):
+    make(tmp_path / "class", {"dora": ANNA})
+    dora = next(each for each in gather(tmp_path / "class", listed(tmp_path)) if each.files)
+    assert dora.name == "dora" and dora.notes == ("not on the roster",)
+
+
+def test_a_name_and_a_number_of_two_people_are_nobodys(tmp_path):
+    make(tmp_path / "class", {"Ben Braun_101_assignsubmission_file": ANNA})
+    found = {student.name: student for student in gather(tmp_path / "class", listed(tmp_path))}
+    assert found["Ben Braun (101)"].notes == (
+        "of several on the roster: Anderson, Anna, Ben Braun",)
+    assert not found["Ben Braun (102)"].files and not found["Anderson, Anna"].files
+
+
+def test_two_submissions_of_one_person_are_refused(tmp_path):
+    make(tmp_path / "class", {"Ben Braun": ANNA, "bbraun": {1: "other"}})
+    found = {student.name: student for student in gather(tmp_path / "class", listed(tmp_path))}
+    assert found["Ben Braun"].trouble == "it is there more than once: Ben Braun, bbraun"
+
+
+def test_a_gradebook_of_canvas_and_a_worksheet_of_moodle_are_rosters(tmp_path):
+    make(tmp_path / "class", {"andersonanna": ANNA})
+    for text in ("Student,ID,SIS User ID,SIS Login ID,Section,Flash (7)\n"
+                 "    Points Possible,,,,,100\n\"Anderson, Anna\",101,s1,aa,A,\n",
+                 "Identifier,Full name,Email address,Grade\nParticipant 101,Anna Anderson,a@x,-\n"):
+        (student,) = gather(tmp_path / "class", listed(tmp_path, text))
+        assert student.files and student.person.id == "101"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("", "want some of the columns"),
+    ("who,grade\nanna,1\n", "got who, grade"),
+    ("name,id\n", "want a row a student; got none"),
+    ("name,id\nAnderson, Anna,7\n", "want 2 cells a row; got 3 in row 2"),
+    ('name,id\n"Anna,7\n', "separated by commas or semicolons"),
+    ("name,id\nanna,7\nben,7\n", "want an id for one student each; got 7 twice"),
+    ("name,id\nanna,\nanna,\n", "want each student once; got anna twice"),
+])
+def test_a_roster_that_is_none(tmp_path, text, says):
+    make(tmp_path / "class", {"anna": ANNA})
+    with pytest.raises(ValueError, match=says):
+        gather(tmp_path / "class", listed(tmp_path, text))
+    with pytest.raises(ValueError, match="--roster: want a table, a .csv"):
+        gather(tmp_path / "class", tmp_path / "gone.csv")
 
 
 def test_a_zip_in_a_students_folder_as_some_systems_leave_it(tmp_path):
@@ -78,11 +244,13 @@ def test_an_index_names_folders_and_zips(tmp_path):
     make(tmp_path / "somewhere", {"x1": ANNA})
     zipped(tmp_path / "x2.zip", {"problem_3.py": "three"})
     index = tmp_path / "index.csv"
-    index.write_text("\ufeffid,name,path\n7,Müller Anna,somewhere/x1\n8,Ben,x2.zip\n9,Cleo,gone\n")
-    students, _ = gather(index)
+    index.write_text("\ufeffid;Name;PATH\n7;Müller Anna;somewhere/x1\n8;Ben;x2.zip\n9;Cleo;gone\n"
+                     "10;Dora;\n")
+    students = gather(index)
     found = {student.name: student for student in students}
     assert found["Müller Anna"].files[2] == b"two" and found["Ben"].files == {3: b"three"}
-    assert "there is no" in found["Cleo"].trouble
+    assert found["Cleo"].trouble == "there is no gone"
+    assert not (found["Dora"].files or found["Dora"].trouble)
 
 
 def test_a_file_that_is_too_long_comes_so_long_that_the_grader_says_so(tmp_path):
@@ -110,7 +278,7 @@ def test_of_a_folder_only_regular_files_are_taken(tmp_path, put, why):
 def test_a_link_to_another_students_folder_is_refused(tmp_path):
     make(tmp_path, {"anna": ANNA})
     (tmp_path / "ben").symlink_to("anna")
-    students, _ = gather(tmp_path)
+    students = gather(tmp_path)
     assert students[1].trouble == "it is a link" and not students[1].files
 
 
@@ -159,7 +327,7 @@ def test_archives_of_too_many_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "MOST_ENTRIES", 3)
     zipped(tmp_path / "anna.zip", {f"{i}.txt": "" for i in range(4)} | {"problem_1.py": "one"})
     make(tmp_path, {"ben": {i: "x" for i in range(1, 6)}})
-    students, _ = gather(tmp_path)
+    students = gather(tmp_path)
     assert all("more than 3 files" in student.trouble for student in students)
 
 
@@ -202,7 +370,7 @@ def test_a_file_that_is_in_the_archive_twice_is_refused(tmp_path):
 def test_problem_files_in_two_folders_are_ambiguous(tmp_path):
     make(tmp_path, {"anna/try_1": {1: "one"}, "anna/try_2": {1: "other"}})
     zipped(tmp_path / "ben.zip", {"a/problem_1.py": "one", "b/problem_1.py": "other"})
-    students, _ = gather(tmp_path)
+    students = gather(tmp_path)
     assert all("several of its folders" in student.trouble for student in students)
 
 
@@ -212,16 +380,51 @@ def test_two_archives_of_one_student_are_ambiguous(tmp_path):
     assert "several archives" in only(tmp_path).trouble
 
 
-def test_an_archive_in_an_archive_is_not_opened(tmp_path):
-    inner = zipped(tmp_path / "inner" / "x.zip", {"problem_1.py": "one"}).read_bytes()
-    zipped(tmp_path / "class" / "anna.zip", {"x.zip": inner})
-    assert "no problem_1.py" in only(tmp_path / "class").trouble
+def test_archives_in_archives_are_read_two_deep(tmp_path):
+    inner = zipped(tmp_path / "inner" / "x.zip", {"w/problem_1.py": "one"}).read_bytes()
+    for level in range(1, 4):
+        inner = zipped(tmp_path / f"{level}" / "x.zip", {f"{level}/x.zip": inner}).read_bytes()
+    assert only(tmp_path / "1").files == only(tmp_path / "2").files == {1: b"one"}
+    assert only(tmp_path / "3").trouble == "want at most 2 archives in each other; got more"
+
+
+def test_a_tar_that_unpacks_past_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(gathering, "MOST_ARCHIVE", 1 << 20)
+    tarred(tmp_path / "anna.tar.gz", {"problem_1.py": "one", "zeros": "0" * (2 << 20)})
+    zipped(tmp_path / "ben.zip", {"x.zip": bytes(2 << 20)})
+    anna, ben = gather(tmp_path)
+    assert anna.trouble == "it would unpack to more than 1 MiB"
+    assert ben.trouble == "x.zip has more than 1 MiB"
+
+
+@pytest.mark.parametrize(("kind", "why"), [
+    (tarfile.SYMTYPE, "link"), (tarfile.LNKTYPE, "link"), (tarfile.CHRTYPE, "regular"),
+    (tarfile.DIRTYPE, "regular")])
+def test_of_a_tar_only_regular_files_are_taken(tmp_path, kind, why):
+    member = tarfile.TarInfo("problem_1.py")
+    member.type, member.linkname = kind, "/etc/passwd"
+    tarred(tmp_path / "anna.tar.gz", {"problem_1.py": member, "problem_2.py": "two"})
+    student = only(tmp_path)
+    assert why in student.refused[1] and student.files == {2: b"two"}
+
+
+@pytest.mark.parametrize("name", ["../problem_1.py", "/problem_1.py", "a/../../x", "C:/x.py"])
+def test_a_tar_that_climbs_out_is_refused_whole(tmp_path, name):
+    tarred(tmp_path / "anna.tar.gz", {"problem_2.py": "two", name: "one"})
+    assert "climbs out" in only(tmp_path).trouble
+
+
+@pytest.mark.parametrize("name", ["anna.tar.gz", "anna.tar"])
+@pytest.mark.parametrize("data", [b"", b"no tar at all" * 99, b"\x1f\x8b\x08\x00" + bytes(99)])
+def test_a_damaged_tar_is_refused(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    assert "cannot read the archive" in only(tmp_path).trouble
 
 
 def test_a_name_that_is_there_twice_is_refused_and_the_others_are_not(tmp_path):
     make(tmp_path, {"anna": ANNA, "ben": ANNA})
     zipped(tmp_path / "anna.zip", {"problem_1.py": "one"})
-    anna, ben = gather(tmp_path)[0]
+    anna, ben = gather(tmp_path)
     assert "more than once" in anna.trouble and not anna.files and ben.files
 
 
@@ -242,9 +445,13 @@ def test_a_name_that_is_not_utf_8_is_shown_escaped(tmp_path):
     assert student.files and student.name == "anna\\udcff\n" and student.key == "anna%FF%0A"
 
 
-def test_an_empty_folder_is_refused(tmp_path):
+def test_an_empty_folder_is_nothing_and_one_of_other_things_is_not_read(tmp_path):
     (tmp_path / "anna").mkdir()
-    assert "no problem_1.py ... problem_9.py is in it" in only(tmp_path).trouble
+    (tmp_path / "ben").mkdir()
+    (tmp_path / "ben/work.py").write_text("x")
+    anna, ben = gather(tmp_path)
+    assert not (anna.files or anna.refused or anna.trouble)
+    assert ben.trouble == "no problem_1.py ... problem_9.py is in it, but work.py"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -289,4 +496,4 @@ def test_the_report_beside_the_files_is_read_from_folders_and_zips(tmp_path):
     zipped(tmp_path / "ben.zip", {"w/problem_1.py": "one", "w/submission.json": "[]"})
     zipped(tmp_path / "cleo.zip", {"w/problem_1.py": "one", "submission.json": "of others"})
     link(make(tmp_path, {"dora": ANNA}) / "dora/submission.json")
-    assert [student.report for student in gather(tmp_path)[0]] == [b"{}", b"[]", b"", b""]
+    assert [student.report for student in gather(tmp_path)] == [b"{}", b"[]", b"", b""]

@@ -100,6 +100,21 @@ def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
     assert report["stages"][0]["checks"] and report["device"] == "cpu"
 
 
+def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
+    make(tmp_path / "class", {"anna": {2: "syntax error"}, "ben": {}})
+    (tmp_path / "class/ben/problem2.py").write_text(RIGHT)
+    (tmp_path / "class/dora.rar").write_text("Rar!")
+    (tmp_path / "roster.csv").write_text("Name;Login\nAnna;a1\nBen;b1\nCleo;c1\nDora;d1\n")
+    code, output = run(tmp_path / "class", tmp_path / "out", "--roster", tmp_path / "roster.csv")
+    assert code == 3 and "Ben: problem_2.py refused, want problem_2.py; got problem2.py" in output
+    assert "2 could not be read, 1 graded, 1 handed in nothing" in output
+    with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
+        assert [(row["student"], row["login"], row["state"], row["p2"])
+                for row in csv.DictReader(file)] == [
+            ("Anna", "a1", "graded", "0.0"), ("Ben", "b1", "could not be read", ""),
+            ("Cleo", "c1", "handed in nothing", "0.0"), ("Dora", "d1", "could not be read", "")]
+
+
 @LINUX
 @pytest.mark.interpreter
 def test_killed_and_started_again_it_goes_on_and_leaves_nothing(tmp_path, alone):

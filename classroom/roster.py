@@ -1,0 +1,113 @@
+"""Who is in the class: --roster, a table of names, ids, logins and e-mail addresses.
+
+Tables here are as spreadsheets and learning systems write them: separated by commas or semicolons,
+with headers in any case.
+"""
+
+import csv
+import io
+import re
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+HEADERS = {  # what each column may be called, in small letters without anything between them
+    "name": ("name", "student", "fullname", "studentname"),
+    "id": ("id", "identifier", "idnumber", "studentid", "sid"),
+    "login": ("login", "loginid", "sisloginid", "username"),
+    "email": ("email", "emailaddress", "mail")}
+
+
+@dataclass(frozen=True)
+class Person:
+    """A row of the roster; what is not known is ""."""
+
+    name: str = ""
+    id: str = ""
+    login: str = ""
+    email: str = ""
+
+    @property
+    def shown(self) -> str:
+        return self.name or self.login or self.email or self.id
+
+    @property
+    def keys(self) -> set[str]:
+        """All that a folder of theirs may be called: the name in any order of its words, too."""
+        words = re.split(r"[\s,]+", self.name)
+        turned = {squash("".join(words[i:] + words[:i])) for i in range(len(words))}
+        return (turned | {squash(self.id), squash(self.login), squash(self.email)}) - {""}
+
+
+def squash(text: str) -> str:
+    """Letters and digits, small: as learning systems write names into the names of files."""
+    return re.sub(r"[\W_]", "", unicodedata.normalize("NFC", text)).casefold()
+
+
+def table(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
+    """-> the headers, squashed, and the rows by them.  what: begins an error.
+
+    Raises:
+        ValueError: it is no such table.
+    """
+    if not path.is_file():
+        raise ValueError(f"{what}: want a table, a .csv; got {path}")
+    try:
+        text = path.read_text("utf-8-sig")
+        head = text.partition("\n")[0]
+        delimiter = ";" if head.count(";") > head.count(",") else ","
+        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what}: want a table in UTF-8; got {error.reason} in {path}") from None
+    except csv.Error as error:
+        raise ValueError(f"{what}: want a table of values separated by commas or semicolons; got "
+                         f"{error} in {path}") from None
+    headers = [squash(header) for header in rows[0]] if rows else []
+    for number, row in enumerate(rows, start=1):
+        if len(row) > len(headers):
+            raise ValueError(f"{what}: want {len(headers)} cells a row; got {len(row)} in row "
+                             f"{number} of {path}: quote what holds a {delimiter!r}")
+    return headers, [dict.fromkeys(headers, "") | {
+        header: cell.strip() for header, cell in zip(headers, row, strict=False)}
+        for row in rows[1:]]
+
+
+def read(path: Path) -> list[Person]:
+    """The people of a roster, or of a gradebook that a learning system exported.
+
+    Raises:
+        ValueError: it is no table of people, or two of them have one id, login or address.
+    """
+    headers, rows = table(path, "--roster")
+    columns = {field: next((name for name in names if name in headers), None)
+               for field, names in HEADERS.items()}
+    if not any(columns.values()):
+        raise ValueError("--roster: want some of the columns name, id, login and e-mail; got "
+                         f"{', '.join(headers) or 'nothing'} in {path}")
+    people = []
+    for row in rows:
+        person = {field: row[name] for field, name in columns.items() if name}
+        if columns["id"] == "identifier":  # of Moodle's worksheet: "Participant 4712"
+            person["id"] = re.sub(r".*?(\d*)$", r"\1", person["id"])
+        if any(person.values()) and not person.get("name", "").startswith("Points Possible"):
+            people.append(Person(**person))
+    if not people:
+        raise ValueError(f"--roster: want a row a student; got none in {path}")
+    for field in ("id", "login", "email"):
+        values = [getattr(person, field).casefold() for person in people]
+        if twice := next((value for value in values if value and values.count(value) > 1), ""):
+            raise ValueError(f"--roster: want an {field} for one student each; got {twice} twice "
+                             f"in {path}")
+    if len(set(people)) < len(people):
+        twice = next(person.shown for person in people if people.count(person) > 1)
+        raise ValueError(f"--roster: want each student once; got {twice} twice in {path}")
+    return people
+
+
+def match(name: str, id: str, people: list[Person]) -> list[Person]:
+    """Whose a submission of that name may be, id: as a learning system gave it: one, if it is
+    known, several where names or numbers contradict each other."""
+    by_id = [person for person in people if id and person.id == id]
+    by_name = [person for person in people if squash(name) in person.keys]
+    both = [person for person in by_id if person in by_name]
+    return both or list(dict.fromkeys(by_id + by_name))
