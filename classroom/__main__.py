@@ -186,7 +186,7 @@ def write(students, stages, store, progress, interrupted: bool) -> int:
     store.write(store.folder / "grades.csv", grades(reports))
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
-        reports, alike(students, stages), datetime.now()))
+        reports, alike(students, stages), datetime.now(), store.folder))
     everything = [stage for report in reports for stage in report["stages"]]
     count = {outcome: sum(stage["outcome"] == outcome for stage in everything)
              for outcome in UNSETTLED}

@@ -31,7 +31,8 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
     found = [_stage(student, number, store) for number in stages]
     unsettled = [stage["stage"] for stage in found if stage["outcome"] in UNSETTLED]
     return {
-        "format": FORMAT, "student": student.name, "state": _state(student, found),
+        "format": FORMAT, "student": student.name, "key": student.key,
+        "state": _state(student, found),
         **{name: escape(getattr(student.person, name)) for name in ("id", "login", "email")},
         **asdict(store.settings),
         "points": None if unsettled else round(sum(stage["points"] for stage in found), 2),

@@ -12,8 +12,9 @@ from pathlib import Path
 from grader.assignment import ROOT
 from grader.text import escape
 
-PROGRAM = ("import sys; from grader.cli import main; "
-           "sys.exit(main(tuple(range(1, 10)), 'autograder.py'))")  # both programs in one
+# Both programs in one, from the course's folder, not from the student's in which it runs.
+PROGRAM = (f"import sys; sys.path[0] = {str(ROOT)!r}; from grader.cli import main; "
+           "sys.exit(main(tuple(range(1, 10)), 'autograder.py'))")
 USAGE = 2  # its exit code: what it was told cannot be done
 SPARE_SECONDS = 180.0  # above the limits that it keeps itself, until it is taken for hung
 END_SECONDS = 20.0  # from SIGTERM to SIGKILL
@@ -22,7 +23,9 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Child:
-    """The stages of one student's folder, graded one after the other.
+    """The stages of one student's folder, graded one after the other, in that folder: the commands
+    in its JSON are then those that the student types, and name no folder, which another student
+    with the same file would read.
 
     folder: with the problem files; working: where its JSON and output stand meanwhile; gpu: its
     CUDA_VISIBLE_DEVICES.
@@ -30,16 +33,17 @@ class Child:
 
     def __init__(self, stages: list[int], folder: Path, working: Path, options: list[str],
                  seconds: float, threads: int, gpu: str | None = None):
+        working = working.resolve()
         self.json, self.output = working.with_suffix(".json"), working.with_suffix(".txt")
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        command = [sys.executable, "-c", PROGRAM, *(f"--p{n}" for n in stages), "--submission",
-                   str(folder), "--json", str(self.json), *options]
+        command = [sys.executable, "-c", PROGRAM, *(f"--p{n}" for n in stages), "--submission", ".",
+                   "--json", str(self.json), *options]
         with open(self.output, "wb") as output:
             # In a session of its own a Ctrl-C does not reach it; stop() does.
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_end_with_parent)
         self.deadline = time.monotonic() + seconds * len(stages) + SPARE_SECONDS
         self._read = 0  # when its JSON was written that was read last

@@ -15,12 +15,16 @@ import os
 import secrets
 import shutil
 import socket
+import sys
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from grader.assignment import ROOT
 from grader.stages import STAGES
 
-FORMAT = 1  # of a record
+FORMAT = 2  # of a record
+HERE = {ROOT, *map(Path, (sys.prefix, sys.base_prefix, tempfile.gettempdir()))}
 ALONE = "alone on "  # the lock that gradings at once share and one that is to be alone has alone
 
 
@@ -125,10 +129,13 @@ class Store:
             self.known.pop(unit, None)
 
     def put(self, unit: Unit, record: dict) -> None:
-        record = {"format": FORMAT, "settings": asdict(self.settings), **record}
-        self.write(self.graded / self.name(unit),
-                   json.dumps(record, indent=1, ensure_ascii=False).encode())
-        self.known[unit] = record
+        """Keep a record, without the folders of this machine: all who have that file read it."""
+        text = json.dumps({"format": FORMAT, "settings": asdict(self.settings), **record}, indent=1,
+                          ensure_ascii=False)
+        for place in sorted(map(str, {*HERE, self.folder.resolve()}), key=len, reverse=True):
+            text = text.replace(json.dumps(f"{place}/", ensure_ascii=False)[1:-1], "")
+        self.write(self.graded / self.name(unit), text.encode())
+        self.known[unit] = json.loads(text)
 
     def keep(self, key: str, files: dict[int, bytes]) -> None:
         """A student's problem files as they are graded, and none of an earlier hand-in."""

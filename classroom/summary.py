@@ -1,5 +1,7 @@
 """summary.html: the class on one page, which needs no server and no network."""
 
+import re
+import shlex
 import statistics
 from collections import Counter
 from datetime import datetime
@@ -19,18 +21,27 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "t
          "pending": "pending"}
 
 
-def page(reports: list[dict], alike: list[dict], now: datetime) -> bytes:
-    """The whole page.  alike: pairs as alike.py finds them."""
+def page(reports: list[dict], alike: list[dict], now: datetime, results: Path) -> bytes:
+    """The whole page.  alike: pairs as alike.py finds them; results: the folder, as commands are
+    to name it."""
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True)
     text = environment.get_template("summary.html").render(
         reports=reports, stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
         mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
         alike=alike, explanation=explanation, unsettled=UNSETTLED,
+        said=lambda report, stage: with_folder(
+            explanation(stage), results / "submissions" / report["key"]),
         facts=_facts(reports), time=now.strftime("%Y-%m-%d %H:%M"),
         look=[report for report in reports if to_look_at(report) or report["differs"] or any(
             stage["outcome"] == "rejected" for stage in report["stages"])])
     return text.encode()
+
+
+def with_folder(text: str, folder: Path) -> str:
+    """The student's commands in it as an instructor may type them."""
+    return re.sub(r"^(again: python \S+ --p\d)", lambda match: f"{match[1]} --submission "
+                  + shlex.quote(str(folder)), text, flags=re.MULTILINE)
 
 
 def mistakes(reports: list[dict]) -> list[dict]:

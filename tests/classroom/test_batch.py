@@ -10,7 +10,7 @@ import pytest
 
 from classroom.batch import duration
 from classroom.store import Store, Unit
-from grader.assignment import sha256
+from grader.assignment import ROOT, sha256
 from tests.classroom.classes import SETTINGS, grade, make, obedient, outcomes
 
 
@@ -32,6 +32,18 @@ def test_equal_files_are_graded_once(asked, tmp_path):
     reports = grade(tmp_path / "class", tmp_path / "out", jobs=3)
     assert len(asked()) == 3
     assert all(outcomes(report) == {2: "pass", 3: "wrong"} for report in reports.values())
+
+
+def test_a_record_names_no_folder_of_this_machine(asked, tmp_path):
+    make(tmp_path / "class", {"anna": {2: "dies"}})
+    stage = grade(tmp_path / "class", tmp_path / "out")["anna"]["stages"][1]
+    unit = Unit(2, stage["sha256"])
+    with Store(tmp_path / "out", SETTINGS) as store:
+        store.put(unit, {"stage": stage | {"detail": f"in {ROOT}/grader/cli.py and in "
+                         f"{tmp_path}/out/submissions/anna/problem_2.py"}})
+        assert store.known[unit]["stage"]["detail"] == (
+            "in grader/cli.py and in submissions/anna/problem_2.py")
+        assert str(tmp_path) not in (store.graded / store.name(unit)).read_text()
 
 
 def test_what_is_graded_is_not_graded_again_and_what_changed_is(asked, tmp_path):
@@ -128,7 +140,7 @@ def test_a_damaged_record_is_graded_again(asked, tmp_path):
     grade(tmp_path / "class", tmp_path / "out")
     (record,) = (tmp_path / "out" / "graded").iterdir()
     whole = json.loads(record.read_bytes())
-    for damage in ("", "{", "[]", '{"format": 2}'):
+    for damage in ("", "{", "[]", '{"format": 1}'):
         record.write_text(damage)
         grade(tmp_path / "class", tmp_path / "out")
         again = json.loads(record.read_bytes())

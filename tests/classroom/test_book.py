@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
     assert "want problem_1.py" in rows([near])[0]["refused"]
     assert [to_look_at(each) for each in (eve, near, gone, anna)] == [True, True, False, False]
     assert "the median has 130 of" in " ".join(
-        summary.page([eve, gone, anna], [], NOON).decode().split())
+        summary.page([eve, gone, anna], [], NOON, Path("out")).decode().split())
     assert sum(each["count"] for each in summary.histogram([eve, gone, anna])) == 1
 
 
@@ -86,7 +87,7 @@ def test_a_refused_submission_says_why_in_every_table(tmp_path):
         reports = [student_report(student, [1, 2], store)]
     assert rows(reports)[0]["refused"].startswith("the archive climbs out")
     assert b"climbs out" in junit(reports)
-    page = summary.page(reports, [], NOON).decode()
+    page = summary.page(reports, [], NOON, Path("out")).decode()
     assert page.count("<td class=\"wide\">the archive climbs out") == 1
 
 
@@ -121,9 +122,18 @@ def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
     reports = book(tmp_path, {"<script>alert(1)</script>": {
         1: stage(1, "wrong", check={"message": "<img src=x onerror=alert(2)>"})}})
-    page = summary.page(reports, [], NOON).decode()
+    page = summary.page(reports, [], NOON, Path("out")).decode()
     assert "<script>alert" not in page and "<img" not in page
     assert not re.search(r"https?://|src=|@import|url\(", page.replace("&lt;img src=x", ""))
+
+
+def test_a_command_of_the_page_names_the_students_own_folder_quoted(tmp_path):
+    again = "said so\nagain: python autograder.py --p1 --seed 7 --case standard/one"
+    reports = book(tmp_path, {"Otto Aber": {1: stage(1, "wrong", check={"message": again})}})
+    page = summary.page(reports, [], NOON, Path("my results")).decode()
+    assert ("again: python autograder.py --p1 --submission &#39;my results/submissions/Otto Aber"
+            "&#39; --seed 7 --case standard/one") in page
+    assert again in junit(reports).decode()
 
 
 def test_the_distribution_counts_every_settled_student_once(tmp_path):

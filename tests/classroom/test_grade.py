@@ -1,8 +1,10 @@
 """The program as an instructor runs it, with the autograder that students run."""
 
 import csv
+import html
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -98,6 +100,24 @@ def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
         "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", ".lock"}
     report = json.loads((tmp_path / "out/students/wrong.json").read_text())
     assert report["stages"][0]["checks"] and report["device"] == "cpu"
+
+
+@pytest.mark.interpreter
+def test_of_two_equal_files_neither_record_names_the_other_student_or_a_folder(tmp_path):
+    make(tmp_path / "class", {"Otto Aber": {2: WRONG}, "zoe's": {2: WRONG}})
+    code, output = run(tmp_path / "class", tmp_path / "out")
+    assert code == 0, output
+    for key, other in (("Otto Aber", "zoe"), ("zoe%27s", "Otto")):
+        record = (tmp_path / f"out/students/{key}.json").read_text("utf-8")
+        assert "again: python autograder.py --p2 --seed" in record
+        assert other not in record and str(tmp_path) not in record and str(ROOT) not in record
+    assert str(tmp_path) not in (tmp_path / "out/junit.xml").read_text("utf-8")
+    page = html.unescape((tmp_path / "out/summary.html").read_text("utf-8"))
+    commands = [line for line in page.splitlines() if "again: " in line]
+    assert len(commands) == 2
+    for command, key in zip(commands, ("Otto Aber", "zoe%27s"), strict=True):
+        words = shlex.split(command.partition("again: ")[2].partition("<")[0])
+        assert words[3:5] == ["--submission", str(tmp_path / "out/submissions" / key)]
 
 
 def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
