@@ -243,7 +243,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
     from grader.options import Options
     from grader.results import Run
     from grader.sandbox.processes import seems_to_have_gpu
-    from grader.stages import STAGES
+    from grader.stages import STAGES, triton_version
 
     has_gpu, first = torch.cuda.is_available(), asked[0]
     if arguments.device == "cuda" and not has_gpu:
@@ -277,7 +277,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             return _refuse(f"--case: want the name of a case of a problem asked for, such as "
                            f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
-              results.triton_version(), seed, assignment.version())
+              triton_version(), seed, assignment.version())
     save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
     if arguments.case or device == "cpu" != arguments.device and seems_to_have_gpu():
         reporter.run_begins(device == "cuda", has_gpu)

@@ -8,7 +8,6 @@ import ctypes
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -17,9 +16,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from grader.stages import interprets, version
+from grader.stages import (
+    interprets,
+    old_triton,
+    pinned_triton,
+    right_triton,
+    triton_version,
+    version,
+)
 
-TORCH, TRITON, NUMPY = (2, 6), (3, 6), (1, 26)  # the least, as pyproject.toml has
+TORCH, NUMPY = (2, 10), (1, 26)  # the least, as pyproject.toml has
 TRIED_NUMPY = (2, 4)  # the last that was tried, with Triton 3.7.1 and later
 GIB = 1 << 30
 GPU_GIB = 4  # for the stages and naive attention beside them
@@ -160,7 +166,7 @@ def _torch(machine: Machine) -> list[Finding]:
         return [Finding("problem", f"{text}, cannot be imported ({machine.torch_fails}); "
                                    "install it anew")]
     if version(machine.torch) < TORCH:
-        return [Finding("problem", f"{text}: want {_dotted(TORCH)} or later; "
+        return [Finding("warning", f"{text}: want {_dotted(TORCH)} or later; "
                                    "pip install --upgrade torch")]
     return [Finding("ok", text)]
 
@@ -169,16 +175,15 @@ def _triton(machine: Machine) -> list[Finding]:
     if machine.triton is None and machine.system != "Linux":
         return [Finding("problem", "Triton: there is none for this system; use a container, "
                                    "Codespaces or Colab")]
-    right = f"triton=={machine.torch_wants}" if machine.torch_wants else "triton"
+    right = right_triton(machine.torch_wants)
     if machine.triton is None:
         return [Finding("problem", f"Triton: none; pip install {right}")]
     text = f"Triton {machine.triton}"
     if machine.triton_fails:
         return [Finding("problem", f"{text} cannot be imported ({machine.triton_fails}); "
                                    f"pip install --force-reinstall {right}")]
-    if version(machine.triton) < TRITON:
-        return [Finding("problem", f"{text}: want {_dotted(TRITON)} or later; "
-                                   f"pip install --upgrade {right}")]
+    if old := old_triton(machine.triton, machine.torch_wants):
+        return [Finding("problem", old)]
     if not machine.torch_wants:
         return [Finding("ok", f"{text}; this PyTorch names no version of it")]
     wanted = version(machine.torch_wants, 3)
@@ -274,7 +279,7 @@ def _surroundings(machine: Machine) -> list[Finding]:
 
 def _no_triton(machine: Machine) -> bool:
     return machine.triton is None or bool(machine.triton_fails) or (
-        version(machine.triton) < TRITON)
+        bool(old_triton(machine.triton, machine.torch_wants)))
 
 
 def _interprets(machine: Machine) -> bool:
@@ -300,10 +305,9 @@ def look() -> Machine:
     user, is_root = _account()
     return Machine(
         python=sys.version_info[:3], system=platform.system(),
-        torch=torch, torch_cuda=asked.get("cuda"), torch_wants=_pinned(),
+        torch=torch, torch_cuda=asked.get("cuda"), torch_wants=pinned_triton(),
         torch_fails=asked.get("torch", ""),
-        triton=_installed("triton", "pytorch-triton", "triton-windows"),
-        triton_fails=asked.get("triton", ""), numpy=_installed("numpy"),
+        triton=triton_version(), triton_fails=asked.get("triton", ""), numpy=_installed("numpy"),
         gpu=gpu and Gpu(gpu[0], (gpu[1], gpu[2]), *gpu[3:]), why_no_gpu=asked.get("why", ""),
         driver=any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")),
         compiler=_compiler(), headers=Path(sysconfig.get_paths()["include"], "Python.h").exists(),
@@ -326,26 +330,11 @@ def ask(code: str = ASK) -> dict:
         return {"torch": said or f"exit code {done.returncode}"}
 
 
-def _installed(*names: str) -> str | None:
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
-
-
-def _pinned() -> str:
-    """The version of Triton that PyTorch's own metadata asks for: "3.7.1", "3.8" for ~=3.8.0, ""
-    for none."""
+def _installed(name: str) -> str | None:
     try:
-        wanted = metadata.requires("torch") or ()
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return ""
-    for row in wanted:
-        if match := re.match(r"(?:pytorch-)?triton(?:-windows)?\s*\(?([=~])=\s*([\w.+]+)", row):
-            return match[2] if match[1] == "=" else match[2].rpartition(".")[0]
-    return ""
+        return None
 
 
 def _compiler() -> str | None:

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from grader.assignment import grader_of
-from grader.stages import STAGES, has_triton
+from grader.stages import STAGES, no_triton
 from grader.starter import WARM_UPS
 from grader.submission import read
 from grader.text import ranges, syntax_tree
@@ -49,16 +49,16 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
         asked = command(1, directory, asked="--warmup")
         lines.append(f"      or first: {asked}   ({gentle} short exercises, no points)")
     kernels = [n for n in there if STAGES[n].needs_triton]
-    if kernels and not has_triton():
-        lines += ["", f"Triton is not installed, and problems {ranges(kernels)} need it: "
-                      f"python {grader_of(there[0])} --doctor"]
+    if kernels and no_triton():
+        lines += ["", f"Triton is not installed or too old, and problems {ranges(kernels)} need "
+                      f"it: python {grader_of(there[0])} --doctor"]
     return lines
 
 
 def begin(number: int, directory: Path, options: str = "", red: list[str] = ()) -> str:
     """What to do with a stage that has not passed: its red steps, its blank ones, or else its
     command."""
-    if STAGES[number].needs_triton and not has_triton():
+    if STAGES[number].needs_triton and no_triton():
         return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
     if file.blank_carried and directory == Path("."):

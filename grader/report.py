@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grader import overview
 from grader.results import Check, Run, StageResult, told
-from grader.stages import Stage, has_triton
+from grader.stages import Stage, no_triton
 
 WIDTH = 80
 DETAIL_LINES = 24  # of a traceback or of the submission's own output
@@ -62,7 +62,7 @@ class Reporter:
     def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
         if not on_gpu:
             why = "The GPU is left alone (--device cpu)" if has_gpu else "No GPU found"
-            kernels = "kernels in Triton's interpreter, " * has_triton()
+            kernels = "kernels in Triton's interpreter, " * (not no_triton())
             self._line(f"{why}: small cases, {kernels}no timing.")
 
     def first_stage(self, stage: Stage) -> None:

@@ -6,12 +6,11 @@ The JSON file is whole at every moment, and rewritten after every stage.
 import json
 import math
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.files import replace
-from grader.stages import NO_TRITON, Stage, has_triton
+from grader.stages import Stage, no_triton
 from grader.submission import Submission
 
 if TYPE_CHECKING:  # it imports torch
@@ -120,8 +119,8 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
             result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
         if file.line is not None and f"line {file.line}" not in file.sentence:
             result.sentence += f" ({stage.filename}, line {file.line})"
-    elif stage.needs_triton and not has_triton():
-        result.outcome, result.sentence = "skipped", NO_TRITON
+    elif stage.needs_triton and (why := no_triton()):
+        result.outcome, result.sentence = "skipped", why
     else:
         return False
     return True
@@ -150,16 +149,6 @@ class Run:
         if "grader_fault" in outcomes:
             return 3
         return 0 if outcomes and all(outcome == "pass" for outcome in outcomes) else 1
-
-
-def triton_version() -> str | None:
-    """Of whichever package it came in."""
-    for name in ("triton", "pytorch-triton", "triton-windows"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def as_dict(run: Run) -> dict:

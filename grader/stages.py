@@ -14,15 +14,58 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # it imports torch, and a first look at a file does without
     from grader.cases import Case
 
+TRITON = (3, 6)  # the least, as pyproject.toml has; PyTorch 2.10 is the first that pins it
 NO_TRITON = (
     "Triton is not installed, and this needs it. It exists for Linux only: on Windows use WSL, on "
     "a Mac a Linux container, or else GitHub Codespaces or Colab; there, pip install triton."
 )
 
 
-def has_triton() -> bool:
-    """Whether it is installed; it is not imported."""
-    return importlib.util.find_spec("triton") is not None
+def no_triton() -> str:
+    """Why what needs Triton cannot run here, found without importing it; "" where it can."""
+    if importlib.util.find_spec("triton") is None:
+        return NO_TRITON
+    found = triton_version()
+    return old_triton(found, pinned_triton()) if found else ""
+
+
+def old_triton(found: str, pinned: str) -> str:
+    """A sentence on a version that is too old, or "".  pinned: by the PyTorch beside it."""
+    if version(found) >= TRITON:
+        return ""
+    return (f"Triton {found}: want {TRITON[0]}.{TRITON[1]} or later; pip install --upgrade "
+            + right_triton(pinned).removeprefix("--upgrade "))
+
+
+def right_triton(pinned: str) -> str:
+    """What to give to pip install for the Triton that is right with a PyTorch that pins this one;
+    where that is too old, a newer PyTorch brings its own."""
+    if not pinned:
+        return "triton"
+    return f"triton=={pinned}" if version(pinned) >= TRITON else "--upgrade torch"
+
+
+def triton_version() -> str | None:
+    """Of whichever package it came in."""
+    for name in ("triton", "pytorch-triton", "triton-windows"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def pinned_triton() -> str:
+    """The version of Triton that PyTorch's own metadata asks for: "3.7.1", "3.8" for ~=3.8.0, ""
+    for none."""
+    try:
+        wanted = metadata.requires("torch") or ()
+    except metadata.PackageNotFoundError:
+        return ""
+    for row in wanted:
+        if match := re.match(r"(?:pytorch-)?triton(?:-windows)?\s*\(?([=~])=\s*([\w.+]+)", row):
+            return match[2] if match[1] == "=" else match[2].rpartition(".")[0]
+    return ""
 
 
 def version(text: str, parts: int = 2) -> tuple[int, ...]:

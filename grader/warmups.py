@@ -18,7 +18,7 @@ from grader.report import Reporter
 from grader.sandbox.calls import Call, OutputSpec, SubmissionError, TensorInput
 from grader.sandbox.processes import Worker
 from grader.sandbox.session import Session
-from grader.stages import NO_TRITON, has_triton
+from grader.stages import no_triton
 from grader.steps.blanks import Blanks
 from grader.steps.trial import difference
 from grader.watching import watch
@@ -255,16 +255,16 @@ def grade(options: Options, reporter: Reporter) -> int:
         line = f" (line {file.line})" * (file.line is not None)
         reporter.warm_up("crashed", f"{NAME}: {file.sentence}{line}")
         return 1
-    triton = has_triton()
+    lacking = no_triton()
     outcomes, following = [], ""
     for one in WARM_UPS:
         lines: tuple[str, ...] = ()
-        if one.needs_triton and not triton:
+        if one.needs_triton and lacking:
             outcome = "skipped"
         elif one.step in file.blank_steps:
             outcome = "not_started"
         else:
-            outcome, lines = ask(one, file, options, triton)
+            outcome, lines = ask(one, file, options, not lacking)
         outcomes.append(outcome)
         if lines or outcome == "not_started":
             following = following or (
@@ -273,7 +273,7 @@ def grade(options: Options, reporter: Reporter) -> int:
         said = "right" if outcome == "pass" else outcome.replace("_", " ")
         reporter.warm_up(outcome, f"{one.step} {one.title}: {said}", lines)
     if "skipped" in outcomes:
-        reporter.say(NO_TRITON)
+        reporter.say(lacking)
     right = outcomes.count("pass")
     reporter.say(f"Warm-ups: {right} of {len(outcomes)} right, seed {options.seed}")
     reporter.next(following or "python autograder.py")

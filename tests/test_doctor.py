@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from grader import PYTHON, doctor
+from grader import PYTHON, doctor, stages
 from grader.assignment import ROOT
 from grader.doctor import GIB, Gpu, Machine, findings, look, ways
 
@@ -83,7 +83,6 @@ def test_a_turing_gpu_has_no_bfloat16_and_small_tiles():
 @pytest.mark.parametrize("changes, words", [
     ({"torch": None}, "PyTorch: none; pip install torch"),
     ({"torch_fails": "ImportError: libcudart.so"}, "cannot be imported (ImportError: libcudart.so"),
-    ({"torch": "2.5.1"}, "want 2.6 or later"),
     ({"system": "Windows"}, "use WSL"),
     ({"numpy": None}, "NumPy: none; pip install numpy"),
 ])
@@ -97,7 +96,11 @@ def test_without_what_every_stage_needs_none_runs(changes, words):
 @pytest.mark.parametrize("changes, words", [
     ({"compiler": None}, "install gcc"), ({"headers": False}, "python3-dev"),
     ({"triton_fails": "ImportError: no such file"}, "pip install --force-reinstall triton==3.6.0"),
-    ({"triton": "3.5.1"}, "want 3.6 or later"),
+    ({"triton": "3.5.1"}, "want 3.6 or later; pip install --upgrade triton==3.6.0"),
+    ({"triton": "3.3.1", "torch": "2.7.1", "torch_wants": "3.3.1"},
+     "Triton 3.3.1: want 3.6 or later; pip install --upgrade torch"),
+    ({"triton": None, "torch": "2.7.1", "torch_wants": "3.3.1"},
+     "Triton: none; pip install --upgrade torch"),
 ])
 def test_what_kernels_need_on_a_gpu_keeps_only_kernels_from_running(changes, words):
     machine = replace(SERVER, **changes)
@@ -109,8 +112,8 @@ def test_what_kernels_need_on_a_gpu_keeps_only_kernels_from_running(changes, wor
     ("triton==3.7.1; platform_system == 'Linux'", "3.7.1"), ("triton (==3.6.0)", "3.6.0"),
     ("triton~=3.8.0; platform_system == 'Linux'", "3.8"), ("sympy>=1.13.3", "")])
 def test_the_triton_that_pytorch_was_built_with_is_read_from_its_metadata(row, wanted, monkeypatch):
-    monkeypatch.setattr(doctor.metadata, "requires", lambda name: ["filelock", row])
-    assert doctor._pinned() == wanted
+    monkeypatch.setattr(stages.metadata, "requires", lambda name: ["filelock", row])
+    assert stages.pinned_triton() == wanted
 
 
 def test_any_patch_of_the_triton_that_pytorch_asks_for_will_do():
@@ -126,6 +129,7 @@ def test_any_patch_of_the_triton_that_pytorch_asks_for_will_do():
     ({"gpu": None, "torch_cuda": None}, "built without CUDA"),
     ({"gpu": None, "why_no_gpu": "The NVIDIA driver is too old"}, "The NVIDIA driver is too old"),
     ({"gpu": replace(H200, free_bytes=GIB)}, "GPU memory: 1.0 of 139.0 GiB free: want 4 GiB"),
+    ({"torch": "2.9.1"}, "want 2.10 or later; pip install --upgrade torch"),
     ({"landlock": 0}, "can read and write your files"),
     ({"is_root": True}, "files run as root"),
     ({"host_bytes": GIB}, "host memory: 1.0 GiB free: want 2 GiB"),
@@ -139,7 +143,7 @@ def test_the_least_versions_are_those_of_the_project():
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert wanted["requires-python"] == ">=" + doctor._dotted(PYTHON)
     for name, least in (("numpy", doctor.NUMPY), ("torch", doctor.TORCH),
-                        ("triton", doctor.TRITON)):
+                        ("triton", stages.TRITON)):
         row = next(row for row in wanted["dependencies"] if row.startswith(name))
         assert f"{name}>={doctor._dotted(least)}" in row
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grader import correctness, grade, options, results
+from grader import correctness, grade, options, results, stages
 from grader.grade import grade_stage
 from grader.options import Options
 from grader.points import settle
@@ -422,7 +422,7 @@ def test_a_raise_left_below_finished_code_is_called_that(graded):
 
 
 def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "has_triton", lambda: False)
+    monkeypatch.setattr(results, "no_triton", lambda: stages.NO_TRITON)
     (tmp_path / "problem_3.py").write_text("def flash_attention_forward(q, k, v):\n    return q\n")
     settings = Options(tmp_path, "cpu", 1, 60.0)
     result = grade_stage(STAGES[3], settings, Reporter(io.StringIO()))

@@ -52,9 +52,9 @@ def test_once_something_is_written_there_is_no_first_screen(folder):
 
 
 def test_without_triton_what_cannot_run_sends_to_the_doctor(folder, monkeypatch):
-    monkeypatch.setattr(overview, "has_triton", lambda: False)
+    monkeypatch.setattr(overview, "no_triton", lambda: "no Triton")
     lines = overview.first_screen([3, 4], folder)
-    assert lines[-1] == ("Triton is not installed, and problems 3-4 need it: "
+    assert lines[-1] == ("Triton is not installed or too old, and problems 3-4 need it: "
                          "python autograder.py --doctor")
     solve(folder, 8)
     assert overview.begin(8, folder) == \

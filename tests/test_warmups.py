@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grader import cli, starter, submission, warmups
+from grader import cli, stages, starter, submission, warmups
 from grader.assignment import ROOT
 from grader.options import Options
 from grader.report import Reporter
@@ -157,7 +157,7 @@ def test_without_triton_the_pytorch_ones_are_asked_and_the_rest_says_what_to_do(
     hidden = "import sys\nsys.modules['triton'] = None\n"  # of the worker
     (tmp_path / warmups.FOLDER / warmups.NAME).write_text(
         SOLVED.replace("import torch\n", "import torch\n" + hidden, 1))
-    monkeypatch.setattr(warmups, "has_triton", lambda: False)
+    monkeypatch.setattr(warmups, "no_triton", lambda: stages.NO_TRITON)
     code, said = graded(tmp_path)
     assert code == 1 and said.count(": right") == 2 and said.count(": skipped") == 3
     assert "GitHub Codespaces" in said

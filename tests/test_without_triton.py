@@ -1,9 +1,12 @@
-"""Without Triton, and as on a Mac: stage 1 and the PyTorch warm-ups run, the rest names the ways.
+"""Without Triton, with one that is too old, and as on a Mac: stage 1 and the
+PyTorch warm-ups run, the rest names the ways.
 
 The grader runs in a Python of its own, whose packages are this one's but for Triton.
 """
 
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,6 +54,24 @@ def a_python(folder: Path, starts_with: str = "") -> Path:
 def pythons(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pythons")
     return {"Linux": a_python(folder / "linux"), "Darwin": a_python(folder / "mac", AS_ON_A_MAC)}
+
+
+@pytest.fixture(scope="module")
+def old_triton(tmp_path_factory) -> Path:
+    """A Python with this Triton, which says that it is 3.3.1."""
+    python = a_python(tmp_path_factory.mktemp("pythons") / "old")
+    packages, = python.parent.parent.glob("lib/python*/site-packages")
+    here = Path(importlib.util.find_spec("triton").origin).parent
+    (packages / "triton").mkdir()
+    for path in here.iterdir():
+        (packages / "triton" / path.name).symlink_to(path)
+    first = packages / "triton" / "__init__.py"
+    first.unlink()
+    first.write_text(re.sub(r"__version__ = .*", "__version__ = '3.3.1'",
+                            (here / "__init__.py").read_text("utf-8"), count=1))
+    (packages / "triton-3.3.1.dist-info").mkdir()
+    (packages / "triton-3.3.1.dist-info" / "METADATA").write_text("Name: triton\nVersion: 3.3.1\n")
+    return python
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +140,7 @@ def test_a_written_kernel_is_skipped_with_the_ways_on(pythons, solved):
 def test_the_first_screen_and_the_doctor_say_what_runs_here(pythons, blank):
     code, said = asked(pythons["Darwin"], blank)
     assert code == 1 and "Next: read problem_1.py, write step 1.1" in said
-    assert said.endswith("Triton is not installed, and problems 2-7 need it: "
+    assert said.endswith("Triton is not installed or too old, and problems 2-7 need it: "
                          "python autograder.py --doctor\n")
     code, said = asked(pythons["Darwin"], blank, "--doctor")
     assert code == 1
@@ -128,3 +149,24 @@ def test_the_first_screen_and_the_doctor_say_what_runs_here(pythons, blank):
                 "problem  problems 2 to 7 cannot run here",
                 "      or: read problem_1.py, write step 1.1, then"):
         assert row in said.splitlines(), said
+
+
+@pytest.mark.interpreter
+def test_with_a_triton_that_is_too_old_stage_1_is_graded_and_the_others_say_what_to_install(
+        old_triton, solved):
+    code, said = asked(old_triton, solved, "--p1", "--p3", "--quick")
+    words = " ".join(said.split())
+    assert code == 1 and said.count("P1 Correctness Test Passed") == 3, said
+    assert "P3 skipped, 0 of 200 points: Triton 3.3.1: want 3.6 or later; pip install" in words
+    code, said = asked(old_triton, solved, "--step", "1.3")
+    assert code == 0 and "step 1.3 is right" in said, said
+    code, said = asked(old_triton, solved, "--warmup")
+    assert said.count(": right") == 2 and said.count(": skipped") == 3, said
+
+
+@pytest.mark.interpreter
+def test_a_file_of_stage_1_that_imports_it_is_not_blamed(old_triton, solved, tmp_path):
+    (tmp_path / "problem_1.py").write_text("import triton.language as tl\n"
+                                           + (ROOT / "problem_1.py").read_text("utf-8"))
+    code, said = asked(old_triton, solved, "--p1", "--quick", "--submission", str(tmp_path))
+    assert code == 1 and "P1 skipped" in said and "--doctor" in said, said

@@ -131,8 +131,10 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
         return "skipped", "", ("the interpreter of Triton before 3.7 does not work with numpy 2.4 "
                                "or later: install 'numpy<2.4' or 'triton>=3.7'")
     if isinstance(error, ModuleNotFoundError):
-        if error.name == "triton" and importlib.util.find_spec("triton") is None:
-            return "skipped", "", "Triton is not installed, and it exists for Linux only"
+        top = str(error.name).partition(".")[0]
+        if top == "triton" and importlib.util.find_spec("triton") is None:
+            return "skipped", "", (f"{filename} imports Triton, and there is none here that can "
+                                   "run: python autograder.py --doctor")
         if OWN_MODULES.match(str(error.name)):
             return "crashed", "", (f"{filename} imports {error.name}, but a submission must stand "
                                    "alone")

@@ -40,6 +40,7 @@ MAX_FOLDER_BYTES = 1 << 30
 GIB = 2.0**30
 TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_generator",
           "triton.runtime.interpreter")  # what every file of stages 2 to 9 comes to need
+LEAST_TRITON = (3, 6)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
 
@@ -62,9 +63,7 @@ def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
 def serve(fd: int, key_fd: int | None) -> None:
     """One nursery's life."""
     requests = socket.socket(fileno=fd)
-    with contextlib.suppress(ImportError):  # stage 1 needs no Triton
-        for name in TRITON:
-            importlib.import_module(name)
+    import_triton()
     if key_fd is not None:
         take_key(key_fd)
     gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
@@ -84,6 +83,21 @@ def serve(fd: int, key_fd: int | None) -> None:
                 os._exit(0)
         for fd in fds:
             os.close(fd)
+
+
+def import_triton() -> None:
+    """Once for all workers.  One that is too old, or fails, counts as none: stage 1 needs none, and
+    the hooks would not fit it."""
+    try:
+        for name in TRITON:
+            importlib.import_module(name)
+        if tuple(map(int, sys.modules["triton"].__version__.split(".")[:2])) >= LEAST_TRITON:
+            return
+    except Exception:  # of any kind: it is not ours to mend
+        pass
+    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        del sys.modules[name]
+    sys.modules["triton"] = None  # Python then says that there is none
 
 
 def take_key(fd: int) -> None:
@@ -121,6 +135,8 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     os.close(output)
     os.environ.clear()
     os.environ.update(config["environment"])
+    if sys.modules.get("triton") is None:  # nothing is there to interpret
+        os.environ.pop("TRITON_INTERPRET", None)
     control = socket.socket(fileno=control_fd)
     inherit_orphans()
     child = os.fork()

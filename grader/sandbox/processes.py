@@ -1,6 +1,5 @@
 """Starting a worker under its keeper, hearing how it ended, and ending all it started."""
 
-import importlib.util
 import json
 import os
 import secrets
@@ -199,7 +198,7 @@ class Family:
                  interpret: bool, confinement: Confinement):
         self.folder = folder
         environment = _passed_on()
-        if (interpret or config["compile_for"]) and importlib.util.find_spec("triton"):
+        if interpret or config["compile_for"]:
             environment["TRITON_INTERPRET"] = "1"  # files look for it to run without a GPU
         if config["device"] == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
