@@ -5,23 +5,29 @@ a GPU does so most times.  Here such a lane is an error in the line that did it.
 """
 
 import contextlib
+import functools
 import operator
 import os
 
 import numpy as np
 
 NEAR = 65536  # bytes past a tensor that are still blamed on it; worker.py leaves so many free
+POINTERS = ("create_addptr", "create_splat", "create_expand_dims", "create_broadcast",
+            "create_reshape", "create_trans")  # what makes pointers of pointers
+
 
 class OutOfBounds(IndexError):
     """A lane that is not masked off reads or writes where no tensor is.
 
-    tensor: what the kernel calls the one it belongs to; lanes: which of the tile they are.
+    tensor: what the kernel calls the one that the lane's pointer was made of; lanes: which of the
+    tile they are.
     """
 
     def __init__(self, verb: str, count: int, tensor: str = "", lanes: str = ""):
         call, self.id = {"reads": ("tl.load", "out-of-bounds-read"),
                          "writes": ("tl.store", "out-of-bounds-write")}[verb]
-        self.what = f"{call} {verb} {count} number{'s' * (count > 1)} outside of every tensor"
+        self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside of "
+                     + ("its tensor" if tensor else "every tensor"))
         place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
         self.wants = f"{place}: " * bool(place) + ("no mask leaves them out, or their address "
                                                    "(tile, stride, head, batch) is wrong")
@@ -29,8 +35,8 @@ class OutOfBounds(IndexError):
 
 
 def hold_to(extents, named) -> None:
-    """extents() -> a list of (first byte, byte after the last) of every tensor alive; named() ->
-    the same with what the kernel calls each, or the call."""
+    """extents() -> a list of (first byte, byte after the last) of every tensor alive; named() -> of
+    those that the kernel was given (name, first byte, bytes of a number, shape, strides)."""
     from triton.runtime import interpreter
 
     builder = type(interpreter.interpreter_builder)
@@ -45,6 +51,23 @@ def hold_to(extents, named) -> None:
         return store(self, ptrs, value, mask, *args, **kwargs)
 
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
+    for name in POINTERS:
+        if make := getattr(builder, name, None):
+            setattr(builder, name, _followed(make))
+
+
+def _followed(make):
+    """The same, and what it makes knows the pointer it began with, as base."""
+    @functools.wraps(make)
+    def followed(self, *args, **kwargs):
+        made = make(self, *args, **kwargs)
+        for one in args[:2]:  # a splat's first argument is its type
+            if hasattr(one, "base"):
+                made.base = one.base
+            elif hasattr(one, "data") and one.data.size == 1 and one.dtype.is_ptr():
+                made.base = int(one.data.flat[0])
+        return made
+    return followed
 
 
 @contextlib.contextmanager
@@ -206,21 +229,52 @@ def _check(ptrs, mask, verb: str, extents, named) -> None:
     for first, end in known:
         inside |= (tile >= first) & (tile < end)
     outside = asked & ~inside
-    if outside.any():
-        sure = tile[asked & inside] if (asked & inside).any() else tile[outside]
-        raise OutOfBounds(verb, int(outside.sum()), _nearest(sure, named()), _lanes(outside))
+    if not outside.any():
+        return
+    tensor = _tensor(getattr(ptrs, "base", None), tile[asked], named())
+    if tensor is None:
+        raise OutOfBounds(verb, int(outside.sum()), "", _lanes(outside))
+    name, *place = tensor
+    here = _heads(tile, *place)
+    outside = asked & (here < 0)  # what lies around a tensor in its storage is no part of it
+    lanes = _lanes(outside)
+    own = here[asked & (here >= 0)][:1]
+    if lanes and own.size and (other := asked & (here >= 0) & (here != own)).any():
+        lanes += f", {_lanes(other, whole=False)} in another head"
+    raise OutOfBounds(verb, int(outside.sum()), name, lanes)
 
 
-def _nearest(addresses: np.ndarray, named: list[tuple[int, int, str]]) -> str:
-    """The name of the tensor that these addresses lie in, or within NEAR bytes of; else ""."""
-    away = [(int(np.maximum(first - addresses, addresses - end + 1).clip(0).min()), name)
-            for first, end, name in named]
-    distance, name = min(away, default=(0, ""))
-    return name if distance <= NEAR else ""
+def _tensor(base: int | None, asked: np.ndarray, named: list[tuple]) -> tuple | None:
+    """Of these tensors the one that a pointer was made of; where that is not known the one that its
+    first lane lies in, or within NEAR bytes of."""
+    pointer, found = int(asked[0]) if base is None else base, []
+    for number, (_, first, size, shape, strides) in enumerate(named):
+        last = first + size * sum((n - 1) * m for n, m in zip(shape, strides, strict=True))
+        away = max(first - pointer, pointer - last, 0)
+        found.append((away, abs(first - pointer), number))
+    away, _, number = min(found, default=(NEAR + 1, 0, 0))
+    return named[number] if away <= NEAR else None
 
 
-def _lanes(outside: np.ndarray) -> str:
-    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "lanes 40-63 of 64"; "" of one."""
+def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strides: list[int]
+           ) -> np.ndarray:
+    """Which head of a tensor each address lies in, all leading axes counted as one; -1: in none."""
+    there = np.full(1, first)
+    for n, stride in zip(shape, strides, strict=True):
+        there = np.add.outer(there, np.arange(n) * stride * size)
+    there = there.ravel()
+    rows = int(np.prod(shape[2:])) if len(shape) > 2 else there.size
+    order = np.argsort(there, kind="stable")
+    at = np.searchsorted(there, addresses, sorter=order).clip(max=max(there.size - 1, 0))
+    if not there.size:
+        return np.full(addresses.shape, -1)
+    at = order[at]
+    return np.where(there[at] == addresses, at // max(rows, 1), -1)
+
+
+def _lanes(outside: np.ndarray, whole: bool = True) -> str:
+    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "lanes 40-63 of 64"; "" of one.
+    whole: of how many is said, too."""
     if outside.size == 1:
         return ""
     axes = ("lane",) if outside.ndim == 1 else ("row", "column")
@@ -231,5 +285,5 @@ def _lanes(outside: np.ndarray) -> str:
         if len(at) < outside.shape[axis]:
             span = f"s {at[0]}-{at[-1]}" if len(at) > 1 else f" {at[0]}"
             said.append(name + span)
-    whole = str(outside.size) if outside.ndim == 1 else f"the {outside.shape} tile"
-    return f"{' and '.join(said) or 'all'} of {whole}"
+    size = str(outside.size) if outside.ndim == 1 else f"the {outside.shape} tile"
+    return (" and ".join(said) or "all") + f" of {size}" * whole

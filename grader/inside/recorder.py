@@ -35,7 +35,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .wire import LONGEST, POISON, UNINITIALISED, storages_in
+from .wire import LONGEST, POISON, UNINITIALISED
 
 KEPT = 65536  # bytes of a tensor older than the call whose numbers go into the plan
 ADDRESSES = 1 << 32  # a smaller number is none
@@ -118,13 +118,17 @@ class Recorder(TorchDispatchMode):
         """First byte and end of every input, and of every storage of the call."""
         return [(first, end) for _, first, end in self._tensors()]
 
-    def named(self) -> list[tuple[int, int, str]]:
-        """These with the name of the argument that each is of the last launch, or of the call."""
-        names = {number: about.get("input", "") for number, about in enumerate(self.storages)}
+    def named(self) -> list[tuple[str, int, int, list[int], list[int]]]:
+        """Of every tensor that the last launch was given: what the kernel calls it, its first byte,
+        the bytes of a number, shape and strides."""
         arguments = self.steps[-1][3] if self.steps and self.steps[-1][0] == "launch" else {}
+        found, places = [], {number: first for number, first, _ in self._places()}
         for name, value in arguments.items():
-            names |= {number: name for number in storages_in(value)}
-        return [(first, end, names[number]) for number, first, end in self._tensors()]
+            if isinstance(value, dict) and "tensor" in value and value["tensor"][0] in places:
+                number, offset, shape, strides, dtype = value["tensor"]
+                size = getattr(torch, dtype).itemsize
+                found.append((name, places[number] + offset * size, size, shape, strides))
+        return found
 
     def _tensors(self):
         for number, x in enumerate(self.inputs):

@@ -67,8 +67,8 @@ class Worker:
         known = self.replaying or self.recorder.current()
         return [] if known is None else known.extents()
 
-    def _named(self) -> list[tuple[int, int, str]]:
-        """These with their names; none of a plan, which is not the student's to read."""
+    def _named(self) -> list[tuple]:
+        """As Recorder.named(); none of a plan, which is not the student's to read."""
         return [] if self.replaying else self.recorder.current().named()
 
     def serve(self) -> None:

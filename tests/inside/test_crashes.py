@@ -143,13 +143,13 @@ def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
         exec(compile("\n" + "load()", str(path), "exec"), {"load": _reads_outside})
     found = crashes.explain(caught.value, str(path), "when it was called")
     assert found["sentence"] == (
-        "tl.load reads 944 numbers outside of every tensor: tl.load(ptrs)\n"
-        "at k_ptr, rows 5-63 of the (64, 16) tile: no mask leaves them out, or their address "
+        "tl.load reads 1008 numbers outside of its tensor: tl.load(ptrs)\n"
+        "at k_ptr, rows 1-63 of the (64, 16) tile: no mask leaves them out, or their address "
         "(tile, stride, head, batch) is wrong.")
 
 
 def _reads_outside():
-    raise OutOfBounds("reads", 944, "k_ptr", "rows 5-63 of the (64, 16) tile")
+    raise OutOfBounds("reads", 1008, "k_ptr", "rows 1-63 of the (64, 16) tile")
 
 
 def test_the_lines_of_wrapped_interpreter_errors_are_unwrapped(tmp_path):

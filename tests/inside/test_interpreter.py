@@ -75,17 +75,19 @@ assert original == (tl.sum, tl.load), "Triton's own functions come back after a 
 '''
 
 
-X, Y = (10_000, 10_400, "x_ptr"), (20_000, 20_400, "y_ptr")  # 100 numbers each
+# 100 numbers each, as Recorder.named() has them, in storages of which X's is 20 numbers longer.
+X, Y = ("x_ptr", 10_000, 4, [100], [1]), ("y_ptr", 20_000, 4, [100], [1])
+STORAGES = [(9_960, 10_440), (20_000, 20_400)]
 
 
-def outside(addresses, mask=None, verb="reads") -> str:
+def outside(addresses, mask=None, verb="reads", base=None, tensors=(X, Y)) -> str:
     """What is said of a tile that goes outside of X and Y."""
-    tensors = [X, Y]
+    pointers = SimpleNamespace(data=np.asarray(addresses, np.uint64))
+    if base is not None:
+        pointers.base = base
     with pytest.raises(interpreter.OutOfBounds) as caught:
-        interpreter._check(
-            SimpleNamespace(data=np.asarray(addresses, np.uint64)),
-            mask is not None and SimpleNamespace(data=np.asarray(mask)) or None, verb,
-            lambda: [tensor[:2] for tensor in tensors], lambda: tensors)
+        interpreter._check(pointers, mask is not None and SimpleNamespace(data=np.asarray(mask))
+                           or None, verb, lambda: STORAGES, lambda: list(tensors))
     return str(caught.value)
 
 
@@ -93,28 +95,53 @@ ADVICE = "no mask leaves them out, or their address (tile, stride, head, batch) 
 
 
 def test_lanes_outside_are_told_with_their_tensor_and_whether_it_is_a_load_or_a_store():
-    lanes = 10_000 + 4 * np.arange(128)
-    assert outside(lanes) == ("tl.load reads 28 numbers outside of every tensor, at x_ptr, "
+    lanes = 20_000 + 4 * np.arange(128)
+    assert outside(lanes) == ("tl.load reads 28 numbers outside of its tensor, at y_ptr, "
                               f"lanes 100-127 of 128: {ADVICE}")
     assert outside(lanes, np.arange(128) < 101, "writes") == (
-        "tl.store writes 1 number outside of every tensor, at x_ptr, lane 100 of 128: "
+        "tl.store writes 1 number outside of its tensor, at y_ptr, lane 100 of 128: "
         f"{ADVICE}")
 
 
+def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
+    assert outside(10_000 + 4 * np.arange(128)) == (
+        f"tl.load reads 28 numbers outside of its tensor, at x_ptr, lanes 100-127 of 128: {ADVICE}")
+    assert "reads 12 numbers outside of its tensor, at x_ptr, lanes 0-11 of 128" in outside(
+        9_952 + 4 * np.arange(128), np.arange(128) < 112)
+
+
 @pytest.mark.parametrize("rows, columns, step, first, said", [
-    (16, 8, 8, 0, "at x_ptr, rows 12-15 of the (16, 8) tile"),
-    (4, 16, 0, 92, "at x_ptr, columns 8-15 of the (4, 16) tile"),
-    (10, 12, 10, 0, "at x_ptr, row 9 and columns 10-11 of the (10, 12) tile"),
-    (4, 8, 8, 2400, "at y_ptr, all of the (4, 8) tile"),
+    (16, 8, 8, 0, "at y_ptr, rows 12-15 of the (16, 8) tile"),
+    (4, 16, 0, 92, "at y_ptr, columns 8-15 of the (4, 16) tile"),
+    (10, 12, 10, 0, "at y_ptr, row 9 and columns 10-11 of the (10, 12) tile"),
+    (4, 8, 8, 101, "at y_ptr, all of the (4, 8) tile"),
     (4, 8, 8, 1 << 30, "every tensor, all of the (4, 8) tile"),  # near none
 ])
 def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, first, said):
     tile = first + step * np.arange(rows)[:, None] + np.arange(columns)
-    assert f"{said}: {ADVICE}" in outside(10_000 + 4 * tile)
+    assert f"{said}: {ADVICE}" in outside(20_000 + 4 * tile)
+
+
+def test_the_tensor_is_the_one_that_the_pointer_was_made_of():
+    tile = 20_000 + 4 * np.arange(128)  # in Y, and past its end
+    assert "reads 128 numbers outside of its tensor, at x_ptr, all of 128" in outside(
+        tile, base=10_000)
+    assert "at x_ptr" in outside(1 << 30, base=10_000)
+    assert "at y_ptr, lanes 100-127 of 128" in outside(tile, base=20_000)
+
+
+def test_rows_of_another_head_are_told_apart_from_those_outside():
+    heads = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 50, 10, 1])
+    tile = 20_000 + 4 * (10 * np.arange(16)[:, None] + np.arange(10))
+    assert "at k_ptr, rows 10-15 of the (16, 10) tile, rows 5-9 in another head: " in outside(
+        tile, tensors=[X, heads])
+    strided = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 10, 20, 1])  # head by head in each row
+    rows = 20_000 + 4 * (10 + 20 * np.arange(16)[:, None] + np.arange(10))
+    assert "at k_ptr, rows 5-15 of the (16, 10) tile: " in outside(rows, tensors=[X, strided])
 
 
 def test_a_single_number_outside_has_no_lanes():
-    assert outside(10_400) == f"tl.load reads 1 number outside of every tensor, at x_ptr: {ADVICE}"
+    assert outside(20_400) == f"tl.load reads 1 number outside of its tensor, at y_ptr: {ADVICE}"
 
 
 @pytest.mark.interpreter

@@ -175,6 +175,18 @@ def unmasked(x):
 
 
 @triton.jit
+def _strayed_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    away = ((y_ptr.to(tl.int64) - x_ptr.to(tl.int64)) // 4).to(tl.int64)
+    offs = away + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    tl.store(y_ptr + offs, x * 2, mask=offs < n)
+
+
+def strayed(x):
+    return _launch(_strayed_kernel, x)
+
+
+@triton.jit
 def _wide_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offs, mask=offs < n)
