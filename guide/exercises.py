@@ -183,7 +183,7 @@ exercise(
     (lambda: (9 * 10 / 2 + 991 * 9,), "The query itself is one of the W keys, which makes 10."))
 exercise(
     "7.1",
-    "W = 3, S = 2. Which keys does query 3 see? And query 6, how many?",
+    "W = 3, Z = 2 sinks. Which keys does query 3 see? And query 6, how many?",
     lambda: (0, 1, 2, 3, 5), "Query 3: sinks 0, 1 and the window 1, 2, 3: key 1 counts once. "
     "Query 6: 0, 1, 4, 5, 6. Give the keys of query 3, then the number for query 6.",
     (lambda: (1, 2, 3, 3, 5), "Sinks stay visible: keys 0 and 1."),
@@ -191,8 +191,8 @@ exercise(
     (lambda: (0, 1, 2, 3, 6), "The window counts the query itself: 4, 5, 6."))
 exercise(
     "7.2",
-    "Tiles of 64, W = 128, S = 100, the query tile at 192. Where does the sinks' phase end, and "
-    "how many key tiles does it walk?",
+    "Tiles of 64, W = 128, Z = 100 sinks, the query tile at 192. Where does the sinks' phase end, "
+    "and how many key tiles does it walk?",
     lambda: (64, 1), "first = (192 − 127) // 64 · 64 = 64, and the phase may not reach into it.",
     (lambda: (100, 2), "Tile 64 … 127 is the window's already: its keys would be counted twice."),
     (lambda: (64, 2), "range(0, 64, 64) is one tile."),
@@ -231,9 +231,14 @@ exercise(
     (lambda: (-1,), "delta is do · o = 6, not do."))
 
 
+def _number(text: str) -> float:
+    """ "−3," -> -3.0: the guide's minus sign and a comma may be there."""
+    return float(text.strip(",").replace("−", "-"))
+
+
 def main(arguments: list[str]) -> int:
     try:
-        number, got = arguments[0], tuple(float(x.strip(",")) for x in arguments[1:])
+        number, got = arguments[0], tuple(map(_number, arguments[1:]))
         if number not in EXERCISES or not got:
             raise ValueError
     except (IndexError, ValueError):

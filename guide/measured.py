@@ -9,9 +9,11 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
     ratio LABEL | NAME | OTHER     time of OTHER over time of NAME
     saved LABEL | NAME | OTHER     memory of OTHER over memory of NAME
     spread NAME | OTHER            time of NAME over time of OTHER, over the benchmark's table
+    ahead NAME | OTHER             in how many of that table's rows with both NAME is faster
     gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
     machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
     h200 WHAT                      what its maker says of it
+    interpreted DTYPE              error of stage 3 in the interpreter, of seen.json
     cited FILE | TEXT | TOLD       TOLD, whose numbers are those of a TEXT that FILE holds
 """
 
@@ -24,6 +26,7 @@ from typing import NamedTuple
 from benchmarks.tables import column, is_off
 from benchmarks.workloads import CEILINGS, SWEEP, TABLE
 from guide.excerpts import ROOT
+from guide.seen import seen
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "results.json"
 WORK = {work.label: work for work in (*TABLE, *SWEEP)}
@@ -93,6 +96,23 @@ def spread(name: str, other: str) -> str:
             f"(median {digits(statistics.median(ratios))})")
 
 
+def ahead(name: str, other: str) -> str:
+    """ "5 of 9": rows of the table in which `name` takes less time than `other`, of those with a
+    right answer of both."""
+    won = []
+    for work in TABLE:
+        try:
+            won.append(entry(work.label, name)["ms"] < entry(work.label, other)["ms"])
+        except LookupError:
+            continue
+    return f"{sum(won)} of {len(won)}"
+
+
+def _interpreted(dtype: str) -> str:
+    x = seen()["interpreted"][dtype]
+    return f"{x:.1f}" if 0.1 < x < 100 else f"{x:.0e}".replace("e+0", "e").replace("e-0", "e-")
+
+
 MEASURES = {
     "ms": lambda label, name: digits(entry(label, name)["ms"]) + " ms",
     "mib": lambda label, name: digits(entry(label, name)["extra_mib"]) + " MiB",
@@ -112,6 +132,8 @@ MEASURES = {
     "machine": where,
     "cited": cited,
     "spread": spread,
+    "ahead": ahead,
+    "interpreted": _interpreted,
     "h200": lambda what: H200[what],
     "ceiling": lambda what: {
         "flops": f"{CEILING.flops / 1e12:.0f} TFLOP/s",
@@ -160,6 +182,34 @@ def cost(stage: int, lengths=(1024, 4096, 16384, 65536)) -> Table:
     shape = records()[f"stage {stage}, N=1024, forward"]["shape"].split(", ")
     return Table(head, rows, f"{shape[1]} heads, D = {shape[3]}, {', '.join(shape[4:])}, "
                  f"bfloat16; the last two columns in MiB; results.json of {where()}")
+
+
+def excess(block=64) -> Table:
+    """What the causal kernel takes beyond its share of tiles, in whole tiles a query tile."""
+    rows = []
+    for N in (1024, 2048, 4096, 8192, 16384):
+        row, T = [f"{N:,}"], N // block
+        for name in ("stages", "cudnn"):
+            full, causal = (entry(f"stage {stage}, N={N}, forward", name)["ms"] for stage in (3, 4))
+            if name == "stages":
+                row += [digits(full), digits(causal), T, digits((T + 1) / 2),
+                        digits(causal / full * T)]
+            row.append(digits(causal / full * T - (T + 1) / 2))
+        rows.append(row)
+    return Table(["N", "stage 3 ms", "stage 4 ms", "full walk, tiles", "visited", "paid for",
+                  "more", "more, cuDNN"], rows,
+                 "tiles a query tile; 16 heads, D = 64, 16,384 tokens, bfloat16; paid for: time "
+                 f"of stage 4 over that of stage 3, times T; results.json of {where()}")
+
+
+def operands(D=64) -> Table:
+    """Where stage 3's kernel for sm_90 has the factors and sums of its two products."""
+    found = next(one for one in seen()["compiled"] if one["D"] == D)
+    rows = [[f"`{code}`", *found[name]] for name, code in (
+        ("scores", "s = tl.dot(q, tl.trans(k))"), ("output", "acc = tl.dot(p, v, acc)"))]
+    return Table(["product", "left factor", "right factor", "sum"], rows,
+                 f"stage 3, forward, D = {D}, bfloat16, compiled for sm_90 by Triton "
+                 f"{seen()['triton']} on {seen()['date']} without a GPU (guide/seen.py)")
 
 
 def workloads(stage: int, direction: str) -> Table:
@@ -224,4 +274,4 @@ TABLES |= {f"workloads {work.stage} {work.direction}":
            partial(workloads, work.stage, work.direction) for work in TABLE}
 TABLES |= {f"{make.__name__} {direction}": partial(make, direction)
            for make in (stages, ladder) for direction in ("forward", "backward")}
-TABLES |= {"gpt_oss": gpt_oss, "gluon": gluon}
+TABLES |= {"gpt_oss": gpt_oss, "gluon": gluon, "excess": excess, "operands": operands}

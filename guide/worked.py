@@ -118,7 +118,7 @@ def counted(N, block, **mask) -> dict[str, int]:
 
 def tiles_table() -> Table:
     masks = {"3, no mask": {"causal": False}, "4 and 5, causal": {},
-             "6, W = 128": {"window": 128}, "7, W = 128, S = 4": {"window": 128, "sinks": 4}}
+             "6, W = 128": {"window": 128}, "7, W = 128, Z = 4": {"window": 128, "sinks": 4}}
     rows = []
     for name, mask in masks.items():
         n = counted(1024, 64, **mask)
@@ -168,7 +168,7 @@ def borders_table(sinks=4) -> Table:
     rows = [[start_m, window, *borders(start_m, window, sinks).values()]
             for start_m, window in ((0, 100), (64, 100), (256, 100), (256, 200), (256, 64))]
     return Table(["start_m", "W", "sink_end", "first", "inner", "start_m", "end"], rows,
-                 f"S = {sinks}, tiles of 64")
+                 f"Z = {sinks}, tiles of 64")
 
 
 # ------------------------------------------------------------- the sink logit
@@ -241,6 +241,11 @@ def causal_frames(tile: int = 2) -> list[dict]:
                 "o": [show([a / r["l"] for a in r["acc"]]) for r in rows] if last else None,
                 "lse": [show(r["m"] + math.log(r["l"])) for r in rows] if last else None})
     return frames
+
+
+def six_tokens_table() -> Table:
+    rows = [[i, *map(show, (Q[i], K[i], V[i]))] for i in range(len(Q))]
+    return Table(["token", "q", "k", "v"], rows, "given")
 
 
 def walk_table() -> Table:

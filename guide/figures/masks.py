@@ -62,8 +62,8 @@ def mask_window(pen: Pen):
 
 def mask_sinks(pen: Pen):
     """Window and sinks: the sinks' tile is visited by every query tile, and cut by the mask."""
-    return _row_of_maps(pen, {"W = 8, no sinks": {"window": 8}, "W = 8, S = 2": {
-        "window": 8, "sinks": 2}, "W = 8, S = 5": {"window": 8, "sinks": 5}})
+    return _row_of_maps(pen, {"W = 8, no sinks": {"window": 8}, "W = 8, Z = 2": {
+        "window": 8, "sinks": 2}, "W = 8, Z = 5": {"window": 8, "sinks": 5}})
 
 
 def mask_columns(pen: Pen):
@@ -71,7 +71,7 @@ def mask_columns(pen: Pen):
     queries."""
     figure, axis = pen.canvas(46, 26)
     axis.set(xlim=(-9, 37), ylim=(25.5, -2.5))
-    _tiles(pen, axis, 24, 4, "W = 10, S = 2: a program of dkdv owns a column of tiles", window=10,
+    _tiles(pen, axis, 24, 4, "W = 10, Z = 2: a program of dkdv owns a column of tiles", window=10,
            sinks=2)
     for j, colour in ((0, "d"), (2, "b")):
         axis.add_patch(Rectangle((4 * j, 4 * j), 4, 24 if j == 0 else 13, facecolor="none",

@@ -31,6 +31,10 @@ def test_the_command_says_right_or_not_by_its_exit_code(capsys):
     assert "want 2 numbers; got 1" in capsys.readouterr().out
 
 
+def test_the_minus_sign_of_the_guide_is_read():
+    assert main(["9.2", "−3"]) == 0 == main(["8.1", "4,", "0,", "−1,", "1"])
+
+
 @pytest.mark.parametrize("arguments", [[], ["4.1"], ["99.1", "3"], ["4.1", "many"]])
 def test_what_is_no_answer_is_refused(arguments, capsys):
     assert main(arguments) == 2
