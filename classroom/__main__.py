@@ -181,12 +181,14 @@ def write(students, stages, store, progress, interrupted: bool) -> int:
     from classroom.book import UNSETTLED, as_json, grades, junit, student_report, to_look_at
 
     reports = [student_report(student, stages, store) for student in students]
+    found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
+        report["as_published"] = found.published.get(student.name)
         store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
     store.write(store.folder / "grades.csv", grades(reports))
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
-        reports, alike(students, stages), datetime.now(), store.folder))
+        reports, found, datetime.now(), store.folder))
     everything = [stage for report in reports for stage in report["stages"]]
     count = {outcome: sum(stage["outcome"] == outcome for stage in everything)
              for outcome in UNSETTLED}

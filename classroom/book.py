@@ -39,6 +39,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "max_points": sum(stage["max_points"] for stage in found),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "unsettled": unsettled, "refused": student.trouble or None, "notes": list(student.notes),
+        "as_published": None,  # own statements that stand so in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
 
 
@@ -119,7 +120,7 @@ def grades(reports: list[dict]) -> bytes:
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(["student", "id", "login", "email", "state", "points", "max_points", "passed",
-                    "unsettled", "refused", "notes",
+                    "unsettled", "refused", "notes", "as_published",
                     *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)])
     for report in reports:
         stages = report["stages"]
@@ -130,6 +131,7 @@ def grades(reports: list[dict]) -> bytes:
             plain(report["refused"] or "; ".join(
                 stage["message"] for stage in stages if stage["outcome"] == "refused")),
             plain("; ".join(report["notes"])),
+            "{} of {}".format(*report["as_published"]) if report["as_published"] else "",
             *("" if stage["outcome"] in UNSETTLED else stage["points"] for stage in stages),
             *(stage["outcome"] for stage in stages)])
     return text.getvalue().encode()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
+from classroom.alike import Alike
 from classroom.book import GRADED, UNSETTLED, explanation, first_failure, to_look_at
 
 HERE = Path(__file__).parent
@@ -21,7 +22,7 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "t
          "pending": "pending"}
 
 
-def page(reports: list[dict], alike: list[dict], now: datetime, results: Path) -> bytes:
+def page(reports: list[dict], alike: Alike, now: datetime, results: Path) -> bytes:
     """The whole page.  alike: pairs as alike.py finds them; results: the folder, as commands are
     to name it."""
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from classroom.alike import alike
+from classroom.alike import Alike, alike
 from classroom.gather import Submitted
 from grader import starter
 from grader.assignment import ROOT
@@ -21,9 +21,16 @@ def own(seed: int, count: int = 18, name: str = "x") -> list[str]:
     return [f"{name}{i} = tl.sum({name} * {seed * 100 + i}, axis={i % 2})" for i in range(count)]
 
 
+def compared(**files: bytes) -> Alike:
+    return alike([Submitted(name, name, {3: data}) for name, data in files.items()], [3])
+
+
 def pairs(**files: bytes) -> list[tuple]:
-    found = alike([Submitted(name, name, {3: data}) for name, data in files.items()], [3])
-    return [(*each["students"], each["lines"], each["stages"]) for each in found]
+    return [(*each["students"], each["lines"], each["stages"]) for each in compared(**files).pairs]
+
+
+def equal(**files: bytes) -> list[tuple]:
+    return [each["students"] for each in compared(**files).equal]
 
 
 def test_the_same_lines_under_other_names_and_spacing_are_found():
@@ -33,30 +40,76 @@ def test_the_same_lines_under_other_names_and_spacing_are_found():
 
 
 def test_fewer_than_fifteen_lines_are_not_listed():
-    assert pairs(anna=work(*own(1, 14)), ben=work(*own(1, 14))) == []
-    assert pairs(anna=work(*own(1, 15)), ben=work(*own(1, 15))) == [("anna", "ben", 15, [3])]
+    assert pairs(anna=work(*own(1, 14)), ben=work(*own(1, 14), "y = 7")) == []
+    assert pairs(anna=work(*own(1, 15)), ben=work(*own(1, 15), "y = 7")) == [
+        ("anna", "ben", 15, [3])]
 
 
 def test_what_more_than_three_have_is_the_courses():
-    three = {name: work(*own(1)) for name in ("anna", "ben", "cleo")}
+    three = {name: work(*own(1), f"y = {i}") for i, name in enumerate(("anna", "ben", "cleo"))}
     assert len(pairs(**three)) == 3
-    assert pairs(**three, dora=work(*own(1))) == []
+    assert pairs(**three, dora=work(*own(1), "y = 9")) == []
 
 
-def test_the_shipped_solution_and_the_starter_are_nobodys():
-    assert "3.5" in SHIPPED
+@pytest.mark.parametrize("idle", ["pass", "'a word'", "...", "x = x", "y: int", "assert True", "y"])
+def test_statements_without_effect_between_the_lines_hide_nothing(idle):
+    padded = [line for each in own(1) for line in (each, idle)]
+    assert pairs(anna=work(*own(1)), ben=work(*padded)) == [("anna", "ben", 18, [3])]
+
+
+def test_a_statement_over_two_lines_is_the_same_statement():
+    broken = [line.replace(", ", ",\n        ") for line in own(1)]
+    assert pairs(anna=work(*own(1)), ben=work(*broken)) == [("anna", "ben", 18, [3])]
+
+
+# ------------------------------------------------------------------------ equal files
+def test_equal_files_are_listed_whatever_they_are():
+    for data in (SHIPPED.encode(), b"def f():\n    return 1\n", b"no Python (", b"\xff\xfe"):
+        assert equal(anna=data, ben=data, cleo=b"x = 1\n") == [("anna", "ben")]
+        assert pairs(anna=data, ben=data) == []
+    crowd = {f"s{i}": SHIPPED.encode() for i in range(5)}
+    assert equal(**crowd) == [tuple(crowd)]
+
+
+def test_line_ends_make_no_difference():
+    assert equal(anna=work(*own(1)), ben=work(*own(1)).replace(b"\n", b"\r\n")) == [
+        ("anna", "ben")]
+
+
+def test_a_stage_that_nobody_began_is_nobodys():
     blank = starter.blank(SHIPPED).encode()
+    assert compared(anna=blank, ben=blank) == Alike([], [], {}, [])
+    assert equal(anna=b"", ben=b"") == []
+
+
+# --------------------------------------------------------------- the published solution
+def test_how_much_is_as_published_is_said_of_everyone():
+    renamed = SHIPPED.replace("acc", "total").replace("    # END SOL", "    pass\n    # END SOL")
+    found = compared(anna=SHIPPED.encode(), ben=renamed.encode(), cleo=work(*own(1))).published
+    lines, of = found["anna"]
+    assert lines == of > 20 and found["ben"] == (lines, of) and found["cleo"] == (0, 18)
+
+
+def test_a_published_solution_under_other_names_is_no_pair():
     assert pairs(anna=SHIPPED.encode(), ben=SHIPPED.replace("acc", "total").encode()) == []
-    assert pairs(anna=blank, ben=blank) == []
 
 
 def test_lines_outside_of_the_regions_and_carried_ones_do_not_count():
     outside = ("\n".join(own(1)) + "\n").encode()
     assert pairs(anna=outside + work("a = 1"), ben=outside + work("b = 2")) == []
     carried = work(*own(1)).replace(b"-- One.", b"-- Carried over: step 1.2.")
-    assert pairs(anna=carried, ben=carried) == []
+    assert pairs(anna=carried, ben=carried + b"b = 2\n") == []
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"", b"# BEGIN SOLUTION 3.1\n", b"# coding: x\n"])
-def test_what_cannot_be_read_is_left_out(data):
-    assert pairs(anna=data, ben=data) == []
+@pytest.mark.parametrize(("data", "why"), [
+    (b"def f():\n    return 1\n", "no markers"), (b"", "no markers"),
+    (b"\xff\xfe", "no Python, or damaged markers"),
+    (b"# BEGIN SOLUTION 3.1\n", "no Python, or damaged markers"),
+    (b"# coding: x\n", "no Python, or damaged markers"),
+    (work("x = " + "(" * 5000 + ")" * 5000), "no Python, or damaged markers"),
+    (work("x = " + "-" * 900 + "1"), "no Python, or damaged markers"),
+    (work("x = 1" + "0" * 5000), "no Python, or damaged markers")])
+def test_what_cannot_be_compared_is_said(data, why):
+    found = compared(anna=data, ben=work(*own(1)))
+    assert found.pairs == [] and found.incomparable == [
+        {"student": "anna", "stages": [3], "why": why}]

@@ -10,11 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 from classroom import summary
+from classroom.alike import Alike
 from classroom.book import differences, grades, junit, student_report, to_look_at
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment import sha256
 from tests.classroom.classes import NOON, SETTINGS
+
+NOBODY = Alike([], [], {}, [])  # is like another
 
 
 def stage(number: int, outcome: str, points: float = 0.0, **more) -> dict:
@@ -77,7 +80,7 @@ def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
     assert "want problem_1.py" in rows([near])[0]["refused"]
     assert [to_look_at(each) for each in (eve, near, gone, anna)] == [True, True, False, False]
     assert "the median has 130 of" in " ".join(
-        summary.page([eve, gone, anna], [], NOON, Path("out")).decode().split())
+        summary.page([eve, gone, anna], NOBODY, NOON, Path("out")).decode().split())
     assert sum(each["count"] for each in summary.histogram([eve, gone, anna])) == 1
 
 
@@ -87,7 +90,7 @@ def test_a_refused_submission_says_why_in_every_table(tmp_path):
         reports = [student_report(student, [1, 2], store)]
     assert rows(reports)[0]["refused"].startswith("the archive climbs out")
     assert b"climbs out" in junit(reports)
-    page = summary.page(reports, [], NOON, Path("out")).decode()
+    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
     assert page.count("<td class=\"wide\">the archive climbs out") == 1
 
 
@@ -122,7 +125,7 @@ def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
     reports = book(tmp_path, {"<script>alert(1)</script>": {
         1: stage(1, "wrong", check={"message": "<img src=x onerror=alert(2)>"})}})
-    page = summary.page(reports, [], NOON, Path("out")).decode()
+    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
     assert "<script>alert" not in page and "<img" not in page
     assert not re.search(r"https?://|src=|@import|url\(", page.replace("&lt;img src=x", ""))
 
