@@ -38,9 +38,9 @@ def _read(path: Path, whose: str = "") -> str:
         raise ValueError(f"{whose}is missing") from None
     except OSError as error:
         raise ValueError(f"{whose}cannot be read: {error.strerror}") from None
-    except (SyntaxError, UnicodeDecodeError):
+    except (SyntaxError, UnicodeDecodeError):  # the grader says where
         pass
-    raise ValueError(f"{whose}is not UTF-8")
+    raise ValueError(f"{whose}is not UTF-8: save it so")
 
 
 def _where(stage: int, directory: Path) -> Path:

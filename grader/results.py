@@ -117,8 +117,7 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
         result.sentence = file.sentence
         if file.state == "not_started" and file.steps:
             result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
-        if file.line is not None and f"line {file.line}" not in file.sentence:
-            result.sentence += f" ({stage.filename}, line {file.line})"
+        result.sentence += file.place
     elif stage.needs_triton and (why := no_triton()):
         result.outcome, result.sentence = "skipped", why
     else:

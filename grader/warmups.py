@@ -252,8 +252,7 @@ def grade(options: Options, reporter: Reporter) -> int:
     """Ask all five, and say what was found.  -> 0 all right, 1 not, 3 a fault of the grader."""
     file = submission.read(options.directory / FOLDER, NAME, "")
     if file.state in ("missing", "syntax_error"):
-        line = f" (line {file.line})" * (file.line is not None)
-        reporter.warm_up("crashed", f"{NAME}: {file.sentence}{line}")
+        reporter.warm_up("crashed", f"{NAME}: {file.sentence}{file.place}")
         return 1
     lacking = no_triton()
     outcomes, following = [], ""

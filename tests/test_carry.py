@@ -185,7 +185,7 @@ CASES = [
     ("a byte-order mark in problem 4", 4, {4: lambda text: "\ufeff" + text}, WHOLE, {}),
     ("Latin-1", 5, {4: SOLVED[4].replace("The scores", "Größe").encode("latin-1") + b"# \xe9\n"},
      "3.3 3.4 3.5 3.7 3.8",
-     dict.fromkeys(("5.1", "5.3", "5.7"), "problem_4.py is not UTF-8")),
+     dict.fromkeys(("5.1", "5.3", "5.7"), "problem_4.py is not UTF-8: save it so")),
     ("tabs", 4, {3: TABS}, WHOLE, {}),
     ("code between the regions, of no use to them", 9,
      {8: replaced("    # Step 8.12", "    tl.static_print(p)\n    # Step 8.12", 1)},
@@ -493,8 +493,8 @@ def test_a_stage_without_carried_steps_is_a_usage_error(folder, capsys, stage, g
 
 @pytest.mark.parametrize(("edit", "got"), [
     (None, "is missing"),
-    (b"# caf\xe9\n", "is not UTF-8"),
-    (b"# -*- coding: latin-1 -*-\n", "is not UTF-8"),
+    (b"# caf\xe9\n", "is not UTF-8: save it so"),
+    (b"# -*- coding: latin-1 -*-\n", "is not UTF-8: save it so"),
     (b"#" * 300000, "has more than 262144 bytes"),
     (replaced("    q = _load", "    q = = _load", 1), "is not Python: line "),
     (lambda text: text + "x = '\0'\n", "is not Python: "),

@@ -207,9 +207,44 @@ def test_a_file_from_any_editor_is_graded_as_the_same_text(tmp_path, number, end
     assert found.steps == tuple(steps(given.decode())) and found.state == "ready"
 
 
-def test_a_file_in_utf_16_is_told_what_is_wanted(tmp_path):
-    found = submission(tmp_path, TWO_STEPS.encode("utf-16"))
-    assert found.sentence == "SyntaxError: want a file in UTF-8; got UTF-16"
+@pytest.mark.parametrize(("data", "got", "line"), [
+    (TWO_STEPS.encode("utf-16"), "UTF-16: save it as UTF-8", None),
+    (TWO_STEPS.encode("utf-16-le"), "a null byte in line 1, as UTF-16 has them", 1),
+    ((TWO_STEPS + "# d\xe9j\xe0 vu\n").encode("latin-1"), "the byte 0xe9 in line 17", 17),
+    (("# d\xe9j\xe0 vu\n" + TWO_STEPS).encode("latin-1"), "the byte 0xe9 in line 1: save it", 1),
+    (("x = 1\n# \u201ckeep\u201d\n").encode("cp1252"), "the byte 0x93 in line 2", 2),
+    ("# coding: ascii\n\n# \xe9\n".encode(), "the byte 0xc3 in line 3, where coding ascii has", 3),
+    (b"# -*- coding: nonsense -*-\nx = 1\n", "nonsense, which line 1 names: take that line out", 1),
+    (b"#!/usr/bin/python\n# coding: gbk\n", "gbk, which line 2 names: take that line out", 2),
+], ids=["UTF-16", "UTF-16 without a mark", "Latin-1", "Latin-1 in line 1", "cp1252", "ascii",
+        "nonsense", "gbk"])
+def test_a_file_that_is_not_utf_8_is_told_where_and_what_to_do(tmp_path, data, got, line):
+    found = submission(tmp_path, data)
+    assert (found.state, found.line) == ("syntax_error", line)
+    assert found.sentence.startswith(f"want a file in UTF-8; got {got}")
+    assert found.sentence.endswith("save it as UTF-8") and found.place == ""
+    assert found.blank_carried == () and found.unreached == ()  # nobody decodes it again
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("%%writefile a.py\nx = 1\n", "line 1, %%writefile a.py, belongs to a notebook"),
+    ("x = 1\n!pip install triton\n", "line 2, !pip install triton, belongs to a notebook"),
+    ("%matplotlib inline\n", "line 1, %matplotlib inline, belongs to a notebook"),
+    ("if 1:\n    files = !ls\n", "line 2, files = !ls, belongs to a notebook"),
+    ("import torch\ntorch.where?\n", "line 2, torch.where?, belongs to a notebook"),
+    ('{"cells": [], "metadata": {}}', "problem_4.py holds a notebook, and a Python file is wanted"),
+    ("```python\nx = 1\n```\n", "line 1, ```python, belongs to the page or the chat"),
+    ("<!DOCTYPE html>\n<html>\n", "line 1, <!DOCTYPE html>, belongs to a web page"),
+    ("x = 1\n<<<<<<< HEAD\n", "line 2, <<<<<<< HEAD, belongs to git"),
+])
+def test_what_was_not_written_for_a_python_file_is_told_where_it_belongs(tmp_path, text, said):
+    found = submission(tmp_path, text)
+    assert found.state == "syntax_error" and found.sentence.startswith(said)
+
+
+@pytest.mark.parametrize("text", ["x = = 1  # is it?\n", "x = (1\n     % )\n", "x = {1: 2\n"])
+def test_any_other_line_that_python_refuses_keeps_pythons_words(tmp_path, text):
+    assert "Error: " in submission(tmp_path, text).sentence
 
 
 @pytest.mark.parametrize("odd", ["\f", "\v", "\x1c", "\x85", "\u2028"])

@@ -15,7 +15,7 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
     """
     file = submission.read(options.directory, stage.filename, stage.entry)
     if file.state in ("missing", "syntax_error"):
-        raise ValueError(file.sentence)
+        raise ValueError(file.sentence + file.place)
     if step not in {known.id for known in file.steps}:
         raise ValueError(f"want a step of {file.path}; got {step}")
     with Lights(stage, options, file, step) as lights:
