@@ -155,7 +155,7 @@ def spread(arguments, cluster: str = "slurm") -> int:
     from classroom.book import to_look_at
 
     progress = Progress()
-    arguments.out.mkdir(mode=0o700, exist_ok=True)
+    arguments.out.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         failed = slurm.spread(arguments, progress.live, cluster)
     except KeyboardInterrupt:
@@ -185,6 +185,8 @@ def write(students, stages, store, progress, interrupted: bool) -> int:
     for student, report in zip(students, reports, strict=True):
         report["as_published"] = found.published.get(student.name)
         store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
+    for key in store.forget_others({student.key for student in students}):
+        progress.line(f"{key}: not of this class any more, its record is removed")
     store.write(store.folder / "grades.csv", grades(reports))
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
@@ -228,8 +230,8 @@ def board(arguments) -> int:
         for row in ranked["rows"]:
             if (again := row["verified"]) and (again["moved"] or again["outcome"] != "pass"):
                 progress.line(f"P{row['stage']} of {row['student']} on {row['gpu']}: "
-                              f"{again['was']:.4g} ms, again {again['outcome']}, "
-                              + (f"{again['ms']:.4g} ms" if again["ms"] else "no time"))
+                              f"{again['was']:.4f} ms, again {again['outcome']}, "
+                              + (f"{again['ms']:.4f} ms" if again["ms"] else "no time"))
     arguments.out.mkdir(parents=True, exist_ok=True)
     files.replace(arguments.out / "index.html", leaderboard.page(made, datetime.now()), 0o644)
     progress.line(f"{len(made)} boards of {len(found)} times are in {arguments.out / 'index.html'};"

@@ -70,11 +70,12 @@ class Batch:
 
         Raises:
             ValueError: the autograder refuses its arguments.
-            KeyboardInterrupt: on SIGINT and SIGTERM, after all children have ended; what they had
-                finished has its records.
+            KeyboardInterrupt: on SIGINT, SIGTERM and SIGHUP, unless they were ignored when this
+                began, after all children have ended; what they had finished has its records.
         """
         previous = {number: signal.signal(number, _interrupt)
-                    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+                    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+                    if signal.getsignal(number) != signal.SIG_IGN}  # as nohup has it
         try:
             for unit in self.owners:
                 self.store.read(unit)

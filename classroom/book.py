@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment import sha256
+from grader.results import told
 from grader.stages import STAGES
 from grader.text import escape
 
@@ -23,6 +24,7 @@ FORMAT = 2  # of a student's JSON
 UNSETTLED = {"pending", "grader_fault", "skipped", "refused"}
 GRADED, PENDING, UNREAD, NOTHING = "graded", "pending", "could not be read", "handed in nothing"
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would compute a name that begins so
+DETAIL_LINES = 12  # of a traceback or of what a file printed
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -87,7 +89,8 @@ def _stage(student: Submitted, number: int, store: Store) -> dict:
         record = store.known.get(Unit(number, sha256(data)))
         if record is not None:
             return {**record["stage"], **{name: record[name] for name in (
-                "device", "torch", "triton", "seed", "alone", "timing")}}
+                "device", "torch", "triton", "seed", "alone", "timing")},
+                "line": _crashed_line(record["stage"], data)}
     outcome, message = "pending", ""
     if refusal:
         outcome, message = "refused", f"{stage.filename} was not taken: {refusal}"
@@ -96,6 +99,17 @@ def _stage(student: Submitted, number: int, store: Store) -> dict:
     return {"stage": number, "title": stage.title, "outcome": outcome, "points": 0.0,
             "max_points": stage.points, "sha256": None, "seconds": 0.0, "message": message,
             "detail": "", "confined": [], "checks": [], "benchmark": None}
+
+
+def _crashed_line(stage: dict, data: bytes) -> str:
+    """The student's own line in which a case crashed, "195: M, N = x.shapes", or ""."""
+    check = first_failure(stage) or {"outcome": "", "where": ""}
+    match = re.fullmatch(r"problem_\d\.py:(\d+)", check["where"])
+    if check["outcome"] != "crashed" or not match:
+        return ""
+    rows = data.decode(errors="replace").splitlines()
+    return f"{match[1]}: {escape(rows[int(match[1]) - 1].strip())}" \
+        if int(match[1]) <= len(rows) else ""
 
 
 def as_json(report: dict) -> bytes:
@@ -108,10 +122,28 @@ def first_failure(stage: dict) -> dict | None:
                  if check["outcome"] != "pass" and check["group"] != "beyond"), None)
 
 
-def explanation(stage: dict) -> str:
-    """What the autograder said of a stage that did not pass."""
+def named(stage: dict) -> dict[str, str]:
+    """The mistakes of a stage that did not pass: id -> what is said of it.  The steps that are red
+    when asked alone; where none is, what the first failing case looks like."""
+    red = {step["mistake"] or f"step {step['id']}": f"step {step['id']}: {told(step)}"
+           for step in stage.get("steps", ()) if step["light"] == "wrong"}
     check = first_failure(stage)
-    return "\n".join(filter(None, (stage["message"], check and check["message"])))
+    if not red and check and check["diagnosis"]:
+        return {check["diagnosis"]["id"]: check["diagnosis"]["text"]}
+    return red
+
+
+def explanation(stage: dict) -> str:
+    """What the autograder said of a stage that did not pass: the mistake first, then the case that
+    shows it, the student's line if it crashed, and each red step with its rule."""
+    check = first_failure(stage)
+    red = [f"step {step['id']}, asked alone, {step['text']}" for step in stage.get("steps", ())
+           if step["light"] == "wrong"]
+    crash = "\n".join(stage["detail"].splitlines()[-DETAIL_LINES:])
+    line = stage.get("line") and f"line {stage['line']}"
+    return "\n".join(filter(None, (
+        *([*named(stage).values()][:1] if red else ()), stage["message"], crash,
+        check and check["message"], line, *red)))
 
 
 def grades(reports: list[dict]) -> bytes:
@@ -139,7 +171,7 @@ def grades(reports: list[dict]) -> bytes:
 
 def plain(text: str) -> str:
     """For a cell: text that no spreadsheet computes."""
-    return "'" + text if text.startswith(FORMULA) else text
+    return "'" + text if text.lstrip("'").startswith(FORMULA) else text
 
 
 def junit(reports: list[dict]) -> bytes:

@@ -18,6 +18,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader
 
 from classroom.batch import standard_case
+from classroom.book import plain
 from classroom.child import Child
 from classroom.machine import Machine
 from grader import files
@@ -106,7 +107,7 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
             rows = csv.DictReader(file)
             if not {"student", "alias"} <= set(rows.fieldnames or ()):
                 raise ValueError(f"{path}: want the columns student and alias")
-            aliases = {row["student"]: row["alias"] for row in rows if row["alias"]}
+            aliases = {_bare(row["student"]): row["alias"] for row in rows if row["alias"]}
     if len(set(aliases.values())) < len(aliases):
         raise ValueError(f"{path}: want an alias for one student each; got one twice")
     free = [f"{quiet} {noun}" for quiet in QUIET for noun in NOUNS]
@@ -117,9 +118,15 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
     aliases |= {student: next(names) for student in sorted(set(students) - set(aliases))}
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerows([("student", "alias"), *sorted(aliases.items())])
+    table.writerows([("student", "alias"), *((plain(student), plain(_bare(alias)))
+                                             for student, alias in sorted(aliases.items()))])
     files.replace(path, text.getvalue().encode(), 0o600)
-    return aliases
+    return {student: _bare(alias) for student, alias in aliases.items()}
+
+
+def _bare(cell: str) -> str:
+    """What plain() made a cell of."""
+    return cell[1:] if cell.startswith("'") and plain(cell[1:]) != cell[1:] else cell
 
 
 def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:

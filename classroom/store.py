@@ -62,7 +62,8 @@ class Store:
         name = f"{self.host}-{os.getpid()}-{secrets.token_hex(4)}"
         self.working = folder / ".working" / name
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)  # no account that runs files may look into it
+            # No account that runs files may look into it.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for below in (self.submissions, self.graded, self.working.parent):
                 below.mkdir(exist_ok=True)
             self.locks = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -146,6 +147,20 @@ class Store:
                 self.write(path, files[number])
             else:
                 path.unlink(missing_ok=True)
+
+    def forget_others(self, keys: set[str]) -> list[str]:
+        """Remove the records and the files of students who are not of the class any more.
+
+        -> their keys.
+        """
+        gone = {path.stem for path in (self.folder / "students").glob("*.json")}
+        gone = sorted((gone | {path.name for path in self.submissions.iterdir()}) - keys)
+        for key in gone:
+            (self.folder / "students" / f"{key}.json").unlink(missing_ok=True)
+            self.keep(key, {})
+            with contextlib.suppress(OSError):
+                (self.submissions / key).rmdir()  # what else is in it is not ours
+        return gone
 
     def write(self, path: Path, contents: bytes) -> None:
         """Replace a file of this folder in one step; what is there already is left alone."""

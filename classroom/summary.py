@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader
 
 from classroom.alike import Alike
-from classroom.book import GRADED, UNSETTLED, explanation, first_failure, to_look_at
+from classroom.book import GRADED, UNSETTLED, explanation, named, to_look_at
 
 HERE = Path(__file__).parent
 BINS = 10  # of the distribution of points
@@ -30,7 +30,7 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path) -> byt
     text = environment.get_template("summary.html").render(
         reports=reports, stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
         mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
-        alike=alike, explanation=explanation, unsettled=UNSETTLED,
+        alike=alike, explanation=explanation, quiet=UNSETTLED | {"missing", "not_started"},
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
         facts=_facts(reports), time=now.strftime("%Y-%m-%d %H:%M"),
@@ -53,12 +53,10 @@ def mistakes(reports: list[dict]) -> list[dict]:
         for stage in report["stages"]:
             if stage["outcome"] == "pass" or stage["outcome"] in TOO_LITTLE | UNSETTLED:
                 continue
-            check = first_failure(stage)
-            named = check and check["diagnosis"]
-            text = named["text"] if named else explanation(stage).partition("\n")[0]
-            key = stage["stage"], named["id"] if named else stage["outcome"]
-            counts[key] += 1
-            texts.setdefault(key, text)
+            known = named(stage) or {stage["outcome"]: explanation(stage).partition("\n")[0]}
+            for id, text in known.items():
+                counts[stage["stage"], id] += 1
+                texts.setdefault((stage["stage"], id), text)
 
     def said(stage: int, id: str, count: int) -> str:
         if id in WORDS and count > 1:  # an outcome: each may have another reason

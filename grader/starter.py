@@ -23,7 +23,7 @@ from grader.text import ranges
 PROBLEM = re.compile(r"problem_(\d+)\.py")
 WARM_UPS = "warmups/warmups.py"  # given with problem 1
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: fast/ is not given
-IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n"
+IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
 REPLACED = Path(".autograder", "replaced")  # where --update leaves what it found changed
 
 
@@ -86,6 +86,7 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     needs = tomllib.loads(_contents(root / "pyproject.toml").decode())["project"]["dependencies"]
     files["requirements.txt"] = "".join(f"{need}\n" for need in needs).encode()
     files[".gitignore"] = IGNORED.encode()
+    files["LICENSE"] = _contents(root / "LICENSE")
     given = {name: sha256(contents) for name, contents in files.items()}
     record = Assignment(assignment.version(root), tuple(stages), given)
     return files | {assignment.RECORD: record.encoded()}

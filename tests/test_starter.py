@@ -59,7 +59,7 @@ def repository(tmp_path) -> Path:
     for number in (2, 10):
         (root / f"problem_{number}.py").write_text(STAGE.format(n=number))
     for name in ("README.md", "autograder.py", "autograder_optional.py", "reference.py", "Makefile",
-                 ".gitignore", "grader/stages.py", "grader/hints.toml",
+                 ".gitignore", "LICENSE", "grader/stages.py", "grader/hints.toml",
                  "grader/__pycache__/stages.pyc", "problem_notes.py"):
         (root / name).write_text(f"# {name}\n")
     (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6", "numpy"]\n')
@@ -70,8 +70,8 @@ def repository(tmp_path) -> Path:
 
 
 ASSIGNMENT = {"README.md", "autograder.py", "reference.py", "requirements.txt", ".gitignore",
-              "grader/stages.py", "grader/hints.toml", "grader/assignment.json", "problem_2.py",
-              "problem_10.py"}
+              "LICENSE", "grader/stages.py", "grader/hints.toml", "grader/assignment.json",
+              "problem_2.py", "problem_10.py"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -107,6 +107,8 @@ def test_a_whole_assignment_is_written_and_nothing_of_the_repository_beside_it(
     assert b"x * 2" not in written["problem_2.py"]
     assert written["grader/hints.toml"] == b"# grader/hints.toml\n"
     assert written["requirements.txt"] == b"torch>=2.6\nnumpy\n"
+    assert written["LICENSE"] == b"# LICENSE\n"
+    assert b"/submission.zip\n" in written[".gitignore"]
     assert "Problems 2, 10 are in" in capsys.readouterr().out
 
 

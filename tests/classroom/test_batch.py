@@ -164,6 +164,37 @@ def test_an_interruption_ends_every_child_and_keeps_what_they_finished(asked, tm
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_signal_that_was_ignored_when_it_began_stays_so(asked, tmp_path):
+    make(tmp_path / "class", {"anna": {2: "pass"}})
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+
+    def hang_up(line):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    try:
+        reports = grade(tmp_path / "class", tmp_path / "out", say=hang_up)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert outcomes(reports["anna"]) == {2: "pass"}
+    make(tmp_path / "class", {"ben": {2: "wrong"}})
+    with pytest.raises(KeyboardInterrupt):
+        grade(tmp_path / "class", tmp_path / "out", say=hang_up)
+
+
+def test_the_records_of_who_left_go_and_nothing_else(tmp_path):
+    with Store(tmp_path / "a/b/out", SETTINGS) as store:
+        for key in ("anna", "ben.b", "cleo"):
+            store.keep(key, {2: b"two"})
+            store.write(store.folder / "students" / f"{key}.json", b"{}")
+        (store.submissions / "cleo/notes.txt").write_text("the instructor's")
+        assert store.forget_others({"anna", "dora"}) == ["ben.b", "cleo"]
+        assert [path.name for path in (store.folder / "students").iterdir()] == ["anna.json"]
+        assert sorted(path.relative_to(store.submissions).as_posix()
+                      for path in store.submissions.rglob("*.*") if path.is_file()) == [
+            "anna/problem_2.py", "cleo/notes.txt"]
+
+
 def test_what_another_process_is_at_is_left_to_it_until_it_ends(asked, tmp_path):
     make(tmp_path / "class", {"anna": {2: "pass"}, "ben": {2: "wrong"}})
     grade(make(tmp_path / "other", {"x": {9: "pass"}}), tmp_path / "out")

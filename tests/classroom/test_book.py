@@ -122,6 +122,53 @@ def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
         ("window_plus_one", 2, "one key too wide"), ("crashed", 1, "NameError: x")]
 
 
+def red(id: str, mistake: str | None, text: str) -> dict:
+    return {"id": id, "light": "wrong", "mistake": mistake, "text": text}
+
+
+def test_the_page_and_junit_carry_the_red_steps_with_their_mistake_and_rule(tmp_path):
+    lights = [red("1.2", "window-plus-one", "given W=3:\nwant 3; got 4.\nthe mistake: one key too "
+                  "wide.\nthe rule: the window counts the query itself."),
+              red("1.4", None, "given x:\nwant 1; got 2."),
+              {"id": "1.5", "light": "right", "mistake": None, "text": ""}]
+    reports = book(tmp_path, {"anna": {1: stage(1, "wrong", steps=lights)}})
+    failure = ElementTree.fromstring(junit(reports)).find("testsuite/testcase/failure")
+    assert failure.get("message") == "step 1.2: one key too wide"
+    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
+    for text in (failure.text, page):
+        assert "step 1.2, asked alone, given W=3:" in text and "said" in text
+        assert "the rule: the window counts the query itself." in text and "want 1; got 2." in text
+    assert [(each["id"], each["text"]) for each in summary.mistakes(reports)] == [
+        ("step 1.4", "step 1.4: want 1; got 2"),
+        ("window-plus-one", "step 1.2: one key too wide")]
+
+
+def test_the_line_of_a_crash_is_quoted(tmp_path):
+    check = {"outcome": "crashed", "where": "problem_1.py:2", "message": "NameError when called"}
+    data = b"def f():\n    return <b>\x1b\n"
+    with Store(tmp_path / "out", SETTINGS) as store:
+        store.put(Unit(1, sha256(data)), {
+            "stage": stage(1, "crashed", check=check, detail="problem_1.py:9 in g: h()"),
+            "device": "cpu", "torch": "2", "triton": "3", "seed": 1, "alone": False,
+            "timing": None})
+        reports = [student_report(Submitted("anna", "anna", {1: data}), [1], store)]
+    assert reports[0]["stages"][0]["line"] == "2: return <b>\\x1b"
+    assert "line 2: return &lt;b&gt;" in junit(reports).decode()
+    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
+    assert "line 2: return &lt;b&gt;" in page and "problem_1.py:9 in g: h()" in page
+
+
+def test_every_table_of_the_page_has_heads_and_every_outcome_a_link(tmp_path):
+    outcomes = {1: stage(1, "wrong", 30.0), 2: stage(2, "crashed")}
+    page = summary.page(book(tmp_path, {"anna": outcomes, "ben": {1: stage(1, "pass", 100.0)}}),
+                        NOBODY, NOON, Path("out")).decode()
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        assert 'scope="col"' in table and "<th>" not in table and "<th class" not in table
+    links = re.findall(r'href="#(\w+)"\naria-label="(.*?)"', page)
+    assert links == [("s1p1", "anna, P1: wrong, 30"), ("s1p2", "anna, P2: crashed, 0")]
+    assert all(f'id="{target}"' in page for target, _ in links)
+
+
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
     reports = book(tmp_path, {"<script>alert(1)</script>": {
         1: stage(1, "wrong", check={"message": "<img src=x onerror=alert(2)>"})}})

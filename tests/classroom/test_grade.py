@@ -5,6 +5,7 @@ import html
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,6 +186,18 @@ def test_a_file_sees_neither_the_other_submissions_nor_the_results(tmp_path):
     if "files" not in stage["confined"]:
         pytest.skip("no Landlock here")
     assert "sees []" in stage["checks"][0]["message"]
+
+
+def test_a_student_who_left_leaves_nothing_and_folders_above_are_made(tmp_path):
+    make(tmp_path / "class", {"anna": {2: "syntax error"}, "ben": {2: "no Python ("}})
+    out = tmp_path / "a/b/out"
+    assert run(tmp_path / "class", out)[0] == 0
+    shutil.rmtree(tmp_path / "class/ben")
+    code, output = run(tmp_path / "class", out)
+    assert code == 0 and "ben: not of this class any more, its record is removed" in output
+    assert list(table(out)) == ["anna"]
+    assert [path.stem for path in (out / "students").iterdir()] == ["anna"]
+    assert [path.name for path in (out / "submissions").iterdir()] == ["anna"]
 
 
 # ------------------------------------------------------------------------- usage

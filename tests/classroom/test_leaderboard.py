@@ -1,5 +1,6 @@
 """Boards of what passed and was timed, under aliases; the first ones can be run again."""
 
+import csv
 import json
 import re
 
@@ -74,6 +75,18 @@ def test_five_hundred_students_have_an_alias_each(tmp_path):
     assert len(set(leaderboard.read_aliases(tmp_path, names).values())) == 500
 
 
+def test_neither_a_name_nor_an_alias_is_a_formula(tmp_path):
+    names = ["=SUM(1)", "+x", "'-y", "'z", "@w"]
+    first = leaderboard.read_aliases(tmp_path, names)
+    text = (tmp_path / "aliases.csv").read_text().replace(first["@w"], "=2+2")
+    (tmp_path / "aliases.csv").write_text(text)
+    assert leaderboard.read_aliases(tmp_path, names) == first | {"@w": "=2+2"}
+    assert leaderboard.read_aliases(tmp_path, names) == first | {"@w": "=2+2"}
+    with open(tmp_path / "aliases.csv", newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+
+
 def test_one_alias_for_two_is_refused(tmp_path):
     (tmp_path / "aliases.csv").write_text("student,alias\na,x\nb,x\n")
     with pytest.raises(ValueError, match="got one twice"):
@@ -111,7 +124,7 @@ def test_the_first_ones_are_run_again_from_other_bytes_and_what_moved_is_said(
     again = asked()[before:]
     assert sorted(re.sub("[0-9a-f]{16}", "NEW", line) for line in again) == [
         "2 pass # a # NEW True 0", "2 pass # moves # NEW True 0"]
-    assert "P2 of ben on a GPU: 0.5 ms, again pass, 0.7 ms" in capsys.readouterr().out
+    assert "P2 of ben on a GPU: 0.5000 ms, again pass, 0.7000 ms" in capsys.readouterr().out
     verified = json.loads((results / "verified.json").read_text())
     assert len(verified) == 2 and {each["outcome"] for each in verified.values()} == {"pass"}
     page = (tmp_path / "board/index.html").read_text("utf-8")
