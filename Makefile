@@ -16,9 +16,10 @@ test: .venv/.installed
 attacks: .venv/.installed
 	$(BIN)/python -m attacks
 
-# The companion guide: guide/_build/html/index.html and guide/_build/guide.pdf.
+# The companion guide: guide/_build/html/index.html and guide/_build/guide.pdf.  SOLUTIONS=no leaves
+# solved steps and answers out, for a class.
 guide: .venv/.guide
-	$(BIN)/python -m guide.build
+	$(BIN)/python -m guide.build $(if $(filter no,$(SOLUTIONS)),--no-solutions)
 
 lint: .venv/.installed
 	$(BIN)/ruff check .

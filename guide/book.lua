@@ -1,6 +1,6 @@
 -- Divs of the page that look like something in print: a source, a mistake, an exercise.
 local kinds = { from = true, source = true, mistake = true, wrong = true, right = true,
-  told = true, exercise = true }
+  told = true, solved = true, exercise = true, place = true, rubric = true }
 
 local function wrapped(blocks, name)
   local made = pandoc.List({ pandoc.RawBlock("typst", "#" .. name .. "[") })
@@ -16,4 +16,18 @@ function Div(div)
     end
   end
   return div.content
+end
+
+function Span(span)
+  if span.identifier:match("^solved%-") then
+    return pandoc.RawInline("typst", "#metadata(none)<" .. span.identifier .. ">")
+  end
+end
+
+-- Of a solved step in the appendix the page is told.
+function Link(link)
+  local place = link.target:match("^#(solved%-.*)")
+  if place then
+    return pandoc.RawInline("typst", "#at-page(<" .. place .. ">)")
+  end
 end

@@ -78,9 +78,13 @@ def book(page: Path) -> str:
     soup = BeautifulSoup(page.read_text("utf-8"), "html.parser").find("div", role="main")
     for extra in soup.select("a.headerlink, script, colgroup"):
         extra.decompose()
+    for code in soup.select("code.docutils"):  # a word a span, of which pandoc makes as many
+        words = soup.new_tag("code")
+        words.string = code.get_text()
+        code.replace_with(words)
     for span in soup.select("span.tex"):
         span.unwrap()
-    for paragraph in soup.select("p.source, p.from, p.told"):
+    for paragraph in soup.select("p.source, p.from, p.told, p.solved, p.place, p.rubric"):
         paragraph.wrap(soup.new_tag("div", attrs={"class": paragraph["class"][0]}))
     seen = set()
     for section in soup.select("section"):
@@ -125,6 +129,8 @@ def pdf(folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=("site", "pdf"), help="one of the two forms")
+    parser.add_argument("--no-solutions", action="store_true",
+                        help="without solved steps and answers, for a class")
     parser.add_argument("--out", type=Path, default=HERE / "_build",
                         help="a folder that is not there yet")
     options = parser.parse_args()
@@ -135,14 +141,14 @@ def main() -> int:
         parser.error(f"want an --out that is not there yet; got {out}")
     out.mkdir(parents=True)
     draw()
-    made = []
+    made, tags = [], ["-t", "unsolved"] * options.no_solutions
     if options.only != "pdf":
-        site = sphinx("html", out)
+        site = sphinx("html", out, *tags)
         bundle_font(site)
         refuse_what_is_fetched(site)
         made.append(site / "index.html")
     if options.only != "site":
-        made.append(pdf(sphinx("singlehtml", out, "-t", "book")))
+        made.append(pdf(sphinx("singlehtml", out, "-t", "book", *tags)))
     print(f"{', '.join(map(str, made))}: {time.monotonic() - start:.0f} s")
     return 0
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+TEXT = ROOT / "guide" / "text"
+STAGES = range(1, 10)
 
 
 class Missing(LookupError):

@@ -6,7 +6,8 @@
     {numbers} name          a table of measured.py or worked.py
     {n}`name`               one number of measured.py
     {draw} name             a figure of figures/, light and dark, with a caption
-    {exercise} 4.1          an exercise of exercises.py, its answer folded away
+    {exercise} 4.1          an exercise of questions.py, its answer folded away
+    {appendix} solutions    all solved steps, in the book; {appendix} answers
     {steps-of-a-walk}       the interactive page's walk; a table where there is no JavaScript
 """
 
@@ -20,7 +21,7 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from guide import excerpts, exercises, figures, measured, worked
+from guide import excerpts, figures, measured, questions, worked
 
 log = logging.getLogger(__name__)
 TABLES = measured.TABLES | worked.TABLES
@@ -38,6 +39,15 @@ class Quoting(SphinxDirective):
         except (LookupError, TypeError) as error:
             raise self.severe(f"{self.name} {self.arguments[0]}: {error}") from error
 
+    @property
+    def on_the_site(self) -> bool:
+        return self.env.app.builder.name == "html"
+
+    @property
+    def solutions(self) -> bool:
+        """Does this copy of the guide have them?  make guide SOLUTIONS=no: it does not."""
+        return not self.env.app.tags.has("unsolved")
+
     def code(self, text: str, caption: str, language: str = "python") -> list[nodes.Node]:
         block = nodes.literal_block(text, text, language=language, classes=["excerpt"])
         self.env.note_dependency(__file__)
@@ -45,10 +55,17 @@ class Quoting(SphinxDirective):
 
 
 class Step(Quoting):
+    """Folded on the site, in the appendix of the book, left out where solutions are."""
+
     def made(self, number):
         path = f"problem_{number.split('.')[0]}.py"
         self.env.note_dependency(str(excerpts.ROOT / path))
-        return self.code(excerpts.step(number), f"{path}, step {number}")
+        caption, text = f"{path}, step {number}", excerpts.step(number)
+        if not self.solutions:
+            return [_paragraph(f"{caption}: yours to write", "solved")]
+        if self.on_the_site:
+            return _folded(f"{caption}: solved", self.code(text, "")[1:])
+        return [_paragraph(f"{caption}: solved in the appendix, ", "solved", f"step-{number}")]
 
 
 class Function(Quoting):
@@ -58,18 +75,45 @@ class Function(Quoting):
 
 
 class Mistake(Quoting):
+    """What should be there is folded, in the appendix or left out, as a step is."""
+
     def made(self, stage, name):
         slip = excerpts.slip(int(stage), name)
-        says = f"the mistake: {slip.mistake}." + f"\nthe rule: {slip.rule}." * bool(slip.rule)
         made = nodes.container("", classes=["mistake"])
-        for kind, words, text in (("wrong", "✗ you wrote", slip.wrong),
-                                  ("right", "✓ it should be", slip.right)):
-            part = nodes.container("", classes=[kind])
-            part += nodes.paragraph("", words, classes=["told"])
-            part += nodes.literal_block(text, text, language="python")
-            made += part
+        made += _judged("wrong", slip.wrong)
+        if self.solutions and self.on_the_site:
+            made += _judged("right", slip.right, folded=True)
+        elif self.solutions:
+            made += _paragraph("✓ it should be: in the appendix, ", "solved", f"{name}-{stage}")
+        says = f"the mistake: {slip.mistake}." + f"\nthe rule: {slip.rule}." * bool(slip.rule)
         made += nodes.literal_block(says, says, language="text", classes=["says"])
         return [made]
+
+
+def _judged(kind, text, folded=False):
+    words = {"wrong": "✗ you wrote", "right": "✓ it should be"}[kind]
+    code = nodes.literal_block(text, text, language="python")
+    made = nodes.container("", classes=[kind])
+    made += _folded(words, [code]) if folded else [_paragraph(words, "told"), code]
+    return made
+
+
+def _paragraph(text, kind, label=None):
+    """A small line; with a label "step-4.2", its page in the book's appendix goes on."""
+    made = nodes.paragraph("", text, classes=[kind])
+    if label:
+        made += nodes.raw("", f'<a href="#{_id(label)}">page</a>', format="html")
+    return made
+
+
+def _id(label):
+    return "solved-" + label.replace(".", "-").replace("_", "-")
+
+
+def _folded(summary, children):
+    start = f'<details class="solution"><summary>{html.escape(summary)}</summary>'
+    return [nodes.raw("", start, format="html"), *children,
+            nodes.raw("", "</details>", format="html")]
 
 
 class Numbers(Quoting):
@@ -110,31 +154,59 @@ class Draw(Quoting):
 
 class Exercise(Quoting):
     def made(self, number):
-        one = exercises.EXERCISES[number]
+        one = questions.EXERCISES[number]
         made = nodes.container("", classes=["exercise"])
         asked = f"**Exercise {number}.** {one.question}\n\nCheck: " \
                 f"`python -m guide.exercises {number} YOUR-ANSWER`"
         self.state.nested_parse(_lines(asked), self.content_offset, made)
-        check = html.escape(json.dumps(exercises.for_the_page(number)))
-        if self.env.app.builder.name == "html":
-            answer = f"{exercises.shown(one.answer())}. {one.because}"
+        check = html.escape(json.dumps(one.hidden(number)))
+        if self.on_the_site:
             made += nodes.raw("", f'<form class="check" data-check="{check}"></form>',
                               format="html")
-            made += nodes.raw("", "<details><summary>Answer</summary>", format="html")
-            self.state.nested_parse(_lines(answer), self.content_offset, made)
-            made += nodes.raw("", "</details>", format="html")
+        if self.on_the_site and self.solutions:
+            answer = nodes.container("")
+            text = f"{questions.shown(one.answer())}. {one.because}"
+            self.state.nested_parse(_lines(text), self.content_offset, answer)
+            made += _folded("Answer", answer.children)
         return [made]
 
 
-class Answers(SphinxDirective):
-    """All answers together: in the PDF nothing can be folded away."""
+class Appendix(Quoting):
+    """All answers, and in the book, where nothing can be folded away, all solved steps."""
 
-    def run(self):
+    def made(self, what):
+        if not self.solutions:
+            words = "This copy of the guide is made without them."
+            return [nodes.paragraph("", words)] if what == "answers" else []
         made = nodes.container("")
-        for number, one in exercises.EXERCISES.items():
-            text = f"**{number}** {exercises.shown(one.answer())}. {one.because}"
-            self.state.nested_parse(_lines(text), self.content_offset, made)
+        if what == "answers":
+            for number, one in questions.EXERCISES.items():
+                text = f"**{number}** {questions.shown(one.answer())}. {one.because}"
+                self.state.nested_parse(_lines(text), self.content_offset, made)
+            return [made]
+        if self.on_the_site:
+            return [nodes.paragraph("", "On the site they are folded away in their chapters.")]
+        for stage in excerpts.STAGES:
+            page = (excerpts.TEXT / f"stage_{stage}.md").read_text(encoding="utf-8")
+            made += nodes.rubric("", f"Stage {stage}")
+            for number in re.findall(r"^```{step} (\S+)$", page, re.MULTILINE):
+                caption, code = self.code(excerpts.step(number),
+                                          f"problem_{stage}.py, step {number}")
+                made += [_target(f"step-{number}", caption), code]
+            for name in re.findall(rf"^```{{mistake}} {stage} (\w+)$", page, re.MULTILINE):
+                slip, box = excerpts.slip(stage, name), nodes.container("", classes=["mistake"])
+                box += [_judged("wrong", slip.wrong), _judged("right", slip.right)]
+                made += [_target(f"{name}-{stage}", None), box]
         return [made]
+
+
+def _target(label, paragraph):
+    """The place of a label, in front of the words of a paragraph or alone."""
+    place = nodes.raw("", f'<span id="{_id(label)}"></span>', format="html")
+    if paragraph is None:
+        return nodes.paragraph("", "", place, classes=["place"])
+    paragraph.insert(0, place)
+    return paragraph
 
 
 class Walk(SphinxDirective):
@@ -202,7 +274,7 @@ def _with_mathml(app, page, template, context, doctree):
 def setup(app):
     for name, directive in {"step": Step, "code-of": Function, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
-                            "answers": Answers, "steps-of-a-walk": Walk}.items():
+                            "appendix": Appendix, "steps-of-a-walk": Walk}.items():
         app.add_directive(name, directive)
     app.add_role("n", Number())
     app.add_html_math_renderer("tex", (_tex, None), (_tex, None))

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from guide import excerpts
 from guide.excerpts import ROOT
 
 WANTED = ("sphinx", "furo", "myst_parser", "pypandoc", "typst", "ziamath", "bs4")
@@ -15,13 +16,66 @@ pytestmark = pytest.mark.skipif(any(find_spec(module) is None for module in WANT
                                 reason="want pip install -e '.[guide]'")
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    out = tmp_path_factory.mktemp("guide") / "out"
-    ran = subprocess.run([sys.executable, "-m", "guide.build", "--out", str(out)], cwd=ROOT,
-                         capture_output=True, text=True)
+def build(folder, *options):
+    out = folder / "out"
+    ran = subprocess.run([sys.executable, "-m", "guide.build", "--out", str(out), *options],
+                         cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     return out
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("guide"))
+
+
+@pytest.fixture(scope="module")
+def for_a_class(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("class"), "--no-solutions", "--only", "site")
+
+
+def solved() -> list[tuple[str, str]]:
+    """(page, text) of every solved step, and of what should be where a mistake is."""
+    found = []
+    for page in (ROOT / "guide" / "text").glob("stage_*.md"):
+        text = page.read_text("utf-8")
+        found += [(page.stem, excerpts.step(number))
+                  for number in re.findall(r"^```{step} (.*)$", text, re.MULTILINE)]
+        found += [(page.stem, excerpts.slip(int(stage), name).right)
+                  for stage, name in re.findall(r"^```{mistake} (.) (.*)$", text, re.MULTILINE)]
+    assert len(found) > 50
+    return [(page, text.strip()) for page, text in found]
+
+
+def words(page, *without) -> str:
+    """What a page shows, but for these elements."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(page.read_text("utf-8"), "html.parser")
+    for element in soup.select(", ".join(without)) if without else ():
+        element.decompose()
+    return soup.get_text()
+
+
+def test_a_solved_step_is_folded_away(built):
+    for page, text in solved():
+        file = built / "html" / f"{page}.html"
+        assert text in words(file) and text not in words(file, "details.solution")
+
+
+def test_the_book_has_solved_steps_in_the_appendix_only(built):
+    source = (built / "guide.typ").read_text("utf-8")
+    chapters, appendix = source.split("= Answers and solved steps\n", 1)
+    for _, text in solved():
+        assert text in appendix and f"\n{text}\n" not in chapters
+
+
+def test_a_class_gets_no_solution(for_a_class):
+    text = "".join(words(page) for page in (for_a_class / "html").glob("*.html"))
+    assert all(one not in text for _, one in solved() if "\n" in one)
+    assert "step 4.2: yours to write" in text
+    assert "<details" not in "".join(page.read_text("utf-8") for page in
+                                     (for_a_class / "html").glob("stage_*.html"))
 
 
 def test_every_page_has_its_formulas_as_mathml_and_no_tex_is_left(built):

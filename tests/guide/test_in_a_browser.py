@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from guide import exercises, worked
+from guide import exercises, questions, worked
 from guide.excerpts import ROOT
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
@@ -89,10 +89,10 @@ def test_back_goes_one_frame_back(seen):
 
 
 def test_the_check_on_a_page_says_what_the_command_says(tmp_path):
-    asked = [(number, numbers) for number, one in exercises.EXERCISES.items()
+    asked = [(number, numbers) for number, one in questions.EXERCISES.items()
              for numbers in (one.answer(), *(wrong() for wrong, _ in one.slips), (12345.0,))]
     forms = "".join('<form class="check" data-check="{}"></form>'.format(html.escape(json.dumps(
-        exercises.for_the_page(number)))) for number, _ in asked)
+        questions.EXERCISES[number].hidden(number)))) for number, _ in asked)
     typed = json.dumps([", ".join(map(repr, map(float, numbers))) for _, numbers in asked])
     got = left_by(tmp_path, forms + script("check.js") + f"""<script>
       addEventListener("load", () => {{

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from guide import excerpts, exercises, measured, worked
+from guide import excerpts, exercises, measured, questions, worked
 
 TEXT = excerpts.ROOT / "guide" / "text"
 PAGES = sorted(TEXT.glob("*.md"))
@@ -119,7 +119,7 @@ def test_every_page_is_in_the_table_of_contents():
 
 def test_every_figure_and_exercise_is_on_a_page_and_none_is_missing():
     assert {name for _, name in asked("draw")} == names_of_figures()
-    assert sorted(number for _, number in asked("exercise")) == sorted(exercises.EXERCISES)
+    assert sorted(number for _, number in asked("exercise")) == sorted(questions.EXERCISES)
 
 
 def reading_order() -> list[str]:
