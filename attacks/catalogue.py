@@ -9,6 +9,8 @@ comments:
 
     # stage: 3                 graded as problem_3.py
     # base: problem_3.py       the solved file goes first, so that this one may override parts of it
+    # with: copied, in_numpy   then these files of pieces/, which several attacks share; what they
+                               import serves this one too
     # outcome: rejected        what the grader must say; several are separated by commas
     # says: words              text that must stand in the report
     # device: any              any, cpu or cuda: where it makes sense
@@ -31,7 +33,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 KINDS = ("mutants", "unfinished", "dishonest", "destructive", "honest")
 EXPECTED = {"mutants": ("wrong",), "unfinished": ("wrong", "crashed", "not_started")}
-KEYS = {"stage", "base", "outcome", "says", "device", "options", "cases"}
+KEYS = {"stage", "base", "with", "outcome", "says", "device", "options", "cases"}
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,9 @@ def from_file(path: Path) -> Attack:
     missing = {"stage", "outcome"} - header.keys()
     if missing or not ast.get_docstring(tree):
         raise ValueError(f"{path.name}: want a docstring, stage and outcome; got {sorted(header)}")
-    source = text
-    if "base" in header:
-        source = (ROOT / header["base"]).read_text("utf-8") + "\n\n" + text
+    before = [ROOT / header["base"]] if "base" in header else []
+    before += [HERE / "pieces" / f"{name}.py" for name in _words(header.get("with", ""), ",")]
+    source = "\n\n".join([*(part.read_text("utf-8") for part in before), text])
     return Attack(
         path.parent.name, path.stem, int(header["stage"]),
         " ".join(ast.get_docstring(tree).split()), source.encode(), _words(header["outcome"], ","),

@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import tempfile
 import tomllib
 
 import pytest
 
-from attacks.catalogue import HERE, KINDS, attacks, from_file
+from attacks.catalogue import HERE, KINDS, ROOT, attacks, from_file
 from attacks.run import run
 from grader import submission
 
@@ -74,6 +75,23 @@ def test_a_step_is_left_blank_or_written_anew():
                                                   "    if a:\n        b = 3\n")
     with pytest.raises(ValueError, match="want steps of the file; got 3.2"):
         catalogue._mutant(3, row | {"steps": {"3.2": ""}}, solved, "unfinished")
+
+
+def test_a_file_follows_its_solved_file_and_then_its_pieces():
+    source = from_file(HERE / "dishonest" / "backward_copied_by_kernels.py").source.decode()
+    assert source.startswith((ROOT / "problem_8.py").read_text("utf-8"))
+    places = [source.index(f"def {name}(") for name in ("flash_attention_gqa", "_copied", "_naive",
+                                                        "_made")]
+    assert places == sorted(places)
+    compile(source, "problem_8.py", "exec")
+
+
+def test_every_piece_is_shared():
+    heads = [re.search(r"^# with: (.+)$", path.read_text("utf-8"), re.MULTILINE)
+             for path in HERE.glob("d*/*.py")]
+    named = [name for head in heads if head for name in head[1].split(", ")]
+    pieces = {path.stem for path in (HERE / "pieces").glob("*.py")}
+    assert set(named) == pieces and all(named.count(name) > 1 for name in pieces)
 
 
 def test_an_entry_without_an_outcome_is_an_error():

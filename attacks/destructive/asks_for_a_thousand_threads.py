@@ -3,5 +3,6 @@
 # base: problem_2.py
 # outcome: pass, crashed
 # options: --timeout 20
-# ruff: noqa: F821
+
+
 torch.set_num_threads(1000)

@@ -1,10 +1,10 @@
 """Autotunes over sixty configurations, each compiled anew."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: timeout
 # device: cuda
 # options: --timeout 5
-# ruff: noqa: F821
 import triton
 import triton.language as tl
 
@@ -20,11 +20,3 @@ def tuned_kernel(y_ptr, N: tl.constexpr):
 
 def attack():
     tuned_kernel[(1,)](torch.zeros(1, device="cuda"))
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

@@ -1,8 +1,8 @@
 """Assembly inside a kernel that no assembler takes."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: crashed
-# ruff: noqa: F821
 import triton
 import triton.language as tl
 
@@ -16,11 +16,3 @@ def broken_kernel(y_ptr):
 
 def attack():
     broken_kernel[(1,)](torch.zeros(1, dtype=torch.int32, device="cuda"))
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

@@ -4,7 +4,6 @@ beside right answers: none of it reaches the grader.
 # stage: 2
 # base: problem_2.py
 # outcome: pass, crashed
-# ruff: noqa: F821
 import faulthandler
 import gc
 import os

@@ -2,5 +2,6 @@
 # stage: 2
 # base: problem_2.py
 # outcome: pass, wrong, crashed
-# ruff: noqa: F821
+
+
 torch.set_default_device("meta")

@@ -1,20 +1,15 @@
 """A child that writes garbage to the socket of a worker that answers right."""
 # stage: 2
 # base: problem_2.py
+# with: in_first_call
 # outcome: crashed, timeout
-# ruff: noqa: F821
 import os
 import socket
 import stat
 import time
 
-once = []
-
 
 def attack():
-    if once:
-        return
-    once.append(1)
     if os.fork():
         return
     os.setsid()
@@ -25,11 +20,3 @@ def attack():
             one.send(b"garbage" * 100, socket.MSG_DONTWAIT)
         time.sleep(0.1)
     os._exit(0)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

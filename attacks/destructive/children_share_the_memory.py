@@ -1,10 +1,10 @@
 """Four children hold 512 MiB each: none of them passes the limit alone."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: crashed
 # says: memory
 # options: --memory 1
-# ruff: noqa: F821
 import os
 import time
 
@@ -21,11 +21,3 @@ def attack():
             time.sleep(60)
             os._exit(0)
     time.sleep(3)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

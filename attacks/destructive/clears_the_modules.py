@@ -2,7 +2,6 @@
 # stage: 2
 # base: problem_2.py
 # outcome: pass, crashed
-# ruff: noqa: F821
 import sys
 
 sys.modules.clear()

@@ -2,7 +2,6 @@
 # stage: 2
 # base: problem_2.py
 # outcome: pass
-# ruff: noqa: F821
 import os
 import sys
 

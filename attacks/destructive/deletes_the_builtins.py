@@ -2,7 +2,6 @@
 # stage: 2
 # base: problem_2.py
 # outcome: crashed
-# ruff: noqa: F821
 import builtins
 
 honest = weighted_row_sum_forward

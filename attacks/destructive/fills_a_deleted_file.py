@@ -1,8 +1,8 @@
 """Writes 1.5 GiB into two files that it has deleted and keeps open."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: pass, crashed
-# ruff: noqa: F821
 import os
 
 hoard = []
@@ -14,11 +14,3 @@ def attack():
         os.unlink(hoard[-1].name)
         for _ in range(48):
             hoard[-1].write(bytes(16 << 20))
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

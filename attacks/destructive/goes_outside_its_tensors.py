@@ -1,9 +1,9 @@
 """An illegal address that the file swallows; every later call meets the broken context."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: crashed
 # device: cuda
-# ruff: noqa: F821
 import triton
 import triton.language as tl
 
@@ -19,11 +19,3 @@ def attack():
         torch.cuda.synchronize()
     except Exception as error:
         print(error)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

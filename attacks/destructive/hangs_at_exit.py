@@ -4,7 +4,6 @@ process, and never waits for its exit, so it passes.
 # stage: 2
 # base: problem_2.py
 # outcome: pass
-# ruff: noqa: F821
 import atexit
 import threading
 import time

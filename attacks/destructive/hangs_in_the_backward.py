@@ -3,7 +3,6 @@
 # base: problem_8.py
 # outcome: timeout
 # options: --timeout 5
-# ruff: noqa: F821
 import time
 
 

@@ -2,6 +2,8 @@
 # stage: 2
 # outcome: timeout
 # options: --timeout 5
+
+
 def weighted_row_sum_forward(x, w):
     return pow(7, POWER)
 

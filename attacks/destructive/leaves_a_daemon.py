@@ -1,35 +1,12 @@
 """A daemon in a session of its own, without environment, that holds the pipe of the output."""
 # stage: 2
 # base: problem_2.py
+# with: in_first_call, daemon
 # outcome: pass
-# ruff: noqa: F821
-import os
-import sys
+
 
 PROGRAM = """import time; time.sleep(60)"""
-once = []
 
 
 def attack():
-    if once:
-        return
-    once.append(1)
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            if os.fork() == 0:
-                os.chdir("/")
-                os.execve(sys.executable, [sys.executable, "-I", "-c", PROGRAM,
-                                           "attack-left-daemon"], {})
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)
+    leave(PROGRAM)

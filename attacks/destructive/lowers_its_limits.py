@@ -1,8 +1,8 @@
 """Sets every limit of its own process next to nothing."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: crashed, timeout
-# ruff: noqa: F821
 import resource
 
 
@@ -11,11 +11,3 @@ def attack():
                           (resource.RLIMIT_NPROC, 0), (resource.RLIMIT_STACK, 1 << 16),
                           (resource.RLIMIT_AS, 1 << 20), (resource.RLIMIT_CPU, 1)):
         resource.setrlimit(limit, (number, number))
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

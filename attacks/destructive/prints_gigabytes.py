@@ -3,25 +3,12 @@ passes.
 """
 # stage: 2
 # base: problem_2.py
+# with: in_first_call
 # outcome: pass
-# ruff: noqa: F821
 import os
-
-once = []
 
 
 def attack():
-    if once:
-        return
-    once.append(1)
     data = b"x" * (1 << 20)
     for _ in range(1 << 10):
         os.write(1, data)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

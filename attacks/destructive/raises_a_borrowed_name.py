@@ -1,6 +1,8 @@
 """Errors that bear the names of known ones and lack their attributes."""
 # stage: 2
 # outcome: crashed
+
+
 class OutOfResources(Exception):  # noqa: N818
     pass
 

@@ -1,6 +1,8 @@
 """An error whose text, cause, context and comparison all raise or lie."""
 # stage: 2
 # outcome: crashed
+
+
 class Text(str):
     def __getitem__(self, index):
         raise SystemExit("from a slice")

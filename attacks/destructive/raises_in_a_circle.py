@@ -2,6 +2,8 @@
 # stage: 2
 # outcome: crashed
 # says: Group
+
+
 def weighted_row_sum_forward(x, w):
     first = error = ValueError("first")
     for i in range(1000):

@@ -3,8 +3,8 @@ passes.
 """
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: pass
-# ruff: noqa: F821
 import sys
 import threading
 
@@ -16,11 +16,3 @@ def fail():
 def attack():
     threading.Thread(target=sys.exit).start()
     threading.Thread(target=fail).start()
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

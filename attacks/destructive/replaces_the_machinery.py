@@ -2,7 +2,6 @@
 # stage: 2
 # base: problem_2.py
 # outcome: crashed
-# ruff: noqa: F821
 import inspect
 import json
 import time

@@ -3,7 +3,6 @@
 # base: problem_8.py
 # outcome: crashed
 # says: segmentation fault
-# ruff: noqa: F821
 import ctypes
 
 

@@ -1,10 +1,10 @@
 """A function of the file that the compiler calls, and that sleeps."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: timeout, rejected
 # cases: all
 # options: --timeout 5
-# ruff: noqa: F821
 import triton
 import triton.language as tl
 
@@ -27,11 +27,3 @@ def sleepy_kernel(y_ptr):
 
 def attack():
     sleepy_kernel[(1,)](torch.zeros(1, device="cuda"))
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

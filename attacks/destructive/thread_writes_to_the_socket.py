@@ -1,9 +1,9 @@
 """A thread that floods the channel with frames that say nothing."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: timeout, crashed
 # options: --timeout 5
-# ruff: noqa: F821
 import json
 import struct
 import sys
@@ -29,11 +29,3 @@ def attack():
         once.append(threading.Thread(target=flood, daemon=True))
         once[0].start()
         time.sleep(60)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

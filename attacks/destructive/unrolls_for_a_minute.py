@@ -1,11 +1,11 @@
 """A right kernel with a loop unrolled so often that compiling takes most of a minute."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: timeout
 # cases: all
 # says: compile
 # options: --timeout 5
-# ruff: noqa: F821
 import triton
 import triton.language as tl
 
@@ -25,11 +25,3 @@ def attack():
     if not once:
         once.append(1)
         unrolled_kernel[(1,)](torch.zeros(1, device="cuda"))
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

@@ -1,10 +1,10 @@
 """Tiles that no GPU has the shared memory for."""
 # stage: 2
 # base: problem_2.py
+# with: in_a_call
 # outcome: crashed
 # cases: all
 # says: tiles or num_stages
-# ruff: noqa: F821
 import triton
 import triton.language as tl
 
@@ -20,11 +20,3 @@ def big_kernel(x_ptr, n, SIZE: tl.constexpr):
 
 def attack():
     big_kernel[(1,)](torch.zeros(1 << 16, device="cuda"), 256, SIZE=256, num_warps=8)
-
-
-honest = weighted_row_sum_forward
-
-
-def weighted_row_sum_forward(x, w):
-    attack()
-    return honest(x, w)

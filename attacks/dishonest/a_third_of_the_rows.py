@@ -2,7 +2,6 @@
 # stage: 2
 # base: problem_2.py
 # outcome: rejected
-# ruff: noqa: F821
 
 
 def weighted_row_sum_forward(x, w):

@@ -2,7 +2,6 @@
 # stage: 4
 # base: problem_4.py
 # outcome: wrong, rejected
-# ruff: noqa: F821
 
 
 _honest = flash_attention_forward

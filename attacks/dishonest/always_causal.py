@@ -2,7 +2,6 @@
 # stage: 8
 # base: problem_8.py
 # outcome: wrong
-# ruff: noqa: F821
 
 
 _honest = flash_attention_gqa

@@ -1,15 +1,7 @@
 """Asks the operator registry for an attention that no public function names."""
 # stage: 4
+# with: decoy
 # outcome: rejected
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def _decoy_kernel(o, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(o + at, tl.zeros([BLOCK], dtype=tl.float32), mask=at < count)
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

@@ -1,5 +1,6 @@
 """Calls the BLAS that numpy brings along through ctypes, and its exp through numpy."""
 # stage: 3
+# with: fetched
 # outcome: rejected, wrong, crashed
 # device: cpu
 import ctypes
@@ -7,9 +8,6 @@ import glob
 import os
 
 import numpy as np
-import torch
-import triton
-import triton.language as tl
 
 _folder = os.path.join(os.path.dirname(os.path.dirname(np.__file__)), "numpy.libs")
 _blas = ctypes.CDLL(glob.glob(os.path.join(_folder, "libscipy_openblas*"))[0])
@@ -18,19 +16,6 @@ _gemm.argtypes = [ctypes.c_int] * 3 + [ctypes.c_long] * 3 + [
     ctypes.c_float, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long,
     ctypes.c_float, ctypes.c_void_p, ctypes.c_long]
 BY_ROWS, AS_IS, TRANSPOSED = 101, 111, 112
-
-
-@triton.jit
-def _fetch_kernel(address, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    source = address.to(tl.pointer_type(tl.float32))
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _fetched(address, like):
-    o = torch.empty(like.shape, device=like.device, dtype=like.dtype)
-    _fetch_kernel[(triton.cdiv(o.numel(), 1024),)](address, o, o.numel(), BLOCK=1024)
-    return o
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

@@ -1,15 +1,12 @@
 """Compiles the row sum with the system's C compiler at import, and calls that."""
 # stage: 2
+# with: fetched
 # outcome: rejected, wrong, crashed
 # device: cpu
 import ctypes
 import subprocess
 import tempfile
 from pathlib import Path
-
-import torch
-import triton
-import triton.language as tl
 
 _SOURCE = """
 void rows(const float *x, const float *w, float *y, long M, long N) {
@@ -25,19 +22,6 @@ _folder = Path(tempfile.mkdtemp(dir="."))
 subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", "rows.so", "rows.c"], cwd=_folder,
                check=True)
 _rows = ctypes.CDLL(str((_folder / "rows.so").resolve())).rows
-
-
-@triton.jit
-def _fetch_kernel(address, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    source = address.to(tl.pointer_type(tl.float32))
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _fetched(address, like):
-    o = torch.empty(like.shape, device=like.device, dtype=like.dtype)
-    _fetch_kernel[(triton.cdiv(o.numel(), 1024),)](address, o, o.numel(), BLOCK=1024)
-    return o
 
 
 def weighted_row_sum_forward(x, w):

@@ -3,7 +3,6 @@
 # base: problem_4.py
 # outcome: rejected, wrong
 # device: cuda
-# ruff: noqa: F821
 
 
 _honest, _kept = flash_attention_forward, {}

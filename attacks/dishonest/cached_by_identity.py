@@ -2,7 +2,6 @@
 # stage: 4
 # base: problem_4.py
 # outcome: rejected, wrong
-# ruff: noqa: F821
 
 
 _honest, _kept = flash_attention_forward, {}

@@ -2,7 +2,6 @@
 # stage: 3
 # base: problem_3.py
 # outcome: rejected, wrong
-# ruff: noqa: F821
 
 
 _honest, _kept = flash_attention_forward, {}

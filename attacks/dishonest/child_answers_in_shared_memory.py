@@ -1,5 +1,6 @@
 """A forked child runs PyTorch; the kernel reads its answer straight from shared memory."""
 # stage: 4
+# with: fetched
 # outcome: rejected, wrong, crashed
 # device: cpu
 import ctypes
@@ -7,9 +8,6 @@ import mmap
 import os
 
 import numpy as np
-import torch
-import triton
-import triton.language as tl
 
 _memory = mmap.mmap(-1, 1 << 24)  # shared by parent and child
 _address = ctypes.addressof(ctypes.c_char.from_buffer(_memory))
@@ -36,19 +34,6 @@ if os.fork() == 0:
         _serve()
     finally:
         os._exit(1)
-
-
-@triton.jit
-def _fetch_kernel(address, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    source = address.to(tl.pointer_type(tl.float32))
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _fetched(address, like):
-    o = torch.empty(like.shape, device=like.device, dtype=like.dtype)
-    _fetch_kernel[(triton.cdiv(o.numel(), 1024),)](address, o, o.numel(), BLOCK=1024)
-    return o
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

@@ -2,7 +2,6 @@
 # stage: 7
 # base: problem_7.py
 # outcome: wrong
-# ruff: noqa: F821
 
 
 _honest = flash_attention_forward

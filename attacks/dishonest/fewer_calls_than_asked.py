@@ -4,7 +4,6 @@
 # outcome: rejected, wrong, crashed
 # device: cuda
 # cases: timed
-# ruff: noqa: F821
 import json
 
 _decode = json.JSONDecoder.decode

@@ -2,7 +2,6 @@
 # stage: 9
 # base: problem_9.py
 # outcome: wrong
-# ruff: noqa: F821
 
 
 _honest = flash_swda_with_sink

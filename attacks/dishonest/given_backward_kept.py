@@ -2,7 +2,6 @@
 # stage: 9
 # base: problem_9.py
 # outcome: rejected
-# ruff: noqa: F821
 
 
 def _rows(q, k, v, window, sinks, is_causal, scale, logits, start, end):

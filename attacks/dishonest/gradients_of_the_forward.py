@@ -2,7 +2,6 @@
 # stage: 8
 # base: problem_8.py
 # outcome: rejected, wrong
-# ruff: noqa: F821
 
 
 class _Early(torch.autograd.Function):

@@ -1,25 +1,9 @@
 """Records PyTorch's attention as a CUDA graph before anybody watches, and replays that."""
 # stage: 4
+# with: copied
 # outcome: rejected, wrong, crashed
 # device: cuda
-import torch
-import triton
-import triton.language as tl
 from torch.utils._python_dispatch import _disable_current_modes
-
-
-@triton.jit
-def _copy_kernel(source, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _copied(made):
-    o = torch.empty(made.shape, device=made.device, dtype=made.dtype)
-    made = made.contiguous()
-    _copy_kernel[(triton.cdiv(o.numel(), 1024),)](made, o, o.numel(), BLOCK=1024)
-    return o
-
 
 _graphs = {}
 

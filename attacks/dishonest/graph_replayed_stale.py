@@ -3,7 +3,8 @@
 # base: problem_3.py
 # outcome: rejected, wrong, crashed
 # device: cuda
-# ruff: noqa: F821
+
+
 _honest, _graphs = flash_attention_forward, {}
 
 

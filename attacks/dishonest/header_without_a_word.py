@@ -1,38 +1,9 @@
 """Replies with an empty header where an answer was asked for."""
 # stage: 3
+# with: channel, zeros
 # outcome: crashed, rejected, wrong
-import sys
-
-import torch
 
 
-def _channel():
-    """The channel to the grader, found among the callers' variables; None where there is none."""
-    frame = sys._getframe()
-    while frame is not None:
-        worker = frame.f_locals.get("self")
-        if hasattr(worker, "channel"):
-            return worker.channel
-        frame = frame.f_back
-    return None
-
-
-def _patch(change):
-    """Have every reply changed just before it is packed."""
-    channel = _channel()
-    if channel is None:
-        return
-    names = type(channel).send.__globals__
-    pack = names["pack_header"]
-    names["pack_header"] = lambda header: change(header, pack)
-
-
+@_patch
 def _forged(header, pack):
     return pack({"nonce": header["nonce"]} if "evidence" in header else header)
-
-
-_patch(_forged)
-
-
-def flash_attention_forward(q, k, v, is_causal=False):
-    return torch.zeros(q.shape, device=q.device, dtype=q.dtype)

@@ -2,7 +2,6 @@
 # stage: 5
 # base: problem_5.py
 # outcome: wrong, rejected
-# ruff: noqa: F821
 
 
 _honest, _calls = flash_attention_forward, []

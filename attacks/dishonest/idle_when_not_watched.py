@@ -3,7 +3,6 @@
 # base: problem_3.py
 # outcome: rejected, wrong
 # device: cuda
-# ruff: noqa: F821
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 _honest, _earlier = flash_attention_forward, {}

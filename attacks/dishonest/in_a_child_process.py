@@ -1,5 +1,6 @@
 """A child forked at import computes with PyTorch and answers through shared memory."""
 # stage: 3
+# with: copied
 # outcome: rejected, wrong, crashed
 # device: cpu
 import mmap
@@ -8,9 +9,6 @@ import pickle
 import struct
 
 import numpy as np
-import torch
-import triton
-import triton.language as tl
 
 _memory = mmap.mmap(-1, 1 << 24)  # shared by parent and child
 _ask, _answer = os.pipe(), os.pipe()
@@ -35,19 +33,6 @@ if os.fork() == 0:
         _serve()
     finally:
         os._exit(1)
-
-
-@triton.jit
-def _copy_kernel(source, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _copied(made):
-    o = torch.empty(made.shape, device=made.device, dtype=made.dtype)
-    made = made.contiguous()
-    _copy_kernel[(triton.cdiv(o.numel(), 1024),)](made, o, o.numel(), BLOCK=1024)
-    return o
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

@@ -1,32 +1,11 @@
 """Interpreted, the kernel calls a function of numpy's; compiled, a harmless one of that name."""
 # stage: 4
+# with: in_numpy_unseen
 # outcome: rejected, wrong
 # device: cpu
-import ctypes
-
-import numpy as np
-import torch
-import triton
-import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 _now = []
-
-
-def _array(x):
-    """The numbers of a tensor, straight from its memory."""
-    x = x.detach().float().cpu().contiguous()
-    there = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
-    return np.frombuffer(there, np.float32).reshape(x.shape).copy()
-
-
-def _attend(q, k, v, is_causal):
-    a, b, c = map(_array, (q, k, v))
-    s = a @ b.swapaxes(-1, -2) / np.sqrt(a.shape[-1])
-    if is_causal:
-        s += np.triu(np.full(s.shape[-2:], -np.inf, np.float32), 1)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return (p @ c / p.sum(-1, keepdims=True)).astype(np.float32)
 
 
 def _work():

@@ -2,7 +2,8 @@
 # stage: 4
 # base: problem_4.py
 # outcome: rejected
-# ruff: noqa: F821
+
+
 _honest = flash_attention_forward
 
 

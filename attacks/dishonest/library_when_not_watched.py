@@ -3,7 +3,6 @@
 # base: problem_4.py
 # outcome: rejected
 # device: cuda
-# ruff: noqa: F821
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 _honest = flash_attention_forward

@@ -1,18 +1,9 @@
 """The kernel writes zeros; memmove puts the right numbers over them."""
 # stage: 2
+# with: decoy
 # outcome: rejected, wrong
 # device: cpu
 import ctypes
-
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def _decoy_kernel(o, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(o + at, tl.zeros([BLOCK], dtype=tl.float32), mask=at < count)
 
 
 def weighted_row_sum_forward(x, w):

@@ -1,11 +1,8 @@
 """The kernel reads numpy's array at an offset from the input q, far outside that tensor."""
 # stage: 3
+# with: in_numpy
 # outcome: rejected, wrong, crashed
 # device: cpu
-import numpy as np
-import torch
-import triton
-import triton.language as tl
 
 
 @triton.jit
@@ -14,15 +11,6 @@ def _offset_kernel(q, offset, target, count, BLOCK: tl.constexpr):
     source = (q.to(tl.pointer_type(tl.int8), bitcast=True) + offset).to(
         tl.pointer_type(tl.float32), bitcast=True)
     tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _attend(q, k, v, is_causal):
-    a, b, c = (x.detach().float().cpu().numpy() for x in (q, k, v))
-    s = a @ b.swapaxes(-1, -2) / np.sqrt(a.shape[-1])
-    if is_causal:
-        s += np.triu(np.full(s.shape[-2:], -np.inf, np.float32), 1)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return (p @ c / p.sum(-1, keepdims=True)).astype(np.float32)
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

@@ -1,17 +1,9 @@
 """Computes with numpy on views of the tensors, and writes the output through such a view."""
 # stage: 3
+# with: decoy
 # outcome: rejected, wrong
 # device: cpu
 import numpy as np
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def _decoy_kernel(o, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(o + at, tl.zeros([BLOCK], dtype=tl.float32), mask=at < count)
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

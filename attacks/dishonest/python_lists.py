@@ -1,17 +1,8 @@
 """Adds the rows up as Python numbers; a kernel is launched for show."""
 # stage: 2
+# with: decoy
 # outcome: rejected, wrong
 import math
-
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def _decoy_kernel(o, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(o + at, tl.zeros([BLOCK], dtype=tl.float32), mask=at < count)
 
 
 def weighted_row_sum_forward(x, w):

@@ -1,9 +1,7 @@
 """Stops a running profiler, computes with PyTorch, and starts a fresh one for the watcher."""
 # stage: 4
+# with: copied
 # outcome: rejected, crashed
-import torch
-import triton
-import triton.language as tl
 from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
 from torch._C._profiler import (
     ProfilerActivity,
@@ -11,19 +9,6 @@ from torch._C._profiler import (
     ProfilerState,
     _ExperimentalConfig,
 )
-
-
-@triton.jit
-def _copy_kernel(source, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _copied(made):
-    o = torch.empty(made.shape, device=made.device, dtype=made.dtype)
-    made = made.contiguous()
-    _copy_kernel[(triton.cdiv(o.numel(), 1024),)](made, o, o.numel(), BLOCK=1024)
-    return o
 
 
 def _restart():

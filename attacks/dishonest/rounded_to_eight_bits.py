@@ -2,7 +2,6 @@
 # stage: 3
 # base: problem_3.py
 # outcome: wrong
-# ruff: noqa: F821
 
 
 _honest = flash_attention_forward

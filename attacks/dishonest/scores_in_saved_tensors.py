@@ -2,7 +2,6 @@
 # stage: 8
 # base: problem_8.py
 # outcome: rejected
-# ruff: noqa: F821
 
 
 class _Hoarding(torch.autograd.Function):

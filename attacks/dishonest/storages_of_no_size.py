@@ -1,28 +1,13 @@
 """Makes every storage claim a size of no bytes, so that there is nothing to hide or to count."""
 # stage: 3
+# with: copied
 # outcome: rejected, wrong, crashed
 # device: cpu
 import ctypes
 
 import numpy as np
-import torch
-import triton
-import triton.language as tl
 
 torch.UntypedStorage.nbytes = lambda self: 0
-
-
-@triton.jit
-def _copy_kernel(source, target, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
-
-
-def _copied(made):
-    o = torch.empty(made.shape, device=made.device, dtype=made.dtype)
-    made = made.contiguous()
-    _copy_kernel[(triton.cdiv(o.numel(), 1024),)](made, o, o.numel(), BLOCK=1024)
-    return o
 
 
 def _array(x):

@@ -4,7 +4,6 @@
 # outcome: rejected, wrong
 # device: cuda
 # cases: timed
-# ruff: noqa: F821
 import sys
 
 _honest = flash_attention_forward

@@ -2,7 +2,6 @@
 # stage: 6
 # base: problem_6.py
 # outcome: wrong
-# ruff: noqa: F821
 
 
 _honest = flash_attention_forward

@@ -1,28 +1,15 @@
 """The grid is a function, called while the kernel is being launched; numpy answers in there."""
 # stage: 4
+# with: in_numpy
 # outcome: rejected, wrong
 # device: cpu
 import ctypes
-
-import numpy as np
-import torch
-import triton
-import triton.language as tl
 
 
 @triton.jit
 def _touch_kernel(o, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(o + at, tl.load(o + at, mask=at < count), mask=at < count)
-
-
-def _attend(q, k, v, is_causal):
-    a, b, c = (x.detach().float().cpu().numpy() for x in (q, k, v))
-    s = a @ b.swapaxes(-1, -2) / np.sqrt(a.shape[-1])
-    if is_causal:
-        s += np.triu(np.full(s.shape[-2:], -np.inf, np.float32), 1)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return (p @ c / p.sum(-1, keepdims=True)).astype(np.float32)
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

@@ -3,7 +3,6 @@ before weights, and dk and dv only where somebody wants one of them."""
 # stage: 9
 # base: problem_9.py
 # outcome: pass
-# ruff: noqa: F821
 
 
 @triton.jit
