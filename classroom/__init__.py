@@ -8,6 +8,7 @@
     child.py        one grading under way: the autograder in a process of its own
     slurm.py        the same command in tasks of an array job
     book.py         a JSON a student, grades.csv, junit.xml
+    policy.py       policy.toml, overrides.csv: what all that is worth
     alike.py        pairs of students whose own lines are alike
     summary.py      summary.html
     leaderboard.py  who is fast, under aliases; the first ones run again

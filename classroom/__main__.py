@@ -53,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
                               "and e-mail: who handed in nothing has a row as well")
     grading.add_argument("--stages", metavar="1-7", default="1-9",
                          help="stages to grade (default: 1-9)")
+    grading.add_argument("--policy", metavar="FILE", type=Path,
+                         help="a policy.toml: what stages and groups of cases are worth")
+    grading.add_argument("--overrides", metavar="FILE", type=Path,
+                         help="a .csv with the columns student, stage, points and reason: a "
+                              "person's word instead of the grader's")
+    grading.add_argument("--seed", metavar="N", type=int,
+                         help="the same inputs for everyone (default: fresh ones)")
     grading.add_argument("--jobs", metavar="N", type=int,
                          help="gradings at once (default: what cores and memory hold)")
     grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
@@ -84,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 def _usage_problem(arguments) -> str:
     if arguments.jobs is not None and arguments.jobs < 1:
         return f"--jobs: want 1 or more; got {arguments.jobs}"
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**48:
+        return f"--seed: want 0 to 2^48 - 1; got {arguments.seed}"
     if arguments.slurm < 0:
         return f"--slurm: want 1 task or more; got {arguments.slurm}"
     if arguments.slurm_option and not arguments.slurm:
@@ -100,7 +109,7 @@ def _usage_problem(arguments) -> str:
 
 def grade(arguments) -> int:
     """Everything of `grade`, with the reports at the end, however it ends."""
-    from classroom import machine  # all of these import torch: --help needs none of it
+    from classroom import machine, policy  # these import torch: --help needs none of it
     from classroom.batch import Batch
     from classroom.book import as_json, student_report
     from classroom.gather import gather
@@ -116,11 +125,13 @@ def grade(arguments) -> int:
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"--stages: {error}") from None
     students = gather(arguments.submissions, arguments.roster)
+    worth = policy.read(arguments.policy)
+    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students)
     if arguments.slurm:
         return spread(arguments)
     here = machine.look(arguments.device, arguments.jobs)
     settings = Settings(assignment.version(), here.device, arguments.timeout,
-                        arguments.stage_timeout)
+                        arguments.stage_timeout, arguments.seed)
     progress = Progress()
     with Store(arguments.out, settings) as store:
         for student in students:
@@ -133,8 +144,13 @@ def grade(arguments) -> int:
                 progress.line(f"{student.name}: {note}")
         progress.line(f"Students: {len(students)}; {here.words}, grader {settings.grader}")
 
-        def done(student) -> None:
+        def report_of(student) -> dict:
             report = student_report(student, stages, store)
+            policy.apply(report, worth, overrides.get(student.key, []))
+            return report
+
+        def done(student) -> None:
+            report = report_of(student)
             store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
 
         interrupted = False
@@ -146,7 +162,7 @@ def grade(arguments) -> int:
                   worker_user=arguments.worker_user, say=progress.live, done=done).run()
         except KeyboardInterrupt:
             interrupted = True
-        return write(students, stages, store, progress, interrupted)
+        return write(students, stages, list(map(report_of, students)), store, progress, interrupted)
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
@@ -174,13 +190,12 @@ def spread(arguments, cluster: str = "slurm") -> int:
     return NOT_SETTLED if unsettled else DONE
 
 
-def write(students, stages, store, progress, interrupted: bool) -> int:
+def write(students, stages, reports, store, progress, interrupted: bool) -> int:
     """The tables of what is known by now, and their last line."""
     from classroom import summary
     from classroom.alike import alike
-    from classroom.book import UNSETTLED, as_json, grades, junit, student_report, to_look_at
+    from classroom.book import as_json, grades, junit, to_look_at
 
-    reports = [student_report(student, stages, store) for student in students]
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
         report["as_published"] = found.published.get(student.name)
@@ -192,8 +207,8 @@ def write(students, stages, store, progress, interrupted: bool) -> int:
     store.write(store.folder / "summary.html", summary.page(
         reports, found, datetime.now(), store.folder))
     everything = [stage for report in reports for stage in report["stages"]]
-    count = {outcome: sum(stage["outcome"] == outcome for stage in everything)
-             for outcome in UNSETTLED}
+    count = Counter(stage["outcome"] for report in reports for stage in report["stages"]
+                    if stage["stage"] in report["unsettled"])
     if interrupted:
         progress.line(f"Interrupted; not graded yet: {count['pending']} of {len(everything)}. "
                       "The same command goes on.")

@@ -57,6 +57,8 @@ class Batch:
         self.options = ["--device", settings.device, "--timeout", str(settings.timeout),
                         "--stage-timeout", str(settings.stage_timeout), "--memory",
                         str(machine.memory_gib), "--worker-user", worker_user]
+        if settings.class_seed is not None:
+            self.options += ["--seed", str(settings.class_seed)]
         for folder in hidden:
             self.options += ["--hide", str(folder)]
         self.jobs: list[Job] = []

@@ -41,6 +41,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "max_points": sum(stage["max_points"] for stage in found),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "unsettled": unsettled, "refused": student.trouble or None, "notes": list(student.notes),
+        "step_credit": None,  # as a policy has it
         "as_published": None,  # own statements that stand so in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
 
@@ -152,19 +153,21 @@ def grades(reports: list[dict]) -> bytes:
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(["student", "id", "login", "email", "state", "points", "max_points", "passed",
-                    "unsettled", "refused", "notes", "as_published",
+                    "step_credit", "unsettled", "refused", "notes", "as_published",
                     *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)])
     for report in reports:
         stages = report["stages"]
         table.writerow([
             *(plain(report[name]) for name in ("student", "id", "login", "email")), report["state"],
             "" if report["points"] is None else report["points"], report["max_points"],
-            report["passed"], " ".join(f"p{n}" for n in report["unsettled"]),
+            report["passed"], "" if report["step_credit"] is None else report["step_credit"],
+            " ".join(f"p{n}" for n in report["unsettled"]),
             plain(report["refused"] or "; ".join(
                 stage["message"] for stage in stages if stage["outcome"] == "refused")),
             plain("; ".join(report["notes"])),
             "{} of {}".format(*report["as_published"]) if report["as_published"] else "",
-            *("" if stage["outcome"] in UNSETTLED else stage["points"] for stage in stages),
+            *("" if stage["stage"] in report["unsettled"] else stage["points"]
+              for stage in stages),
             *(stage["outcome"] for stage in stages)])
     return text.getvalue().encode()
 

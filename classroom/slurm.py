@@ -22,10 +22,12 @@ def command(arguments) -> list[str]:
              "--device", arguments.device, "--timeout", str(arguments.timeout),
              "--stage-timeout", str(arguments.stage_timeout),
              "--worker-user", arguments.worker_user]
-    if arguments.roster:
-        words += ["--roster", str(arguments.roster.resolve())]
-    if arguments.jobs:
-        words += ["--jobs", str(arguments.jobs)]
+    for name in ("roster", "policy", "overrides"):
+        if path := getattr(arguments, name):
+            words += [f"--{name}", str(path.resolve())]
+    for name in ("jobs", "seed"):
+        if (value := getattr(arguments, name)) is not None:
+            words += [f"--{name}", str(value)]
     return words + ["--no-benchmark"] * arguments.no_benchmark
 
 

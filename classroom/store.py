@@ -30,12 +30,14 @@ ALONE = "alone on "  # the lock that gradings at once share and one that is to b
 
 @dataclass(frozen=True)
 class Settings:
-    """What may change a verdict.  device: "cuda" or "cpu"; times in seconds."""
+    """What may change a verdict.  device: "cuda" or "cpu"; times in seconds; class_seed: of all
+    inputs, None for a fresh one a run."""
 
     grader: str
     device: str
     timeout: float
     stage_timeout: float
+    class_seed: int | None = None
 
     @property
     def key(self) -> str:

@@ -33,9 +33,10 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path) -> byt
         alike=alike, explanation=explanation, quiet=UNSETTLED | {"missing", "not_started"},
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
-        facts=_facts(reports), time=now.strftime("%Y-%m-%d %H:%M"),
+        credited=reports[0]["step_credit"] is not None, facts=_facts(reports),
+        time=now.strftime("%Y-%m-%d %H:%M"),
         look=[report for report in reports if to_look_at(report) or report["differs"] or any(
-            stage["outcome"] == "rejected" for stage in report["stages"])])
+            stage["outcome"] == "rejected" or "override" in stage for stage in report["stages"])])
     return text.encode()
 
 
@@ -74,7 +75,7 @@ def histogram(reports: list[dict]) -> list[dict]:
     settled = [report for report in reports if _counts(report)]
     bins = [0] * BINS
     for report in settled:
-        bins[min(BINS - 1, int(BINS * report["points"] / report["max_points"]))] += 1
+        bins[min(BINS - 1, int(BINS * report["points"] / (report["max_points"] or 1)))] += 1
     return [{"from": 100 * i // BINS, "to": 100 * (i + 1) // BINS, "count": count,
              "share": count / max(1, *bins)} for i, count in enumerate(bins)]
 

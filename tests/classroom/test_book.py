@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from classroom import summary
+from classroom import policy, summary
 from classroom.alike import Alike
 from classroom.book import differences, grades, junit, student_report, to_look_at
 from classroom.gather import Submitted
@@ -41,6 +41,7 @@ def book(tmp_path, students: dict[str, dict[int, dict]], stages=(1, 2)) -> list[
                         "stage": result | {"sha256": digest}, "device": "cpu", "torch": "2",
                         "triton": "3", "seed": 1, "alone": False, "timing": None})
             found.append(student_report(Submitted(name, name, files), list(stages), store))
+            policy.apply(found[-1], policy.Policy())
         return found
 
 

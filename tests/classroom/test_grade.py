@@ -200,9 +200,40 @@ def test_a_student_who_left_leaves_nothing_and_folders_above_are_made(tmp_path):
     assert [path.name for path in (out / "submissions").iterdir()] == ["anna"]
 
 
+@pytest.mark.interpreter
+def test_a_change_of_policy_grades_nothing_again(tmp_path):
+    make(tmp_path / "class", {"anna": {2: WRONG}, "ben": {}})
+    (tmp_path / "class/ben/problem2.py").write_text("x = 1\n")
+    seeded = (tmp_path / "class", tmp_path / "out", "--seed", "7")
+    assert run(*seeded)[0] == 3
+    (record,) = (tmp_path / "out/graded").iterdir()
+    before = record.stat().st_mtime_ns
+    assert json.loads(record.read_bytes())["seed"] == 7
+    (tmp_path / "policy.toml").write_text("steps = 0.6\n[points]\n2 = 60\n")
+    overrides = tmp_path / "overrides.csv"
+    overrides.write_text("student,stage,points,reason\nben,2,50,renamed it in class\n")
+    rules = ("--policy", tmp_path / "policy.toml", "--overrides", overrides)
+    code, output = run(*seeded, *rules)
+    assert code == 0, output
+    assert [each.stat().st_mtime_ns for each in (tmp_path / "out/graded").iterdir()] == [before]
+    with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
+        anna, ben = csv.DictReader(file)
+    assert (anna["points"], anna["max_points"], anna["step_credit"]) == ("0.0", "60", "30.0")
+    assert (ben["points"], ben["p2"], ben["p2_outcome"]) == ("50.0", "50.0", "refused")
+    assert "renamed it in class" in (tmp_path / "out/summary.html").read_text("utf-8")
+    overrides.write_text("student,stage,points,reason\ndora,2,50,x\n")
+    grades = (tmp_path / "out/grades.csv").read_bytes()
+    code, output = run(*seeded, *rules)
+    assert code == 2 and "got dora, which is that of nobody" in output
+    assert (tmp_path / "out/grades.csv").read_bytes() == grades
+
+
 # ------------------------------------------------------------------------- usage
 @pytest.mark.parametrize(("options", "says"), [
     (["--jobs", "0"], "--jobs: want 1 or more"),
+    (["--seed", "-1"], "--seed: want 0 to 2^48 - 1"),
+    (["--policy", "gone"], "--policy: want a policy.toml"),
+    (["--roster", "gone"], "--roster: want a table"),
     (["--timeout", "nan"], "--timeout: want a number"),
     (["--stages", "0-3"], "--stages: want"),
     (["--stages", "12"], "--stages: want"),

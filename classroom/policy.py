@@ -1,0 +1,156 @@
+"""What the evidence is worth: policy.toml and overrides.csv.
+
+Both are applied when the tables are written: a change of them grades nothing again, and graded/
+knows nothing of them.
+"""
+
+import tomllib
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from classroom import roster
+from classroom.gather import Submitted
+from grader.points import ROBUST_SHARE, STANDARD_SHARE, WALK_SHARE
+from grader.stages import STAGES
+from grader.text import escape
+
+SHARES = {"standard": STANDARD_SHARE, "robust": ROBUST_SHARE, "walk": WALK_SHARE}
+# The points of a record say which of these were earned: all of their sums differ.
+EARNED = {round(sum(SHARES[part] for part in parts), 3): parts
+          for count in range(4) for parts in combinations(SHARES, count)}
+COLUMNS = ("student", "stage", "points", "reason")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """points: of each stage; shares: of a stage's points; optional: stages whose points are added,
+    but not expected; steps: the share of a stage's points that right steps may bring where its
+    standard cases fail, in a column of its own."""
+
+    points: dict[int, float] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=lambda: SHARES)
+    optional: frozenset[int] = frozenset()
+    steps: float = 0.0
+
+
+@dataclass(frozen=True)
+class Override:
+    """A person's word on one stage of one student: it is settled, and has these points."""
+
+    student: str
+    stage: int
+    points: float
+    reason: str
+
+
+def read(path: Path | None) -> Policy:
+    """Raises ValueError: it is no policy."""
+    if path is None:
+        return Policy()
+    if not path.is_file():
+        raise ValueError(f"--policy: want a policy.toml; got {path}")
+
+    def wrong(want: str, got: object) -> ValueError:
+        return ValueError(f"--policy: want {want}; got {got!r} in {path}")
+
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:  # no TOML, or not UTF-8
+        raise wrong("TOML", str(error)) from None
+    if unknown := set(given) - {"points", "shares", "optional", "steps"}:
+        raise wrong("points, shares, optional and steps only", sorted(unknown)[0])
+    points, shares = given.get("points", {}), given.get("shares", SHARES)
+    stages = {str(number) for number in STAGES}
+    if not isinstance(points, dict) or not set(points) <= stages \
+            or not all(map(_is_amount, points.values())):
+        raise wrong("points such as 4 = 150, of stages 1-9", points)
+    if not isinstance(shares, dict) or set(shares) != set(SHARES) \
+            or not all(map(_is_amount, shares.values())) or abs(sum(shares.values()) - 1) > 1e-6:
+        raise wrong(f"shares of {', '.join(SHARES)} that make 1", shares)
+    optional = given.get("optional", [])
+    if not isinstance(optional, list) or not {str(number) for number in optional} <= stages:
+        raise wrong("optional = [8, 9] or the like", optional)
+    steps = given.get("steps", 0.0)
+    if not _is_amount(steps) or steps > shares["standard"]:
+        raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
+    return Policy({int(number): worth for number, worth in points.items()}, shares,
+                  frozenset(optional), steps)
+
+
+def _is_amount(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < float("inf")
+
+
+def read_overrides(path: Path | None) -> list[Override]:
+    """Raises ValueError: it is no such table, or has two rows for one stage of a student."""
+    if path is None:
+        return []
+    headers, rows = roster.table(path, "--overrides")
+    if not set(COLUMNS) <= set(headers):
+        raise ValueError(f"--overrides: want the columns {', '.join(COLUMNS)}; got "
+                         f"{', '.join(headers) or 'nothing'} in {path}")
+    found: dict[tuple[str, int], Override] = {}
+    for line, row in enumerate(rows, start=2):
+        if not any(row.values()):
+            continue
+        stage, points = row["stage"].lower().removeprefix("p"), row["points"].replace(",", ".")
+        try:
+            given = Override(row["student"], int(stage), float(points), escape(row["reason"]))
+        except ValueError:
+            given = None
+        if given is None or not given.student or given.stage not in STAGES \
+                or not _is_amount(given.points) or not given.reason:
+            cells = ", ".join(row[name] or "-" for name in COLUMNS)
+            raise ValueError("--overrides: want a student, a stage of 1-9, points and a reason; "
+                             f"got {cells} in row {line} of {path}")
+        if found.setdefault((given.student, given.stage), given) is not given:
+            raise ValueError(f"--overrides: want one row for a stage; got two for {given.student}, "
+                             f"P{given.stage} in {path}")
+    return list(found.values())
+
+
+def by_student(overrides: list[Override], students: list[Submitted]) -> dict[str, list[Override]]:
+    """A student's key -> the overrides of theirs.
+
+    Raises:
+        ValueError: one is nobody's, or may be that of several.
+    """
+    found: dict[str, list[Override]] = {}
+    for given in overrides:
+        keys = [student.key for student in students if given.student in (
+            student.name, student.key, student.person.id, student.person.login,
+            student.person.email)]
+        if len(keys) != 1:
+            raise ValueError("--overrides: want the name, id, login or e-mail of one student; got "
+                             f"{given.student}, which is that of {len(keys) or 'nobody'}")
+        found.setdefault(keys[0], []).append(given)
+    return found
+
+
+def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
+    """Put into a student's report what it is worth."""
+    stages = report["stages"]
+    for stage in stages:
+        _worth(stage, policy)
+        for given in overrides:
+            if given.stage == stage["stage"]:
+                stage["override"] = {"reason": given.reason, "was": stage["points"]}
+                stage["points"] = given.points
+                report["unsettled"] = [n for n in report["unsettled"] if n != given.stage]
+    report["points"] = None if report["unsettled"] else round(
+        sum(stage["points"] for stage in stages), 2)
+    report["max_points"] = sum(stage["max_points"] for stage in stages
+                               if stage["stage"] not in policy.optional)
+    report["step_credit"] = round(sum(stage["step_credit"] for stage in stages), 2) \
+        if policy.steps else None
+
+
+def _worth(stage: dict, policy: Policy) -> None:
+    parts = EARNED[round(stage["points"] / stage["max_points"], 3)]
+    lights = [step["light"] for step in stage.get("steps", ())]
+    worth = stage["max_points"] = policy.points.get(stage["stage"], stage["max_points"])
+    stage["points"] = round(float(worth * sum(policy.shares[part] for part in parts)), 2)
+    asked = {"right", "wrong"} & set(lights) and stage["outcome"] != "rejected"
+    stage["step_credit"] = round(worth * policy.steps * lights.count("right") / len(lights), 2) \
+        if asked and "standard" not in parts else 0.0

@@ -1,0 +1,124 @@
+"""What evidence is worth: points, shares, optional stages, right steps, a person's word."""
+
+import pytest
+
+from classroom import policy
+from classroom.gather import Submitted
+from classroom.policy import Override, Policy
+from classroom.roster import Person
+
+SHARES = {"standard": 0.5, "robust": 0.4, "walk": 0.1}
+
+
+def stage(number: int, points: float, outcome: str = "wrong", steps: str = "") -> dict:
+    """steps: a letter a step, right, wrong, blank or none."""
+    lights = {"r": "right", "w": "wrong", "b": "blank", "n": "none"}
+    return {"stage": number, "points": points, "max_points": 100, "outcome": outcome,
+            "steps": [{"light": lights[letter]} for letter in steps]}
+
+
+def worth(rules: Policy, *stages: dict, overrides=(), unsettled=()) -> dict:
+    report = {"stages": list(stages), "unsettled": list(unsettled)}
+    policy.apply(report, rules, list(overrides))
+    return report
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str):
+        (tmp_path / "file").write_text(text, "utf-8")
+        return tmp_path / "file"
+    return write
+
+
+def test_without_a_policy_points_stay_and_right_steps_bring_nothing():
+    report = worth(Policy(), stage(4, 70.0), stage(5, 0.0, steps="rrrrrrrw"))
+    assert (report["points"], report["max_points"], report["step_credit"]) == (70.0, 200, None)
+
+
+@pytest.mark.parametrize(("points", "gives"), [
+    (0.0, 0.0), (20.0, 60.0), (30.0, 75.0), (70.0, 75.0), (90.0, 135.0), (100.0, 150.0)])
+def test_points_and_shares_are_those_of_the_policy(points, gives):
+    report = worth(Policy({4: 150}, SHARES), stage(4, points))
+    assert report["points"] == gives and report["max_points"] == 150
+
+
+def test_an_optional_stage_adds_points_and_is_not_expected():
+    report = worth(Policy(optional=frozenset({9})), stage(4, 100.0), stage(9, 100.0))
+    assert (report["points"], report["max_points"]) == (200.0, 100)
+
+
+def test_right_steps_are_a_column_of_their_own_where_the_standard_cases_fail():
+    rules = Policy(steps=0.4)
+    assert worth(rules, stage(4, 0.0, steps="rrrrrrrw"))["step_credit"] == 35.0
+    assert worth(rules, stage(4, 0.0, steps="rrrrrrrw"))["points"] == 0.0
+    assert worth(rules, stage(4, 30.0, steps="rrbn"))["step_credit"] == 20.0
+    for none in (stage(4, 70.0, steps="rw"), stage(4, 0.0, "rejected", "rr"),
+                 stage(4, 0.0, steps="nb"), stage(4, 0.0), stage(4, 100.0, "pass", "rr")):
+        assert worth(rules, none)["step_credit"] == 0.0
+
+
+def test_an_override_settles_a_stage_and_says_why():
+    given = Override("anna", 4, 80.0, "told me how it works")
+    report = worth(Policy(), stage(4, 0.0, "refused"), stage(5, 0.0, "grader_fault"),
+                   overrides=[given], unsettled=[4, 5])
+    assert report["unsettled"] == [5] and report["points"] is None
+    report = worth(Policy(), stage(4, 20.0), overrides=[given])
+    assert report["points"] == 80.0
+    assert report["stages"][0]["override"] == {"reason": "told me how it works", "was": 20.0}
+
+
+def test_an_override_is_of_whom_it_names():
+    students = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7", "aa", "a@x")),
+                Submitted("Ben", "Ben", person=Person("Ben", "8"))]
+    for word in ("Anna A", "7", "aa", "a@x"):
+        assert list(policy.by_student([Override(word, 4, 1.0, "x")], students)) == ["Anna A"]
+    for word, count in (("anna", "nobody"), ("", "nobody")):
+        with pytest.raises(ValueError, match=f"want the name, id.* of {count}"):
+            policy.by_student([Override(word or "?", 4, 1.0, "x")], students)
+
+
+def test_a_policy_is_read(written):
+    path = written("optional = [8, 9]\nsteps = 0.3\n[points]\n4 = 150\n"
+                   "[shares]\nstandard = 0.5\nrobust = 0.4\nwalk = 0.1\n")
+    assert policy.read(path) == Policy({4: 150}, SHARES, frozenset({8, 9}), 0.3)
+    assert policy.read(None) == Policy()
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("steps = ", "want TOML"), ("late = 1", "steps only; got 'late'"),
+    ("steps = 0.8", "want steps of 0 to 0.7"), ("steps = true", "want steps of"),
+    ("steps = nan", "want steps of"), ("optional = 8", "want optional"),
+    ("optional = [10]", "want optional"), ("[points]\n12 = 5", "want points such as"),
+    ("[points]\n4 = -5", "want points such as"), ("[points]\n4 = inf", "want points such as"),
+    ("[shares]\nstandard = 1.0", "want shares of"),
+    ("[shares]\nstandard = 0.5\nrobust = 0.4\nwalk = 0.2", "that make 1"),
+])
+def test_a_policy_that_is_none(written, text, says):
+    with pytest.raises(ValueError, match=says):
+        policy.read(written(text))
+
+
+def test_overrides_are_read(written):
+    path = written("Student;Stage;Points;Reason\nanna;P4;12,5;late by permission\n;;;\n")
+    assert policy.read_overrides(path) == [Override("anna", 4, 12.5, "late by permission")]
+    assert policy.read_overrides(None) == []
+
+
+@pytest.mark.parametrize(("row", "says"), [
+    ("anna,4,80,", "a reason; got anna, 4, 80, - in row 2"), ("anna,12,80,x", "a stage of 1-9"),
+    ("anna,4,all,x", "points and a reason"), ("anna,4,-1,x", "points"), (",4,1,x", "a student"),
+    ("anna,4,nan,x", "points"), ("anna,4,1,x\nanna,P4,2,y", "got two for anna, P4"),
+    ("anna,4,1,x,y", "want 4 cells a row; got 5"),
+])
+def test_overrides_that_are_none(written, row, says):
+    with pytest.raises(ValueError, match=says):
+        policy.read_overrides(written(f"student,stage,points,reason\n{row}\n"))
+
+
+def test_a_table_without_the_columns_is_no_overrides(written, tmp_path):
+    with pytest.raises(ValueError, match="want the columns student, stage, points, reason"):
+        policy.read_overrides(written("student,points\nanna,3\n"))
+    for read in (policy.read, policy.read_overrides):
+        with pytest.raises(ValueError, match="want a .*; got .*gone"):
+            read(tmp_path / "gone")
