@@ -17,7 +17,7 @@ from grader.files import keep, replace
 from grader.overview import program
 from grader.regions import Outcome, carry
 from grader.submission import blank_steps, steps
-from grader.text import escape
+from grader.text import coding, escape
 
 GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # of a blank
 
@@ -32,7 +32,7 @@ def _read(path: Path, whose: str = "") -> str:
         data = submission.read_regular(path)
         if len(data) > submission.MAX_BYTES:
             raise ValueError(f"{whose}has more than {submission.MAX_BYTES} bytes")
-        if submission.coding(data).startswith("utf-8"):
+        if coding(data).startswith("utf-8"):
             return data.decode("utf-8")
     except FileNotFoundError:
         raise ValueError(f"{whose}is missing") from None

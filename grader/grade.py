@@ -253,7 +253,8 @@ class Grading:
                     self.result.confined = session.confined
         except SubmissionError as error:
             if not (self.starved(error) or self.crowded_out(error)):
-                self.end(error.outcome, error.sentence, error.detail)
+                said = self.file.beside(error.line) or error.sentence
+                self.end(error.outcome, said, error.detail)
             return False
         return True
 

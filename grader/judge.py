@@ -83,6 +83,7 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
 def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Check:
     """The same of a call of this file, with the step that the student went wrong in."""
     line, above = error.line, []
+    error.sentence = file.beside(line) or error.sentence
     if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
         above = [step for step in file.steps if 0 < line - step.last_line <= 20]
     if not above:  # else who called is not to blame

@@ -9,31 +9,19 @@ import ast
 import codecs
 import errno
 import hashlib
-import io
-import json
 import os
 import re
 import stat
 import textwrap
-import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from grader import template
-from grader.text import escape, syntax_tree
+from grader.text import decode, is_notebook, lines, stranger, syntax_tree
 
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
 MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
-CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
-# A line that Python refuses -> where it comes from, and what to do.
-STRANGERS = (
-    (r"(%%?|!!? ?|\?\??)[A-Za-z]|\w[\w.]*\?+$|\w+ *= *[%!]",
-     "a notebook, and this is a Python file: take it out"),
-    (r"```|~~~", "the page or the chat that the code was copied from: take it out"),
-    (r"<(!|\?xml|html)", "a web page: save the file itself, on GitHub by its Raw button"),
-    (r"<<<<<<<|=======$|>>>>>>>", "git, which could not merge two texts here: keep one of them"),
-)
 STEP_ID = re.compile(r"(?:\d+|W)\.\d+")  # W: of warmups.py
 CARRIED = re.compile(r"Carried over: step (\d+\.\d+)[.,]")
 BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step ((?:\d+|W)\.\d+)["']\)""")
@@ -120,6 +108,19 @@ class Submission:
         stands in a step; else the line that it came up in."""
         return next((line for line in (error_line, *lines) if self.step_at(line)), error_line)
 
+    def beside(self, line: int | None) -> str:
+        """A sentence on what this line imports and what lies beside the file, or "" """
+        names = []
+        for node in ast.walk(syntax_tree(self.source)):
+            if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno == line:
+                names += [getattr(node, "module", None) or alias.name for alias in node.names]
+        for top in (name.partition(".")[0] for name in names):
+            for there in (f"{top}.py", top, f"{top}.ipynb"):
+                if (self.path.parent / there).exists():
+                    return (f"{there} lies beside it, but a file is graded alone: put what it "
+                            f"needs of that into {self.path.name}")
+        return ""
+
     def steps_towards(self, lines: tuple[int, ...]) -> list[Step]:
         """The steps of the functions that lines stand in, as far down as these: what an address
         there is made of."""
@@ -192,13 +193,13 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     except SyntaxError as error:  # nobody is to decode it once more
         return replace(found("syntax_error", error.msg, error.lineno), source=None)
     blocks, is_template = template.unwritten(text)
-    if _is_notebook(text):
+    if is_notebook(text):
         return found("syntax_error", f"{filename} holds a notebook, and a Python file is wanted: "
                      "download it as .py (Colab: File, Download; Jupyter: File, Save and Export)")
     try:
         tree = syntax_tree(source, filename)
     except SyntaxError as error:  # IndentationError and TabError are kinds of it
-        return found("syntax_error", _stranger(text, error.lineno)
+        return found("syntax_error", stranger(text, error.lineno)
                      or f"{type(error).__name__}: {error.msg}", error.lineno)
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting
         return found("syntax_error", f"not Python: {error}")
@@ -283,72 +284,6 @@ def plain(data: bytes) -> bytes:
     """The file as an editor of Unix would have saved it: Python reads the same in it, but Triton,
     and whoever looks for a kernel's text in it, would see a byte-order mark or a "\\r"."""
     return data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
-
-def lines(text: str) -> list[str]:
-    """Lines with their ends, as Python counts them: str.splitlines ends one at a form feed, too."""
-    return list(io.StringIO(text, newline=""))
-
-
-def coding(source: bytes) -> str:
-    """The encoding that the file names, if Python reads it in a time that grows with its length.
-
-    Raises:
-        SyntaxError: another one, or none that there is; what was wanted, and the line.
-    """
-    if source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise _not_utf8("UTF-16")
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    except SyntaxError as error:
-        _, _, encoding = error.msg.partition("unknown encoding: ")
-        if not encoding:  # what stands where a coding may be named is itself not UTF-8
-            return "utf-8"
-    if encoding not in CODINGS:
-        first, second = (source + b"\n").split(b"\n", 2)[:2]
-        raise _not_utf8(f"{encoding}, which line {{}} names", 1 if b"coding" in first else 2,
-                        "take that line out and save it as UTF-8")
-    return encoding
-
-
-def decode(source: bytes) -> str:
-    """The text, by the file's own coding line.
-
-    Raises:
-        SyntaxError: it cannot be read so; what was wanted, and the line.
-    """
-    encoding = coding(source)
-    if b"\0" in source:
-        line = source[:source.index(b"\0")].count(b"\n") + 1
-        raise _not_utf8("a null byte in line {}, as UTF-16 has them", line)
-    try:
-        return source.decode(encoding)
-    except UnicodeDecodeError as error:
-        what = f"the byte {source[error.start]:#04x} in line {{}}"
-        what += f", where coding {encoding} has none" * (not encoding.startswith("utf-8"))
-        raise _not_utf8(what, source[:error.start].count(b"\n") + 1) from None
-
-
-def _not_utf8(what: str, line: int | None = None, wanted: str = "save it as UTF-8") -> SyntaxError:
-    return SyntaxError(f"want a file in UTF-8; got {what.format(line)}: {wanted}",
-                       (None, line, None, None))
-
-
-def _is_notebook(text: str) -> bool:
-    """Whether it is the JSON of one, under whatever name."""
-    try:
-        return text.lstrip().startswith("{") and "cells" in json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _stranger(text: str, line: int | None) -> str:
-    """A sentence on a line that Python refuses because it was not written for a Python file, or ""
-    """
-    rows = lines(text)
-    row = rows[line - 1].strip() if line and line <= len(rows) else ""
-    whose = next((whose for pattern, whose in STRANGERS if re.match(pattern, row)), "")
-    return whose and f"line {line}, {escape(row[:60])}, belongs to {whose}"
 
 
 def is_blank_text(text: str) -> bool:

@@ -1,17 +1,98 @@
-"""A submission's text: as Python's tree; and what came out of it, made safe to show."""
+"""A submission's text: out of its bytes, as Python's tree; and what came out of it, made safe to
+show."""
 
 import ast
+import codecs
+import io
+import json
+import re
 import threading
+import tokenize
 import unicodedata
 
 _parsing = threading.Lock()
 KEPT = 32 * 1024  # bytes kept at either end of what a submission prints
+CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
+# A line that Python refuses -> where it comes from, and what to do.
+STRANGERS = (
+    (r"(%%?|!!? ?|\?\??)[A-Za-z]|\w[\w.]*\?+$|\w+ *= *[%!]",
+     "a notebook, and this is a Python file: take it out"),
+    (r"```|~~~", "the page or the chat that the code was copied from: take it out"),
+    (r"<(!|\?xml|html)", "a web page: save the file itself, on GitHub by its Raw button"),
+    (r"<<<<<<<|=======$|>>>>>>>", "git, which could not merge two texts here: keep one of them"),
+)
 
 
 def syntax_tree(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
     """ast.parse(); one thread at a time, for a second one may have it raise SystemError."""
     with _parsing:
         return ast.parse(source, filename)
+
+
+def lines(text: str) -> list[str]:
+    """Lines with their ends, as Python counts them: str.splitlines ends one at a form feed, too."""
+    return list(io.StringIO(text, newline=""))
+
+
+def coding(source: bytes) -> str:
+    """The encoding that the file names, if Python reads it in a time that grows with its length.
+
+    Raises:
+        SyntaxError: another one, or none that there is; what was wanted, and the line.
+    """
+    if source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise _not_utf8("UTF-16")
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    except SyntaxError as error:
+        _, _, encoding = error.msg.partition("unknown encoding: ")
+        if not encoding:  # what stands where a coding may be named is itself not UTF-8
+            return "utf-8"
+    if encoding not in CODINGS:
+        first, second = (source + b"\n").split(b"\n", 2)[:2]
+        raise _not_utf8(f"{encoding}, which line {{}} names", 1 if b"coding" in first else 2,
+                        "take that line out and save it as UTF-8")
+    return encoding
+
+
+def decode(source: bytes) -> str:
+    """The text, by the file's own coding line.
+
+    Raises:
+        SyntaxError: it cannot be read so; what was wanted, and the line.
+    """
+    encoding = coding(source)
+    if b"\0" in source:
+        line = source[:source.index(b"\0")].count(b"\n") + 1
+        raise _not_utf8("a null byte in line {}, as UTF-16 has them", line)
+    try:
+        return source.decode(encoding)
+    except UnicodeDecodeError as error:
+        what = f"the byte {source[error.start]:#04x} in line {{}}"
+        what += f", where coding {encoding} has none" * (not encoding.startswith("utf-8"))
+        raise _not_utf8(what, source[:error.start].count(b"\n") + 1) from None
+
+
+def _not_utf8(what: str, line: int | None = None, wanted: str = "save it as UTF-8") -> SyntaxError:
+    return SyntaxError(f"want a file in UTF-8; got {what.format(line)}: {wanted}",
+                       (None, line, None, None))
+
+
+def is_notebook(text: str) -> bool:
+    """Whether it is the JSON of one, under whatever name."""
+    try:
+        return text.lstrip().startswith("{") and "cells" in json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+
+
+def stranger(text: str, line: int | None) -> str:
+    """A sentence on a line that Python refuses because it was not written for a Python file, or ""
+    """
+    rows = lines(text)
+    row = rows[line - 1].strip() if line and line <= len(rows) else ""
+    whose = next((whose for pattern, whose in STRANGERS if re.match(pattern, row)), "")
+    return whose and f"line {line}, {escape(row[:60])}, belongs to {whose}"
 
 
 def escape(text: str) -> str:

@@ -287,3 +287,14 @@ def test_the_text_of_a_kernel_is_found_whatever_its_indentation_and_coding():
     assert foreign_texts(there, [("f", text)]) == []
     assert foreign_texts(there, [("f", text), ("f", text + "    pass")]) == ["f"]
     assert foreign_texts(there, [("f", "")]) == ["f"]
+
+
+@pytest.mark.parametrize("statement", [
+    "import utils", "from utils import f", "from .utils import f", "from . import utils",
+    "import math, utils.deep"])
+def test_an_import_of_what_lies_beside_is_named(tmp_path, statement):
+    (tmp_path / "utils.py").write_text("")
+    found = submission(tmp_path, f"import torch\n{statement}\n")
+    assert found.beside(2) == ("utils.py lies beside it, but a file is graded alone: put what it "
+                               "needs of that into problem_4.py")
+    assert found.beside(1) == found.beside(None) == ""

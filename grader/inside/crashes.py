@@ -9,6 +9,7 @@ from threading import Thread
 import numpy
 
 from . import asserts
+from .absent import absent
 from .interpreter import OutOfBounds
 from .wire import MAX_TEXT
 
@@ -156,6 +157,8 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
         reason = message or source.strip()  # some are raised without a word
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
+    if missing := absent(error, _text(error), path, where, source):
+        return "crashed", "", missing
     if isinstance(error, OutOfBounds):
         return "crashed", error.id, f"{error.what}: {source.strip()[:100]}\n{error.wants}."
     first = first[:500] or source.strip()[:100]

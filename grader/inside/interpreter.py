@@ -99,6 +99,20 @@ def watched_loads(loaded, begins):
         builder.create_masked_load, builder.set_grid_idx = load, place
 
 
+def insist() -> None:
+    """Whatever a file makes of TRITON_INTERPRET, its kernels are interpreted."""
+    import triton
+
+    triton.knobs.runtime.interpret = True
+
+
+def compiled(module) -> str:
+    """The name of a kernel of the file's that would be compiled all the same, or "" """
+    from triton.runtime.jit import JITFunction
+
+    return next((name for name, x in vars(module).items() if isinstance(x, JITFunction)), "")
+
+
 def spare_repetition() -> None:
     """Take three quarters off the time of a launch; what it computes stays the same.
 

@@ -15,6 +15,7 @@ import torch
 # specifications per compute capability" (the opt-in maximum per block).
 SHARED_BYTES = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 _GPU, _CPU = torch.device("cuda", 0), torch.device("cpu")
+installed = False  # for good, by install()
 
 
 FACTORIES = (
@@ -58,6 +59,10 @@ def _uncompiled(function=None, **options):
 
 class _Nothing(contextlib.nullcontext):
     """`with torch.cuda.device(...)`: a class, because PyTorch asks isinstance of it."""
+
+
+class _Properties(SimpleNamespace):
+    """Of the GPU that is pretended; absent.py knows the name, for others are asked for."""
 
 
 class _Driver:
@@ -118,6 +123,8 @@ def _first_that_fits(self, *args, **kwargs):
 
 def install(capability: int) -> None:
     """Pretend that a GPU of this capability (90 for sm_90) is present, for good."""
+    global installed
+    installed = True
     torch.Tensor.is_cuda = property(lambda self: True)
     torch.Tensor.device = property(lambda self: _GPU)
     for name in FACTORIES:
@@ -130,7 +137,7 @@ def install(capability: int) -> None:
     torch.Tensor.get_device = lambda self: 0
 
     major, minor = divmod(capability, 10)
-    properties = SimpleNamespace(
+    properties = _Properties(
         name="no GPU", major=major, minor=minor, multi_processor_count=132,
         total_memory=80 << 30, warp_size=32, L2_cache_size=50 << 20,
         shared_memory_per_block_optin=SHARED_BYTES.get(capability, 101376),

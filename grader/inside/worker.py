@@ -56,7 +56,11 @@ class Worker:
             self.synchronize = lambda: None
             torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait
             pretend_gpu.install(config["compile_for"] or 90)
-        if os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None:
+        if triton := sys.modules.get("triton"):  # a file may name a folder where it may not write
+            triton.knobs.cache.dir = os.environ["TRITON_CACHE_DIR"]
+        self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
+        if self.interprets:
+            interpreter.insist()
             interpreter.hold_to(self._extents, self._named)
             interpreter.spare_repetition()
             interpreter.multiply_constants()
@@ -120,6 +124,9 @@ class Worker:
         # The kernels' text is read again at a launch, whatever has become of the file by then.
         linecache.cache[self.path] = len(text), None, list(io.StringIO(text)), self.path
         spec.loader.exec_module(module)
+        if self.interprets and (kernel := interpreter.compiled(module)):
+            raise Failure("crashed", f"want every kernel in Triton's interpreter, for lack of a "
+                          f"GPU; got {kernel} without: take out what turns the interpreter off")
         self.module = module
         found = self._defined(entry)
         self.name = entry if attribute is None else f"{entry}.{attribute}"
