@@ -14,7 +14,7 @@ from grader import submission
 from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built, other_numbers
-from grader.naming.words import locate, tensor_name
+from grader.naming.words import kept_in_16_bits, locate, tensor_name
 from grader.options import Options
 from grader.results import Check
 from grader.sandbox import device_memory
@@ -116,12 +116,15 @@ class Confirmations:
             return self.absolved(not_repeated(check, error), error)
         with judging():
             try:
-                return judge_repeated(check, other, got, self.options.device, unwatched)
+                check = judge_repeated(check, other, got, self.options.device, unwatched)
             except torch.OutOfMemoryError as error:  # gradings side by side, for a moment
                 torch.cuda.empty_cache()
                 device_memory.comes_back(str(error), self.options.clock)
-                return judge_repeated(check, other, got, self.options.device, unwatched)
-
+                check = judge_repeated(check, other, got, self.options.device, unwatched)
+        narrow = kept_in_16_bits(case, reply.plan) if check.outcome == "wrong" else ""
+        if narrow:
+            check.lines = (*check.lines[:2], narrow, *check.lines[2:])
+        return check
 
     def _replayed(self, other: Built, reply: Reply) -> dict[str, torch.Tensor]:
         while True:
@@ -148,7 +151,8 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
             "wrong", "Barely right on the numbers of this case, and not on others of the same "
             "shape: " + finding.what[0], f"where: {finding.where}.",
             "try: what loses accuracy? Sums, weights and statistics belong in float32; only the "
-            "operands of tl.dot and the result are rounded.", where=finding.where)
+            "operands of tl.dot and the result are rounded; the scale comes in after tl.dot.",
+            where=finding.where)
     if wrong:
         check.doubt = other
         names = " and ".join(tensor_name(name) for name in wrong)

@@ -288,7 +288,7 @@ class Grading:
                                          TypeError, ValueError):
                     # Without a name what judge() found still stands.
                     follow_up.explain(check, session, built, reply, self.stage, self.options,
-                                      self.red())
+                                      self.lit())
         except SubmissionError as error:
             if device_memory.ran_out(error):  # what it holds itself is not to count as others'
                 session.close()
@@ -339,18 +339,18 @@ class Grading:
     # -------------------------------------------------------------- what is noted
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:
         """Why the stage ended early."""
-        self.red()
+        self.lit()
         self.result.outcome, self.result.sentence = outcome, sentence
         self.result.detail = detail
 
-    def red(self) -> list[dict]:
-        """The steps whose light is red; the first call shows all lights."""
+    def lit(self) -> list[dict]:
+        """All steps; the first call shows their lights."""
         self.result.steps = self.lights.shown(self.reporter) if self.lights else []
-        return [step for step in self.result.steps if step["light"] == "wrong"]
+        return self.result.steps
 
     def done(self, check: Check) -> None:
         """A settled check; an accusation waits until accuse()."""
-        self.red()
+        self.lit()
         if check.doubt is not None:
             self.ask_again(check)
         if check.outcome in ("wrong", "crashed") and self.device == "cpu":

@@ -129,17 +129,17 @@ def blanks_left(file: Submission) -> Check:
 
 def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
     """Judge tensors in order, note each one's errors, and locate the first that is wrong."""
-    found, wrong = None, {}
+    found, times = None, {}
     for name, x in tensors:
         verdict = exact.judge(name, x)
-        wrong[name] = wrong.get(name, False) or not verdict.accepted
+        times[name] = max(times.get(name, 0.0), verdict.times)
         noted = check.errors.get(name)
         if noted is None or not verdict.row <= noted["row"]:
             check.errors[name] = verdict.as_dict()
         if not verdict.accepted and found is None:
             found = locate(case, exact, name, x, verdict)
     if found and not found.places:
-        found = replace(found, places=deduce(case.stage, wrong)[1])
+        found = replace(found, places=deduce(case.stage, times)[1])
     return found
 
 

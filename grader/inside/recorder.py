@@ -122,13 +122,11 @@ class Recorder(TorchDispatchMode):
         """Of every tensor that the last launch was given: what the kernel calls it, its first byte,
         the bytes of a number, shape and strides."""
         arguments = self.steps[-1][3] if self.steps and self.steps[-1][0] == "launch" else {}
-        found, places = [], {number: first for number, first, _ in self._places()}
-        for name, value in arguments.items():
-            if isinstance(value, dict) and "tensor" in value and value["tensor"][0] in places:
-                number, offset, shape, strides, dtype = value["tensor"]
-                size = getattr(torch, dtype).itemsize
-                found.append((name, places[number] + offset * size, size, shape, strides))
-        return found
+        places = {number: first for number, first, _ in self._places()}
+        given = [(name, value["tensor"]) for name, value in arguments.items()
+                 if isinstance(value, dict) and value.get("tensor", [None])[0] in places]
+        return [(name, places[number] + offset * (size := getattr(torch, dtype).itemsize), size,
+                 shape, strides) for name, (number, offset, shape, strides, dtype) in given]
 
     def _tensors(self):
         for number, x in enumerate(self.inputs):

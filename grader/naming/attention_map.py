@@ -13,6 +13,7 @@ import torch
 import reference
 from grader.cases import Case
 from grader.inputs import Built, build
+from grader.naming.words import constant
 from grader.sandbox.calls import TensorInput
 
 SEEN = 1e-6  # a weight above this is one that was given
@@ -163,8 +164,8 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
     near = ALIKE + 0.02 * float(w.abs().max())
     if enough and abs(slope - 1) > 0.01 and float((w - slope * s).abs().max()) < near:
         id = "effect-too-sharp" if slope > 1 else "effect-too-flat"
-        return id, (f"The weights are too {id[11:]}: those of scores that are {slope:.4g} times "
-                    "what they should be.")
+        return id, (f"The weights are too {id[11:]}: those of scores that are {slope:.4g}"
+                    f"{constant(slope, matrix.case)} times what they should be.")
     hidden = given & ~matrix.keep
     if bool(hidden.any()):
         i, j = hidden.nonzero()[0].tolist()

@@ -14,7 +14,14 @@ from grader.naming import attention_map, drawing, probes
 from grader.naming.gradients import deduce
 from grader.naming.isolating import Thing, in_words, isolate
 from grader.naming.search import Name, Sample, Search
-from grader.naming.words import Finding, describe, either, locate, steps_of
+from grader.naming.words import (
+    Finding,
+    describe,
+    either,
+    kept_in_16_bits,
+    locate,
+    steps_of,
+)
 from grader.options import Options
 from grader.overview import command
 from grader.results import Check, told
@@ -22,18 +29,19 @@ from grader.sandbox.calls import Reply, SubmissionError
 from grader.sandbox.session import Session
 from grader.stages import Stage
 
-ADDRESS = ("load", "rows", "kv head", "walk")  # what a load's address and mask are made of
 NOTHING = 1e-9  # a gradient that large is as good as none
 PROBE_SECONDS = 15.0  # for one further call of the submission
 
 
 def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
-            options: Options, red: Sequence[dict] = ()) -> None:
+            options: Options, steps: Sequence[dict] = ()) -> None:
     """Put the name of the mistake, or else what was seen, into a wrong check.
 
-    red: steps that are wrong when asked alone, as in the JSON: then they are the answer.  Else asks
-    the session further cases; where one of them ends it, the session is gone afterwards.
+    steps: their lights, as in the JSON: where some are wrong, they are the answer.  Else asks the
+    session further cases; where one of them ends it, the session is gone afterwards.
     """
+    red = [step for step in steps if step["light"] == "wrong"]
+    right = [step["id"] for step in steps if step["light"] == "right"]
     case, device = built.case, options.device
     got = dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
     exact = answer(built, device)
@@ -70,14 +78,17 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
     else:
         check.diagnosis = _named(name)
+    if not (name or red) and (narrow := kept_in_16_bits(case, reply.plan)):
+        said = (narrow, *said)
     if search.gave_up or not (name or red) and any(e.outcome == "timeout" for _, e in failures):
         said += ("The search for the mistake ran out of time: it may well be a known one.",)
     steps = steps or steps_of(stage, finding, name)
-    check.diagnosis["step"] = either(steps) or None
+    check.diagnosis["step"] = either([step for step in steps if step not in right]) or None
     # The command that asks this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
-    check.lines = describe(finding, stage, steps, name=name, seen=said, again=again)
+    check.lines = describe(finding, stage, steps, name=name, seen=said, again=again,
+                           right=right)
     if matrix is not None and options.show:
         check.picture = tuple(drawing.text(matrix))
     if matrix is not None and options.plot:
@@ -120,7 +131,7 @@ def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing]
     if not finding.places and all(  # one key, and dq and dk are 0 whatever is wrong
             float(sample.truth(name).abs().max()) > NOTHING
             for name in sample.wrong if name.startswith("d_")):
-        deduced, places = deduce(stage.number, sample.wrong)
+        deduced, places = deduce(stage.number, sample.times)
         finding = replace(finding, places=places)
     if finding.places:  # where it may stand says more than a hint
         said = said[:1]
@@ -133,9 +144,7 @@ def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing]
     for case, error in failures:  # how long an answer takes says little of a mistake in it
         if error.id and error.outcome != "timeout":
             record = {"id": error.id, "kind": "observed", "text": error.sentence}
-            said = (f"{case.label}: {error.sentence}", *said)
-            if error.id == "out-of-bounds-read" and not finding.places and sample.wrong.get("o"):
-                finding = replace(finding, places=ADDRESS)
+            said = (*said, f"In another case, {case.label}: {error.sentence}")
             break
     return finding, (*said, *[deduced] * bool(deduced)), record
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from grader.cases import Case
+from grader.naming.gradients import SURE
 from grader.naming.search import Sample
 
 LARGE = "shift+", "shift-", "deep", "steep"
@@ -80,13 +81,13 @@ SURROUNDINGS = Thing(
 
 
 def isolate(case: Case, answer: Callable[[Case], Sample | None], names: list[str]) -> list[Thing]:
-    """The things without which these tensors are right.  answer: as Search's."""
+    """The things without which these tensors are right, not barely.  answer: as Search's."""
     if max(case.N, case.M) > LONGEST or case.layout == "far":
         return []
 
     def right(other: Case) -> bool:
         sample = answer(other)
-        return sample is not None and not any(sample.wrong.get(name) for name in names)
+        return sample is not None and all(sample.times.get(name, 0) <= SURE for name in names)
 
     own = replace(case, group="probe", repeats=1, refill=False, growth=False)
     if right(own):  # further cases have numbers around their inputs

@@ -57,6 +57,11 @@ class Sample:
     def wrong(self) -> dict[str, bool]:
         return {name: not verdict.accepted for name, verdict in self.verdicts.items()}
 
+    @property
+    def times(self) -> dict[str, float]:
+        """Every tensor's error as a multiple of its limit."""
+        return {name: verdict.times for name, verdict in self.verdicts.items()}
+
     def truth(self, name: str) -> torch.Tensor:
         return self.exact.truth[name].cpu()
 
@@ -117,13 +122,13 @@ class Search:
         samples = []
         for make in (probes.general, probes.long, probes.alike):
             sample = self.answer(make(case))
-            if sample is None:  # what fails there may well be the same mistake
-                return None
+            if sample is None:  # what fails there may well be another mistake: its own case is left
+                sample = self.sample
             if samples == [] and any(sample.wrong.values()):
                 part, names = _part_and_names(sample)
                 if part != self.part and self.part == "backward":  # what is wrong first
                     self.part, self.names = part, names
-                    sample = self.answer(make(case))
+                    sample = self.answer(make(case)) or self.sample
             samples += [sample] * (sample is not None and sample not in samples)
         samples.sort(key=lambda sample: not any(map(sample.wrong.get, self.names)))
         if not any(map(samples[0].wrong.get, self.names)):
@@ -154,13 +159,26 @@ class Search:
         if not ranked or far[ranked[0]] > MATCH:
             return None
         best, (id, *more) = far[ranked[0]], ranked[0]
-        second = next((tried for tried in ranked if tried[0] != id), None)
+        others = [tried for tried in ranked if tried[0] != id]
+        words, places = _said(id, *more), _places(id, *more)
+        if others and far[others[0]] <= MATCH:  # two that give the same numbers are both said
+            also = others[0]
+            words += f"; or {_said(*also)}, which gives the same numbers"
+            places += tuple(place for place in _places(*also) if place not in places)
+            others = [tried for tried in others if tried[0] != also[0]]
+        second = next(iter(others), None)
         runner_up = inf if second is None else far[second]
         truth = max(sample.distance({}, self.names) for sample in samples)
         if min(truth, runner_up) < APART * max(best, 0.2):
             return None
-        return Name(id, known.said(id, *more), known.of(id).rule, _places(id, *more), best,
+        return Name(id, words, known.of(id).rule, places, best,
                     "none within reach" if second is None else second[0], runner_up, truth)
+
+
+def _said(id: str, *more) -> str:
+    """What is wrong, and in which kernel of the backward where the words do not say it."""
+    kernel = id.partition("-")[0] if id not in known.known() else ""
+    return known.said(id, *more) + whole.KERNELS.get(kernel, ("",))[0]
 
 
 def _places(id: str, *more) -> tuple[str, ...]:

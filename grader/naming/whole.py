@@ -137,7 +137,8 @@ class Whole:
             bases = (np.e, 2.0) if id in OF_A_BASE else (np.e,)
             for BM, BN, base in itertools.product(block, TILES, bases):
                 if BN < self.key.size or BN == TILES[-1]:
-                    yield _tried(id), partial(self.online, s, changes, BM, BN, base)
+                    yield _tried(id), partial(self.online, s, changes, BM, BN, base,
+                                              named.NORMALISED not in _tried(id))
 
     def in_roles(self, roles: str) -> dict:
         """What is read in the place of q, k and v."""
@@ -145,8 +146,9 @@ class Whole:
         other.q, other.k, other.v = (getattr(self, name) for name in roles)
         return other.o(other.scores(), self.keep)
 
-    def online(self, s, changes: dict, BM: int, BN: int, base: float = np.e) -> dict:
-        """The online softmax over tiles of BN keys, with a change in every tile."""
+    def online(self, s, changes: dict, BM: int, BN: int, base: float = np.e, divided=True) -> dict:
+        """The online softmax over tiles of BN keys, with a change in every tile.  divided: by l, at
+        the end."""
         unit = self.scale / np.log(base)
         s, v = np.where(self.keep, s / self.scale, -np.inf), np.float32(self.v[:, self.heads])
         out = np.empty(self.q.shape)
@@ -163,7 +165,7 @@ class Whole:
                                  v[:, :, at:at + BN], unit, base, changes).left
                 left = {name: np.where(here if x.ndim == 4 else here[:, 0], new[name], x)
                         for name, x in left.items()}
-            out[:, :, part] = left["acc"] / left["l_i"][..., None]
+            out[:, :, part] = left["acc"] / (left["l_i"][..., None] if divided else 1)
         return {"o": out}
 
     def masks(self) -> Iterator[tuple[tuple, np.ndarray]]:

@@ -6,9 +6,9 @@ guessed: a hint follows from what was seen, a step from the mistake or from what
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import ceil, log10, sqrt
+from math import ceil, log10, prod, sqrt
 
 import torch
 
@@ -16,9 +16,10 @@ from grader.assignment import grader_of
 from grader.cases import Case
 from grader.correctness import Answer, Verdict, row_errors
 from grader.inside.wire import POISON, dtype_name
+from grader.sandbox.plan import Plan
 from grader.stages import Stage
 from grader.steps.trial import LN2, LOG2E
-from grader.text import ranges
+from grader.text import escape, ranges
 
 TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
 
@@ -102,11 +103,13 @@ LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
 def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *, name=None,
-             seen: tuple[str, ...] = (), again: str = "") -> tuple[str, ...]:
+             seen: tuple[str, ...] = (), again: str = "", right: Collection[str] = ()
+             ) -> tuple[str, ...]:
     """-> verdict, where, the mistake or what was seen, how to see more: at most 12 lines.
 
-    steps: to look at, where they are known; name: search.Name or None; seen: what follow_up.py saw
-    in further cases, where there is none; again: the command that asks this one case.
+    steps: to look at, where they are known; right: those that are, asked alone; name: search.Name
+    or None; seen: what follow_up.py saw in further cases, where there is none; again: the command
+    that asks this one case.
     """
     first, where = finding.what[0], f"where: {finding.where}."
     middle = list(finding.what[1:])
@@ -119,8 +122,11 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *, name=
         if PATTERNS[finding.id] and not seen:
             body.append("try: " + PATTERNS[finding.id])
     tail, steps = [], steps or steps_of(stage, finding, name)
-    if steps:
-        tail = _wrapped(look_at(stage, *steps))
+    if left := [step for step in steps if step not in right]:
+        tail = _wrapped(look_at(stage, *left))
+    elif steps:
+        tail = _wrapped("the steps that do this are right, asked alone: look outside of the steps, "
+                        "at what launches or calls them")
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     tail += [f"again: {again}"] * bool(again)
     for drop in range(len(middle) + 1):
@@ -143,6 +149,20 @@ def _named(name) -> list[str]:
 def steps_of(stage: Stage, finding: Finding, name=None) -> list[str]:
     """The steps in which the mistake may stand; none where nothing fixes them."""
     return stage.steps_of((finding if name is None else name).places)
+
+
+def kept_in_16_bits(case: Case, plan: Plan) -> str:
+    """A sentence on a tensor with one number a query of every head that a kernel was given in 16
+    bits; "" where there is none."""
+    launches = [step for step in plan.steps if step[0] == "launch"]
+    for name, value in (one for step in launches for one in step[3].items()):
+        shape, dtype = value["tensor"][2::2] if isinstance(value, dict) and "tensor" in value \
+            else ((), "")
+        if dtype in ("float16", "bfloat16") and prod(shape) == case.B * case.HQ * case.N \
+                and case.N in shape[-2:] and case.D not in shape[-1:]:
+            return (f"{escape(name)[:50]} holds one number a row, in {dtype}: lse, delta and other "
+                    "statistics of a row belong in float32.")
+    return ""
 
 
 def either(words) -> str:

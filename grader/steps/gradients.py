@@ -220,10 +220,17 @@ def weights(transposed: bool = False, natural: bool = False) -> Entry:
 
         def variants() -> dict:
             s, less = q @ k.T, lse[:, None]
-            return {id: named.leaves(**{name: np.where(keep, p.T if transposed else p, 0)})
-                    for id, p in {"backward-without-lse": np.exp2(s * FACTOR),
-                                  "backward-scores-unscaled": np.exp2(s - less),
-                                  "backward-in-two-bases": np.exp(s * FACTOR - less)}.items()}
+            others = {"backward-without-lse": np.exp2(s * FACTOR),
+                      "backward-scores-unscaled": np.exp2(s - less),
+                      "backward-in-two-bases": np.exp(s * FACTOR - less)}
+            # A tile of 16 bits times a number is one of 16 bits, and the number is rounded first.
+            for factor in (np.float32(FACTOR), np.dtype(dtype).type(FACTOR)):
+                scaled = {x: (given[x] * factor).astype(dtype).astype(np.float64) for x in "qk"}
+                others["scaled-in-16-bits", "k", factor] = np.exp2(q @ scaled["k"].T - less)
+                others["scaled-in-16-bits", "q", factor] = np.exp2(scaled["q"] @ k.T - less)
+            return {id: named.leaves(EXACT * 3 if "scaled-in-16-bits" in id else named.NEAR,
+                                     **{name: np.where(keep, p.T if transposed else p, 0)})
+                    for id, p in others.items()}
 
         return Trial(f"{name} {want.shape}, {dtype}, MASKED={masked}",
                      {**given, "keep": keep, "MASKED": masked, "CAUSAL": True},

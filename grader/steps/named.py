@@ -106,7 +106,8 @@ def _age(query, key):
 MASKS = {
     "all_keys": {
         "tail-unmasked": _none,
-        "last-key-dropped": lambda q, k, g: (k < g["N"] - 1) & (q > -1)},
+        "last-key-dropped": lambda q, k, g: (k < g["N"] - 1) & (q > -1),
+        "always-causal": lambda q, k, g: k <= q},
     "causal": {
         "causal-ignored": _none,
         "strictly-causal": lambda q, k, g: k < q,
@@ -179,8 +180,8 @@ class Tile:
             m = np.broadcast_to(self.new(self.scaled.max(-1)), self.m_i.shape)
             pivot = self.pivot(m)
             p, a = self.weight(pivot), self.alpha(pivot)
-            self.left = {"m_new": m, "p": p, "alpha": a, "l_i": self.total(a, p.sum(-1)),
-                         "acc": self.sums(a, p @ v)}
+            self.l = self.total(a, p.sum(-1))
+            self.left = {"m_new": m, "p": p, "alpha": a, "l_i": self.l, "acc": self.sums(a, p @ v)}
 
     def power(self, x):
         return np.power(self.base, x)
@@ -209,6 +210,8 @@ class Tile:
         return self.acc * a[..., None] + pv
 
 
+NORMALISED = "normalised-each-tile"  # and, as a rule, not at the end
+
 # What is changed in a tile of the online softmax, by the name of the mistake.
 UPDATES = {
     "alpha-inverted": dict(alpha=lambda t, m: t.power(m - t.m_i)),
@@ -216,6 +219,9 @@ UPDATES = {
     "acc-not-rescaled": dict(sums=lambda t, a, pv: t.acc + pv),
     "l-not-rescaled": dict(total=lambda t, a, r: t.l_i + r),
     "rescaled-after-adding": dict(sums=lambda t, a, pv: (t.acc + pv) * a[..., None]),
+    NORMALISED: dict(sums=lambda t, a, pv: t.acc + pv / t.l[..., None]),
+    (NORMALISED, "with alpha"): dict(sums=lambda t, a, pv: t.acc * a[..., None]
+                                     + pv / t.l[..., None]),
     "alpha-on-the-new-sum": dict(total=lambda t, a, r: t.l_i + a * r,
                                  sums=lambda t, a, pv: t.acc + a[..., None] * pv),
     ("alpha-on-the-new-sum", "l"): dict(total=lambda t, a, r: t.l_i + a * r),

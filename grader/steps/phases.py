@@ -67,6 +67,29 @@ def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> 
         id: fit(wanted, True) for id, wanted in masks.items() if sorted(wanted) != right}
 
 
+def windowed(right: list[tuple[int, bool]], given: dict, diagonal: int) -> dict:
+    """Variants of a walk whose window is wrong in one phase.  right: as in others."""
+    N, T, wanted = given["N"], given["BLOCK_N"], [at for at, _ in right]
+
+    def no_window_on_the_diagonal(left: Left) -> bool:
+        handed = [(given["start_n"], given.get("window_size")) for _, given in left.calls
+                  if np.size(given.get("start_n")) == np.size(given.get("window_size")) == 1]
+        return sorted(at for at, _ in visited(left, "start_n") if at < N) == wanted and all(
+            window >= N if at >= diagonal else window == given["window_size"]
+            for at, window in handed) and bool(handed)
+
+    def runs_into_the_diagonal(left: Left) -> bool | None:
+        begins = [at for at, _ in visited(left, "start_n")]
+        odd = [at for at in begins if at % T]
+        if not odd:
+            return None
+        return odd == list(range(odd[0], diagonal, T)) and [
+            at for at in wanted if at >= diagonal] == [at for at in begins if diagonal <= at < N]
+
+    return {"diagonal-without-window": no_window_on_the_diagonal,
+            "window-into-the-diagonal": runs_into_the_diagonal}
+
+
 @dataclass(frozen=True)
 class Phase:
     """One of the lesson's.  said: what it is called; tiles: their first rows; masked: its calls."""

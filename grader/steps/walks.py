@@ -177,6 +177,8 @@ def variants(walk: Walk, given: dict, example: dict, scale: float) -> dict:
             sinks = min(example["sink_size"], first)
             parts.append(Phase("the sinks before the window", range(0, sinks, T), True))
         whole = phases.visits(wanted, given, start)
+        if "window_size" in example:
+            whole |= phases.windowed(wanted, given, start)
     else:
         parts = [Phase("the ragged last tile", range(N // T * T, N, T), True),
                  Phase(interior, range(0, N // T * T, T), False)]

@@ -72,8 +72,8 @@ def doubled(p, s):
 
 @pytest.mark.parametrize("change, id, said", [
     (lambda p, s: torch.softmax(s * 40, -1), "effect-too-sharp", "too sharp"),
-    (lambda p, s: torch.softmax(s * 1.4427, -1), "effect-too-sharp", "1.443 times"),
-    (lambda p, s: torch.softmax(s * 0.25, -1), "effect-too-flat", "0.25 times"),
+    (lambda p, s: torch.softmax(s * 1.4427, -1), "effect-too-sharp", "1.443 = log2(e) times"),
+    (lambda p, s: torch.softmax(s * 0.25, -1), "effect-too-flat", "0.25 = 1 / sqrt(D) times"),
     (lambda p, s: torch.softmax(s.masked_fill(s == -torch.inf, 0), -1), "effect-hidden-weights",
      "gives key 1, which it should not see"),
     (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),

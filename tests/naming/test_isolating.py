@@ -36,6 +36,15 @@ def test_the_one_thing_is_found_and_its_hint_given(condition, id):
     assert said[1] == f"try: {things[0].hint}"
 
 
+def test_what_is_barely_right_without_a_thing_is_not_isolated_by_it():
+    def asked(case):
+        sample = wrong_where(lambda c: c.dtype != torch.float32)(case)
+        near = {name: replace(verdict, fro=0.9 * verdict.fro_limit)
+                for name, verdict in sample.verdicts.items()}
+        return sample if sample.wrong["o"] else Sample(sample.built, sample.got, sample.exact, near)
+    assert isolating.isolate(CASE, asked, ["o"]) == []
+
+
 def test_two_things_together_are_said_without_a_hint():
     things = isolating.isolate(CASE, wrong_where(lambda c: c.B > 1 and c.D == 16), ["o"])
     assert [thing.id for thing in things] == ["width", "batch"]

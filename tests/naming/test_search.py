@@ -77,17 +77,29 @@ def test_a_search_without_time_gives_up_and_says_so():
     assert one.run() is None and one.gave_up
 
 
-def test_two_mistakes_that_give_the_same_numbers_get_no_name(monkeypatch):
-    def twice(built, part):
-        for (id, *more), make in whole(built, part):
-            yield (id, *more), make
-            if id == "window-plus-one":
-                yield ("window-minus-one", *more), make
+def test_two_mistakes_that_give_the_same_numbers_are_both_said_and_three_are_not(monkeypatch):
+    def again(*others):
+        def answers(built, part):
+            for (id, *more), make in whole(built, part):
+                yield (id, *more), make
+                if id == "window-plus-one":
+                    yield from (((other, *more), make) for other in others)
+        return answers
 
     whole = search.whole.answers
-    monkeypatch.setattr(search.whole, "answers", twice)
+    monkeypatch.setattr(search.whole, "answers", again("window-minus-one"))
+    found = name_of(student("window"))
+    assert "sees W + 1 keys; or the window is one key too narrow" in found.words
+    assert found.words.endswith("which gives the same numbers")
+    assert name_of(student("scale")).words == "the scores are not divided by sqrt(D)"
+    monkeypatch.setattr(search.whole, "answers", again("window-minus-one", "half-the-window"))
     assert name_of(student("window")) is None
-    assert name_of(student("scale")).id == "no-scale"
+
+
+def test_a_case_that_crashes_leaves_the_own_case_to_name_the_mistake_by():
+    def ask(built):
+        return None if built.case.N % 32 else student("base")(built)
+    assert name_of(ask).id == "no-log2e"
 
 
 def test_nan_must_stand_where_the_mistake_puts_it():

@@ -1,6 +1,7 @@
 """The message: where it is wrong, what follows from that and nothing else, in twelve lines."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -194,6 +195,26 @@ def test_a_name_that_stands_in_given_code_points_at_no_step():
     name = replace(NAME, places=())
     lines = words.describe(words.Finding("rows", "everywhere", ("what",)), STAGES[7], name=name)
     assert not any("step" in line for line in lines)
+
+
+def test_steps_that_are_right_asked_alone_are_not_pointed_at():
+    finding = words.Finding("rows", "rows 0-9", ("o differs",))
+    name = replace(NAME, places=("mask", "walk"))
+    lines = words.describe(finding, STAGES[7], name=name, right=["7.8"])
+    assert "look at step 7.4; more: python autograder.py --hint 7.4" in lines
+    text = " ".join(words.describe(finding, STAGES[7], name=name, right=["7.4", "7.8"]))
+    assert "look at step" not in text and "look outside of the steps" in text
+
+
+@pytest.mark.parametrize("shape, dtype, said", [
+    ([2, 4, 100], "float16", "lse_ptr holds one number a row, in float16: "),
+    ([8, 100, 1], "bfloat16", "lse_ptr holds one number a row, in bfloat16: "),
+    ([2, 4, 100], "float32", ""), ([2, 4, 100, 8], "float16", ""), ([2, 2, 50, 4], "float16", "")])
+def test_a_statistic_that_a_kernel_was_given_in_16_bits_is_seen(shape, dtype, said):
+    launch = ["launch", 0, [1], {"N": 100, "lse_ptr": {"tensor": [0, 0, shape, [1], dtype]}}, {}]
+    plan = SimpleNamespace(steps=[["op", "aten::empty", [], {}, []], launch])
+    found = words.kept_in_16_bits(CASE, plan)
+    assert found.startswith(said) and bool(found) == bool(said)
 
 
 def test_stage_1_hears_nothing_of_kernels():

@@ -148,6 +148,16 @@ def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_as
     assert len(colours(found, "right")) == 7
 
 
+DIAGONAL = """\
+    for start_n in range(start_m, start_m + BLOCK_M, BLOCK_N):
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, """
+INTERIOR = """\
+    for start_n in range(inner, start_m, BLOCK_N):
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                                sink_size, scale * LOG2E, D, BLOCK_N, MASKED=False)
+"""
+
+
 @pytest.mark.parametrize("stage, old, new, id", [
     (1, "alpha = torch.exp(m_i - m_new)", "alpha = torch.exp(m_new - m_i)", "alpha-inverted"),
     (2, " * w.to(tl.float32)[None, :], axis=1", ", axis=1", "w-ignored"),
@@ -166,6 +176,17 @@ def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_as
     (3, "whole = N // BLOCK_N * BLOCK_N", "whole = N // BLOCK_N", "walk-in-tiles"),
     (4, "range(0, start_m, BLOCK_N)", "range(0, start_m - BLOCK_N, BLOCK_N)",
      "last-full-tile-skipped"),
+    (4, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
+     "tl.dot((p / l_i[:, None]).to(v.dtype), v, acc)", "normalised-each-tile"),
+    (7, DIAGONAL + "window_size,", DIAGONAL + "N,", "diagonal-without-window"),
+    (7, INTERIOR + "    for start_n in range(first, inner, BLOCK_N):",
+     "    for start_n in range(tl.maximum(start_m - window_size, 0), start_m, BLOCK_N):",
+     "window-into-the-diagonal"),
+    (8, "tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2",
+     "tl.dot(q, tl.trans((k * scale_log2e).to(k.dtype))) - lse_log2", "scaled-in-16-bits"),
+    (8, "tl.dot(k, tl.trans(q)) * scale_log2e - lse_log2",
+     "tl.dot(k, tl.trans((q * scale_log2e).to(q.dtype))) - lse_log2", "scaled-in-16-bits"),
+    (8, "keep = key <= query if CAUSAL else key < N", "keep = key <= query", "always-causal"),
     (5, "h // (HQ // HKV)", "h", "heads-not-mapped"),
     (5, "h // (HQ // HKV)", "0", "one-kv-head-for-all"),
     (9, "tl.zeros_like(l_i) + 1.0", "tl.zeros_like(l_i)", "sink-logits-ignored"),
