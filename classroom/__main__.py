@@ -1,4 +1,4 @@
-"""python -m classroom grade SUBMISSIONS --out RESULTS and leaderboard RESULTS --out DIR; --help."""
+"""python -m classroom grade | gradebook | leaderboard ...; --help."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ def main(argv: list[str] | None = None) -> int:
     """-> 0 everything is settled, 2 usage, 3 a person has to look at something, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.command == "leaderboard":
-            return board(arguments)
+        if arguments.command != "grade":
+            return board(arguments) if arguments.command == "leaderboard" else book(arguments)
         problem = _usage_problem(arguments)
         if problem:
             raise ValueError(problem)
@@ -35,7 +35,8 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m classroom", description="Grade the submissions of a class.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="grade | leaderboard")
+    commands = parser.add_subparsers(dest="command", required=True,
+                                     metavar="grade | gradebook | leaderboard")
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
         description="Grade a folder of submissions. Started again, it goes on where it ended.",
@@ -77,6 +78,25 @@ def _parser() -> argparse.ArgumentParser:
     grading.add_argument("--slurm-option", metavar="NAME=VALUE", action="append", default=[],
                          help="passed on to sbatch, such as partition=gpu or gres=gpu:1; may be "
                               "repeated")
+    booking = commands.add_parser(
+        "gradebook", help="the grades, as Canvas, Moodle and others read them",
+        description="Fill a column of an exported gradebook, or write one.",
+        epilog="exit code: 0 everyone is in both, 2 usage, and nothing was written, 3 the lines "
+               "say who is not")
+    booking.add_argument("results", metavar="RESULTS", type=Path, help="what `grade` wrote")
+    system = booking.add_mutually_exclusive_group(required=True)
+    system.add_argument("--canvas", metavar="EXPORT.csv", type=Path,
+                        help="the exported gradebook -> RESULTS/canvas.csv")
+    system.add_argument("--moodle", metavar="WORKSHEET.csv", type=Path,
+                        help="the grading worksheet -> RESULTS/moodle.csv")
+    system.add_argument("--nbgrader", metavar="FILE", type=Path,
+                        help="write FILE with the columns of nbgrader export")
+    system.add_argument("--check50", metavar="DIR", type=Path,
+                        help="write DIR/NAME.json, as check50 has it, for everyone")
+    booking.add_argument("--column", metavar="TITLE", default="",
+                         help="which to fill, where that is not clear")
+    booking.add_argument("--scale", metavar="N", type=float,
+                         help="points there that all points here are")
     ranking = commands.add_parser(
         "leaderboard", help="a page of the times of those who passed",
         description="Write DIR/index.html: a board a stage and GPU, under aliases.")
@@ -224,6 +244,36 @@ def write(students, stages, reports, store, progress, interrupted: bool) -> int:
     progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
                   "students/")
     return NOT_SETTLED if any(map(to_look_at, reports)) else DONE
+
+
+def book(arguments) -> int:
+    """Everything of `gradebook`."""
+    from classroom import gradebook
+
+    if arguments.scale is not None and not 0 < arguments.scale < float("inf"):
+        raise ValueError(f"--scale: want a number above 0; got {arguments.scale:g}")
+    graded, said = gradebook.reports(arguments.results), []
+    files_made = {}
+    for system in ("canvas", "moodle"):
+        if exported := getattr(arguments, system):
+            target = arguments.results / f"{system}.csv"
+            if exported.resolve() == target.resolve():
+                raise ValueError(f"--{system}: want the exported file; got what this command wrote")
+            files_made[target], said = gradebook.filled(
+                exported, system, arguments.column, arguments.scale, graded)
+    if arguments.nbgrader:
+        files_made[arguments.nbgrader] = gradebook.nbgrader(
+            graded, arguments.column or gradebook.SLUG)
+        said = [f"{report['student']}: not settled, no row" for report in graded
+                if report["points"] is None]
+    if arguments.check50:
+        files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
+                      for report in graded}
+    for path, contents in files_made.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, contents, 0o600)
+    print(*said, f"{len(graded)} students: {arguments.check50 or next(iter(files_made))}", sep="\n")
+    return NOT_SETTLED if said else DONE
 
 
 def board(arguments) -> int:

@@ -1,0 +1,197 @@
+"""Grades into the gradebooks of other systems.
+
+Canvas and Moodle take back a file that they exported, of which one column is filled here: a row is
+a student's by the system's own keys (numbers, logins, addresses; by the name only where none of
+these is known).  Where that is ambiguous nothing is written.
+"""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from classroom import roster
+from classroom.book import explanation, named, plain
+from grader.assignment import grader_of
+from grader.text import escape
+
+SLUG = "flashattention"
+NBGRADER = ("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email",
+            "raw_score", "late_submission_penalty", "score", "max_score")
+
+
+class Sheet(NamedTuple):
+    """An exported file.  rows: all of it; keys: of each student's row what names them, and their
+    name; column: to fill; kept: which columns are written; most: points there, if it says."""
+
+    rows: list[list[str]]
+    keys: dict[int, tuple[set[str], roster.Person]]
+    column: int
+    kept: list[int]
+    most: str
+
+
+def reports(results: Path) -> list[dict]:
+    """What `grade` wrote of each student.  Raises ValueError: nothing."""
+    paths = sorted((results / "students").glob("*.json"))
+    if not paths:
+        raise ValueError(f"RESULTS: want the folder that `grade` wrote; got {results}")
+    return [json.loads(path.read_bytes()) for path in paths]
+
+
+def filled(path: Path, system: str, column: str, scale: float | None, graded: list[dict]
+           ) -> tuple[bytes, list[str]]:
+    """The file that "canvas" or "moodle" exported, with the grades in a column.
+
+    column: its title, "" for the only one there may be; scale: points that the most are, None for
+    those of the grades.
+
+    -> the new file, and a line for everyone who is in one of both only, or has no points.
+
+    Raises:
+        ValueError: it is no such file, a student may have two rows, or a row two students.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        head = text.partition("\n")[0]
+        delimiter = ";" if head.count(";") > head.count(",") else ","
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"--{system}: want the .csv that it exported, in UTF-8; got {error}"
+                         ) from None
+    sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
+    most = graded[0]["max_points"] if scale is None else scale
+    if sheet.most and _number(sheet.most) != most:
+        raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: say "
+                         f"--scale {sheet.most}, or change it there")
+    said, owners = [], {}
+    for report in graded:
+        row = _row_of(report, sheet, system)
+        if row is None:
+            said.append(f"{report['student']}: not in {path.name}")
+        elif row in owners:
+            raise ValueError(f"--{system}: want a student a row; got {owners[row]['student']} and "
+                             f"{report['student']} in row {row + 1}; nothing was written")
+        else:
+            owners[row] = report
+    for row, (_, person) in sheet.keys.items():
+        if row not in owners:
+            said.append(f"{escape(person.shown)}: not in the class, as it is in {path.name}")
+        elif owners[row]["points"] is None:
+            said.append(f"{owners[row]['student']}: not settled, as it is in {path.name}")
+        else:
+            points = owners[row]["points"] * most / (owners[row]["max_points"] or 1)
+            if system == "moodle" and points > most:  # which it would drop without a word
+                said.append(f"{owners[row]['student']}: {points:.2f} of {most:g}, here {most:g}")
+                points = most
+            sheet.rows[row][sheet.column] = f"{points:.2f}"
+    out = io.StringIO(newline="")
+    csv.writer(out, delimiter=delimiter).writerows(
+        [[row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows])
+    return out.getvalue().encode("utf-8-sig" if path.read_bytes()[:3] == b"\xef\xbb\xbf" else
+                                 "utf-8"), said
+
+
+def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
+    """Written is who it is and the one column: grades that changed there since stay."""
+    header = rows[0] if rows else []
+    if len(header) < 4 or "Student" not in header[0] or header[1] != "ID" \
+            or "Section" not in header:
+        raise ValueError("--canvas: want an exported gradebook, Student, ID, ..., Section, ...; "
+                         f"got {', '.join(header[:5]) or 'nothing'} in {path}")
+    section = header.index("Section")
+    works = {i: title for i, title in enumerate(header) if i > section
+             and re.fullmatch(r".+ \(\d+\)", title)}
+    chosen = [i for i, title in works.items()
+              if column in ("", title, title.rpartition(" (")[0])]
+    if len(chosen) != 1:
+        raise ValueError("--column: want one of " + "; ".join(works.values())
+                         + f"; got {column or 'none'}")
+    keys, most = {}, ""
+    for number, row in enumerate(rows[1:], start=1):
+        row += [""] * (len(header) - len(row))
+        if "Points Possible" in row[0]:
+            most = row[chosen[0]].strip()
+        elif not all(re.fullmatch(r"\s*(Muted|Manual Posting.*)?\s*", cell) for cell in row):
+            known = {row[i].strip().casefold() for i in range(1, section)}
+            keys[number] = known - {""}, roster.Person(row[0].strip())
+    return Sheet(rows, keys, chosen[0], [*range(section + 1), chosen[0]], most)
+
+
+def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
+    """Its headers are in its own language: who it is stands in the first columns."""
+    header = rows[0] if rows else []
+    column = column or "Grade"
+    if len(header) < 4 or header.count(column) != 1 \
+            or header[0] == "Identifier" and "Last modified (grade)" not in header:
+        raise ValueError("--moodle: want a grading worksheet, Identifier, Full name, ..., Grade, "
+                         f"..., Last modified (grade), or --column; got {', '.join(header)} in "
+                         f"{path}")
+    keys, most = {}, ""
+    for number, row in enumerate(rows[1:], start=1):
+        if not any(row):
+            continue
+        row += [""] * (len(header) - len(row))
+        id = re.search(r"\d+$", row[0].strip())
+        mails = {cell.strip().casefold() for cell in row[1:5] if "@" in cell}
+        keys[number] = mails | ({id[0]} if id else set()), roster.Person(row[1].strip())
+        most = most or next((cell for title, cell in zip(header, row, strict=False)
+                             if roster.squash(title) == "maximumgrade"), "")
+    return Sheet(rows, keys, header.index(column), list(range(len(header))), most)
+
+
+def _row_of(report: dict, sheet: Sheet, system: str) -> int | None:
+    own = {report[name].casefold() for name in ("id", "login", "email")} - {""}
+    found = [row for row, (keys, _) in sheet.keys.items() if own & keys] or [
+        row for row, (_, person) in sheet.keys.items()
+        if roster.squash(report["student"]) in person.keys]
+    if len(found) > 1:
+        raise ValueError(f"--{system}: want one row for {report['student']}; got rows "
+                         f"{', '.join(str(row + 1) for row in found)}; nothing was written")
+    return found[0] if found else None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return float("nan")
+
+
+def nbgrader(graded: list[dict], name: str) -> bytes:
+    """The table that `nbgrader export` writes, of one assignment; who is settled."""
+    out = io.StringIO(newline="")
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(NBGRADER)
+    for report in graded:
+        if report["points"] is not None:
+            last, comma, first = report["student"].partition(", ")
+            if not comma:
+                first, _, last = report["student"].rpartition(" ")
+            table.writerow([name, "", "", *map(plain, (
+                report["login"] or report["id"] or report["student"], last, first,
+                report["email"])), report["points"], 0.0, report["points"], report["max_points"]])
+    return out.getvalue().encode()
+
+
+def check50(report: dict) -> bytes:
+    """A student's results as check50 --output json has them: a check a stage."""
+    results = []
+    for stage in report["stages"]:
+        number, outcome = stage["stage"], stage["outcome"]
+        said = explanation(stage)
+        red = next((step["id"] for step in stage.get("steps", ()) if step["light"] == "wrong"), "")
+        program = f"python {grader_of(number)}"
+        results.append({
+            "name": f"p{number}", "description": stage["title"],
+            "passed": None if number in report["unsettled"] else outcome == "pass",
+            "log": said.splitlines(), "data": {
+                "points": stage["points"], "max_points": stage["max_points"]},
+            "cause": None if outcome == "pass" else {
+                "rationale": next(iter(named(stage).values()), said.partition("\n")[0] or outcome),
+                "help": f"{program} --hint {red}" if red else f"{program} --p{number}"},
+            "dependency": None})
+    return (json.dumps({"slug": SLUG, "results": results, "version": report["grader"]}, indent=4)
+            + "\n").encode()

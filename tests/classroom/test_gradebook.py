@@ -1,0 +1,191 @@
+"""Grades go into the gradebooks of other systems, by their own keys, or nowhere."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from classroom import __main__ as program
+
+CANVAS = """\ufeffStudent,ID,SIS Login ID,Section,Essay (11),FlashAttention (12345),Current Score
+,,,,,Manual Posting,(read only)
+    Points Possible,,,,10,750,(read only)
+"Anderson, Anna",101,aanderson,A,7,,70
+"Braun, Ben",102,bb@x.org,A,8,12,80
+"Student, Test",999,,A,,,
+"""
+MOODLE = """Identifier,Full name,Email address,Status,Grade,Maximum grade,""" \
+    """Last modified (grade),Feedback comments
+Participant 4711,Anna Anderson,anna@x.org,Submitted,,750.00,-,"well, fine"
+Participant 4712,Ben Braun,bb@x.org,Submitted,12.00,750.00,"Friday, 20 November 2026, 1:00 PM",
+"""
+RED = {"id": "2.3", "light": "wrong", "mistake": "window",
+       "text": "given x:\nthe mistake: too wide."}
+
+
+def report(student: str, points: float | None, **keys: str) -> dict:
+    stage = {"stage": 2, "title": "Row-Sum", "outcome": "wrong", "points": points or 0.0,
+             "max_points": 750, "message": "", "detail": "", "steps": [RED], "checks": []}
+    return {"student": student, "key": student, "id": "", "login": "", "email": "",
+            "points": points, "max_points": 750, "unsettled": [] if points is not None else [2],
+            "grader": "0.3.0", "stages": [stage]} | keys
+
+
+ANNA, BEN = report("Anna Anderson", 700.0, id="101"), report("Ben", 350.5, email="BB@x.org")
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """-> exit code, what was said, the files in results that were not there before."""
+    def start(graded: list[dict], *options, exported: str = ""):
+        students = tmp_path / "out/students"
+        students.mkdir(parents=True, exist_ok=True)
+        for each in graded:
+            (students / f"{each['key']}.json").write_text(json.dumps(each))
+        (tmp_path / "export.csv").write_text(exported, "utf-8")
+        code = program.main(["gradebook", str(tmp_path / "out"), *map(str, options)])
+        assert (tmp_path / "export.csv").read_text("utf-8") == exported, "the original is untouched"
+        said = capsys.readouterr()
+        return code, said.out + said.err, {path.name: path.read_bytes().decode() for path in
+                                           (tmp_path / "out").glob("*.csv")}
+    return start
+
+
+def read_as_canvas(text: str) -> dict[str, tuple[str, str]]:
+    """By the rules of its importer: the header's first two cells and Section, a row of points
+    possible, an empty one or one of posting policies skipped; ID -> name, grade of 12345."""
+    header, *rows = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
+    assert "Student" in header[0] and "ID" in header[1] and header[3] == "Section"
+    (column,) = [i for i, title in enumerate(header) if re.fullmatch(r".* \(12345\)", title)]
+    return {row[1]: (row[0], row[column]) for row in rows if "Points Possible" not in row[0]
+            and not all(re.fullmatch(r"\s*(Muted|Manual Posting.*)?\s*", cell) for cell in row)}
+
+
+# ------------------------------------------------------------------------- Canvas
+def test_of_canvas_one_column_is_filled_by_its_own_keys(run, tmp_path):
+    code, said, files = run([ANNA, BEN], "--canvas", tmp_path / "export.csv", "--column",
+                            "FlashAttention", exported=CANVAS)
+    assert code == 3 and "Student, Test: not in the class" in said
+    assert read_as_canvas(files["canvas.csv"]) == {
+        "101": ("Anderson, Anna", "700.00"), "102": ("Braun, Ben", "350.50"),
+        "999": ("Student, Test", "")}
+    header, _, possible, *_ = csv.reader(io.StringIO(files["canvas.csv"]))
+    assert header == ["\ufeffStudent", "ID", "SIS Login ID", "Section", "FlashAttention (12345)"]
+    assert possible[-1] == "750", "no other grade is written back, and no points changed"
+
+
+def test_who_is_on_one_side_only_is_said_and_who_is_not_settled_stays(run, tmp_path):
+    graded = [report("Ben Braun", None), report("Cleo", 10.0)]
+    code, said, files = run(graded, "--canvas", tmp_path / "export.csv", "--column",
+                            "FlashAttention (12345)", exported=CANVAS)
+    assert code == 3
+    for line in ("Cleo: not in export.csv", "Anderson, Anna: not in the class",
+                 "Ben Braun: not settled"):
+        assert line in said
+    assert read_as_canvas(files["canvas.csv"])["102"] == ("Braun, Ben", "12")
+
+
+def test_points_of_another_most_are_scaled_only_if_asked(run, tmp_path):
+    hundred = CANVAS.replace(",750,", ",100,")
+    options = ("--canvas", tmp_path / "export.csv", "--column", "FlashAttention")
+    code, said, files = run([ANNA], *options, exported=hundred)
+    assert code == 2 and "want a column of 750 points; got 100: say --scale 100" in said
+    assert not files
+    files = run([ANNA], *options, "--scale", "100", exported=hundred)[2]
+    assert read_as_canvas(files["canvas.csv"])["101"][1] == "93.33"
+
+
+# ------------------------------------------------------------------------- Moodle
+def test_of_moodle_the_grade_is_filled_and_all_else_stays(run, tmp_path):
+    anna = report("andersonanna", 700.0, id="4711")
+    code, said, files = run([anna, BEN], "--moodle", tmp_path / "export.csv", exported=MOODLE)
+    assert code == 0, said
+    before, after = (list(csv.DictReader(io.StringIO(text))) for text in (
+        MOODLE, files["moodle.csv"]))
+    assert [row.pop("Grade") for row in after] == ["700.00", "350.50"]
+    for row in before:
+        del row["Grade"]
+    assert after == before
+
+
+def test_more_than_the_most_which_moodle_would_drop_is_the_most(run, tmp_path):
+    code, said, files = run([ANNA, report("Ben Braun", 800.0)], "--moodle",
+                            tmp_path / "export.csv", exported=MOODLE)
+    assert code == 3 and "Ben Braun: 800.00 of 750, here 750" in said
+    assert ",750.00,750.00," in files["moodle.csv"]
+
+
+def test_a_worksheet_in_another_language_needs_the_column(run, tmp_path):
+    german = MOODLE
+    for word, wort in (("Identifier", "ID"), (",Grade", ",Bewertung"),
+                       ("Participant", "Teilnehmer"),
+                       ("Last modified (grade)", "Zuletzt geändert (Bewertung)")):
+        german = german.replace(word, wort)
+    option = ("--moodle", tmp_path / "export.csv")
+    assert run([BEN], *option, exported=german)[0] == 2
+    _, _, files = run([BEN], *option, "--column", "Bewertung", exported=german)
+    assert "350.50" in files["moodle.csv"]
+
+
+# ---------------------------------------------------------------------- what is refused
+@pytest.mark.parametrize(("graded", "exported", "says"), [
+    ([report("Ben", 1.0, id="101", login="bb@x.org")], CANVAS,
+     "want one row for Ben; got rows 4, 5"),
+    ([report("Ben Braun", 1.0), report("B", 2.0, id="102")], CANVAS,
+     "want a student a row; got B and Ben Braun in row 5"),
+    ([report("Ben Braun", 1.0)], CANVAS + '"Braun, Ben",103,b3,A,,,\n',
+     "want one row for Ben Braun; got rows 5, 7"),
+    ([ANNA], "", "want an exported gradebook"),
+    ([ANNA], MOODLE, "got Identifier, Full name"),
+    ([ANNA], CANVAS.replace("(12345)", ""), "--column: want one of Essay [(]11[)]; got Flash"),
+    ([ANNA], CANVAS.replace("750", "points"), "got points"),
+    ([ANNA], CANVAS + '"Ben', "want the .csv that it exported"),
+])
+def test_nothing_is_written_where_it_is_not_clear(run, tmp_path, graded, exported, says):
+    code, said, files = run(graded, "--canvas", tmp_path / "export.csv", "--column",
+                            "FlashAttention", exported=exported)
+    assert code == 2 and re.search(says, said) and files == {}
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    (["--canvas", "gone.csv"], "want the .csv that it exported"),
+    (["--canvas", "{out}/canvas.csv"], "want the exported file"),
+    (["--moodle", "{export}", "--scale", "0"], "--scale: want a number above 0"),
+    (["--canvas", "{export}"], "--column: want one of Essay [(]11[)]; Flash.*; got none"),
+])
+def test_bad_options_are_refused(run, tmp_path, options, says):
+    words = [word.format(out=tmp_path / "out", export=tmp_path / "export.csv") for word in options]
+    code, said, files = run([ANNA], *words, exported=CANVAS)
+    assert code == 2 and re.search(says, said) and files == {}
+
+
+def test_a_folder_without_results_is_refused(tmp_path, capsys):
+    assert program.main(["gradebook", str(tmp_path), "--nbgrader", str(tmp_path / "x.csv")]) == 2
+    assert "want the folder that `grade` wrote" in capsys.readouterr().err
+    assert not (tmp_path / "x.csv").exists()
+
+
+# -------------------------------------------------------------------- nbgrader, check50
+def test_a_table_as_nbgrader_exports_it(run, tmp_path):
+    graded = [ANNA, report("Braun, Ben", 350.5, login="=bb"), report("Cleo", None)]
+    code, said, _ = run(graded, "--nbgrader", tmp_path / "new/grades.csv")
+    assert code == 3 and "Cleo: not settled, no row" in said
+    with open(tmp_path / "new/grades.csv", newline="", encoding="utf-8") as file:
+        anna, ben = csv.DictReader(file)
+    assert (anna["student_id"], anna["last_name"], anna["first_name"]) == (
+        "101", "Anderson", "Anna")
+    assert (ben["student_id"], ben["last_name"], ben["score"], ben["max_score"]) == (
+        "'=bb", "Braun", "350.5", "750")
+
+
+def test_json_as_check50_has_it(run, tmp_path):
+    assert run([ANNA, report("Cleo", None)], "--check50", tmp_path / "checks")[0] == 0
+    anna, cleo = (json.loads((tmp_path / f"checks/{name}.json").read_text())
+                  for name in ("Anna Anderson", "Cleo"))
+    (check,) = anna["results"]
+    assert set(anna) == {"slug", "results", "version"} and check["passed"] is False
+    assert check["cause"] == {"rationale": "step 2.3: too wide",
+                              "help": "python autograder.py --hint 2.3"}
+    assert cleo["results"][0]["passed"] is None and isinstance(check["log"], list)
