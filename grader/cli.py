@@ -99,8 +99,9 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
             little = arguments.watch or arguments.step or arguments.warmup
             process.import_torch(with_gpu, None if little else reporter.say,
                                  first.begin if first else lambda: None)
-    except ImportError as error:
-        return _refuse(f"want PyTorch installed (pip install torch); got {error}")
+    except Exception as error:  # of any kind: a library it lacks is an OSError
+        return _refuse(f"want PyTorch installed (pip install torch); got {error}. python "
+                       f"{program} --doctor says more")
     return _grade(arguments, asked, everything, seed, reporter, confined, first)
 
 

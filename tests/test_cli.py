@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -195,3 +196,13 @@ def test_the_solved_files_pass(tmp_path, number):
     assert done.returncode == 0, done.stdout
     names = [check["name"] for check in data["stages"][0]["checks"]]
     assert "compile/sm_90" in names
+
+
+@pytest.mark.parametrize("error", ["ImportError", "OSError", "AttributeError"])
+def test_a_pytorch_that_cannot_be_imported_is_said_whatever_it_raises(tmp_path, error):
+    (tmp_path / "torch.py").write_text(f"raise {error}('libtorch.so')\n")
+    done = subprocess.run([sys.executable, "autograder.py", "--p1"], cwd=ROOT, text=True,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert done.stderr == ("error: want PyTorch installed (pip install torch); got libtorch.so. "
+                           "python autograder.py --doctor says more\n")

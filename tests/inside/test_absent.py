@@ -65,8 +65,8 @@ def test_what_a_file_raises_itself_keeps_its_words(line):
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    ("import einops", "a.py imports einops, which is not here: the course needs PyTorch, Triton "
-     "and NumPy, and nothing else."),
+    ("import no_such_one", "a.py imports no_such_one, which is not here: the course needs PyTorch, "
+     "Triton and NumPy, and nothing else."),
     ("import helpers.masks", "a.py imports helpers, which is not here"),
     ("from .utils import f", "a.py imports from its folder by a leading dot"),
     ("import torch.nothing", "a.py imports torch.nothing, which torch 2."),
