@@ -72,8 +72,11 @@ def windowed(right: list[tuple[int, bool]], given: dict, diagonal: int) -> dict:
     N, T, wanted = given["N"], given["BLOCK_N"], [at for at, _ in right]
 
     def no_window_on_the_diagonal(left: Left) -> bool:
-        handed = [(given["start_n"], given.get("window_size")) for _, given in left.calls
-                  if np.size(given.get("start_n")) == np.size(given.get("window_size")) == 1]
+        handed = [(one["start_n"], one["window_size"]) for _, one in left.calls
+                  if {"start_n", "window_size"} <= one.keys()]
+        if any(not isinstance(x, int | np.ndarray | np.generic) or np.size(x) != 1
+               for pair in handed for x in pair):
+            return False
         return sorted(at for at, _ in visited(left, "start_n") if at < N) == wanted and all(
             window >= N if at >= diagonal else window == given["window_size"]
             for at, window in handed) and bool(handed)
