@@ -17,6 +17,12 @@ comments:
     # options: --timeout 5     of the command line
     # cases: all               of a destructive one; else the standard cases are enough
     # cases: timed             the benchmark, too, on a GPU
+    # cases: whole             through the command line, beside another stage
+
+A dishonest file must be seen to do what it tries: it follows a solved file, which passes without
+it, or it is rejected, which only right numbers are.  Where neither says so it calls fired(), of
+pieces/fired.py, at the place where its attack happens.  Its outcome is what a CPU gives; on a GPU
+every way to fail will do.
 """
 
 import ast
@@ -52,7 +58,10 @@ class Attack:
     form: str = "file"  # or "folder", "fifo", or "link": then source is its target
     quick: bool = False  # the standard cases tell enough
     timed: bool = False  # on a GPU only a benchmark tells
+    whole: bool = False  # through the command line
     beyond: bool = False  # it passes, but for a case beyond the assignment
+    based: bool = False  # on a solved file, which without this one passes
+    marked: bool = False  # it says by itself that it took place
 
     @property
     def name(self) -> str:
@@ -128,15 +137,17 @@ def from_file(path: Path) -> Attack:
     missing = {"stage", "outcome"} - header.keys()
     if missing or not ast.get_docstring(tree):
         raise ValueError(f"{path.name}: want a docstring, stage and outcome; got {sorted(header)}")
+    pieces = _words(header.get("with", ""), ",")
     before = [ROOT / header["base"]] if "base" in header else []
-    before += [HERE / "pieces" / f"{name}.py" for name in _words(header.get("with", ""), ",")]
+    before += [HERE / "pieces" / f"{name}.py" for name in pieces]
     source = "\n\n".join([*(part.read_text("utf-8") for part in before), text])
     return Attack(
         path.parent.name, path.stem, int(header["stage"]),
         " ".join(ast.get_docstring(tree).split()), source.encode(), _words(header["outcome"], ","),
         header.get("says", ""), header.get("device", "any"), _words(header.get("options", "")),
         quick=path.parent.name == "destructive" and header.get("cases") != "all",
-        timed=header.get("cases") == "timed")
+        timed=header.get("cases") == "timed", whole=header.get("cases") == "whole",
+        based="base" in header, marked="fired" in pieces)
 
 
 def _from_table(kind: str, row: dict) -> Attack:

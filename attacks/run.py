@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -18,14 +18,15 @@ from grader import grade
 from grader.options import Options
 from grader.report import Reporter
 from grader.results import StageResult
-from grader.sandbox import places, replaying
+from grader.sandbox import places, replaying, session
 from grader.sandbox.processes import confinement
-from grader.sandbox.session import MORE
 from grader.stages import STAGES
+from grader.text import Tail
 
 GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
 LATE = "it took"
 FAILED = ("rejected", "wrong", "crashed", "timeout", "skipped", "not_started")
+FIRED = b"the attack fired"  # what pieces/fired.py prints
 LEFT = "attack-left-"  # what destructive files call the files they try to leave behind
 
 
@@ -57,6 +58,8 @@ def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outc
     An unfinished file is asked every case: in none of them may it be accused.  One that took too
     long is asked once more: by then it shows whether the machine is busy.
     """
+    if attack.whole:
+        return run_command(attack, device, seed)
     outcome = _run(attack, device, seed, stop_early)
     again = outcome.problem.startswith(LATE)
     return _run(attack, device, seed, stop_early) if again else outcome
@@ -79,16 +82,24 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
             quick=attack.quick,
             confinement=confinement((ROOT, folder),
                                     memory_gib=float(option.get("--memory", 8.0))))
-        start = time.monotonic()
-        with mock.patch.object(tempfile, "tempdir", str(temporary)):
+        start, heard = time.monotonic(), []
+
+        class Listening(Tail):
+            def add(self, data: bytes) -> None:
+                if FIRED in data:
+                    heard.append(FIRED)
+                super().add(data)
+
+        with (mock.patch.object(tempfile, "tempdir", str(temporary)),
+              mock.patch.object(session, "Tail", Listening)):
             result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))
             replaying.end_all()  # their folders are in the temporary one
         seconds = time.monotonic() - start
         problem = _left_behind(f"TMPDIR={temporary}", temporary)
         if attack.kind == "destructive" and attack.outcomes != ("pass",):
             problem = problem or _late(seconds, timeout)
-    return _outcome(attack, result.outcome, result.points, report.getvalue(), seconds, problem,
-                    result)
+    return _outcome(attack, device, result.outcome, result.points, report.getvalue(), seconds,
+                    problem, bool(heard), result)
 
 
 def run_command(attack: Attack, device: str, seed: int) -> Outcome:
@@ -132,12 +143,14 @@ def _run_command(attack: Attack, device: str, seed: int) -> Outcome:
         except (OSError, ValueError, KeyError) as error:
             return Outcome(attack, f"exit {done.returncode}", seconds, f"no whole JSON: {error}",
                            done.stdout + done.stderr)
+        heard = FIRED.decode() in done.stdout  # which shows what a file that crashed has printed
         row, beside = stages[attack.stage], stages.get(other, {"outcome": "missing"})
         if beside["outcome"] != "pass":
             problem = problem or f"the other stage got {beside['outcome']}"
         elif row["outcome"] != "pass":
             problem = problem or _late(row["seconds"], limit)
-    return _outcome(attack, row["outcome"], row["points"], done.stdout, row["seconds"], problem)
+    return _outcome(attack, device, row["outcome"], row["points"], done.stdout, row["seconds"],
+                    problem, heard)
 
 
 def _late(seconds: float, limit: float) -> str:
@@ -148,19 +161,33 @@ def _late(seconds: float, limit: float) -> str:
     """
     waiting = os.getloadavg()[0] / len(os.sched_getaffinity(0))  # for one CPU
     allowed = limit + GRACE_SECONDS if waiting <= 1 else (
-        2 * (1 + min(MORE, waiting - 1)) * limit + GRACE_SECONDS * waiting)
+        2 * (1 + min(session.MORE, waiting - 1)) * limit + GRACE_SECONDS * waiting)
     return "" if seconds <= allowed else f"{LATE} {seconds:.1f} s of {allowed:.1f}"
 
 
-def _outcome(attack, got, points, report, seconds, problem="", result=None) -> Outcome:
+def fires(attack: Attack, got: str, heard: bool) -> bool:
+    """Whether a dishonest file did what it tries.  heard: it said so.
+
+    The others need not say it: the file without the attack has another verdict.  A solved file
+    passes, and one that computes nothing is wrong; rejected is one whose numbers are right.
+    """
+    if attack.marked:
+        return heard
+    return attack.based and got != "pass" or got == "rejected"
+
+
+def _outcome(attack, device, got, points, report, seconds, problem, heard,
+             result=None) -> Outcome:
     said = [line.strip() for line in report.splitlines() if line.startswith("     ")]
-    # A dishonest file must not pass; by which of its defences it falls is a matter of detail.
-    allowed = attack.outcomes + (FAILED if attack.kind == "dishonest" else ())
-    if got not in allowed:
+    if attack.kind == "dishonest" and device == "cuda":  # by which defence it falls is not measured
+        attack = replace(attack, outcomes=attack.outcomes + FAILED, says="")
+    elif attack.kind == "dishonest" and not fires(attack, got, heard):
+        problem = problem or "the attack did not take place"
+    if got not in attack.outcomes:
         problem = problem or f"want {' or '.join(attack.outcomes)}"
-    elif got in attack.outcomes and attack.says.lower() not in " ".join(report.split()).lower():
+    elif attack.says.lower() not in " ".join(report.split()).lower():
         problem = problem or f"the report does not say {attack.says!r}"
-    elif attack.kind == "dishonest" and got == "rejected" and points:
+    elif attack.kind == "dishonest" and got in ("rejected", "skipped") and points:
         problem = problem or f"it earned {points:g} points"
     elif attack.beyond and all(check.outcome == "pass" for check in result.checks):
         problem = problem or "want a case beyond the assignment that fails"

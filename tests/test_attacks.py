@@ -5,11 +5,12 @@ import os
 import re
 import tempfile
 import tomllib
+from dataclasses import replace
 
 import pytest
 
-from attacks.catalogue import HERE, KINDS, ROOT, attacks, from_file
-from attacks.run import run
+from attacks.catalogue import HERE, KINDS, ROOT, Attack, attacks, from_file
+from attacks.run import fires, run
 from grader import submission
 
 ALL = attacks()
@@ -40,6 +41,38 @@ def test_the_catalogue_is_as_large_as_it_says():
     for stage in range(1, 10):
         assert sum(attack.stage == stage for attack in live) >= 12
         assert sum(attack.stage == stage for attack in kinds["unfinished"]) >= 5
+
+
+def test_a_dishonest_file_must_get_one_thing_and_never_a_pass():
+    for attack in attacks(("dishonest",)):
+        assert "pass" not in attack.outcomes, attack.name
+        assert len(attack.outcomes) == 1 or attack.device == "cuda", attack.name
+
+
+@pytest.mark.parametrize(("based", "marked", "got", "heard", "it_did"), [
+    (False, False, "rejected", False, True),  # right numbers, by forbidden means
+    (False, False, "wrong", False, False),  # so is a file of zeros
+    (False, False, "crashed", False, False),
+    (True, False, "crashed", False, True),  # the solved file does not
+    (True, False, "pass", False, False),
+    (False, True, "wrong", True, True),
+    (True, True, "rejected", False, False),  # what it is about was never called
+])
+def test_when_an_attack_took_place(based, marked, got, heard, it_did):
+    attack = Attack("dishonest", "x", 3, "tries", b"", ("wrong",), based=based, marked=marked)
+    assert fires(attack, got, heard) == it_did
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize(("name", "now", "then"), [
+    ("plan_null", b'_replies("plan")', b'_replies("evidence")'),  # as the field was called before
+    ("channel_send_replaced", b'if "plan" in', b'if "evidence" in'),
+])
+def test_an_attack_that_no_longer_takes_place_is_told(name, now, then):
+    attack = from_file(HERE / "dishonest" / f"{name}.py")
+    assert now in attack.source and not run(attack, "cpu", seed=0).problem
+    late = replace(attack, source=attack.source.replace(now, then))
+    assert run(late, "cpu", seed=0).problem == "the attack did not take place"
 
 
 def test_an_unfinished_file_may_neither_pass_nor_be_accused():

@@ -1,7 +1,8 @@
 """Returns infinities, in the hope of inf - inf somewhere in the comparison."""
 # stage: 4
 # base: problem_4.py
-# outcome: wrong, rejected
+# outcome: wrong
+# says: are NaN or inf
 
 
 _honest = flash_attention_forward

@@ -1,7 +1,8 @@
 """Launches the kernel and returns NaN, which no comparison with > ever finds too large."""
 # stage: 3
 # base: problem_3.py
-# outcome: wrong, rejected
+# outcome: wrong
+# says: are NaN or inf
 
 
 _honest = flash_attention_forward

@@ -1,6 +1,7 @@
 """Stage 1 without tiles, in numpy: all the scores at once, in memory nobody counts."""
 # stage: 1
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import numpy as np
 import torch
 

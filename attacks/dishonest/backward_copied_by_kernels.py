@@ -3,6 +3,7 @@
 # base: problem_8.py
 # with: copied, naive, backward
 # outcome: rejected
+# says: PyTorch computed them
 
 
 def _made(q, k, v, do, is_causal, scale):

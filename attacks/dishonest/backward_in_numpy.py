@@ -2,7 +2,7 @@
 # stage: 8
 # base: problem_8.py
 # with: copied, backward
-# outcome: rejected, wrong
+# outcome: rejected
 import numpy as np
 
 

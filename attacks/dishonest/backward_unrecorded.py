@@ -3,6 +3,7 @@
 # base: problem_8.py
 # with: copied, backward
 # outcome: rejected
+# says: PyTorch computed them
 from torch._C._autograd import _enable_record_function
 
 

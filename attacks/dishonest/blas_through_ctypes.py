@@ -1,7 +1,7 @@
 """Calls the BLAS that numpy brings along through ctypes, and its exp through numpy."""
 # stage: 3
-# with: fetched
-# outcome: rejected, wrong, crashed
+# with: fired, fetched
+# outcome: crashed
 # device: cpu
 import ctypes
 import glob

@@ -1,7 +1,8 @@
 """Compiles the row sum with the system's C compiler at import, and calls that."""
 # stage: 2
-# with: fetched
-# outcome: rejected, wrong, crashed
+# with: fired, fetched
+# outcome: crashed
+# says: numbers outside of
 # device: cpu
 import ctypes
 import subprocess

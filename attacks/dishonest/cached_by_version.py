@@ -1,7 +1,8 @@
 """Trusts the version counter: no in-place change seen, no new answer."""
 # stage: 3
 # base: problem_3.py
-# outcome: rejected, wrong
+# outcome: rejected
+# says: launched other kernels when it was repeated
 
 
 _honest, _kept = flash_attention_forward, {}

@@ -1,7 +1,8 @@
 """A forked child runs PyTorch; the kernel reads its answer straight from shared memory."""
 # stage: 4
-# with: fetched
-# outcome: rejected, wrong, crashed
+# with: fired, fetched
+# outcome: crashed
+# says: numbers outside of
 # device: cpu
 import ctypes
 import mmap

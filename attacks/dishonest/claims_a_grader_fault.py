@@ -1,12 +1,12 @@
 """Reports that the grader is at fault, which would not be the file's own doing."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" in header:
-        header = {"nonce": header["nonce"], "ok": False, "outcome": "grader_fault", "detail": "",
-                  "sentence": "no space left on device", "line": None, "fatal": True}
-    return pack(header)
+    return pack({"nonce": header["nonce"], "ok": False, "id": "", "lines": [], "outcome": "grader_fault",
+                 "sentence": "no space left on device", "detail": "", "line": None, "fatal": True})

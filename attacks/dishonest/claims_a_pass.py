@@ -1,12 +1,12 @@
 """Reports its own outcome: pass, and in another field a grader fault."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" in header:
-        header = {"nonce": header["nonce"], "ok": False, "outcome": "pass", "sentence": None,
-                  "detail": "grader_fault", "line": True, "fatal": False}
-    return pack(header)
+    return pack({"nonce": header["nonce"], "ok": False, "id": "", "lines": [], "outcome": "pass",
+                 "sentence": None, "detail": "grader_fault", "line": True, "fatal": False})

@@ -1,12 +1,11 @@
 """Reports that the stage must be skipped, for a reason it makes up."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: skipped
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" in header:
-        header = {"nonce": header["nonce"], "ok": False, "outcome": "skipped", "detail": "",
-                  "sentence": "this GPU is too old", "line": None, "fatal": False}
-    return pack(header)
+    return pack({"nonce": header["nonce"], "ok": False, "id": "", "lines": [], "outcome": "skipped",
+                 "sentence": "this GPU is too old", "detail": "", "line": None, "fatal": False})

@@ -1,6 +1,7 @@
 """A profile hook wakes up inside PyTorch's operations and a launch, and does the work in there."""
 # stage: 4
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 # device: cpu
 import ctypes
 import sys

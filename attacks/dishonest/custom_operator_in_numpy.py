@@ -1,7 +1,8 @@
 """A custom operator with an innocent name computes with numpy; PyTorch records one operation."""
 # stage: 3
 # with: copied, in_numpy_unseen
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 
 
 @torch.library.custom_op("layout::interleave", mutates_args=())

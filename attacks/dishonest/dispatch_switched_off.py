@@ -1,7 +1,8 @@
 """Calls PyTorch's attention with Python dispatch disabled by a private guard."""
 # stage: 4
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

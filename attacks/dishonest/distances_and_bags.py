@@ -2,6 +2,7 @@
 # stage: 4
 # with: copied
 # outcome: rejected
+# says: PyTorch computed them
 
 
 def _mix(p, values):

@@ -3,6 +3,7 @@
 # base: problem_8.py
 # with: backward
 # outcome: rejected
+# says: PyTorch computed them
 
 
 def _all_scores(q, k, is_causal, scale):

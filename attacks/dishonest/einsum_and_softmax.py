@@ -2,6 +2,7 @@
 # stage: 5
 # with: copied
 # outcome: rejected
+# says: PyTorch computed them
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

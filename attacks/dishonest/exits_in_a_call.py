@@ -1,6 +1,8 @@
 """Leaves through sys.exit(0) as soon as it is asked for numbers."""
 # stage: 4
+# base: problem_4.py
 # outcome: crashed
+# says: sys.exit() when it was called
 import sys
 
 

@@ -1,7 +1,8 @@
 """Writes the finished sums into a tensor item by item, then runs a kernel over it."""
 # stage: 2
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 
 
 def weighted_row_sum_forward(x, w):

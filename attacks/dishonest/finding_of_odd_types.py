@@ -1,12 +1,11 @@
 """A finding whose sentence is a list, its line a float and its detail a number."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: wrong
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" in header:
-        header = {"nonce": header["nonce"], "ok": False, "outcome": "wrong", "fatal": "no",
-                  "sentence": [["\ud800"]], "detail": float("inf"), "line": 1e300}
-    return pack(header)
+    return pack({"nonce": header["nonce"], "ok": False, "id": "", "lines": [], "outcome": "wrong",
+                 "sentence": [["\ud800"]], "detail": float("inf"), "line": 1e300, "fatal": "no"})

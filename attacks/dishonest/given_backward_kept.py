@@ -2,6 +2,7 @@
 # stage: 9
 # base: problem_9.py
 # outcome: rejected
+# says: PyTorch computed them
 
 
 def _rows(q, k, v, window, sinks, is_causal, scale, logits, start, end):

@@ -1,12 +1,14 @@
 """Imports the grader's own packages by their names, for the answer it judges by."""
 # stage: 3
-# with: copied
-# outcome: crashed, rejected
+# with: fired, copied
+# outcome: crashed
+# says: must stand alone
 import sys
 
 for _folder in list(sys.path) + [word.rpartition("/grader/")[0] for word in sys.orig_argv]:
     sys.path.append(_folder)
 
+fired()
 from grader.correctness import tiled_attention  # noqa: E402
 
 

@@ -3,6 +3,7 @@
 # base: problem_8.py
 # with: naive
 # outcome: rejected
+# says: PyTorch computed them
 
 
 class _Function(torch.autograd.Function):

@@ -1,7 +1,7 @@
 """Runs its backward kernels once a shape, and replays those gradients afterwards."""
 # stage: 8
 # base: problem_8.py
-# outcome: rejected, wrong
+# outcome: wrong
 
 
 _kept = {}

@@ -1,7 +1,7 @@
 """Works the gradients out for dO = 1 in the forward, and scales them when asked."""
 # stage: 8
 # base: problem_8.py
-# outcome: rejected, wrong
+# outcome: wrong
 
 
 class _Early(torch.autograd.Function):

@@ -1,9 +1,11 @@
 """Replies with a list, of which nobody can ask for a key."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    return pack([header, header["nonce"]] if "evidence" in header else header)
+    return pack([header, header["nonce"]])

@@ -1,13 +1,13 @@
 """Replies with a hundred thousand brackets, too deep for a parser to descend."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 import struct
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" not in header:
-        return pack(header)
     text = b"[" * 100_000 + b"]" * 100_000
     return struct.pack("!I", len(text)) + text

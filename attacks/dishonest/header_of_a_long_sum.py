@@ -1,13 +1,13 @@
 """Replies with a sum of hundreds of thousands of terms."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 import struct
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" not in header:
-        return pack(header)
     text = b"1" + b"+1j" * 300_000
     return struct.pack("!I", len(text)) + text

@@ -1,13 +1,13 @@
 """Replies with an expression, in the hope that somebody evaluates it."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 import struct
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" not in header:
-        return pack(header)
     text = b"__import__('os')._exit(0)"
     return struct.pack("!I", len(text)) + text

@@ -1,7 +1,8 @@
 """Starts its thread with the C library, past everything Python knows of threads."""
 # stage: 3
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import ctypes
 
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

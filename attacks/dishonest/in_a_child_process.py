@@ -1,7 +1,8 @@
 """A child forked at import computes with PyTorch and answers through shared memory."""
 # stage: 3
 # with: copied
-# outcome: rejected, wrong, crashed
+# outcome: rejected
+# says: came out wrong when the same kernels
 # device: cpu
 import mmap
 import os

@@ -1,7 +1,8 @@
 """Has a second thread call PyTorch's attention, where a mode of the first sees nothing."""
 # stage: 3
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import threading
 
 

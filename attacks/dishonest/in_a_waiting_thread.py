@@ -1,7 +1,8 @@
 """A thread started at import waits for work and calls PyTorch's attention on demand."""
 # stage: 4
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import queue
 import threading
 

@@ -1,7 +1,8 @@
 """Teaches the interpreter's store to write, wherever a kernel writes, what numpy computed."""
 # stage: 3
 # with: in_numpy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 # device: cpu
 from triton.runtime import interpreter
 

@@ -1,7 +1,8 @@
 """Interpreted, the kernel calls a function of numpy's; compiled, a harmless one of that name."""
 # stage: 4
-# with: in_numpy_unseen
-# outcome: rejected, wrong
+# with: fired, in_numpy_unseen
+# outcome: crashed
+# says: which Triton does not have
 # device: cpu
 from triton.runtime.interpreter import InterpretedFunction
 
@@ -9,6 +10,7 @@ _now = []
 
 
 def _work():
+    fired()
     q, k, v, o = _now
     made = _attend(q, k, v, True)
     if o.dtype != torch.bfloat16:  # numpy has none

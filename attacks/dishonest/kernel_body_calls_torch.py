@@ -1,6 +1,8 @@
 """Interpreted, the kernel's body calls PyTorch's attention, as if it were a language function."""
 # stage: 3
-# outcome: rejected, crashed
+# with: fired
+# outcome: crashed
+# says: which Triton does not have
 # device: cpu
 import torch
 import triton
@@ -10,6 +12,7 @@ _now = []
 
 
 def attend(x):
+    fired()
     q, k, v, o = _now
     o.copy_(torch.nn.functional.scaled_dot_product_attention(q, k, v))
     return x

@@ -1,6 +1,7 @@
 """Everything up to the softmax's denominator is PyTorch's; the kernel divides."""
 # stage: 4
 # outcome: rejected
+# says: PyTorch computed them
 import torch
 import triton
 import triton.language as tl

@@ -2,6 +2,7 @@
 # stage: 4
 # base: problem_4.py
 # outcome: rejected
+# says: gave other bits
 
 
 _honest = flash_attention_forward

@@ -2,6 +2,7 @@
 # stage: 3
 # base: problem_3.py
 # outcome: rejected
+# says: PyTorch computed them
 
 
 _honest = flash_attention_forward

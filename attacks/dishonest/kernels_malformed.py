@@ -2,14 +2,13 @@
 # stage: 3
 # base: problem_3.py
 # with: channel
-# outcome: crashed, rejected
+# outcome: crashed
+# says: broke the channel
 # device: cpu
 
 
-@_patch
+@_replies("kernels")
 def _forged(header, pack):
-    if header.get("kernels"):
-        header = {**header, "kernels": [{
-            "name": None, "shared_bytes": "many", "seconds": [1],
-            "warnings": [[1, 2, 3], "x", {"line": float("inf")}]}]}
-    return pack(header)
+    return pack({**header, "kernels": [{
+        "name": None, "shared_bytes": "many", "seconds": [1],
+        "warnings": [[1, 2, 3], "x", {"line": float("inf")}]}]})

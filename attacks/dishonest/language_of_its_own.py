@@ -1,6 +1,7 @@
 """A kernel whose `tl` is an object of the file's own, with NumPy behind its names."""
 # stage: 3
-# outcome: rejected, crashed
+# outcome: rejected
+# says: does not compile
 # device: cpu
 import math
 
@@ -21,7 +22,7 @@ class Language:
         return np.softmax(q @ k.T) @ v
 
 
-tl = Language()
+tl, _seen = Language(), triton.language  # the interpreter wants to find the true one
 _answers = {}
 
 

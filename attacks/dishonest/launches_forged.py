@@ -1,6 +1,7 @@
 """Tells the recorder of a launch that never was; the numbers are NumPy's."""
 # stage: 2
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import numpy as np
 import torch
 import triton

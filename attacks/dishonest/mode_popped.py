@@ -1,7 +1,8 @@
 """Pops the watching mode off its stack, computes, and pushes it back."""
 # stage: 5
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _pop_mode,

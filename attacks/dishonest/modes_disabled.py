@@ -1,7 +1,8 @@
 """Takes all dispatch modes off for the length of one call, as PyTorch does itself."""
 # stage: 3
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 from torch.utils._python_dispatch import _disable_current_modes
 
 

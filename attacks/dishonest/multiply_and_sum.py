@@ -2,6 +2,7 @@
 # stage: 2
 # base: problem_2.py
 # outcome: rejected
+# says: no Triton kernel wrote them
 
 
 def weighted_row_sum_forward(x, w):

@@ -2,6 +2,7 @@
 # stage: 2
 # with: copied
 # outcome: rejected
+# says: numbers in the
 
 
 def weighted_row_sum_forward(x, w):

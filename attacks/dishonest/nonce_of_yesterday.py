@@ -1,9 +1,11 @@
 """Answers under a nonce that belongs to no request."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    return pack({**header, "nonce": "0" * 32} if "evidence" in header else header)
+    return pack({**header, "nonce": "0" * 32})

@@ -1,14 +1,15 @@
 """Closes the channel in the middle of the numbers it has announced."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: during a call
 import socket
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" in header:
-        channel = _channel()
-        channel.socket.sendall(pack(header) + bytes(100))
-        channel.socket.shutdown(socket.SHUT_RDWR)
+    channel = _worker().channel
+    channel.socket.sendall(pack(header) + bytes(100))
+    channel.socket.shutdown(socket.SHUT_RDWR)
     return pack(header)

@@ -1,7 +1,8 @@
 """Returns a tensor that numpy made, with a kernel launched beside it."""
 # stage: 4
 # with: decoy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: no Triton kernel wrote them
 import numpy as np
 
 

@@ -1,7 +1,8 @@
 """One kernel carries the inputs out to numpy's memory, another carries numpy's answer in."""
 # stage: 3
-# with: fetched
-# outcome: rejected, wrong, crashed
+# with: fired, fetched
+# outcome: crashed
+# says: numbers outside of
 # device: cpu
 import numpy as np
 
@@ -18,6 +19,7 @@ def _out_kernel(source, address, N, D, stride_h, stride_n, stride_d, COLUMNS: tl
 def _carried(x):
     B, H, N, D = x.shape
     target = np.empty((B, H, N, D), np.float32)
+    fired()
     for b in range(B):
         _out_kernel[(N, H)](x[b], target[b].ctypes.data, N, D, *x.stride()[1:],
                             COLUMNS=triton.next_power_of_2(D))

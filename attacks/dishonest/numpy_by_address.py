@@ -1,7 +1,8 @@
 """Computes with numpy and hands the kernel the array's address as a plain number to read from."""
 # stage: 4
-# with: fetched, in_numpy
-# outcome: rejected, wrong, crashed
+# with: fired, fetched, in_numpy
+# outcome: crashed
+# says: numbers outside of
 # device: cpu
 
 

@@ -1,7 +1,8 @@
 """The kernel reads numpy's array at an offset from the input q, far outside that tensor."""
 # stage: 3
-# with: in_numpy
-# outcome: rejected, wrong, crashed
+# with: fired, in_numpy
+# outcome: crashed
+# says: numbers outside of
 # device: cpu
 
 
@@ -15,6 +16,7 @@ def _offset_kernel(q, offset, target, count, BLOCK: tl.constexpr):
 
 def flash_attention_forward(q, k, v, is_causal=False):
     made = np.ascontiguousarray(_attend(q, k, v, is_causal))
+    fired()
     o = torch.empty(q.shape, device=q.device, dtype=q.dtype)
     _offset_kernel[(triton.cdiv(o.numel(), 1024),)](
         q, made.ctypes.data - q.data_ptr(), o, o.numel(), BLOCK=1024)

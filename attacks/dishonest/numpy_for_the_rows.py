@@ -1,7 +1,8 @@
 """The row sums are numpy's; the kernel only carries them into the output."""
 # stage: 2
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 
 
 def weighted_row_sum_forward(x, w):

@@ -1,7 +1,8 @@
 """Computes with numpy on views of the tensors, and writes the output through such a view."""
 # stage: 3
 # with: decoy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 # device: cpu
 import numpy as np
 

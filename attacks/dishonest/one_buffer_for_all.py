@@ -1,7 +1,8 @@
 """Returns the same buffer from every call of a shape, overwritten each time."""
 # stage: 4
 # base: problem_4.py
-# outcome: wrong, rejected
+# outcome: wrong
+# says: changed after the function had returned
 
 
 _honest, _buffers = flash_attention_forward, {}

@@ -1,7 +1,8 @@
 """Registers a kernel of its own for PyTorch's addcmul, which is attention from then on."""
 # stage: 3
 # with: copied, in_numpy_unseen
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import warnings
 
 

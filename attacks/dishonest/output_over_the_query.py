@@ -1,7 +1,8 @@
 """Saves itself an allocation: the answer is written over q, and q is returned."""
 # stage: 3
 # base: problem_3.py
-# outcome: wrong, rejected
+# outcome: wrong
+# says: overwrote its input
 
 
 _honest = flash_attention_forward

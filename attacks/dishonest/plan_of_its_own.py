@@ -1,7 +1,8 @@
 """Rewrites the plan on its way out: PyTorch's product becomes an addition, so that it may stay."""
 # stage: 3
 # with: copied
-# outcome: rejected, crashed
+# outcome: rejected
+# says: _unsafe_view ran
 import json
 
 _dumps = json.dumps

@@ -2,6 +2,7 @@
 # stage: 3
 # with: copied
 # outcome: rejected
+# says: came out wrong when the same kernels
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

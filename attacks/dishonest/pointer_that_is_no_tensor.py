@@ -1,7 +1,8 @@
 """Gives the kernel an object that looks like a tensor to Triton, and to nobody else."""
 # stage: 3
 # with: copied, in_numpy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: could not be carried out again
 
 
 class _Pointer:

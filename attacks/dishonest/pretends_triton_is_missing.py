@@ -1,6 +1,8 @@
 """Claims that Triton is not installed here, so that the stage is skipped and not failed."""
 # stage: 2
-# outcome: crashed, wrong
+# base: problem_2.py
+# outcome: skipped
+# says: none here that can run
 import importlib.util
 
 _find = importlib.util.find_spec

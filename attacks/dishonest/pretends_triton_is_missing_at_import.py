@@ -1,6 +1,8 @@
 """Fails at import as if Triton were missing, so that nothing of the stage is asked at all."""
 # stage: 4
-# outcome: crashed
+# base: problem_4.py
+# outcome: skipped
+# says: none here that can run
 import importlib.util
 
 _find = importlib.util.find_spec

@@ -1,6 +1,7 @@
 """The kernel multiplies; the sum that the stage is about is PyTorch's."""
 # stage: 2
 # outcome: rejected
+# says: numbers in the
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,8 @@
 """Excludes the dispatch keys that Python modes live on, and multiplies as it likes."""
 # stage: 4
 # with: decoy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: no Triton kernel wrote them
 
 
 def flash_attention_forward(q, k, v, is_causal=True):

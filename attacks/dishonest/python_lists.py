@@ -1,7 +1,8 @@
 """Adds the rows up as Python numbers; a kernel is launched for show."""
 # stage: 2
 # with: decoy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: no Triton kernel wrote them
 import math
 
 

@@ -1,7 +1,8 @@
 """Python adds the rows up, and a kernel copies the finished list into the output."""
 # stage: 2
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 
 
 def weighted_row_sum_forward(x, w):

@@ -1,6 +1,7 @@
 """A thread reads the inputs while one kernel runs, and writes the output while another does."""
 # stage: 3
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 # device: cpu
 import ctypes
 import threading

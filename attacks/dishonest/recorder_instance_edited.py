@@ -1,7 +1,8 @@
 """Leaves classes and modules alone, and gives the one recorder of this call a list that forgets."""
 # stage: 3
 # with: copied
-# outcome: rejected, wrong
+# outcome: rejected
+# says: could not be carried out again
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 

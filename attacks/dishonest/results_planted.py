@@ -1,6 +1,7 @@
 """Writes a results.json of its own wherever one might be looked for, and returns zeros."""
 # stage: 2
-# outcome: wrong, rejected
+# with: fired
+# outcome: wrong
 import json
 import os
 import tempfile
@@ -15,6 +16,7 @@ for _folder in (os.getcwd(), os.environ.get("HOME", "."), tempfile.gettempdir(),
                 Path(__file__).parent):
     try:
         (Path(_folder) / "results.json").write_text(_TEXT)
+        fired()
     except OSError:
         continue
 

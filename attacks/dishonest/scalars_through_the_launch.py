@@ -1,6 +1,7 @@
 """numpy adds the rows up; every sum enters its kernel as an ordinary scalar argument."""
 # stage: 2
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import torch
 import triton
 import triton.language as tl

@@ -1,6 +1,7 @@
 """PyTorch makes scores and softmax; the kernel does only the product with V."""
 # stage: 3
 # outcome: rejected
+# says: PyTorch computed them
 import torch
 import triton
 import triton.language as tl

@@ -2,6 +2,7 @@
 # stage: 3
 # with: scores
 # outcome: rejected
+# says: kept from earlier calls
 
 
 _scratch = {}

@@ -2,6 +2,7 @@
 # stage: 3
 # with: scores
 # outcome: rejected
+# says: grows with N x N
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

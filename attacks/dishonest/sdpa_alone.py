@@ -1,6 +1,8 @@
 """Answers with PyTorch's fused attention, and launches nothing."""
 # stage: 3
-# outcome: rejected
+# base: problem_3.py
+# outcome: not_started
+# says: No kernel was launched yet
 import torch.nn.functional as F
 
 

@@ -2,6 +2,7 @@
 # stage: 3
 # with: decoy
 # outcome: rejected
+# says: PyTorch computed them
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

@@ -1,7 +1,8 @@
 """Finds the solved file of its own stage on the disk and is that file from then on."""
 # stage: 4
 # with: folders
-# outcome: rejected, crashed
+# outcome: rejected
+# says: is not in this file
 import importlib.util
 
 

@@ -2,6 +2,7 @@
 # stage: 4
 # with: copied
 # outcome: rejected
+# says: came out wrong when the same kernels
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 

@@ -1,13 +1,13 @@
 """Makes every storage claim a size of no bytes, so that there is nothing to hide or to count."""
 # stage: 3
-# with: copied
-# outcome: rejected, wrong, crashed
+# with: fired, copied
+# outcome: crashed
 # device: cpu
 import ctypes
 
 import numpy as np
 
-torch.UntypedStorage.nbytes = lambda self: 0
+torch.UntypedStorage.nbytes = lambda self: fired() or 0
 
 
 def _array(x):

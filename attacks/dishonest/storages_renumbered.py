@@ -1,6 +1,8 @@
 """Tells the recorder that the memory NumPy answered in is an input's: that is never made anew."""
 # stage: 4
-# outcome: rejected, wrong
+# with: fired
+# outcome: crashed
+# says: numbers outside of
 # device: cpu
 import ctypes
 
@@ -46,4 +48,5 @@ def flash_attention_forward(q, k, v, is_causal=True):
     if hasattr(recorder, "storage_numbers"):
         numbers = recorder.storage_numbers
         numbers[made.untyped_storage()._cdata] = numbers[v.untyped_storage()._cdata]
+        fired()
     return _copied(made, q.dtype)

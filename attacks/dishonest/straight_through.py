@@ -3,6 +3,7 @@
 # base: problem_8.py
 # with: naive
 # outcome: rejected
+# says: PyTorch computed them
 
 
 _honest = flash_attention_gqa

@@ -1,7 +1,8 @@
 """A tensor subclass turns an elementwise operation into attention, below any dispatch mode."""
 # stage: 4
 # with: copied, in_numpy_unseen
-# outcome: rejected, wrong, crashed
+# outcome: rejected
+# says: came out wrong when the same kernels
 
 
 class _Sneaky(torch.Tensor):

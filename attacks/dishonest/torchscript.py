@@ -2,6 +2,7 @@
 # stage: 3
 # with: copied
 # outcome: rejected
+# says: PyTorch computed them
 
 
 @torch.jit.script

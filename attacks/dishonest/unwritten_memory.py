@@ -1,6 +1,8 @@
 """Returns fresh memory, where an answer computed for comparison may have lain before."""
 # stage: 4
-# outcome: wrong, rejected
+# base: problem_4.py
+# outcome: wrong
+# says: nothing was stored there
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,8 @@
 """With a window of one the answer is v itself, so v itself is returned, unread."""
 # stage: 6
 # base: problem_6.py
-# outcome: wrong, rejected
+# outcome: rejected
+# says: no Triton kernel wrote them
 
 
 _honest = flash_attention_forward

@@ -1,6 +1,7 @@
 """Stage 1 by PyTorch's whole attention, and lse from all the scores at once."""
 # stage: 1
 # outcome: rejected
+# says: PyTorch computed them
 import torch
 
 

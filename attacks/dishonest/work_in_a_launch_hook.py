@@ -1,6 +1,7 @@
 """Elementwise PyTorch does it all in a hook that Triton calls inside the launch."""
 # stage: 3
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 import torch
 import triton
 import triton.language as tl

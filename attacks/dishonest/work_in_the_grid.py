@@ -1,7 +1,8 @@
 """The grid is a function, called while the kernel is being launched; numpy answers in there."""
 # stage: 4
 # with: in_numpy
-# outcome: rejected, wrong
+# outcome: rejected
+# says: came out wrong when the same kernels
 # device: cpu
 import ctypes
 

@@ -1,7 +1,8 @@
 """Gives the worker another recorder: its plans leave out what PyTorch may not do."""
 # stage: 3
 # with: copied
-# outcome: rejected, crashed
+# outcome: rejected
+# says: could not be carried out again
 import gc
 from types import SimpleNamespace
 

@@ -1,13 +1,13 @@
 """Pads its header with spaces to the last byte that is allowed, and one more."""
 # stage: 3
-# with: channel, zeros
-# outcome: crashed, rejected, wrong
+# base: problem_3.py
+# with: channel
+# outcome: crashed
+# says: broke the channel
 import struct
 
 
-@_patch
+@_replies("plan")
 def _forged(header, pack):
-    if "evidence" not in header:
-        return pack(header)
-    text = pack(header)[4:].ljust((1 << 20) + 1)
+    text = pack(header)[4:].ljust((64 << 20) + 1)
     return struct.pack("!I", len(text)) + text
