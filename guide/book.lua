@@ -31,3 +31,18 @@ function Link(link)
     return pandoc.RawInline("typst", "#at-page(<" .. place .. ">)")
   end
 end
+
+-- A paragraph before a table, or that ends in a colon, stays with what it leads to.
+local led = { Table = true, CodeBlock = true, Figure = true, Div = true, RawBlock = true }
+
+function Pandoc(document)
+  local made = pandoc.List()
+  for i, block in ipairs(document.blocks) do
+    local next = document.blocks[i + 1]
+    local leads = block.t == "Para" and next and led[next.t]
+      and (next.t == "Table" or pandoc.utils.stringify(block):match(":%s*$"))
+    made:extend(leads and wrapped({ block }, "lead") or { block })
+  end
+  document.blocks = made
+  return document
+end

@@ -5,6 +5,7 @@ fetched, now or when the result is looked at.
 """
 
 import argparse
+import datetime
 import os
 import re
 import shutil
@@ -110,6 +111,15 @@ def book(page: Path) -> str:
     return str(soup)
 
 
+def about() -> dict[str, str]:
+    """Author, version, licence and the day of building, of the title page."""
+    said = {key: value.strip('"') for key, value in re.findall(
+        r"^[ -]*(name|version|license): (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"),
+        re.MULTILINE)}
+    return {"author": said["name"], "version": said["version"], "licence": said["license"],
+            "date": str(datetime.date.today())}
+
+
 def pdf(folder: Path) -> Path:
     import pypandoc
     import typst
@@ -120,7 +130,8 @@ def pdf(folder: Path) -> Path:
         outputfile=str(source),
         extra_args=["--standalone", f"--template={HERE / 'book.typ'}",
                     f"--lua-filter={HERE / 'book.lua'}", "--fail-if-warnings", "--wrap=none",
-                    *(f"--variable={name}:{colour}" for name, colour in THEMES["light"].items())])
+                    *(f"--variable={name}:{value}" for name, value in (
+                        THEMES["light"] | about()).items())])
     target = folder.parent / "guide.pdf"
     typst.compile(str(source), output=str(target), root=str(folder.parent))
     return target

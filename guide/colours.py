@@ -8,9 +8,9 @@ of the boxes of mistakes, with what lies behind each.  tests/guide/test_colours.
 import math
 
 THEMES = {
-    "light": {"ink": "#1f2328", "faint": "#8b949e", "line": "#d0d7de", "paper": "#ffffff",
+    "light": {"ink": "#1f2328", "faint": "#5f6872", "line": "#d0d7de", "paper": "#ffffff",
               "whole": "#9ec9a7", "cut": "#f2cf87", "skipped": "#eef0f2", "sink": "#b9b5e8",
-              "a": "#2f6fb4", "b": "#c2572b", "c": "#3b8a52", "d": "#7d56b3", "e": "#8b949e",
+              "a": "#2f6fb4", "b": "#c2572b", "c": "#3b8a52", "d": "#7d56b3", "e": "#5f6872",
               "wrong": "#bf2a1d", "behind-wrong": "#ffe9dc",
               "right": "#00586b", "behind-right": "#dff1fb"},
     "dark": {"ink": "#e6e8eb", "faint": "#9aa4ae", "line": "#4a525b", "paper": "#131416",

@@ -19,5 +19,7 @@ html_js_files = ["walk.js", "check.js"]
 html_copy_source = False
 html_show_sourcelink = html_show_copyright = False
 html_use_index = False
+numfig, numfig_secnum_depth = True, 0
+numfig_format = {"figure": "Figure %s.", "table": "Table %s."}
 pygments_style, pygments_dark_style = "friendly", "monokai"
 nitpicky = True

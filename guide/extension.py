@@ -119,7 +119,8 @@ def _folded(summary, children):
 class Numbers(Quoting):
     def made(self, *name):
         table = TABLES[" ".join(name)]()
-        made = nodes.table(classes=["numbers"])
+        made = nodes.table("", nodes.title("", table.source), classes=["numbers"])
+        made["ids"] = [nodes.make_id(f"table {' '.join(name)}")]
         group = nodes.tgroup(cols=len(table.header))
         made += group
         for _ in table.header:
@@ -131,14 +132,15 @@ class Numbers(Quoting):
                     row += nodes.entry("", nodes.paragraph("", "", *_inline(str(cell))))
                 part += row
             group += part
-        return [made, nodes.paragraph(table.source, table.source, classes=["source"])]
+        return [made]
 
 
 class Draw(Quoting):
     def made(self, name):
         if name not in figures.FIGURES:
             raise LookupError("want a figure of guide/figures; got none")
-        figure = nodes.figure("", classes=["drawing"])
+        figure = nodes.figure("", classes=["drawing"], ids=[nodes.make_id(
+            f"figure {name} {self.env.docname}")])
         themes = ("light", "dark") if self.env.app.builder.name == "html" else ("light",)
         alt = figures.FIGURES[name].__doc__.strip().splitlines()[0]
         for theme in themes:
@@ -245,8 +247,14 @@ def _inline(text):
 def _tex(self, node):
     """Leave TeX for pandoc: build.py's for the PDF, `_with_mathml` for the site."""
     text = self.encode(node.astext())
-    left, right = (r"\[", r"\]") if isinstance(node, nodes.math_block) else (r"\(", r"\)")
-    self.body.append(f'<span class="tex">{left}{text}{right}</span>')
+    if not isinstance(node, nodes.math_block):
+        self.body.append(rf'<span class="tex">\({text}\)</span>')
+    elif self.builder.name == "html":  # parts that a narrow page sets one below the other
+        parts = [text] if r"\begin" in text else re.split(r"\\qquad|\n\s*(?==)", text)
+        spans = "".join(rf'<span class="tex">\[{part.strip()}\]</span>' for part in parts)
+        self.body.append(f'<div class="formulas">{spans}</div>')
+    else:
+        self.body.append(rf'<span class="tex">\[{text}\]</span>')
     raise nodes.SkipNode
 
 
@@ -268,7 +276,32 @@ def _with_mathml(app, page, template, context, doctree):
         return
     # The TeX beside it is for programs that read formulas aloud; it doubles the page.
     made = iter(re.sub(r"<annotation.*?</annotation>", "", one, flags=re.DOTALL) for one in made)
-    context["body"] = pattern.sub(lambda _: next(made), context["body"])
+    context["body"] = pattern.sub(lambda _: _spaced(next(made)), context["body"])
+
+
+def _spaced(mathml):
+    """ "ln 2" and "max_j s_j", which pandoc writes as browsers show it: "ln2", "max_js_j"."""
+    name = r'<mrow><mi mathvariant="normal">\w+</mi><mo>(?:&#8289;|\u2061)</mo></mrow>'
+    operand = r"(?=<m(?!o\b|row><mo\b))"
+    for whole in (rf"(<(msub|munder)>{name}.*?</\2>){operand}",
+                  rf"(?<!<msub>)(?<!<munder>)({name}){operand}"):
+        mathml = re.sub(whole, r'\1<mspace width="0.17em"></mspace>', mathml)
+    return mathml
+
+
+def _with_labels(app, page, template, context, doctree):
+    """Every cell of a table of numbers knows its column's name, which a phone shows beside it."""
+    def labelled(table):
+        names = re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)
+        names = [html.escape(re.sub(r"<[^>]*>", "", name)).strip() for name in names]
+        def row(found):
+            labels = iter(names)
+            return re.sub(r"<td", lambda _: f'<td data-label="{next(labels)}"', found[0])
+        return re.sub(r"<tr.*?</tr>", row, table[0], flags=re.DOTALL)
+
+    if app.builder.name == "html" and "body" in context:
+        context["body"] = re.sub(r'<table class="[^"]*\bnumbers\b.*?</table>', labelled,
+                                 context["body"], flags=re.DOTALL)
 
 
 def setup(app):
@@ -280,4 +313,5 @@ def setup(app):
     app.add_html_math_renderer("tex", (_tex, None), (_tex, None))
     app.config.html_math_renderer = "tex"
     app.connect("html-page-context", _with_mathml)
+    app.connect("html-page-context", _with_labels)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -137,7 +137,7 @@ def work_and_bytes(pen: Pen):
     works = [WORK[name + ", forward"] for name in names]
     for y, work in enumerate(works):
         least, scores = work.bytes() / 1e9, 4 * work.score_bytes() / 1e9
-        axis.barh(y - 0.18, scores, height=0.34, color=pen.b)
+        axis.barh(y - 0.18, scores, height=0.34, color=pen.b, hatch="////", edgecolor=pen.paper)
         axis.barh(y + 0.18, least, height=0.34, color=pen.a)
         pen.write(axis, scores * 1.1, y - 0.18, f"{scores:,.0f} GB", ha="left", size=8)
         pen.write(axis, least * 1.1, y + 0.18, f"{least:.2f} GB", ha="left", size=8)

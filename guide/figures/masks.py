@@ -23,6 +23,7 @@ def _tiles(pen, axis, N, block, title, **mask):
                         end = next(e for e in range(b, N + 1) if e not in seen)
                         axis.add_patch(Rectangle((b, a), end - b, 1, facecolor=colour,
                                                  edgecolor=colour, linewidth=0.3))
+                        pen.hatch(axis, b, a, end - b, 1, kind)
             axis.add_patch(Rectangle((x, y), block, block, facecolor="none", edgecolor=pen.faint,
                                      linewidth=0.7))
     pen.write(axis, N / 2, -1.1, title)

@@ -14,6 +14,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
 from guide.colours import THEMES  # noqa: E402
 
 WIDTH = 7.0  # inches, of every figure
+HATCHES = {"cut": "////", "sink": "....", "skipped": ""}  # so that no meaning hangs on a colour
 
 
 class Pen:
@@ -49,7 +50,16 @@ class Pen:
         """A rectangle with words in its middle."""
         axis.add_patch(Rectangle((x, y), width, height, facecolor=getattr(self, fill),
                                  edgecolor=getattr(self, edge), linewidth=1.0))
-        self.write(axis, x + width / 2, y + height / 2, text, size=size, **more)
+        self.hatch(axis, x, y, width, height, fill)
+        box = {"facecolor": getattr(self, fill), "linewidth": 0, "pad": 1.5}
+        self.write(axis, x + width / 2, y + height / 2, text, size=size, **({"bbox": box} if
+                   text and HATCHES.get(fill) else {}) | more)
+
+    def hatch(self, axis, x, y, width, height, kind):
+        """The lines or dots over an area of that kind."""
+        if HATCHES.get(kind):
+            axis.add_patch(Rectangle((x, y), width, height, facecolor="none", linewidth=0,
+                                     edgecolor=self.faint, hatch=HATCHES[kind]))
 
     def write(self, axis, x, y, text, colour="ink", size=8.5, **more):
         axis.text(x, y, text, color=getattr(self, colour), size=size,
@@ -62,6 +72,7 @@ class Pen:
 
     def save(self, figure, path) -> None:
         """As SVG with letters drawn, so that no font is needed; the same bytes every time."""
-        with pyplot.rc_context({"svg.fonttype": "path", "svg.hashsalt": "guide"}):
+        with pyplot.rc_context({"svg.fonttype": "path", "svg.hashsalt": "guide",
+                                "hatch.linewidth": 0.5}):
             figure.savefig(path, transparent=True, metadata={"Date": None})
         pyplot.close(figure)

@@ -10,28 +10,59 @@ def roofline(pen: Pen):
     """Roofline of an H200: work a second against FLOP a byte, with the stages' measured points."""
     import numpy
 
-    figure, axis = pen.axes(3.6)
+    figure, axis = pen.axes(4.4)
     x = numpy.logspace(0.3, 4.3, 200)
-    roof = numpy.minimum(CEILING.flops, x * CEILING.bytes) / 1e12
-    axis.plot(x, roof, color=pen.ink, linewidth=1.5)
-    for marker, colour, name, told in (("o", "a", "stages", "stages"), ("^", "c", "fast", "fast"),
-                                       ("s", "b", "naive", "naive, on the bytes it moves")):
+    ridge, top = CEILING.flops / CEILING.bytes, CEILING.flops / 1e12
+    axis.plot(x, numpy.minimum(CEILING.flops, x * CEILING.bytes) / 1e12, color=pen.ink)
+    pen.write(axis, 6, 6 * CEILING.bytes / 1e12 * 1.35, f"memory, {CEILING.bytes / 1e12:.1f} TB/s",
+              rotation=30, rotation_mode="anchor", ha="center")
+    pen.write(axis, 2.2e4, top * 1.12, f"matrix units, {top:.0f} TFLOP/s", ha="right", va="bottom")
+    axis.plot([ridge, ridge], [0.08, top], color=pen.faint, linewidth=0.8, linestyle=":")
+    pen.write(axis, ridge * 0.93, 0.1, f"ridge, {ridge:.0f}", ha="right", va="bottom", size=8)
+    roof = CEILING.exponentials * 4 * 16 / 1e12  # at D = 64 it lies above that of the matrix units
+    axis.plot([roof * 1e12 / CEILING.bytes, x[-1]], [roof, roof], "--", color=pen.ink, linewidth=1)
+    pen.write(axis, roof * 1.2e12 / CEILING.bytes, roof * 1.05,
+              f"exponentials at D = 16, {roof:.0f} TFLOP/s", ha="left", va="bottom", size=8)
+    for marker, colour, name, told in (
+            ("o", "a", "stages", "stages, on the least bytes"),
+            ("^", "c", "fast", "fast, on the least bytes"),
+            ("s", "b", "naive", "naive forward, on the bytes that it moves")):
         points = []
         for label, record in records().items():
             if record["group"] == "table" and "ms" in record["peers"].get(name, {}):
                 work = WORK[label]
-                moved = work.bytes() + (4 * work.score_bytes() if name == "naive" else 0)
                 if name == "naive" and work.is_backward:
                     continue
-                points.append((work.flops() / moved,
+                points.append((label, work.flops() / _moved(work, name),
                                work.flops() / entry(label, name)["ms"] / 1e9))
-        axis.plot(*zip(*points, strict=True), marker, color=getattr(pen, colour), markersize=4.5,
-                  label=told, linestyle="none")
+        axis.plot([p[1] for p in points], [p[2] for p in points], marker, markersize=4.5,
+                  color=getattr(pen, colour), label=told, linestyle="none",
+                  markerfacecolor="none" if name == "fast" else getattr(pen, colour))
+        if name == "stages":
+            for label, at, reached in points:
+                if label in NAMED:
+                    axis.annotate(label.removesuffix(", forward"), (at, reached), NAMED[label],
+                                  textcoords="offset points",
+                                  color=pen.ink, size=7, arrowprops={
+                                      "arrowstyle": "-", "color": pen.faint, "linewidth": 0.6})
     axis.set(xscale="log", yscale="log", xlabel="FLOP a byte of device memory",
-             ylabel="TFLOP/s", ylim=(0.08, 1500))
+             ylabel="useful TFLOP/s", ylim=(0.08, 2500), xlim=(x[0], x[-1]))
     axis.grid(alpha=0.5)
     axis.legend(loc="lower right", fontsize=8, labelcolor=pen.ink, frameon=False)
     return figure
+
+
+# Workloads whose point has its name beside it, and where, in points.
+NAMED = {"stage 3, D=64, forward": (48, -36),
+         "stage 3, original shape, forward": (36, -26),
+         "stage 4, original shape, forward": (24, -32),
+         "stage 6, original shape, forward": (10, -16),
+         "stage 9, GPT-OSS window, forward": (10, -20)}
+
+
+def _moved(work, name: str) -> int:
+    """Bytes of a call: the least, and for naive attention S and P, each written and read, too."""
+    return work.bytes() + (4 * work.score_bytes() if name == "naive" else 0)
 
 
 def _sweep(pen, stage):
@@ -41,15 +72,16 @@ def _sweep(pen, stage):
     figure, axes = pen.axes(2.9, 2)
     for axis, key, words in zip(axes, ("ms", "extra_mib"), ("ms a call", "MiB allocated"),
                                 strict=True):
-        for name, colour in (("stages", "a"), ("fast", "c"), ("cudnn", "e")):
-            axis.plot(lengths, [entry(label, name)[key] for label in labels], marker="o",
-                      markersize=3, color=getattr(pen, colour), label=name, linewidth=1.4)
+        for name, colour, line in (("stages", "a", "o-"), ("fast", "c", "s--"),
+                                   ("cudnn", "e", "^:")):
+            axis.plot(lengths, [entry(label, name)[key] for label in labels], line,
+                      markersize=3.5, color=getattr(pen, colour), label=name, linewidth=1.4)
         axis.set(xscale="log", yscale="log", xlabel="N", ylabel=words)
         axis.set_xticks(lengths[::2], [f"{N}" if N < 1024 else f"{N // 1024}k"
                                        for N in lengths[::2]])
         axis.minorticks_off()
         axis.grid(alpha=0.5)
-    axes[1].plot(lengths, [WORK[label].score_bytes() / MIB for label in labels], "--",
+    axes[1].plot(lengths, [WORK[label].score_bytes() / MIB for label in labels], "x-.",
                  color=pen.b, label="scores, if kept (counted)")
     axes[1].legend(fontsize=8, labelcolor=pen.ink, frameon=False)
     return figure
@@ -73,7 +105,8 @@ def error(pen: Pen):
     import reference
 
     figure, axis = pen.axes(2.7)
-    for dtype, colour in ((torch.bfloat16, "b"), (torch.float16, "a"), (torch.float32, "c")):
+    for dtype, colour, line in ((torch.bfloat16, "b", "o-"), (torch.float16, "a", "s--"),
+                                (torch.float32, "c", "^-.")):
         points = []
         for N in (64, 256, 1024, 2048):
             torch.manual_seed(0)
@@ -81,7 +114,7 @@ def error(pen: Pen):
             got, _ = problem_1.flash_attention_tiled(q, k, v)
             want = reference.attention(q, k, v)["o"]
             points.append((N, float((got.double() - want).norm() / want.norm())))
-        axis.plot(*zip(*points, strict=True), marker="o", markersize=3.5, label=str(dtype)[6:],
+        axis.plot(*zip(*points, strict=True), line, markersize=3.5, label=str(dtype)[6:],
                   color=getattr(pen, colour))
         axis.axhline(torch.finfo(dtype).eps / 4, color=getattr(pen, colour), linestyle=":",
                      linewidth=1)

@@ -9,24 +9,11 @@ import pytest
 
 from guide import excerpts
 from guide.excerpts import ROOT
+from tests.guide.conftest import WANTED, build
 
-WANTED = ("sphinx", "furo", "myst_parser", "pypandoc", "typst", "ziamath", "bs4")
 # Not imported here: SciPy does other things where it finds a module of that name loaded.
 pytestmark = pytest.mark.skipif(any(find_spec(module) is None for module in WANTED),
                                 reason="want pip install -e '.[guide]'")
-
-
-def build(folder, *options):
-    out = folder / "out"
-    ran = subprocess.run([sys.executable, "-m", "guide.build", "--out", str(out), *options],
-                         cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    return out
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("guide"))
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +90,32 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path):
 def test_the_book_is_a_pdf_of_some_pages(built):
     book = (built / "guide.pdf").read_bytes()
     assert book.startswith(b"%PDF") and len(book) > 200_000
+
+
+def test_names_of_functions_stand_apart_from_what_they_are_of(built):
+    page = (built / "html" / "stage_3.html").read_text("utf-8")
+    gap = '<mspace width="0.17em"></mspace>'
+    assert re.search(rf"ln</mi><mo>.{{1,8}}</mo></mrow>{gap}<mn>2</mn>", page)
+    assert re.search(rf"max</mi><mo>.{{1,8}}</mo></mrow><mi>j</mi></msub>{gap}<msub>", page)
+    assert not re.search(rf"{gap}<mo[^>]*>\(", page)
+
+
+def test_figures_and_tables_of_numbers_are_numbered_alike_on_the_site_and_in_print(built):
+    site = "".join((built / "html" / f"{page}.html").read_text("utf-8")
+                   for page in ("memory", "stage_3", "stage_9"))
+    print_ = (built / "guide.typ").read_text("utf-8")
+    numbers = re.findall(r'caption-number">((?:Figure|Table) \d+\.)', site)
+    assert len(numbers) > 8 and all(number in print_ for number in numbers)
+
+
+def test_no_page_of_the_book_is_under_a_third_full(built):
+    import io
+
+    import typst
+    from matplotlib import image
+
+    pages = typst.compile(str(built / "guide.typ"), root=str(built), format="png", ppi=20)
+    for number, page in enumerate(pages[2:-1], 3):  # after the title and the contents
+        rows = image.imread(io.BytesIO(page))[:, :, :3].min(axis=(1, 2)) < 0.9
+        body = rows[: int(0.92 * len(rows))].nonzero()[0]  # without the page's number
+        assert body.max() > len(rows) / 3, number

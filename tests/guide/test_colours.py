@@ -1,8 +1,12 @@
 """What colours say, every reader can see; what is written can be read."""
 
+import ast
+import re
+
 import pytest
 
 from guide.colours import BLINDNESS, THEMES, contrast, difference
+from guide.excerpts import ROOT
 
 BOTH = pytest.mark.parametrize("theme", THEMES)
 
@@ -30,3 +34,29 @@ def test_the_words_of_a_box_can_be_read(theme):
     for name in ("wrong", "right"):
         assert contrast(colours[name], colours["paper"]) >= 4.5
         assert contrast(colours["ink"], colours[f"behind-{name}"]) >= 7
+
+
+@BOTH
+def test_grey_words_and_lines_can_be_read(theme):
+    colours = THEMES[theme]
+    for name in ("faint", "ink"):
+        assert contrast(colours[name], colours["paper"]) >= 4.5
+    for name in "abcde":  # lines and marks
+        assert contrast(colours[name], colours["paper"]) >= 3
+
+
+def test_what_a_mask_makes_of_a_tile_is_hatched_differently():
+    """Read from the source: matplotlib is not imported here."""
+    source = (ROOT / "guide/figures/pen.py").read_text("utf-8")
+    hatches = ast.literal_eval(re.search(r"^HATCHES = (\{.*?\})", source, re.MULTILINE)[1])
+    drawn = {kind: hatches.get(kind, "") for kind in ("whole", "cut", "sink")}
+    assert len(set(drawn.values())) == 3
+
+
+def test_curves_of_one_plot_have_different_lines_and_marks():
+    source = (ROOT / "guide/figures/plots.py").read_text("utf-8")
+    for function in ("_sweep", "error"):
+        body = source.split(f"def {function}(")[1].split("\ndef ")[0]
+        styles = re.findall(r'"([ox^s][-.:]+)"', body)
+        assert len(styles) >= 3
+        assert len({s[0] for s in styles}) == len({s[1:] for s in styles}) == len(styles)

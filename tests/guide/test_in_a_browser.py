@@ -47,10 +47,38 @@ def left_by(folder, body: str):
                                       encoding="utf-8")
     ran = subprocess.run(
         [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom",
+         "--window-size=1500,1000", "--virtual-time-budget=5000",
          "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}",
          (folder / "page.html").as_uri()],
         capture_output=True, text=True, timeout=300, check=True)
     return json.loads(html.unescape(re.search(r'<pre id="seen">(.*?)</pre>', ran.stdout)[1]))
+
+
+WIDTHS = """<script>addEventListener("load", () => {
+  document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
+  const scrolls = (e) => e === document.documentElement
+    || /auto|scroll|hidden/.test(getComputedStyle(e).overflowX);
+  const wide = [...document.querySelectorAll("article *, html")].filter((e) =>
+    e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1 && scrolls(e));
+  parent.postMessage(JSON.stringify(wide.map((e) => `${e.tagName} ${e.textContent.slice(0, 50)}`)),
+                     "*");
+});</script>"""
+FRAME = """<iframe src="page-of-the-site.html" style="width: {}px; height: 900px"></iframe>
+<script>addEventListener("message", (event) => {{
+  const left = document.createElement("pre");
+  left.id = "seen";
+  left.textContent = event.data;
+  document.body.append(left);
+}});</script>"""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("page", ["memory", "stage_1", "stage_4", "stage_9", "fast"])
+def test_nothing_on_a_page_is_wider_than_the_page(built, page, width):
+    site = built / "html"
+    text = (site / f"{page}.html").read_text("utf-8").replace("</body>", WIDTHS + "</body>")
+    (site / "page-of-the-site.html").write_text(text, "utf-8")
+    assert left_by(site, FRAME.format(width)) == []
 
 
 def script(name: str) -> str:
