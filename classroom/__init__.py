@@ -9,6 +9,7 @@
     slurm.py        the same command in tasks of an array job
     book.py         a JSON a student, grades.csv, junit.xml
     policy.py       policy.toml, overrides.csv: what all that is worth
+    feedback.py     what goes back to each student
     gradebook.py    the grades for Canvas, Moodle, nbgrader, check50
     alike.py        pairs of students whose own lines are alike
     summary.py      summary.html

@@ -212,7 +212,7 @@ def spread(arguments, cluster: str = "slurm") -> int:
 
 def write(students, stages, reports, store, progress, interrupted: bool) -> int:
     """The tables of what is known by now, and their last line."""
-    from classroom import summary
+    from classroom import feedback, summary
     from classroom.alike import alike
     from classroom.book import as_json, grades, junit, to_look_at
 
@@ -222,6 +222,11 @@ def write(students, stages, reports, store, progress, interrupted: bool) -> int:
         store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
     for key in store.forget_others({student.key for student in students}):
         progress.line(f"{key}: not of this class any more, its record is removed")
+    made = {report["key"]: feedback.pages(report) for report in reports}
+    for key, kinds in made.items():
+        for kind, contents in kinds.items():
+            store.write(store.folder / "feedback" / f"{key}.{kind}", contents)
+    store.write(store.folder / "feedback.zip", feedback.packed(reports, made))
     store.write(store.folder / "grades.csv", grades(reports))
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
@@ -242,7 +247,7 @@ def write(students, stages, reports, store, progress, interrupted: bool) -> int:
     states = Counter(report["state"] for report in reports)
     progress.line(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
-                  "students/")
+                  "students/, feedback/")
     return NOT_SETTLED if any(map(to_look_at, reports)) else DONE
 
 

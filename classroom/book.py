@@ -36,6 +36,7 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "format": FORMAT, "student": student.name, "key": student.key,
         "state": _state(student, found),
         **{name: escape(getattr(student.person, name)) for name in ("id", "login", "email")},
+        "returns": student.returns,
         **asdict(store.settings),
         "points": None if unsettled else round(sum(stage["points"] for stage in found), 2),
         "max_points": sum(stage["max_points"] for stage in found),

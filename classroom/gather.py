@@ -71,13 +71,16 @@ class Submitted:
     trouble: str = ""  # why nothing is taken
     notes: tuple[str, ...] = ()  # what else a person has to look at
     person: roster.Person = roster.Person()  # as the roster knows them
+    returns: str = ""  # how the learning system has a file named that goes back to them
 
 
 class Place(NamedTuple):
-    """A folder, an archive or, with the name that the student gave it, one file of several."""
+    """A folder, an archive or, with the name that the student gave it, one file of several.
+    returns: as Submitted has it."""
 
     path: Path
     file: str = ""
+    returns: str = ""
 
 
 class Member(NamedTuple):
@@ -139,7 +142,9 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
         system = MOODLE.fullmatch(entry.name) or not entry.is_dir() and CANVAS.fullmatch(entry.name)
         if system:
             typed = system["kind"] if system["kind"] != "file" else ""  # no file: text, a link
-            yield system["name"], system["id"], Place(entry, typed or system["file"])
+            returns = f"{system['name']}_{system['id']}_assignsubmission_file/" \
+                if system.re is MOODLE else entry.name[:max(0, system.start("file"))]
+            yield system["name"], system["id"], Place(entry, typed or system["file"], returns)
         else:
             stem = entry.name if entry.is_dir() else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", entry.name)
             yield stem, "", Place(entry)
@@ -157,8 +162,9 @@ def _in_index(index: Path) -> Iterator[tuple[str, str, Place | None]]:
 
 def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
                note: str) -> Submitted:
-    student = partial(Submitted, escape(name), file_name(name), person=person)
     places = [place for group in groups for place in group]
+    student = partial(Submitted, escape(name), file_name(name), person=person, returns=next(
+        (escape(place.returns) for place in places if place.returns), ""))
     notes = [note] * bool(note)
     try:
         if name in (".", "..") or "/" in name or "\0" in name:

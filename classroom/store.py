@@ -158,7 +158,8 @@ class Store:
         gone = {path.stem for path in (self.folder / "students").glob("*.json")}
         gone = sorted((gone | {path.name for path in self.submissions.iterdir()}) - keys)
         for key in gone:
-            (self.folder / "students" / f"{key}.json").unlink(missing_ok=True)
+            for name in (f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html"):
+                (self.folder / name).unlink(missing_ok=True)
             self.keep(key, {})
             with contextlib.suppress(OSError):
                 (self.submissions / key).rmdir()  # what else is in it is not ours

@@ -98,7 +98,8 @@ def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
     assert table(tmp_path / "out") == {
         **alone, "same": alone["right"], "other": ("missing", "0.0")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", ".lock"}
+        "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", "feedback",
+        "feedback.zip", ".lock"}
     report = json.loads((tmp_path / "out/students/wrong.json").read_text())
     assert report["stages"][0]["checks"] and report["device"] == "cpu"
 

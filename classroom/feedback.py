@@ -1,0 +1,58 @@
+"""What goes back to each student: feedback/NAME.md and .html, and feedback.zip, in which they have
+the names that Moodle and Canvas take back.
+
+There is nothing in it but the student's own: no other's name, no folder of the server, nothing of
+what an instructor looks at.
+"""
+
+import io
+import tomllib
+import zipfile
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from classroom.book import GRADED, explanation
+from grader import overview
+from grader.hints import HINTS_FILE, RUNGS
+
+WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "timed out",
+         "rejected": "rejected: a person will look at it", "not_started": "not started",
+         "missing": "no file was handed in", "refused": "the file was not taken"}
+LATER = "not settled yet; that is not because of your file"
+DATE = (1980, 1, 1, 0, 0, 0)  # of all in the zip: it changes only if something in it does
+
+
+def pages(report: dict) -> dict[str, bytes]:
+    """A student's "md" and "html"."""
+    hints = tomllib.loads(HINTS_FILE.read_text("utf-8"))
+    stages = []
+    for stage in report["stages"]:
+        number, steps = stage["stage"], stage.get("steps", [])
+        failed = stage["outcome"] not in ("pass", "missing")
+        red = [step["id"] for step in steps if step["light"] == "wrong"]
+        stages.append(stage | {
+            "word": WORDS.get(stage["outcome"], LATER),
+            "settled": number not in report["unsettled"],
+            "lights": [f"{step['id']} {step['light']}" for step in steps
+                       if step["light"] != "none"],
+            "said": explanation(stage) if failed and stage["outcome"] in WORDS else "",
+            "hints": [(id, hints[id][RUNGS[0]].strip()) for id in red if id in hints] * failed,
+            "commands": [f"{overview.alone(id, Path('.'))}" for id in red] * failed
+            + [overview.program(number)] * (failed and stage["sha256"] is not None)})
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True,
+                              lstrip_blocks=True, autoescape=lambda name: name.endswith(".html"))
+    return {kind: environment.get_template(f"feedback.{kind}").render(
+        report=report, stages=stages).encode() for kind in ("md", "html")}
+
+
+def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
+    """Of those who are graded and settled.  made: a student's key -> pages()."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for report in reports:
+            if report["state"] == GRADED and report["points"] is not None:
+                name = (report["returns"] or f"{report['key']}/") + "feedback.html"
+                archive.writestr(zipfile.ZipInfo(name, DATE), made[report["key"]]["html"],
+                                 zipfile.ZIP_DEFLATED)
+    return out.getvalue()

@@ -1,0 +1,86 @@
+"""Each student gets their own findings back, and nothing of anyone else."""
+
+import io
+import zipfile
+
+from classroom import feedback, policy
+from classroom.book import student_report
+from classroom.gather import Submitted, gather
+from classroom.roster import Person
+from classroom.store import Store, Unit
+from grader.assignment import sha256
+from tests.classroom.classes import SETTINGS, make
+from tests.classroom.test_book import stage
+
+AGAIN = "again: python autograder.py --p2 --seed 7 --case standard/one"
+STEPS = [{"id": "2.1", "light": "right", "mistake": None, "text": ""},
+         {"id": "2.3", "light": "wrong", "mistake": "wrong-operator", "text":
+          "given x:\nwant 1; got 2.\nthe mistake: the sign.\nthe rule: products are added."},
+         {"id": "2.4", "light": "blank", "mistake": None, "text": ""}]
+WRONG = stage(2, "wrong", steps=STEPS, check={"message": f"```\n<b>off</b>\n{AGAIN}"})
+
+
+def reported(tmp_path, result: dict | None, overrides=(), **more) -> dict:
+    student = Submitted("Otto Aber", "Otto Aber", {2: b"x"} if result else {}, **more)
+    with Store(tmp_path / "out", SETTINGS) as store:
+        if result:
+            store.put(Unit(2, sha256(b"x")), {
+                "stage": result | {"sha256": sha256(b"x")}, "device": "cpu", "torch": "2",
+                "triton": "3", "seed": 1, "alone": False, "timing": None})
+        report = student_report(student, [2, 3], store)
+    policy.apply(report, policy.Policy(steps=0.3), list(overrides))
+    return report
+
+
+def test_it_says_outcome_lights_mistake_rule_hint_and_what_to_run(tmp_path):
+    report = reported(tmp_path, WRONG)
+    for page in feedback.pages(report).values():
+        text = page.decode()
+        for words in ("wrong", "2.1 right", "2.3 wrong", "the mistake: the sign.",
+                      "the rule: products are added.", "Hint for step 2.3: ", AGAIN,
+                      "python autograder.py --step 2.3", "python autograder.py --p2",
+                      "beside the points: 10", "no file was handed in"):
+            assert words in text, words
+
+
+def test_what_a_student_wrote_is_text_in_both(tmp_path):
+    pages = feedback.pages(reported(tmp_path, WRONG))
+    assert "<b>off" not in pages["html"].decode()
+    assert "    ```\n    <b>off</b>\n" in pages["md"].decode()
+
+
+def test_nothing_of_what_an_instructor_looks_at_is_in_it(tmp_path):
+    report = reported(tmp_path, WRONG, notes=("of several on the roster: Otto Aber, Zoe",),
+                      person=Person("Otto Aber", "7")) | {
+        "as_published": (20, 24), "differs": ["P2: their report said pass"]}
+    for page in feedback.pages(report).values():
+        for word in ("Zoe", "20 of 24", "their report", str(tmp_path)):
+            assert word not in page.decode()
+
+
+def test_what_is_not_settled_says_so_and_is_not_packed(tmp_path):
+    fault = reported(tmp_path, stage(2, "grader_fault", message="exit code 5"))
+    pages = feedback.pages(fault)
+    assert "not settled yet; that is not because of your file" in pages["md"].decode()
+    assert "exit code 5" not in pages["md"].decode()
+    assert zipfile.ZipFile(io.BytesIO(feedback.packed(
+        [fault], {"Otto Aber": pages}))).namelist() == []
+    given = policy.Override("Otto Aber", 2, 50.0, "shown in class")
+    assert "Set by a person: shown in class" in feedback.pages(
+        reported(tmp_path, WRONG, [given]))["html"].decode()
+
+
+def test_the_zip_has_the_names_that_learning_systems_take_back(tmp_path):
+    make(tmp_path / "class", {"Ben Braun_4712_assignsubmission_file": {2: "x"}, "cleo": {2: "x"}})
+    (tmp_path / "class/andersonanna_LATE_101_55101_problem_2.py").write_text("x")
+    (tmp_path / "class/Dora Dahl_4713_assignsubmission_file_problem_2.py").write_text("x")
+    reports, made = [], {}
+    for student in gather(tmp_path / "class"):
+        reports.append(reported(tmp_path, WRONG, returns=student.returns) | {"key": student.key})
+        made[student.key] = feedback.pages(reports[-1])
+    packed = feedback.packed(reports, made)
+    assert sorted(zipfile.ZipFile(io.BytesIO(packed)).namelist()) == [
+        "Ben Braun_4712_assignsubmission_file/feedback.html",
+        "Dora Dahl_4713_assignsubmission_file/feedback.html",
+        "andersonanna_LATE_101_55101_feedback.html", "cleo/feedback.html"]
+    assert packed == feedback.packed(reports, made)
