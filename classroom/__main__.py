@@ -254,10 +254,11 @@ def write(students, stages, reports, store, progress, interrupted: bool) -> int:
 def book(arguments) -> int:
     """Everything of `gradebook`."""
     from classroom import gradebook
+    from classroom.book import reports
 
     if arguments.scale is not None and not 0 < arguments.scale < float("inf"):
         raise ValueError(f"--scale: want a number above 0; got {arguments.scale:g}")
-    graded, said = gradebook.reports(arguments.results), []
+    graded, said = reports(arguments.results), []
     files_made = {}
     for system in ("canvas", "moodle"):
         if exported := getattr(arguments, system):

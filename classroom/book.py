@@ -11,6 +11,7 @@ import io
 import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 from xml.etree import ElementTree
 
 from classroom.gather import Submitted
@@ -112,6 +113,18 @@ def _crashed_line(stage: dict, data: bytes) -> str:
     rows = data.decode(errors="replace").splitlines()
     return f"{match[1]}: {escape(rows[int(match[1]) - 1].strip())}" \
         if int(match[1]) <= len(rows) else ""
+
+
+def reports(results: Path) -> list[dict]:
+    """What was written of each student.
+
+    Raises:
+        ValueError: nothing was.
+    """
+    paths = sorted((results / "students").glob("*.json"))
+    if not paths:
+        raise ValueError(f"RESULTS: want the folder that `grade` wrote; got {results}")
+    return [json.loads(path.read_bytes()) for path in paths]
 
 
 def as_json(report: dict) -> bytes:

@@ -10,9 +10,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
-
 from classroom.book import GRADED, explanation
+from classroom.pages import rendered
 from grader import overview
 from grader.hints import HINTS_FILE, RUNGS
 
@@ -40,10 +39,8 @@ def pages(report: dict) -> dict[str, bytes]:
             "hints": [(id, hints[id][RUNGS[0]].strip()) for id in red if id in hints] * failed,
             "commands": [f"{overview.alone(id, Path('.'))}" for id in red] * failed
             + [overview.program(number)] * (failed and stage["sha256"] is not None)})
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True,
-                              lstrip_blocks=True, autoescape=lambda name: name.endswith(".html"))
-    return {kind: environment.get_template(f"feedback.{kind}").render(
-        report=report, stages=stages).encode() for kind in ("md", "html")}
+    return {kind: rendered(f"feedback.{kind}", report=report, stages=stages)
+            for kind in ("md", "html")}
 
 
 def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:

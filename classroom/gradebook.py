@@ -5,6 +5,7 @@ a student's by the system's own keys (numbers, logins, addresses; by the name on
 these is known).  Where that is ambiguous nothing is written.
 """
 
+import codecs
 import csv
 import io
 import json
@@ -33,14 +34,6 @@ class Sheet(NamedTuple):
     most: str
 
 
-def reports(results: Path) -> list[dict]:
-    """What `grade` wrote of each student.  Raises ValueError: nothing."""
-    paths = sorted((results / "students").glob("*.json"))
-    if not paths:
-        raise ValueError(f"RESULTS: want the folder that `grade` wrote; got {results}")
-    return [json.loads(path.read_bytes()) for path in paths]
-
-
 def filled(path: Path, system: str, column: str, scale: float | None, graded: list[dict]
            ) -> tuple[bytes, list[str]]:
     """The file that "canvas" or "moodle" exported, with the grades in a column.
@@ -53,14 +46,7 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
     Raises:
         ValueError: it is no such file, a student may have two rows, or a row two students.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        head = text.partition("\n")[0]
-        delimiter = ";" if head.count(";") > head.count(",") else ","
-        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"--{system}: want the .csv that it exported, in UTF-8; got {error}"
-                         ) from None
+    rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
     most = graded[0]["max_points"] if scale is None else scale
     if sheet.most and _number(sheet.most) != most:
@@ -90,8 +76,8 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
     out = io.StringIO(newline="")
     csv.writer(out, delimiter=delimiter).writerows(
         [[row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows])
-    return out.getvalue().encode("utf-8-sig" if path.read_bytes()[:3] == b"\xef\xbb\xbf" else
-                                 "utf-8"), said
+    marked = path.read_bytes().startswith(codecs.BOM_UTF8)
+    return out.getvalue().encode("utf-8-sig" if marked else "utf-8"), said
 
 
 def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:

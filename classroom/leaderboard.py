@@ -15,12 +15,11 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
-
+from classroom import book, roster
 from classroom.batch import standard_case
-from classroom.book import plain
 from classroom.child import Child
 from classroom.machine import Machine
+from classroom.pages import rendered
 from grader import files
 
 QUIET = ("amber", "brisk", "calm", "clear", "deep", "early", "fair", "green", "keen", "lunar",
@@ -37,17 +36,13 @@ def entries(results: Path) -> list[dict]:
     Raises:
         ValueError: the folder holds no students.
     """
-    paths = sorted((results / "students").glob("*.json"))
-    if not paths:
-        raise ValueError(f"RESULTS: want the folder that `grade` wrote; got {results}")
     found = []
-    for path in paths:
-        report = json.loads(path.read_bytes())
+    for report in book.reports(results):
         for stage in report["stages"]:
             times = stage["benchmark"]
             if stage["outcome"] == "pass" and times and times["ms"] and stage.get("timing"):
                 found.append({
-                    "student": report["student"], "key": path.stem, "stage": stage["stage"],
+                    "student": report["student"], "key": report["key"], "stage": stage["stage"],
                     "title": stage["title"], "gpu": stage["timing"]["device"],
                     "sha256": stage["sha256"], "case": standard_case({"stage": stage}), **times})
     return found
@@ -103,11 +98,13 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
     """
     path, aliases = results / "aliases.csv", {}
     if path.is_file():
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
-            if not {"student", "alias"} <= set(rows.fieldnames or ()):
-                raise ValueError(f"{path}: want the columns student and alias")
-            aliases = {_bare(row["student"]): row["alias"] for row in rows if row["alias"]}
+        header, *rows = roster.cells(path, "aliases.csv")[0] or [[]]
+        if not {"student", "alias"} <= set(header):
+            raise ValueError(f"{path}: want the columns student and alias; got "
+                             f"{', '.join(header) or 'nothing'}")
+        pairs = [[_bare(row[header.index(name)]) for name in ("student", "alias")]
+                 for row in rows if len(row) == len(header)]
+        aliases = {student: alias for student, alias in pairs if alias}
     if len(set(aliases.values())) < len(aliases):
         raise ValueError(f"{path}: want an alias for one student each; got one twice")
     free = [f"{quiet} {noun}" for quiet in QUIET for noun in NOUNS]
@@ -118,15 +115,15 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
     aliases |= {student: next(names) for student in sorted(set(students) - set(aliases))}
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerows([("student", "alias"), *((plain(student), plain(_bare(alias)))
-                                             for student, alias in sorted(aliases.items()))])
+    table.writerows([("student", "alias"), *(
+        map(book.plain, pair) for pair in sorted(aliases.items()))])
     files.replace(path, text.getvalue().encode(), 0o600)
-    return {student: _bare(alias) for student, alias in aliases.items()}
+    return aliases
 
 
 def _bare(cell: str) -> str:
     """What plain() made a cell of."""
-    return cell[1:] if cell.startswith("'") and plain(cell[1:]) != cell[1:] else cell
+    return cell[1:] if cell.startswith("'") and book.plain(cell[1:]) != cell[1:] else cell
 
 
 def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:
@@ -173,7 +170,4 @@ def verify(results: Path, found: list[dict], count: int, machine: Machine, say) 
 
 def page(made: list[dict], now: datetime) -> bytes:
     """The whole page; no student's name is on it."""
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True,
-                              trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template("leaderboard.html").render(
-        boards=made, width=WIDTH, time=now.strftime("%Y-%m-%d %H:%M")).encode()
+    return rendered("leaderboard.html", boards=made, width=WIDTH, now=now)

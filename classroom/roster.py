@@ -44,8 +44,8 @@ def squash(text: str) -> str:
     return re.sub(r"[\W_]", "", unicodedata.normalize("NFC", text)).casefold()
 
 
-def table(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
-    """-> the headers, squashed, and the rows by them.  what: begins an error.
+def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
+    """-> the rows of a table, and what separates their cells.  what: begins an error.
 
     Raises:
         ValueError: it is no such table.
@@ -53,15 +53,21 @@ def table(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
     if not path.is_file():
         raise ValueError(f"{what}: want a table, a .csv; got {path}")
     try:
-        text = path.read_text("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
         head = text.partition("\n")[0]
         delimiter = ";" if head.count(";") > head.count(",") else ","
-        rows = list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True))
+        return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)), \
+            delimiter
     except UnicodeDecodeError as error:
         raise ValueError(f"{what}: want a table in UTF-8; got {error.reason} in {path}") from None
     except csv.Error as error:
         raise ValueError(f"{what}: want a table of values separated by commas or semicolons; got "
                          f"{error} in {path}") from None
+
+
+def table(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
+    """-> the headers, squashed, and the rows by them.  Raises ValueError, as cells() does."""
+    rows, delimiter = cells(path, what)
     headers = [squash(header) for header in rows[0]] if rows else []
     for number, row in enumerate(rows, start=1):
         if len(row) > len(headers):

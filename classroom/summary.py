@@ -7,12 +7,10 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
-
 from classroom.alike import Alike
 from classroom.book import GRADED, UNSETTLED, explanation, named, to_look_at
+from classroom.pages import rendered
 
-HERE = Path(__file__).parent
 BINS = 10  # of the distribution of points
 MOST_SHOWN = 12  # mistakes
 TOO_LITTLE = {"missing", "not_started", "pending", "refused"}  # nothing to learn from
@@ -25,19 +23,16 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "t
 def page(reports: list[dict], alike: Alike, now: datetime, results: Path) -> bytes:
     """The whole page.  alike: pairs as alike.py finds them; results: the folder, as commands are
     to name it."""
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True,
-                              lstrip_blocks=True)
-    text = environment.get_template("summary.html").render(
-        reports=reports, stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
+    return rendered(
+        "summary.html", reports=reports,
+        stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
         mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
         alike=alike, explanation=explanation, quiet=UNSETTLED | {"missing", "not_started"},
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
-        credited=reports[0]["step_credit"] is not None, facts=_facts(reports),
-        time=now.strftime("%Y-%m-%d %H:%M"),
+        credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now,
         look=[report for report in reports if to_look_at(report) or report["differs"] or any(
             stage["outcome"] == "rejected" or "override" in stage for stage in report["stages"])])
-    return text.encode()
 
 
 def with_folder(text: str, folder: Path) -> str:

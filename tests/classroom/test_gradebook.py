@@ -141,7 +141,7 @@ def test_a_worksheet_in_another_language_needs_the_column(run, tmp_path):
     ([ANNA], MOODLE, "got Identifier, Full name"),
     ([ANNA], CANVAS.replace("(12345)", ""), "--column: want one of Essay [(]11[)]; got Flash"),
     ([ANNA], CANVAS.replace("750", "points"), "got points"),
-    ([ANNA], CANVAS + '"Ben', "want the .csv that it exported"),
+    ([ANNA], CANVAS + '"Ben', "want a table of values"),
 ])
 def test_nothing_is_written_where_it_is_not_clear(run, tmp_path, graded, exported, says):
     code, said, files = run(graded, "--canvas", tmp_path / "export.csv", "--column",
@@ -150,7 +150,7 @@ def test_nothing_is_written_where_it_is_not_clear(run, tmp_path, graded, exporte
 
 
 @pytest.mark.parametrize(("options", "says"), [
-    (["--canvas", "gone.csv"], "want the .csv that it exported"),
+    (["--canvas", "gone.csv"], "--canvas: want a table, a .csv; got gone.csv"),
     (["--canvas", "{out}/canvas.csv"], "want the exported file"),
     (["--moodle", "{export}", "--scale", "0"], "--scale: want a number above 0"),
     (["--canvas", "{export}"], "--column: want one of Essay [(]11[)]; Flash.*; got none"),

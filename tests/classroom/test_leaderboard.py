@@ -87,6 +87,15 @@ def test_neither_a_name_nor_an_alias_is_a_formula(tmp_path):
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
 
 
+@pytest.mark.parametrize(("text", "says"), [
+    ("", "got nothing"), ("name,alias\na,x\n", "got name, alias"), ('student,alias\n"a', "table")])
+def test_a_table_that_has_no_aliases_is_refused(tmp_path, text, says):
+    (tmp_path / "aliases.csv").write_text(text)
+    with pytest.raises(ValueError, match=says):
+        leaderboard.read_aliases(tmp_path, ["a"])
+    assert (tmp_path / "aliases.csv").read_text() == text
+
+
 def test_one_alias_for_two_is_refused(tmp_path):
     (tmp_path / "aliases.csv").write_text("student,alias\na,x\nb,x\n")
     with pytest.raises(ValueError, match="got one twice"):
