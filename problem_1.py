@@ -52,6 +52,7 @@ Causal      query i sees keys 0 ... i; this needs NQ == NK.  D is at most 128.
 
 Check       python autograder.py --p1
 Stuck       python autograder.py --hint 1.1      (any step number)
+Guide       "Stage 1" of the companion guide; README.md says where it is
 Source      FlashAttention-2, arXiv 2307.08691, Algorithms 1 and 2 (their Br, Bc are
             our BLOCK_M, BLOCK_N); online softmax: arXiv 1805.02867.
 """

@@ -35,8 +35,16 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
     state[step] = rung
     _write(state_file, state)
     head = f"Step {step}, hint {rung + 1} of {len(RUNGS)} ({RUNGS[rung].replace('_', ' ')})"
-    more = "Ask again for more." if rung + 1 < len(RUNGS) else "That was the last one."
+    more = "Ask again for more." if rung + 1 < len(RUNGS) else (
+        f'That was the last one.  The companion guide goes on, in "{_chapter(step)}": README.md '
+        "says where it is.")
     return f"{head}\n\n{hints[step][RUNGS[rung]].strip()}\n\n{more}"
+
+
+def _chapter(step: str) -> str:
+    """Of the guide, where a step's mathematics is derived; warm-ups prepare for two stages."""
+    stage = {"W.1": "1", "W.2": "1", "W.3": "2", "W.4": "2", "W.5": "3"}.get(step)
+    return f"Stage {stage or step.partition('.')[0]}"
 
 
 def _order(step: str) -> tuple:

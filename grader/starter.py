@@ -22,6 +22,8 @@ from grader.text import ranges
 
 PROBLEM = re.compile(r"problem_(\d+)\.py")
 WARM_UPS = "warmups/warmups.py"  # given with problem 1
+EXERCISES = ("guide/__init__.py", "guide/exercises.py", "guide/exercises.json")  # without answers
+UNPUBLISHED = "Whoever handed out this folder has it."  # of assignment.md: where the guide is
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: fast/ is not given
 IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
 REPLACED = Path(".autograder", "replaced")  # where --update leaves what it found changed
@@ -81,9 +83,13 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     for name, graded in GRADERS.items():
         if set(graded) & set(stages):
             files[name] = _contents(root / name)
-    files |= assignment.engine(root)
-    files["README.md"] = _readme(_contents(root / "grader/assignment.md").decode(), stages, files)
-    needs = tomllib.loads(_contents(root / "pyproject.toml").decode())["project"]["dependencies"]
+    files |= assignment.engine(root) | {name: _contents(root / name) for name in EXERCISES}
+    project = tomllib.loads(_contents(root / "pyproject.toml").decode())["project"]
+    text = _contents(root / "grader/assignment.md").decode()
+    if published := project.get("urls", {}).get("Guide"):
+        text = text.replace(UNPUBLISHED, f"It is at {published}.")
+    files["README.md"] = _readme(text, stages, files)
+    needs = project["dependencies"]
     files["requirements.txt"] = "".join(f"{need}\n" for need in needs).encode()
     files[".gitignore"] = IGNORED.encode()
     files["LICENSE"] = _contents(root / "LICENSE")

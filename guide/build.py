@@ -160,6 +160,8 @@ def main() -> int:
         made.append(site / "index.html")
     if options.only != "site":
         made.append(pdf(sphinx("singlehtml", out, "-t", "book", *tags)))
+    if options.only is None:  # the site's first page links it
+        shutil.copy(made[1], site / "guide.pdf")
     print(f"{', '.join(map(str, made))}: {time.monotonic() - start:.0f} s")
     return 0
 

@@ -13,6 +13,12 @@ TEXT = ROOT / "guide" / "text"
 STAGES = range(1, 10)
 
 
+def address(what: str) -> str | None:
+    """ "Guide" or "Repository" of [project.urls] in pyproject.toml; None while there is none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project.get("urls", {}).get(what)
+
+
 class Missing(LookupError):
     """What a page quotes is not there any more."""
 

@@ -8,6 +8,7 @@
     {draw} name             a figure of figures/, light and dark, with a caption
     {exercise} 4.1          an exercise of questions.py, its answer folded away
     {appendix} solutions    all solved steps, in the book; {appendix} answers
+    {elsewhere}             links to the other form of the guide and to the repository
     {steps-of-a-walk}       the interactive page's walk; a table where there is no JavaScript
 """
 
@@ -211,6 +212,24 @@ def _target(label, paragraph):
     return paragraph
 
 
+class Elsewhere(SphinxDirective):
+    """The other form of the guide, and the repository: links where there is an address."""
+
+    def run(self):
+        def link(words, target):
+            words = html.escape(words)
+            return f'<a href="{html.escape(target)}">{words}</a>' if target else words
+
+        if self.env.app.builder.name == "html":
+            form = f'Also {link("as a PDF", "guide.pdf")}'
+        else:
+            form = "Also as a site, " + link(excerpts.address("Guide") or "html/index.html",
+                                             excerpts.address("Guide") or "html/index.html")
+        source = link("the course's repository", excerpts.address("Repository"))
+        return [nodes.raw("", f"<p>{form}. Both are made from <code>guide/</code> of {source}.</p>",
+                          format="html")]
+
+
 class Walk(SphinxDirective):
     """The frames of a causal forward, to step through."""
 
@@ -307,7 +326,8 @@ def _with_labels(app, page, template, context, doctree):
 def setup(app):
     for name, directive in {"step": Step, "code-of": Function, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
-                            "appendix": Appendix, "steps-of-a-walk": Walk}.items():
+                            "appendix": Appendix, "steps-of-a-walk": Walk,
+                            "elsewhere": Elsewhere}.items():
         app.add_directive(name, directive)
     app.add_role("n", Number())
     app.add_html_math_renderer("tex", (_tex, None), (_tex, None))

@@ -11,7 +11,7 @@ import pytest
 
 from grader import assignment
 from grader.stages import STAGES
-from grader.starter import ROOT, blank, main, problem_files
+from grader.starter import ROOT, UNPUBLISHED, blank, build, main, problem_files
 from grader.submission import read, steps
 
 STAGE = '''\
@@ -56,10 +56,12 @@ def repository(tmp_path) -> Path:
     """A small one: two stages and one file of everything else."""
     root = tmp_path / "repository"
     (root / "grader" / "__pycache__").mkdir(parents=True)
+    (root / "guide").mkdir()
     for number in (2, 10):
         (root / f"problem_{number}.py").write_text(STAGE.format(n=number))
     for name in ("README.md", "autograder.py", "autograder_optional.py", "reference.py", "Makefile",
                  ".gitignore", "LICENSE", "grader/stages.py", "grader/hints.toml",
+                 "guide/__init__.py", "guide/exercises.py", "guide/exercises.json",
                  "grader/__pycache__/stages.pyc", "problem_notes.py"):
         (root / name).write_text(f"# {name}\n")
     (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6", "numpy"]\n')
@@ -70,7 +72,8 @@ def repository(tmp_path) -> Path:
 
 
 ASSIGNMENT = {"README.md", "autograder.py", "reference.py", "requirements.txt", ".gitignore",
-              "LICENSE", "grader/stages.py", "grader/hints.toml", "grader/assignment.json",
+              "LICENSE", "guide/__init__.py", "guide/exercises.py", "guide/exercises.json",
+              "grader/stages.py", "grader/hints.toml", "grader/assignment.json",
               "problem_2.py", "problem_10.py"}
 
 
@@ -479,3 +482,20 @@ def test_the_failing_run_of_the_readme_is_what_is_printed(real):
     def without_numbers(text: str) -> str:  # some are another machine's
         return re.sub(r"\d+(\.\d+)?", "0", text)
     assert without_numbers(shown) in without_numbers(done.stdout)
+
+
+def test_the_exercises_of_the_guide_run_there_and_hold_no_answer(real):
+    ran = subprocess.run([sys.executable, "-m", "guide.exercises", "4.1", "36", "8"], cwd=real,
+                         capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "4.1: right.\n")
+    assert {path.name for path in (real / "guide").iterdir() if path.is_file()} == {
+        "__init__.py", "exercises.py", "exercises.json"}
+
+
+def test_the_readme_gives_the_address_of_the_guide_once_there_is_one(repository):
+    assert UNPUBLISHED in (ROOT / "grader/assignment.md").read_text("utf-8")
+    (repository / "grader/assignment.md").write_text(f"The guide. {UNPUBLISHED}\n")
+    assert UNPUBLISHED.encode() in build(repository)["README.md"]
+    with (repository / "pyproject.toml").open("a") as file:
+        file.write('[project.urls]\nGuide = "https://guide.example/"\n')
+    assert build(repository)["README.md"] == b"The guide. It is at https://guide.example/.\n"

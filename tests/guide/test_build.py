@@ -119,3 +119,11 @@ def test_no_page_of_the_book_is_under_a_third_full(built):
         rows = image.imread(io.BytesIO(page))[:, :, :3].min(axis=(1, 2)) < 0.9
         body = rows[: int(0.92 * len(rows))].nonzero()[0]  # without the page's number
         assert body.max() > len(rows) / 3, number
+
+
+def test_the_site_and_the_book_link_each_other(built):
+    assert '<a href="guide.pdf">as a PDF</a>' in (built / "html" / "index.html").read_text("utf-8")
+    assert (built / "html" / "guide.pdf").read_bytes() == (built / "guide.pdf").read_bytes()
+    site = excerpts.address("Guide") or "html/index.html"
+    assert f'#link("{site}")' in (built / "guide.typ").read_text("utf-8")
+    assert site.startswith("https://") or (built / site).is_file()
