@@ -188,7 +188,7 @@ def grade(arguments) -> int:
 def spread(arguments, cluster: str = "slurm") -> int:
     """Everything of `grade --slurm`: the tasks write the tables, here they are waited for."""
     from classroom import slurm
-    from classroom.book import to_look_at
+    from classroom.book import reports, to_look_at
 
     progress = Progress()
     arguments.out.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -199,11 +199,10 @@ def spread(arguments, cluster: str = "slurm") -> int:
         return INTERRUPTED
     for words in failed:
         progress.line(words)
-    unsettled = "no tables were written" if not (arguments.out / "grades.csv").is_file() else ""
-    for path in sorted((arguments.out / "students").glob("*.json")):
-        report = json.loads(path.read_bytes())
-        unsettled = unsettled or to_look_at(report) and (
-            f"something of {report['student']} is not settled")
+    unsettled = "no tables were written"
+    if (arguments.out / "grades.csv").is_file():
+        unsettled = next((f"something of {report['student']} is not settled"
+                          for report in reports(arguments.out) if to_look_at(report)), "")
     progress.line(f"{unsettled}; the same command goes on." if unsettled else
                   f"Everything is in {arguments.out}: summary.html, grades.csv, junit.xml, "
                   "students/")

@@ -14,6 +14,7 @@ import ast
 import keyword
 import re
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -98,12 +99,21 @@ def _own(data: bytes) -> tuple[list[str], str]:
         return [], "no markers"
     own = {line for step in regions if not step.origin
            for line in range(step.first_line, step.last_line)}
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno in own]
-    found.sort(key=lambda node: (node.lineno, node.col_offset))
     try:
+        found = [node for node in _statements(tree) if node.lineno in own]
+        found.sort(key=lambda node: (node.lineno, node.col_offset))
         return [line for line in map(_plain, found) if line], ""
     except (ValueError, RecursionError):
         return [], "no Python, or damaged markers"
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All that are in it, at any depth."""
+    for part in PARTS:
+        for inner in getattr(node, part, ()):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from _statements(inner)
 
 
 def _plain(node: ast.stmt) -> str:

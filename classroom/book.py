@@ -119,12 +119,14 @@ def reports(results: Path) -> list[dict]:
     """What was written of each student.
 
     Raises:
-        ValueError: nothing was.
+        ValueError: nothing was, or by another version.
     """
-    paths = sorted((results / "students").glob("*.json"))
-    if not paths:
-        raise ValueError(f"RESULTS: want the folder that `grade` wrote; got {results}")
-    return [json.loads(path.read_bytes()) for path in paths]
+    found = [json.loads(path.read_bytes()) for path in sorted(
+        (results / "students").glob("*.json"))]
+    if not found or any(report.get("format") != FORMAT for report in found):
+        raise ValueError("RESULTS: want the folder that `grade` wrote, of this version; got "
+                         f"{results}")
+    return found
 
 
 def as_json(report: dict) -> bytes:

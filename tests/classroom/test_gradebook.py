@@ -28,7 +28,7 @@ RED = {"id": "2.3", "light": "wrong", "mistake": "window",
 def report(student: str, points: float | None, **keys: str) -> dict:
     stage = {"stage": 2, "title": "Row-Sum", "outcome": "wrong", "points": points or 0.0,
              "max_points": 750, "message": "", "detail": "", "steps": [RED], "checks": []}
-    return {"student": student, "key": student, "id": "", "login": "", "email": "",
+    return {"format": 2, "student": student, "key": student, "id": "", "login": "", "email": "",
             "points": points, "max_points": 750, "unsettled": [] if points is not None else [2],
             "grader": "0.3.0", "stages": [stage]} | keys
 
@@ -164,6 +164,10 @@ def test_bad_options_are_refused(run, tmp_path, options, says):
 def test_a_folder_without_results_is_refused(tmp_path, capsys):
     assert program.main(["gradebook", str(tmp_path), "--nbgrader", str(tmp_path / "x.csv")]) == 2
     assert "want the folder that `grade` wrote" in capsys.readouterr().err
+    (tmp_path / "students").mkdir()
+    (tmp_path / "students/anna.json").write_text(json.dumps(ANNA | {"format": 1}))
+    assert program.main(["gradebook", str(tmp_path), "--nbgrader", str(tmp_path / "x.csv")]) == 2
+    assert "wrote, of this version; got" in capsys.readouterr().err
     assert not (tmp_path / "x.csv").exists()
 
 

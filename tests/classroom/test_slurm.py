@@ -78,9 +78,11 @@ def test_the_tasks_say_what_one_process_says(tmp_path, expected):
 def test_options_go_to_the_cluster_and_the_others_to_every_task(tmp_path):
     assert cluster_options(["partition=gpu", "--gres=gpu:1", "exclusive", "time=60"]) == {
         "partition": "gpu", "gres": "gpu:1", "exclusive": True, "time": "60"}
-    words = command(asked(tmp_path, "--slurm", "4", "--slurm-option", "mem=8G", "--no-benchmark"))
+    words = command(asked(tmp_path, "--slurm", "4", "--slurm-option", "mem=8G", "--no-benchmark",
+                          "--roster", "list.csv", "--policy", "policy.toml", "--seed", "0"))
     own = program._parser().parse_args(words[3:])
     assert own.slurm == 0 and own.slurm_option == [] and own.no_benchmark and own.jobs == 1
+    assert own.roster.is_absolute() and own.policy.name == "policy.toml" and own.seed == 0
     assert own.submissions.is_absolute() and own.out.is_absolute() and own.stages == "2-3"
 
 
