@@ -35,11 +35,16 @@ end
 -- A paragraph before a table, or that ends in a colon, stays with what it leads to.
 local led = { Table = true, CodeBlock = true, Figure = true, Div = true, RawBlock = true }
 
+local function formula(block)
+  local first = block.t == "Para" and block.content[1]
+  return first and first.t == "Math" and first.mathtype == "DisplayMath"
+end
+
 function Pandoc(document)
   local made = pandoc.List()
   for i, block in ipairs(document.blocks) do
     local next = document.blocks[i + 1]
-    local leads = block.t == "Para" and next and led[next.t]
+    local leads = block.t == "Para" and next and (led[next.t] or formula(next))
       and (next.t == "Table" or pandoc.utils.stringify(block):match(":%s*$"))
     made:extend(leads and wrapped({ block }, "lead") or { block })
   end

@@ -44,8 +44,8 @@ def step(number: str) -> str:
 
 
 def definition(stage: str, name: str) -> str:
-    """A whole function of problem_4.py, with its decorator."""
-    path = ROOT / f"problem_{stage}.py"
+    """A whole function of problem_4.py, or of guide/worked.py for "worked", with its decorator."""
+    path = ROOT / (f"problem_{stage}.py" if stage.isdigit() else f"guide/{stage}.py")
     found = re.search(rf"^(@[^\n]*\n)?def {re.escape(name)}\(.*?(?=^\S|\Z)",
                       path.read_text(encoding="utf-8").replace("\n):", "\n ):"),
                       re.DOTALL | re.MULTILINE)

@@ -71,8 +71,9 @@ class Step(Quoting):
 
 class Function(Quoting):
     def made(self, stage, name):
-        self.env.note_dependency(str(excerpts.ROOT / f"problem_{stage}.py"))
-        return self.code(excerpts.definition(stage, name), f"problem_{stage}.py, {name}")
+        path = f"problem_{stage}.py" if stage.isdigit() else f"guide/{stage}.py"
+        self.env.note_dependency(str(excerpts.ROOT / path))
+        return self.code(excerpts.definition(stage, name), f"{path}, {name}")
 
 
 class Mistake(Quoting):

@@ -11,6 +11,7 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
     spread NAME | OTHER            time of NAME over time of OTHER, over the benchmark's table
     ahead NAME | OTHER             in how many of that table's rows with both NAME is faster
     gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
+    asked LABEL | BLOCK            bytes of k and v that query tiles of BLOCK rows ask for
     machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
     h200 WHAT                      what its maker says of it
     interpreted DTYPE              error of stage 3 in the interpreter, of seen.json
@@ -126,6 +127,7 @@ MEASURES = {
     "gflop": lambda label: digits(WORK[label].flops() / 1e9) + " GFLOP",
     "intensity": lambda label: digits(WORK[label].flops() / WORK[label].bytes()) + " FLOP a byte",
     "traffic": lambda label: digits(WORK[label].bytes() / MB) + " MB",
+    "asked": lambda label, block: digits(asked_bytes(label, int(block)) / 1e9) + " GB",
     "floor": lambda label: digits(records()[label]["floor_ms"]) + " ms",
     "scores": lambda label: digits(WORK[label].score_bytes() / MIB) + " MiB",
     "pairs": lambda label: f"{WORK[label].pairs():,}",
@@ -182,6 +184,25 @@ def cost(stage: int, lengths=(1024, 4096, 16384, 65536)) -> Table:
     shape = records()[f"stage {stage}, N=1024, forward"]["shape"].split(", ")
     return Table(head, rows, f"{shape[1]} heads, D = {shape[3]}, {', '.join(shape[4:])}, "
                  f"bfloat16; the last two columns in MiB; results.json of {where()}")
+
+
+def asked_bytes(label: str, block: int) -> float:
+    """Of k and v: every query tile of a head asks for all of them."""
+    work = WORK[label]
+    return -(-work.N // block) * work.B * work.HQ * 2 * work.N * work.D * 2
+
+
+def asked(label="stage 3, D=64, forward") -> Table:
+    """What taller query tiles save of the traffic of k and v, before any cache."""
+    rows = []
+    for block in (1, 16, 32, 64, 128, 256):
+        bytes_ = asked_bytes(label, block)
+        rows.append([block, digits(bytes_ / 1e9), digits(WORK[label].flops() / bytes_),
+                     digits(bytes_ / CEILING.bytes * 1e3)])
+    return Table(["rows a query tile", "GB of k and v asked for", "FLOP a byte",
+                  "ms, all from device memory"], rows,
+                 f"{label.removesuffix(', forward')}; counted; the last column over the measured "
+                 f"{CEILING.bytes / 1e12:.1f} TB/s")
 
 
 def excess(block=64) -> Table:
@@ -274,4 +295,5 @@ TABLES |= {f"workloads {work.stage} {work.direction}":
            partial(workloads, work.stage, work.direction) for work in TABLE}
 TABLES |= {f"{make.__name__} {direction}": partial(make, direction)
            for make in (stages, ladder) for direction in ("forward", "backward")}
-TABLES |= {"gpt_oss": gpt_oss, "gluon": gluon, "excess": excess, "operands": operands}
+TABLES |= {"gpt_oss": gpt_oss, "gluon": gluon, "excess": excess, "operands": operands,
+           "asked": asked}

@@ -96,3 +96,16 @@ def test_a_number_that_was_not_measured_is_an_error():
                  "ms stage 3, original shape, forward | gluon"):
         with pytest.raises(LookupError):
             measured.value(text)
+
+
+def test_naive_attention_of_the_guide_is_attention():
+    q, k, v = torch.randn(3, 20, 8, dtype=torch.float64)
+    want = reference.attention(q[None, None], k[None, None], v[None, None])["o"][0, 0]
+    torch.testing.assert_close(worked.naive(q, k, v), want)
+
+
+def test_a_tile_of_rows_asks_for_as_many_flop_a_byte():
+    for rows, _, intensity, _ in measured.asked().rows:
+        assert float(intensity) == pytest.approx(rows, rel=0.01)
+    label = "stage 3, D=64, forward"
+    assert measured.asked_bytes(label, 64) * 64 == measured.asked_bytes(label, 1)
