@@ -228,6 +228,8 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=63, HQ=2, HKV=1, D=64, dout="expanded", gpu=dict(N=252)),
     robust(N=127, HQ=2, HKV=2, D=64, dtype=F32, dout="transposed", gpu=dict(N=508)),
     robust(N=170, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16, layout="transposed"),
+    # Past N - 1 a tile's scores are 0, and weights 2^185 if no mask makes them 0.
+    robust(N=40, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16, family="shift-"),
     robust(N=65, HQ=2, HKV=1, scale=0.5, family="shift+"),
     robust(N=193, HQ=1, HKV=1, dtype=F32, family="falling", grads=("q",), gpu=dict(HQ=2)),
     robust(N=100, HQ=2, HKV=2, dtype=F16, family="hot", gpu=dict(N=404, HKV=1)),
@@ -304,6 +306,8 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     course("no causal mask", N=170, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F32,
            **LOGITS),
     course("no causal mask", N=150, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16),
+    course("no causal mask", N=40, HQ=1, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16,
+           family="shift-"),
     course("no window", N=200, HQ=1, HKV=1, window=None, sinks=0),
     beyond("D = 80", N=70, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
     beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),

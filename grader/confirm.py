@@ -124,6 +124,9 @@ class Confirmations:
         narrow = kept_in_16_bits(case, reply.plan) if check.outcome == "wrong" else ""
         if narrow:
             check.lines = (*check.lines[:2], narrow, *check.lines[2:])
+        if check.outcome == "rejected" and reply.plan.read:
+            lines = ", ".join(map(str, reply.plan.read))
+            check.lines += (f"Numbers are taken out of a tensor in line {lines}.",)
         return check
 
     def _replayed(self, other: Built, reply: Reply) -> dict[str, torch.Tensor]:

@@ -1,20 +1,20 @@
 """Right numbers: were they made with the means that the stage teaches?  Read from the call's plan.
 """
 
-import functools
-
-import torch
+from collections import Counter
 
 from grader.inputs import Built
 from grader.inside.wire import LONGEST
 from grader.results import Check
 from grader.sandbox.calls import Reply
-from grader.sandbox.plan import MOVES, REDUCTIONS, WRITES, Plan
+from grader.sandbox.operations import FREE, Operation
+from grader.sandbox.plan import Plan, arithmetic
 from grader.stages import Stage
 
 # Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
 # over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
 ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
+ALLOWED = (*FREE, "pointwise", "reduces")  # kinds of operations
 MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
 GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
 
@@ -28,47 +28,46 @@ def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Che
 
 
 def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
-    forward = forbidden(stage, plan.operations)
-    backward = () if stage.backward_is_given else forbidden(stage, plan.backward_operations)
+    forward = forbidden(stage, built, plan.operations)
+    backward = [] if stage.backward_is_given else \
+        forbidden(stage, built, plan.backward_operations)
     if not forward and not backward:
         return []
-    names = ", ".join((forward or backward)[:4])
-    allowed = ("PyTorch may allocate, cast, pad and reduce; the products and the softmax are the "
-               "kernel's.")
+    lines = {operation.packet: operation.line for operation in reversed(forward or backward)}
+    names = ", ".join(f"{name}{_in_line(line)}" for name, line in sorted(lines.items())[:4])
+    allowed = ("PyTorch may allocate, cast, pad, move and reduce, and add up the heads of a group; "
+               "the products and the softmax are the kernel's.")
     if not stage.needs_triton:
         allowed = "this stage is about the tiles; compute them from matrix products."
     return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
             f"{'forward' if forward else 'backward'}.", "try: " + allowed]
 
 
-def forbidden(stage: Stage, operations: tuple[str, ...]) -> list[str]:
+def _in_line(line: int | None) -> str:
+    return "" if line is None else f" (line {line})"
+
+
+def forbidden(stage: Stage, built: Built, operations: tuple[Operation, ...]) -> list[Operation]:
     """Which of these PyTorch operations a right answer may not be made of.
 
-    From stage 2 on that is all but allocating, moving, computing one by one and reducing; in
-    stage 1 only whole attentions, for its products are PyTorch's.
+    From stage 2 on that is all but allocating, moving, computing one by one, reducing, and adding
+    up the heads of a group; in stage 1 only whole attentions, for its products are PyTorch's.
     """
-    if stage.needs_triton:
-        found = {name for name in operations if not _allowed(name)}
-    else:
-        found = {name for name in operations
-                 if "attention" in name or not name.startswith("aten::")}
-    return sorted({name.removeprefix("aten::").partition(".")[0] for name in found})
+    if not stage.needs_triton:
+        return [operation for operation in operations
+                if "attention" in operation.name or not operation.name.startswith("aten::")]
+    return [operation for operation in operations
+            if not (operation.kind in ALLOWED
+                    or operation.kind == "adds" and _adds_heads(built, operation))]
 
 
-def _allowed(operation: str) -> bool:
-    """Whether PyTorch may do this beside kernels: allocate, move, compute one by one, reduce."""
-    space, _, name = operation.partition("::")
-    packet, _, overload = name.partition(".")
-    if space != "aten":
-        return False
-    return (packet in MOVES or packet in WRITES or packet in REDUCTIONS
-            or _is_pointwise(packet, overload or "default"))
-
-
-@functools.cache
-def _is_pointwise(packet: str, overload: str) -> bool:
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    return found is not None and torch.Tag.pointwise in found.tags
+def _adds_heads(built: Built, operation: Operation) -> bool:
+    """Whether all that is added up are gradients of a group's heads, a head's rows at a time, as in
+    the backward of k[:, heads]; or a number a head, as in that of sink_logits[order]."""
+    case, added = built.case, operation.addends
+    rows = added.together >= case.n_keys * case.D and added.numbers <= (
+        case.HQ // case.HKV * added.into)
+    return case.stage > 2 and (rows or added.numbers <= case.B * case.HQ)
 
 
 def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
@@ -103,12 +102,16 @@ def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
     size = sum(tensor.numel() for tensor in built.tensors.values())
     size += case.B * case.HQ * case.N * case.D if case.stage > 2 else 0
     limit = max(size * ARITHMETIC[stage.number == 2], ARITHMETIC_FLOOR)
-    counts = [("call", plan.arithmetic)]
-    counts += [("backward", plan.backward_arithmetic)] * (not stage.backward_is_given)
-    for words, count in counts:
-        if count > limit:
+    counts = [("call", plan.operations)]
+    counts += [("backward", plan.backward_operations)] * (not stage.backward_is_given)
+    for words, operations in counts:
+        if (count := arithmetic(operations)) > limit:
+            most = Counter()
+            for operation in operations:
+                most[f"{operation.packet}{_in_line(operation.line)}"] += operation.numbers
             return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
-                    f"{words}; preparing inputs and reducing results take at most {limit:,.0f}.",
+                    f"{words}, most of them by {most.most_common(1)[0][0]}; preparing inputs and "
+                    f"reducing results take at most {limit:,.0f}.",
                     "try: PyTorch may allocate, cast, pad and reduce; the work is the kernel's."]
     return []
 
@@ -121,8 +124,11 @@ def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Chec
     floor = (2 * case.N) * (2 * case.n_keys)
     said = ""
     if after > floor and after > GROWTH_LIMIT * max(before, 1):
+        largest = max((*large.plan.operations, *large.plan.backward_operations),
+                      key=lambda operation: operation.made, default=None)
+        by = f"; the largest is made by {largest.packet}{_in_line(largest.line)}" if largest else ""
         said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
-                f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}.")
+                f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}{by}.")
     elif large.plan.kept_bytes > floor:
         said = (f"The call used {large.plan.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
                 f"N={2 * case.N}.")

@@ -53,6 +53,11 @@ def error_of(session, entry, call=None, attribute=None) -> SubmissionError:
     return caught.value
 
 
+def names(operations) -> list[str]:
+    """Of a plan's operations, in order."""
+    return [operation.name for operation in operations]
+
+
 def plan(launches=1, backward_launches=1, operations=(), backward_operations=(), scratch=0,
          kept=0, again=(), **more) -> Plan:
     """A plan of so many launches and operations that write the one output, with some memory."""

@@ -97,12 +97,6 @@ def test_the_nursery_is_started_before_this_process_imports_torch():
     assert done.stdout == "False\n", done.stderr
 
 
-def test_no_file_of_the_grader_and_of_the_class_tool_is_longer_than_400_lines():
-    lengths = {module: len((ROOT / module.replace(".", "/")).with_suffix(".py").read_text(
-        "utf-8").splitlines()) for module in modules("grader", "classroom")}
-    assert {module: n for module, n in lengths.items() if n > 400} == {}
-
-
 def test_the_map_of_the_files_names_every_module_of_the_engine_and_nothing_else():
     shown = re.search(r"```\n(grader/.*?)```", PAGE, re.S)[1]
     named = set(re.findall(r"\b\w+\.(?:py|toml|md|npz)\b", shown))

@@ -6,10 +6,11 @@ What goes past both, by NumPy, ctypes, a list or another thread, is in no plan: 
 computes something else.  hooks.py has launches come here.
 
     plan       {"storages", "functions", "steps", "backward": first step of it, "outputs",
-               "gradients": encoded tensors, "again": launches of every further call}
+               "gradients": encoded tensors, "again": launches of every further call,
+               "read": lines of the file that took a number out of a tensor}
     storage    {"bytes", "input": name} or {"bytes", "kept": base64 or None, "moved": addresses in
                it} or {"bytes"}: made by a step; "freed": the step before which it was let go
-    step       ["op", "aten::mul.Tensor", args, kwargs, results]
+    step       ["op", "aten::mul.Tensor", args, kwargs, results, line of the file or None]
                ["launch", function, grid, {argument: value}, options]
     function   {"name", "line", "first": line, with decorators, "text", "kind", "options",
                "names": what its globals stand for}
@@ -53,7 +54,7 @@ def current() -> "Recorder | None":
 class Recorder(TorchDispatchMode):
     """Use as `with recorder:` around a forward, then, after begin_backward(), around a backward.
 
-    inputs: name -> the 1-D tensor over what may be touched of a storage.
+    inputs: name -> the 1-D tensor over what may be touched of a storage.  path: of the file.
     """
 
     supports_higher_order_operators = True  # flex_attention is one
@@ -63,8 +64,9 @@ class Recorder(TorchDispatchMode):
         """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
         return False
 
-    def __init__(self, inputs, on_cuda: bool):
+    def __init__(self, inputs, on_cuda: bool, path: str = ""):
         super().__init__()
+        self.path = path
         self.on_cuda = on_cuda
         self.paused = 0
         self.steps: list[list] = []
@@ -74,7 +76,9 @@ class Recorder(TorchDispatchMode):
         self.functions: list[dict] = []
         self.function_numbers: dict[int, int] = {}
         self.began_backward = None
-        self.cut: dict[str, None] | None = None  # the operations' names, where there are too many
+        self.read: set[int | None] = set()
+        # The operations' names and lines, where there are too many.
+        self.cut: dict[str, int | None] | None = None
         self.launched = self.live = self.peak = 0  # launches; bytes of storages made, and the most
         self.eager = contextlib.ExitStack()
         self.inputs = list(inputs.values())
@@ -103,7 +107,7 @@ class Recorder(TorchDispatchMode):
         """What was recorded.  again: the recorders of later calls.  To be asked at the end."""
         if self.cut is not None:
             results = sum(x.untyped_storage().nbytes() for x in (*outputs, *gradients))
-            steps = [["op", name, [], {}, []] for name in self.cut]
+            steps = [["op", name, [], {}, [], line] for name, line in self.cut.items()]
             return {"again": [later.launches() for later in again], "storages": [],
                     "functions": [], "steps": steps, "backward": len(steps), "outputs": [],
                     "gradients": [], "cut": max(0, self.peak - results)}
@@ -112,6 +116,7 @@ class Recorder(TorchDispatchMode):
             "storages": self.storages, "functions": self.functions, "steps": self.steps,
             "backward": len(self.steps) if self.began_backward is None else self.began_backward,
             "outputs": self.encode(list(outputs)), "gradients": self.encode(list(gradients)),
+            "read": sorted(self.read - {None})[:10],
         }
 
     def extents(self) -> list[tuple[int, int]]:
@@ -158,28 +163,37 @@ class Recorder(TorchDispatchMode):
         if space != "aten" and isinstance(func, torch._ops.OpOverload):
             return self._own_operator(func, args, kwargs)
         if space != "aten":  # of higher order
-            self._add(["op", str(func), [], {}, []])
+            self._add(["op", str(func), [], {}, [], self._line()])
             return func(*args, **kwargs)
         before = (), {}
         if self.cut is None:
             before = self.encode(list(args)), self.encode(dict(kwargs))
         result = func(*args, **kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.read.add(self._line())
         if func.overloadpacket.__name__ in UNINITIALISED:
             poison(result)
         if not _only_looks(func):
             made = [self._encode_tensor(leaf, {}) for leaf in tree_leaves(result)
                     if isinstance(leaf, torch.Tensor)]
-            self._add(["op", func.name(), *before, made])
+            self._add(["op", func.name(), *before, made, self._line()])
         return result
 
     def _add(self, step: list) -> None:
         if self.cut is None and len(self.steps) == LONGEST:
-            self.cut = dict.fromkeys(step[1] for step in self.steps if step[0] == "op")
+            self.cut = {step[1]: step[5] for step in reversed(self.steps) if step[0] == "op"}
             self.steps.clear()
         if self.cut is None:
             self.steps.append(step)
         elif step[0] == "op":
-            self.cut[step[1]] = None
+            self.cut.setdefault(step[1], step[5])
+
+    def _line(self) -> int | None:
+        """The line of the file that is at work; None where autograd is, after its last one."""
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename != self.path:
+            frame = frame.f_back
+        return None if frame is None else frame.f_lineno
 
     def _own_operator(self, func, args, kwargs):
         """An operator of the file's own: what happens inside it is recorded, not its name."""

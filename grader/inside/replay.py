@@ -195,7 +195,7 @@ class Replay:
         return found
 
     # ------------------------------------------------------------------ steps
-    def _operation(self, name: str, args, kwargs, results) -> None:
+    def _operation(self, name: str, args, kwargs, results, line=None) -> None:
         packet, _, overload = name.removeprefix("aten::").partition(".")
         found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
         if found is None or not name.startswith("aten::"):

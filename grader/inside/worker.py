@@ -177,7 +177,7 @@ class Worker:
         return {"plan": plan}, answers + grads + refilled + self._fetch(kept) + after
 
     def _recorder(self, on_device: dict, sent: dict):
-        return self.recorder.Recorder(_named(on_device, sent), self.on_cuda)
+        return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
 
     def replay(self, request: dict, storages: dict, douts: dict):
         """Carry out a plan that another process made of a call like this, on these inputs."""

@@ -208,7 +208,8 @@ def weights(transposed: bool = False, natural: bool = False) -> Entry:
     """
     name = "p_t" if transposed else "p"
 
-    def trial(masked: bool, seed: int, dtype: str = "float32", far: bool = False) -> Trial:
+    def trial(masked: bool, seed: int, dtype: str = "float32", far: bool = False,
+              causal: bool = True) -> Trial:
         given = _tile(seed, dtype, transposed)
         q, k, lse = wide(given, "q", "k", "lse_log2")
         if far:  # rows past N - 1 load q = 0 and lse = inf
@@ -232,14 +233,15 @@ def weights(transposed: bool = False, natural: bool = False) -> Entry:
                                      **{name: np.where(keep, p.T if transposed else p, 0)})
                     for id, p in others.items()}
 
-        return Trial(f"{name} {want.shape}, {dtype}, MASKED={masked}",
-                     {**given, "keep": keep, "MASKED": masked, "CAUSAL": True},
+        return Trial(f"{name} {want.shape}, {dtype}, MASKED={masked}, CAUSAL={causal}",
+                     {**given, "keep": keep, "MASKED": masked, "CAUSAL": causal},
                      lambda left: difference(name, left.programs[0][name],
                                              np.where(keep, want, 0), EXACT * 3),
                      variants=None if far or natural else variants)
 
     return Entry((name,), lambda: [trial(True, 21), trial(False, 22), trial(True, 23, "float16"),
-                                   trial(True, 24, far=True)], ("MASKED", *CONSTANTS))
+                                   trial(True, 24, far=True), trial(True, 25, causal=False)],
+                 ("MASKED", *CONSTANTS))
 
 
 def products(transposed: bool = False) -> Entry:
@@ -263,7 +265,7 @@ def products(transposed: bool = False) -> Entry:
         shape = (len(k), len(q)) if transposed else p.shape
         return Trial(f"a tile of scores {shape}, {dtype}", {
             **given, "p_t" if transposed else "p": p.T.copy() if transposed else p,
-            "MASKED": True, "CAUSAL": True, "keep": np.ones(shape, bool)}, check,
+            "MASKED": True, "CAUSAL": dtype == "float32", "keep": np.ones(shape, bool)}, check,
             variants=None if dtype == "float16" else lambda: named.products(
                 p, ds, dp, delta, q, k, do, given, transposed))
 

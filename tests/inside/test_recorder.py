@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import inspect
 import json
 import threading
 
@@ -10,6 +11,7 @@ import torch
 
 from grader.inside import recorder, replay
 from grader.sandbox.plan import Plan
+from tests.sessions import names
 
 
 def recorded(function, **inputs):
@@ -141,7 +143,7 @@ def test_a_kernel_that_stores_beside_a_tensor_is_seen_in_the_replay(at, words, t
     """As on a GPU, where nothing else tells; in the interpreter each access is looked at."""
     _, plan = recorded(lambda x: torch.zeros(10), x=A)
     (operation,) = plan.value["steps"]
-    plan.value["steps"].append(["launch", 0, [1], {"y_ptr": operation[-1][0]}, {}])
+    plan.value["steps"].append(["launch", 0, [1], {"y_ptr": operation[4][0]}, {}])
 
     def launch(self, number, grid, arguments, options):
         y = self.decode(arguments["y_ptr"])
@@ -155,13 +157,22 @@ def test_a_kernel_that_stores_beside_a_tensor_is_seen_in_the_replay(at, words, t
         assert torch.equal(replayed(plan, tmp_path, x=A)[:9], torch.zeros(9))
 
 
+def test_an_operation_is_known_by_the_line_of_the_file_that_ran_it_and_so_is_a_number_read():
+    book = recorder.Recorder({"x": A}, on_cuda=False, path=__file__)
+    with book:
+        y = A.exp() * A[3].item()
+    here = inspect.currentframe().f_lineno - 1
+    plan = Plan(json.dumps(book.plan([y], [], [])))
+    assert {operation.line for operation in plan.operations} == {here} and plan.read == [here]
+
+
 def test_an_operation_in_a_custom_operator_is_seen_and_the_operator_is_not(tmp_path):
     @torch.library.custom_op("test_recorder::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
     _, plan = recorded(lambda x: twice(x), x=A.clone())
-    assert plan.operations == ("aten::mul.Tensor",)
+    assert names(plan.operations) == ["aten::mul.Tensor"]
     assert torch.equal(replayed(plan, tmp_path, x=B), B * 2)
 
 
@@ -221,8 +232,8 @@ def test_a_call_of_too_many_steps_is_known_by_its_operations_and_memory(monkeypa
 
     _, plan = recorded(work, x=A)
     assert plan.cut and plan.launches == 0 and plan.results_written
-    assert set(plan.operations) == {"aten::zeros", "aten::mul.Tensor", "aten::exp",
-                                    "aten::add_.Tensor", "aten::clone"}
+    assert set(names(plan.operations)) == {"aten::zeros", "aten::mul.Tensor", "aten::exp",
+                                           "aten::add_.Tensor", "aten::clone"}
     assert plan.peak_bytes == 2 * 4000  # the sum and a product, or a product and its exponential
     assert len(json.dumps(plan.value)) < 2000
 
