@@ -190,7 +190,7 @@ class Recorder(TorchDispatchMode):
 
     def _line(self) -> int | None:
         """The line of the file that is at work; None where autograd is, after its last one."""
-        frame = sys._getframe(2)
+        frame = sys._getframe()  # a thread of autograd has no more than these
         while frame is not None and frame.f_code.co_filename != self.path:
             frame = frame.f_back
         return None if frame is None else frame.f_lineno

@@ -166,6 +166,14 @@ def test_an_operation_is_known_by_the_line_of_the_file_that_ran_it_and_so_is_a_n
     assert {operation.line for operation in plan.operations} == {here} and plan.read == [here]
 
 
+def test_an_operation_of_a_thread_that_python_did_not_start_has_no_line():
+    book = recorder.Recorder({"x": A}, on_cuda=False, path=__file__)
+    called = ctypes.CFUNCTYPE(None)(book._line)  # as autograd's threads call, on a GPU
+    with book:
+        called()
+    assert book._line() == inspect.currentframe().f_lineno
+
+
 def test_an_operation_in_a_custom_operator_is_seen_and_the_operator_is_not(tmp_path):
     @torch.library.custom_op("test_recorder::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:
