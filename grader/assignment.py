@@ -14,7 +14,7 @@ GRADERS = {"autograder.py": range(1, 8), "autograder_optional.py": range(8, 10)}
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = "grader/assignment.json"
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # what was given, and to whom
-KINDS = (".py", ".toml", ".npz")  # of the engine's files; what an editor leaves beside is not of it
+KINDS = (".py", ".toml", ".npz", ".tsv")  # of the engine; what an editor leaves is not of it
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,9 @@ def test_the_catalogue_is_as_large_as_it_says():
 def test_a_dishonest_file_must_get_one_thing_and_never_a_pass():
     for attack in attacks(("dishonest",)):
         assert "pass" not in attack.outcomes, attack.name
-        assert len(attack.outcomes) == 1 or attack.device == "cuda", attack.name
+        # Whether a submission may read the checkout is the machine's: where its Python lies.
+        reads_it = attack.id in ("solution_imported", "reference_imported")
+        assert len(attack.outcomes) == 1 or attack.device == "cuda" or reads_it, attack.name
 
 
 @pytest.mark.parametrize(("based", "marked", "got", "heard", "it_did"), [

@@ -63,7 +63,7 @@ def test_what_no_case_reaches_and_no_compiler_takes_is_said_in_every_case(tmp_pa
                        's = s.masked_fill(keep, float("-inf"))')
     assert {check.outcome for check in result.checks} == {"crashed"}
     assert {check.message for check in result.checks} == {
-        "line 151, in _attend, reads .masked_fill, which a tile does not have: the kernel does "
+        "line 152, in _attend, reads .masked_fill, which a tile does not have: the kernel does "
         "not compile."}
 
 
