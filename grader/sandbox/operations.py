@@ -28,8 +28,8 @@ LEAST = 256  # numbers an operation counts for at least: many small ones are one
 class Operation:
     """One of a plan.  name: "aten::mul.Tensor"; kind: of the table, or "reduces", "unknown".
 
-    numbers: as many as it computed; shapes: of its tensors, results included; made: bytes of the
-    largest result; line: of the student's file, None where autograd called it.
+    numbers: as many as it computed; made: bytes of the largest result; line: of the student's file,
+    None where autograd called it; addends: of what adds.
     """
 
     name: str
