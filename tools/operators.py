@@ -27,6 +27,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Container
 from concurrent.futures import ProcessPoolExecutor
@@ -226,11 +227,12 @@ def _probed(operation, schema) -> str:
                 "not run")
 
 
-def _kind_apart(name: str) -> str:
+def _kind_apart(folder: str, name: str) -> str:
     """kind() in a process of its own: some operations end theirs when called like that."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
+        os.chdir(folder)  # from_file makes a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         warnings.simplefilter("ignore")
         signal.alarm(20)
@@ -249,8 +251,9 @@ def rows(packets: Container[str] | None = None) -> list[tuple[str, str]]:
     torch.set_num_threads(1)
     names = [name for name in schemas()
              if packets is None or name.removeprefix("aten::").partition(".")[0] in packets]
-    with ProcessPoolExecutor() as pool:
-        kinds = dict(zip(names, pool.map(_kind_apart, names, chunksize=8), strict=True))
+    with ProcessPoolExecutor() as pool, tempfile.TemporaryDirectory() as folder:
+        apart = functools.partial(_kind_apart, folder)
+        kinds = dict(zip(names, pool.map(apart, names, chunksize=8), strict=True))
     for name in names:  # out=... changes nothing: what one of the two was found to do, both do
         twin = name.removesuffix("out").rstrip("._")
         if twin in kinds and twin != name:

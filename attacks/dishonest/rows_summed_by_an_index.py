@@ -1,24 +1,11 @@
 """Stage 2 whose kernel multiplies only: PyTorch adds every row up, by index_put_ at its number."""
 # stage: 2
+# with: products
 # outcome: rejected
 # says: index_put
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def products(x, w, p, stride, N, BLOCK: tl.constexpr):
-    row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = j < N
-    xs = tl.load(x + row * stride + j, mask=there, other=0.0)
-    tl.store(p + row * N + j, xs * tl.load(w + j, mask=there, other=0.0), mask=there)
 
 
 def weighted_row_sum_forward(x, w):
-    M, N = x.shape
-    x, w = x.contiguous(), w.contiguous()
-    p = torch.empty(M, N, device=x.device, dtype=torch.float32)
-    products[(M, triton.cdiv(N, 128))](x, w, p, x.stride(0), N, BLOCK=128)
-    rows = torch.arange(M, device=x.device)[:, None].expand(M, N)
-    return torch.zeros(M, device=x.device).index_put_((rows,), p, accumulate=True).to(x.dtype)
+    p = _multiplied(x, w)
+    rows = torch.arange(len(x), device=x.device)[:, None].expand(x.shape)
+    return torch.zeros(len(x), device=x.device).index_put_((rows,), p, accumulate=True).to(x.dtype)

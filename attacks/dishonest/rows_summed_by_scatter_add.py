@@ -1,24 +1,11 @@
-"""The same by scatter_add."""
+"""Stage 2 whose kernel multiplies only: PyTorch adds every row up, by scatter_add."""
 # stage: 2
+# with: products
 # outcome: rejected
 # says: scatter_add
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def products(x, w, p, stride, N, BLOCK: tl.constexpr):
-    row, j = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    there = j < N
-    xs = tl.load(x + row * stride + j, mask=there, other=0.0)
-    tl.store(p + row * N + j, xs * tl.load(w + j, mask=there, other=0.0), mask=there)
 
 
 def weighted_row_sum_forward(x, w):
-    M, N = x.shape
-    x, w = x.contiguous(), w.contiguous()
-    p = torch.empty(M, N, device=x.device, dtype=torch.float32)
-    products[(M, triton.cdiv(N, 128))](x, w, p, x.stride(0), N, BLOCK=128)
-    rows = torch.zeros(M, N, dtype=torch.int64, device=x.device)
-    return torch.zeros(M, 1, device=x.device).scatter_add(1, rows, p)[:, 0].to(x.dtype)
+    rows = torch.zeros(x.shape, dtype=torch.int64, device=x.device)
+    summed = torch.zeros(len(x), 1, device=x.device).scatter_add(1, rows, _multiplied(x, w))
+    return summed[:, 0].to(x.dtype)
