@@ -6,7 +6,7 @@ them.
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -37,7 +37,7 @@ class Operation:
     numbers: int
     made: int
     line: int | None
-    addends: "Addends | None" = field(default=None)
+    addends: "Addends | None" = None
 
     @property
     def packet(self) -> str:
@@ -78,8 +78,8 @@ def operation(step: list) -> Operation:
         in_place = name.partition(".")[0].endswith("_") or "index_put" in name
         numbers = LEAST if in_place else 0
     line = step[5] if len(step) > 5 and type(step[5]) is int else None
-    size = max((tensor.bytes for tensor in made), default=0)
-    return Operation(name, kind, numbers, size, line,
+    largest_made = max((tensor.bytes for tensor in made), default=0)
+    return Operation(name, kind, numbers, largest_made, line,
                      _addends(named, made) if kind == "adds" else None)
 
 
