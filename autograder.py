@@ -4,4 +4,4 @@ from grader.cli import main
 from grader.process import leave
 
 if __name__ == "__main__":
-    leave(main((1, 2, 3, 4, 5, 6, 7), "autograder.py"))
+    leave(main("autograder.py"))

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from grader.stages import STAGES
+from grader.case_table import listed
 
 
 def alone(rows: list[dict]) -> dict[tuple[int, str], tuple[int, list[str]]]:
@@ -24,8 +24,8 @@ def alone(rows: list[dict]) -> dict[tuple[int, str], tuple[int, list[str]]]:
         if len(decisive) == 1:
             only[row["stage"], decisive[0]].append(row["name"].partition("/")[2])
     stages = sorted({row["stage"] for row in rows})
-    listed = [(n, case.name) for n in stages for case in STAGES[n].cases(rows[0]["device"], False)]
-    return {key: (caught[key], only[key]) for key in dict.fromkeys([*listed, *caught])}
+    asked = [(n, case.name) for n in stages for case in listed(n, rows[0]["device"], False)]
+    return {key: (caught[key], only[key]) for key in dict.fromkeys([*asked, *caught])}
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader import submission
+from grader.stages import STAGES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -73,8 +74,7 @@ def attacks(kinds=KINDS) -> list[Attack]:
     found = []
     for kind in kinds:
         if kind in EXPECTED:
-            for stage in range(1, 10):
-                found += mutants(stage, kind)
+            found += [mutant for stage in STAGES for mutant in mutants(stage, kind)]
         if kind == "honest":
             found += solved()
         found += [from_file(path) for path in sorted((HERE / kind).glob("*.py"))]
@@ -86,9 +86,9 @@ def attacks(kinds=KINDS) -> list[Attack]:
 
 
 def solved() -> list[Attack]:
-    """The nine files of this repository."""
+    """The solved files of this repository."""
     return [Attack("honest", f"problem_{n}", n, "the solved file",
-                   (ROOT / f"problem_{n}.py").read_bytes(), ("pass",)) for n in range(1, 10)]
+                   (ROOT / f"problem_{n}.py").read_bytes(), ("pass",)) for n in STAGES]
 
 
 def mutants(stage: int, kind: str = "mutants") -> list[Attack]:

@@ -11,6 +11,7 @@ import collections
 import json
 from pathlib import Path
 
+from grader.case_table import listed
 from grader.stages import STAGES
 
 
@@ -18,7 +19,7 @@ def margins(rows: list[dict], device: str) -> tuple[dict, dict, dict]:
     """-> honest maximum and rejected minimum by (stage, dtype, family), and by stage the subtlest
     mutant's (ratio, name)."""
     cases = {(n, case.name): case for n in STAGES
-             for case in STAGES[n].cases(device, device == "cuda")}
+             for case in listed(n, device, device == "cuda")}
     honest, rejected, subtlest = {}, {}, {}
     for row in rows:
         right = row["want"] == ["pass"]

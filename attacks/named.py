@@ -23,6 +23,7 @@ import torch
 
 from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
 from grader import submission
+from grader.case_table import listed
 from grader.inputs import build
 from grader.judge import from_error, judge
 from grader.naming import follow_up
@@ -152,8 +153,9 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
         try:
             session.load(stage.entry, stage.attribute, stage.positional)
         except SubmissionError as error:
-            return _observed(from_error(stage.cases("cpu", False)[0], error, stage.filename))
-        for case in stage.cases("cpu", False):
+            first = listed(stage.number, "cpu", False)[0]
+            return _observed(from_error(first, error, stage.filename))
+        for case in listed(stage.number, "cpu", False):
             built = build(case, SEED)
             try:
                 reply = session.run(built.call)

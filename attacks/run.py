@@ -111,8 +111,8 @@ def run_command(attack: Attack, device: str, seed: int) -> Outcome:
 
 
 def _run_command(attack: Attack, device: str, seed: int) -> Outcome:
-    program = "autograder.py" if attack.stage < 8 else "autograder_optional.py"
-    other = {8: 9, 9: 8}.get(attack.stage, 2 if attack.stage != 2 else 3)
+    program = STAGES[attack.stage].program
+    other = next(n for n in (2, 3, 8, 9) if n != attack.stage and STAGES[n].program == program)
     with tempfile.TemporaryDirectory(prefix="attack-") as base:
         folders = {name: Path(base) / name for name in ("submission", "tmp", "home")}
         for folder in folders.values():

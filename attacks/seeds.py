@@ -19,6 +19,7 @@ import torch
 
 from attacks.catalogue import ROOT, Attack, attacks
 from grader import submission
+from grader.case_table import listed
 from grader.cases import Case
 from grader.inputs import build
 from grader.judge import judge
@@ -41,9 +42,9 @@ class Asked:
 
     def cases(self) -> list[Case]:
         """Those that decide."""
-        listed = self.stage.cases("cpu", False)
+        asked = listed(self.stage.number, "cpu", False)
         course = bool(submission.steps(self.source.decode()))
-        return [case for case in listed if case.group != "beyond" and (course or not case.course)]
+        return [case for case in asked if case.group != "beyond" and (course or not case.course)]
 
     def error(self, case: Case, seed: int) -> float:
         """Its largest error over its limit; inf where there is no number, or another fault."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from grader import files
+from grader.stages import STAGES
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
 SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
@@ -52,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     grading.add_argument("--roster", metavar="FILE", type=Path,
                          help="a .csv of all students, with some of the columns name, id, login "
                               "and e-mail: who handed in nothing has a row as well")
-    grading.add_argument("--stages", metavar="1-7", default="1-9",
-                         help="stages to grade (default: 1-9)")
+    grading.add_argument("--stages", metavar="1-7", default=f"1-{max(STAGES)}",
+                         help="stages to grade (default: all)")
     grading.add_argument("--policy", metavar="FILE", type=Path,
                          help="a policy.toml: what stages and groups of cases are worth")
     grading.add_argument("--overrides", metavar="FILE", type=Path,
@@ -135,13 +136,13 @@ def grade(arguments) -> int:
     from classroom.gather import gather
     from classroom.store import Settings, Store
     from grader import assignment
-    from grader.stages import STAGES
     from grader.starter import parse_stages
 
     try:
         stages = sorted(set(parse_stages(arguments.stages)))
         if not set(stages) <= set(STAGES):
-            raise argparse.ArgumentTypeError(f"want stages of 1-9; got {arguments.stages}")
+            raise argparse.ArgumentTypeError(
+                f"want stages of 1-{max(STAGES)}; got {arguments.stages}")
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"--stages: {error}") from None
     students = gather(arguments.submissions, arguments.roster)

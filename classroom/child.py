@@ -14,7 +14,8 @@ from grader.text import escape
 
 # Both programs in one, from the course's folder, not from the student's in which it runs.
 PROGRAM = (f"import sys; sys.path[0] = {str(ROOT)!r}; from grader.cli import main; "
-           "sys.exit(main(tuple(range(1, 10)), 'autograder.py'))")
+           "from grader.stages import STAGES; "
+           "sys.exit(main('autograder.py', stages=tuple(STAGES)))")
 USAGE = 2  # its exit code: what it was told cannot be done
 SPARE_SECONDS = 180.0  # above the limits that it keeps itself, until it is taken for hung
 END_SECONDS = 20.0  # from SIGTERM to SIGKILL

@@ -27,12 +27,14 @@ from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from classroom import roster
+from grader.stages import STAGES
 from grader.submission import MAX_BYTES
 from grader.submit import REPORT
 from grader.text import escape
 
-PROBLEM = re.compile(r"problem_([1-9])\.py")
-NEARLY = re.compile(r".*problem[\W_]*0*([1-9])(?!\d).*", re.IGNORECASE | re.DOTALL)
+PROBLEM = re.compile(rf"problem_({'|'.join(map(str, STAGES))})\.py")
+NEARLY = re.compile(rf".*problem[\W_]*0*({'|'.join(map(str, STAGES))})(?!\d).*",
+                    re.IGNORECASE | re.DOTALL)
 CODE = (".py", ".ipynb")
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.

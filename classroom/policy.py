@@ -64,7 +64,7 @@ def read(path: Path | None) -> Policy:
     stages = {str(number) for number in STAGES}
     if not isinstance(points, dict) or not set(points) <= stages \
             or not all(map(_is_amount, points.values())):
-        raise wrong("points such as 4 = 150, of stages 1-9", points)
+        raise wrong(f"points such as 4 = 150, of stages 1-{max(STAGES)}", points)
     if not isinstance(shares, dict) or set(shares) != set(SHARES) \
             or not all(map(_is_amount, shares.values())) or abs(sum(shares.values()) - 1) > 1e-6:
         raise wrong(f"shares of {', '.join(SHARES)} that make 1", shares)
@@ -102,8 +102,8 @@ def read_overrides(path: Path | None) -> list[Override]:
         if given is None or not given.student or given.stage not in STAGES \
                 or not _is_amount(given.points) or not given.reason:
             cells = ", ".join(row[name] or "-" for name in COLUMNS)
-            raise ValueError("--overrides: want a student, a stage of 1-9, points and a reason; "
-                             f"got {cells} in row {line} of {path}")
+            raise ValueError(f"--overrides: want a student, a stage of 1-{max(STAGES)}, points and "
+                             f"a reason; got {cells} in row {line} of {path}")
         if found.setdefault((given.student, given.stage), given) is not given:
             raise ValueError(f"--overrides: want one row for a stage; got two for {given.student}, "
                              f"P{given.stage} in {path}")

@@ -9,8 +9,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader.stages import STAGES
+
 VERSION = "0.3.0"
-GRADERS = {"autograder.py": range(1, 8), "autograder_optional.py": range(8, 10)}  # their stages
+GRADERS = {program: tuple(number for number, stage in STAGES.items() if stage.program == program)
+           for program in ("autograder.py", "autograder_optional.py")}  # their stages
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = "grader/assignment.json"
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # what was given, and to whom

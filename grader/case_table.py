@@ -19,6 +19,7 @@ multiple of 16, or neither: there cases share these where nothing is lost by it.
 import torch
 
 from grader.cases import Case
+from grader.stages import STAGES
 
 F16, F32 = torch.float16, torch.float32
 HALF = "half"  # bfloat16 where the GPU has it, else float16
@@ -323,11 +324,13 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
 
 TABLE = {1: STAGE_1, 2: STAGE_2, 3: STAGES_3_4, 4: rows(dict(is_causal=True), STAGES_3_4),
          5: STAGES_5_6_7, 6: STAGES_5_6_7, 7: STAGES_5_6_7, 8: STAGE_8, 9: STAGE_9}
-FROM_STAGE = {"window": 6, "sinks": 7}  # a stage before it is asked the row without
 
 
 def listed(stage: int, device: str, has_bfloat16: bool) -> list[Case]:
     """What is asked of a stage, standard cases first."""
+    unasked = {"gpu", "gpu_only", "stages"}  # and what a stage has not: it is asked the row without
+    unasked |= set() if STAGES[stage].windowed else {"window"}
+    unasked |= set() if STAGES[stage].has_sinks else {"sinks"}
     half, on_gpu, cases = torch.bfloat16 if has_bfloat16 else F16, device == "cuda", []
     for row in TABLE[stage]:
         if stage not in row.get("stages", (stage,)) or row.get("gpu_only") and not on_gpu:
@@ -335,5 +338,5 @@ def listed(stage: int, device: str, has_bfloat16: bool) -> list[Case]:
         fields = row | (row.get("gpu", {}) if on_gpu else {})
         cases.append(Case(stage, **{
             name: half if value == HALF else value for name, value in fields.items()
-            if name not in ("gpu", "gpu_only", "stages") and stage >= FROM_STAGE.get(name, 1)}))
+            if name not in unasked}))
     return cases

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from grader.inside.wire import dtype_name
+from grader.stages import STAGES, Stage
 
 # What a report calls them; short, so that a case fits on a line.
 FAMILIES = {
@@ -76,24 +77,29 @@ class Case:
     asks: str = ""  # what is beyond the assignment in it
 
     @property
+    def asker(self) -> Stage:
+        """The stage that asks it."""
+        return STAGES[self.stage]
+
+    @property
     def n_keys(self) -> int:
         return self.N if self.NK is None else self.NK
 
     @property
     def gives_gradients(self) -> bool:
         """Whether it asks for gradients in a stage of which other cases do not."""
-        return self.stage < 8 and bool(self.grads)
+        return not self.asker.differentiates and bool(self.grads)
 
     @property
     def name(self) -> str:
         """Unique within a stage, and readable: robust/HQ8-HKV2-N257-D64-W100-float16."""
-        if self.stage == 2:
+        if self.asker.sums_rows:
             parts = [f"M{self.M}", f"N{self.N}"]
         else:
             heads = f"H{self.HQ}" if self.HQ == self.HKV else f"HQ{self.HQ}-HKV{self.HKV}"
             length = f"N{self.N}" if self.NK is None else f"NQ{self.N}-NK{self.NK}"
             parts = [f"B{self.B}"] * (self.B > 1) + [heads, length, f"D{self.D}"]
-        parts += ["causal"] * (self.stage in (1, 9) and self.is_causal)
+        parts += ["causal"] * (self.asker.causal_in_names and self.is_causal)
         parts += [f"W{self.window}"] * (self.window is not None)
         parts += [f"S{self.sinks}"] * (self.sinks is not None)
         parts += [dtype_name(self.dtype)] + [self.family] * (self.family != "randn")
@@ -107,7 +113,7 @@ class Case:
     @property
     def label(self) -> str:
         """The shape as GStar's readers know it: B=1, H=8, L=512, D=16."""
-        if self.stage == 2:
+        if self.asker.sums_rows:
             text = f"M={self.M}, N={self.N}"
         else:
             same = self.HQ == self.HKV
@@ -115,11 +121,11 @@ class Case:
             text += f"H={self.HQ}" if same else f"Hq={self.HQ}, Hkv={self.HKV}"
             text += f", L={self.N}" if self.NK is None else f", Lq={self.N}, Lk={self.NK}"
             text += f", D={self.D}"
-        no_window = self.stage == 9 and self.is_causal and self.window is None
+        no_window = self.asker.windowed and self.is_causal and self.window is None
         text += ", no window" if no_window else f", W={self.window}" * (self.window is not None)
         text += f", S={self.sinks}" * (self.sinks is not None)
-        text += ", causal" * (self.stage == 1 and self.is_causal)
-        return text + ", not causal" * (self.stage >= 8 and not self.is_causal)
+        unusual = self.is_causal != self.asker.is_causal
+        return text + (", causal" if self.is_causal else ", not causal") * unusual
 
     @property
     def note(self) -> str:

@@ -19,11 +19,14 @@ from grader import assignment, overview, process
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
 
-def main(numbers: tuple[int, ...], program: str, argv: list[str] | None = None) -> int:
-    """Grade the stages asked for among numbers.  -> 0 passed, 1 not, 2 usage, 3 grader fault."""
+def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = ()) -> int:
+    """Grade the stages asked for among these, or else the program's own.
+
+    -> 0 passed, 1 not, 2 usage, 3 grader fault.
+    """
     process.prepare()
     try:
-        return _main(numbers, program, argv)
+        return _main(stages or assignment.GRADERS[program], program, argv)
     except KeyboardInterrupt as stop:
         print(f"\n{process.INTERRUPTED}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
@@ -43,7 +46,7 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
         parser.error(_unknown(unknown[0], everything))
     if arguments.hint is not None:
         return _hint(arguments.hint)
-    problem = _usage_problem(arguments)
+    problem = _usage_problem(arguments, numbers)
     if problem:
         return _refuse(problem)
     asked = [n for n in numbers if getattr(arguments, f"p{n}")]
@@ -170,13 +173,13 @@ def _unknown(argument: str, everything: list[int]) -> str:
     return f"want an option that --help lists; got {argument}"
 
 
-def _usage_problem(arguments) -> str:
+def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     """What is wrong with the arguments, as want ...; got ..., or "" """
     if not arguments.submission.is_dir():
         return f"--submission: want a directory; got {arguments.submission}"
     if arguments.warmup and any(vars(arguments).get(name) for name in (
             "json", "submit", "quick", "case", "step", "show", "plot",
-            *map("p{}".format, range(8)))):
+            *map("p{}".format, numbers))):
         return "--warmup: want it alone or with --watch; got an option of the problems with it"
     if arguments.json is not None:
         folder = arguments.json.resolve().parent
@@ -315,7 +318,9 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
 
 
 def _case_names(stage, options) -> list[str]:
-    return [case.name for case in stage.cases(options.device, options.bfloat16)]
+    from grader.case_table import listed
+
+    return [case.name for case in listed(stage.number, options.device, options.bfloat16)]
 
 
 def _next_command(run, everything: list[int], arguments) -> str:

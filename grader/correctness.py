@@ -172,9 +172,9 @@ def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
     tensors = {name: t.to(device) for name, t in tensors.items()}
     upstream = {name: t.to(device) for name, t in built.upstream.items()}
     dtype = case.dtype
-    if case.stage == 2:
+    if case.asker.sums_rows:
         return _row_sum_answer(**tensors, **upstream)
-    tf32 = dtype == torch.float32 and device != "cpu" and case.stage != 1
+    tf32 = dtype == torch.float32 and device != "cpu" and case.asker.needs_triton
     unit = UNIT_TF32 if tf32 else UNIT[dtype]
     exact = reference.attention(**tensors, **upstream, **case.mask())
     tile = functools.partial(tiled_attention, **tensors, **upstream, **case.mask(), tf32=tf32)

@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import torch
 
-from grader import submission, timing
+from grader import case_table, submission, timing
 from grader.ahead import Ahead
 from grader.cases import Case, doubled
 from grader.compiling import Compiling
@@ -51,7 +51,7 @@ from grader.steps.lights import Lights
 def warm_up(stage: Stage, options: Options) -> None:
     """Judge a small case of nobody's: the first time takes this process half a second on a GPU."""
     with contextlib.suppress(RuntimeError):
-        case = replace(stage.cases(options.device, options.bfloat16)[0], N=64)
+        case = replace(case_table.listed(stage.number, options.device, options.bfloat16)[0], N=64)
         answer(build(case, options.seed), options.device)
 
 
@@ -146,7 +146,7 @@ class Grading:
         """-> whether there is something to ask."""
         self.file = submission.read(self.options.directory, self.stage.filename, self.stage.entry)
         if self.file.state == "not_started" and self.file.unwritten:  # unless it stands elsewhere
-            cases = self.stage.cases(self.device, self.options.bfloat16)
+            cases = case_table.listed(self.stage.number, self.device, self.options.bfloat16)
             if self.asked_apart(build(cases[0], self.options.seed)).outcome == "pass":
                 self.file = replace(self.file, state="ready")
         origins = {step.id: step.origin for step in self.file.steps if step.origin}
@@ -155,7 +155,8 @@ class Grading:
 
     def choose_cases(self) -> None:
         """All of the stage, or what the command line left of them, or the GPU has memory for."""
-        options, listed = self.options, self.stage.cases(self.device, self.options.bfloat16)
+        options = self.options
+        listed = case_table.listed(self.stage.number, self.device, options.bfloat16)
         if not self.file.steps:
             offered = self.file.parameters(self.stage.entry)
             listed = [replace(case, group="beyond")

@@ -62,7 +62,7 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
         refill = {name: lay_out(t, _layout_of(case, name, t))
                   for name, t in built.refilled.items()}
-    entry = DIFFERENTIABLE * (case.stage == 2 and bool(case.grads))
+    entry = DIFFERENTIABLE * (case.asker.sums_rows and bool(case.grads))
     # Work left running shows in any call: it costs its wait in a few of them only.
     late = case.group == "standard" or case.repeats > 1 or case.refill
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
@@ -97,28 +97,25 @@ def _generator(seed: int, salt: str) -> torch.Generator:
 
 def _signature(case: Case):
     """-> positional arguments, keywords and outputs of the stage's entry point."""
-    if case.stage == 2:
+    stage = case.asker
+    if stage.sums_rows:
         return ("@x", "@w"), {}, (OutputSpec("y", (case.M,), case.dtype),)
-    args, kwargs = ("@q", "@k", "@v"), {}
+    args = ("@q", "@k", "@v")
     o = OutputSpec("o", (case.B, case.HQ, case.N, case.D), case.dtype)
-    if case.stage == 1:  # Function.apply takes no keywords
+    if stage.attribute:  # Function.apply takes no keywords; it returns lse, too
         lse = OutputSpec("lse", (case.B, case.HQ, case.N), torch.float32)
         return args + (case.is_causal,), {}, (o, lse)
-    kwargs["is_causal"] = case.is_causal
-    if case.stage == 9:
+    given = {"is_causal": case.is_causal, "window_size": case.window, "sink_size": case.sinks,
+             "softmax_scale": case.scale, "scale": case.scale,
+             "sink_logits": "@sink_logits" if case.sink_logits else None}
+    if stage.windowed and "window_size" not in stage.keywords:
         args += (case.window, case.sinks or 0)
-    else:
-        kwargs |= {} if case.window is None else {"window_size": case.window}
-        kwargs |= {} if case.sinks is None else {"sink_size": case.sinks}
-    if case.scale is not None:
-        kwargs["softmax_scale" if case.stage == 8 else "scale"] = case.scale
-    if case.sink_logits:
-        kwargs["sink_logits"] = "@sink_logits"
+    kwargs = {name: given[name] for name in stage.keywords if given[name] is not None}
     return args, kwargs, (o,)
 
 
 def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
-    if case.stage == 2:
+    if case.asker.sums_rows:
         x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
         if case.family == "hot":
             x *= 30

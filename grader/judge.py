@@ -139,7 +139,7 @@ def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
         if not verdict.accepted and found is None:
             found = locate(case, exact, name, x, verdict)
     if found and not found.places:
-        found = replace(found, places=deduce(case.stage, times)[1])
+        found = replace(found, places=deduce(case.asker, times)[1])
     return found
 
 

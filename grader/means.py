@@ -67,7 +67,7 @@ def _adds_heads(built: Built, operation: Operation) -> bool:
     case, added = built.case, operation.addends
     rows = added.together >= case.n_keys * case.D and added.numbers <= (
         case.HQ // case.HKV * added.into)
-    return case.stage > 2 and (rows or added.numbers <= case.B * case.HQ)
+    return not case.asker.sums_rows and (rows or added.numbers <= case.B * case.HQ)
 
 
 def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
@@ -100,8 +100,8 @@ def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
     """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
     case = built.case
     size = sum(tensor.numel() for tensor in built.tensors.values())
-    size += case.B * case.HQ * case.N * case.D if case.stage > 2 else 0
-    limit = max(size * ARITHMETIC[stage.number == 2], ARITHMETIC_FLOOR)
+    size += case.B * case.HQ * case.N * case.D if stage.needs_triton and not stage.sums_rows else 0
+    limit = max(size * ARITHMETIC[stage.sums_rows], ARITHMETIC_FLOOR)
     counts = [("call", plan.operations)]
     counts += [("backward", plan.backward_operations)] * (not stage.backward_is_given)
     for words, operations in counts:

@@ -84,11 +84,10 @@ def walk_check(stage: Stage, options: Options, session: Session) -> Check | None
 
 def long_case(stage: Stage, N: int) -> Case:
     """One head, a window of an eighth of the length.  float32: its numbers are all different."""
-    windows = stage.number in (6, 7, 9)
     return Case(stage.number, "walk", N, dtype=torch.float32, is_causal=True,
-                window=N // TILES if windows else None,
-                sinks=SINKS if stage.number in (7, 9) else None,
-                grads=("q", "k", "v") if stage.number >= 8 else ())
+                window=N // TILES if stage.windowed else None,
+                sinks=SINKS if stage.has_sinks else None,
+                grads=("q", "k", "v") if stage.differentiates else ())
 
 
 def judge_walk(stage: Stage, case: Case, read: torch.Tensor, together: torch.Tensor,

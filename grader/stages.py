@@ -1,18 +1,12 @@
-"""One table: stage -> title, file, entry point, points, steps.
+"""One table: stage -> title, file, entry point, points, steps, and in words what the stage is.
 
-What is asked of each is in case_table.py.
+No other file compares a stage's number.  What is asked of each is in case_table.py.
 """
 
 import importlib.util
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # it imports torch, and a first look at a file does without
-    from grader.cases import Case
 
 TRITON = (3, 6)  # the least, as pyproject.toml has; PyTorch 2.10 is the first that pins it
 NO_TRITON = (
@@ -92,21 +86,29 @@ def interpreter_fault() -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the course.  cases(device, has_bfloat16) -> its cases, standard ones first."""
+    """One stage of the course: what it is, for all who would ask which one it is."""
 
     number: int
     title: str
     entry: str
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
-    cases: "Callable[[str, bool], list[Case]]"
     steps: dict[str, str]  # step -> what is written in it: places, as naming/known.py names them
     # Where the walk over the keys is bounded, and that over the queries: what needless.py looks at.
     walks: tuple[str, ...] = ()
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function
     origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
+    keywords: tuple[str, ...] = ()  # of its arguments, those that are passed by name
+    program: str = "autograder.py"  # which grades it
     optional: bool = False
-    needs_triton: bool = True
+    needs_triton: bool = True  # else PyTorch does the arithmetic, tile by tile
+    sums_rows: bool = False  # x (M, N) and w (N,) in, y (M,) out; every other one is attention
+    windowed: bool = False  # so a tile may show a row nothing
+    has_sinks: bool = False
+    differentiates: bool = False  # its own kernels make the gradients, which every case asks for
+    is_causal: bool = False  # unless a case says otherwise
+    causal_in_names: bool = False  # a case's name, which its numbers are drawn from, tells the mask
+    heads: tuple[int, int] = (6, 2)  # of queries, and of keys, in a small case that shows most
 
     @property
     def filename(self) -> str:
@@ -115,7 +117,7 @@ class Stage:
     @property
     def backward_is_given(self) -> bool:
         """As PyTorch, which recomputes everything from the saved lse."""
-        return 3 <= self.number <= 7
+        return self.needs_triton and not self.sums_rows and not self.differentiates
 
     def steps_of(self, places: tuple[str, ...]) -> list[str]:
         """The steps in which any of these places is written, the likeliest first."""
@@ -123,64 +125,61 @@ class Stage:
                                   if place in own.split(", ")))
 
 
-def listed(number: int, device: str, has_bfloat16: bool) -> "list[Case]":
-    """What case_table.py lists of a stage."""
-    from grader import case_table
-
-    return case_table.listed(number, device, has_bfloat16)
-
-
 QKV = ("q", "k", "v")
 FORWARD = "flash_attention_forward"
 
 STAGES: dict[int, Stage] = {stage.number: stage for stage in (
     Stage(
-        number=1, title="FlashAttention in PyTorch", points=200, cases=partial(listed, 1),
+        number=1, title="FlashAttention in PyTorch", points=200,
         entry="FlashAttention2Function", attribute="apply", positional=(*QKV, "is_causal"),
         steps={"1.1": "scores, scale, mask", "1.2": "walk, borders", "1.3": "softmax",
                "1.4": "sums", "1.5": "normalise, lse", "1.6": "delta", "1.7": "dq P, dkdv P",
                "1.8": "dq products, dkdv products, dq scale, dk scale"},
-        walks=("1.2",), needs_triton=False),
+        walks=("1.2",), needs_triton=False, causal_in_names=True, heads=(2, 2)),
     Stage(
-        number=2, title="Weighted Row-Sum in Triton", points=100, cases=partial(listed, 2),
+        number=2, title="Weighted Row-Sum in Triton", points=100,
         entry="weighted_row_sum_forward", positional=("x", "w"),
         steps={"2.1": "rows", "2.2": "load", "2.3": "sums", "2.4": "dx", "2.5": "dw",
-               "2.6": "launch"}),
+               "2.6": "launch"},
+        sums_rows=True),
     Stage(
-        number=3, title="Non-Causal Flash Attention", points=200, cases=partial(listed, 3),
+        number=3, title="Non-Causal Flash Attention", points=200,
         entry=FORWARD, positional=(*QKV, "is_causal"),
         steps={"3.1": "rows", "3.2": "walk, borders, scale", "3.3": "normalise, lse",
                "3.4": "scores", "3.5": "softmax, sums", "3.6": "mask", "3.7": "load",
-               "3.8": "store"}),
+               "3.8": "store"},
+        keywords=("is_causal",), heads=(3, 3)),
     Stage(
-        number=4, title="Causal Flash Attention", points=100, cases=partial(listed, 4),
+        number=4, title="Causal Flash Attention", points=100,
         entry=FORWARD, positional=(*QKV, "is_causal"),
         steps={"4.1": "rows", "4.2": "walk, borders, scale", "4.3": "normalise, lse",
                "4.4": "scores", "4.5": "softmax, sums", "4.6": "mask", "4.7": "load",
                "4.8": "store"},
-        walks=("4.2",)),
+        walks=("4.2",), keywords=("is_causal",), is_causal=True, heads=(3, 3)),
     Stage(
-        number=5, title="Grouped-Query Attention", points=50, cases=partial(listed, 5),
+        number=5, title="Grouped-Query Attention", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal"),
         steps={"5.1": "rows", "5.2": "kv head", "5.3": "walk, borders, scale",
                "5.4": "normalise, lse", "5.5": "scores", "5.6": "softmax, sums", "5.7": "mask",
-               "5.8": "load", "5.9": "store"}),
+               "5.8": "load", "5.9": "store"},
+        keywords=("is_causal",), is_causal=True),
     Stage(
-        number=6, title="Sliding-Window Attention", points=50, cases=partial(listed, 6),
+        number=6, title="Sliding-Window Attention", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size"),
         steps={"6.1": "rows", "6.2": "kv head", "6.3": "borders", "6.4": "walk, scale",
                "6.5": "normalise, lse", "6.6": "scores", "6.7": "softmax, sums", "6.8": "mask",
                "6.9": "load", "6.10": "store"},
-        walks=("6.3",)),
+        walks=("6.3",), keywords=("is_causal", "window_size"), is_causal=True, windowed=True),
     Stage(
-        number=7, title="Attention Sinks", points=50, cases=partial(listed, 7),
+        number=7, title="Attention Sinks", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size", "sink_size"),
         steps={"7.1": "rows", "7.2": "kv head", "7.3": "borders",
                "7.4": "walk, sink walk, scale", "7.5": "normalise, lse", "7.6": "scores",
                "7.7": "softmax, sums", "7.8": "mask", "7.9": "load", "7.10": "store"},
-        walks=("7.4",)),
+        walks=("7.4",), keywords=("is_causal", "window_size", "sink_size"), is_causal=True,
+        windowed=True, has_sinks=True),
     Stage(
-        number=8, title="Backward Pass with GQA", points=200, cases=partial(listed, 8),
+        number=8, title="Backward Pass with GQA", points=200,
         entry="flash_attention_gqa", positional=(*QKV, "is_causal", "softmax_scale"),
         steps={"8.1": "rows", "8.2": "kv head", "8.3": "walk, borders, scale",
                "8.4": "normalise, lse", "8.5": "scores", "8.6": "softmax, sums",
@@ -190,10 +189,11 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
                "8.14": "dkdv walk, dkdv borders", "8.15": "dkdv walk, dkdv calls",
                "8.16": "dkdv P, dkdv mask, dkdv scores", "8.17": "dkdv products, dkdv sums",
                "8.18": "mask", "8.19": "load", "8.20": "store"},
-        walks=("8.3", "8.14"), optional=True),
+        walks=("8.3", "8.14"), keywords=("is_causal", "softmax_scale"), is_causal=True,
+        differentiates=True, program="autograder_optional.py", optional=True),
     Stage(
         number=9, title="Backward Pass with GQA, Window and Sinks", points=200,
-        cases=partial(listed, 9), entry="flash_swda_with_sink",
+        entry="flash_swda_with_sink",
         positional=(*QKV, "window_size", "sink_size", "is_causal", "scale"),
         steps={"9.1": "rows", "9.2": "kv head", "9.3": "sink start",
                "9.4": "walk, sink walk, scale", "9.5": "normalise, lse", "9.6": "scores",
@@ -204,5 +204,7 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
                "9.17": "dkdv walk, dkdv calls", "9.18": "dkdv P, dkdv mask, dkdv scores",
                "9.19": "dkdv products, dkdv sums", "9.20": "borders, sink walk", "9.21": "mask",
                "9.22": "load", "9.23": "store"},
-        walks=("9.20", "9.16"), optional=True),
+        walks=("9.20", "9.16"), keywords=("is_causal", "scale", "sink_logits"), is_causal=True,
+        windowed=True, has_sinks=True, differentiates=True, causal_in_names=True,
+        program="autograder_optional.py", optional=True),
 )}

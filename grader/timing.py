@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from grader.ahead import Ahead
+from grader.case_table import listed
 from grader.cases import Case
 from grader.correctness import answer
 from grader.inputs import Built, build
@@ -54,13 +55,15 @@ class Row:
 
 def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
     """The assignment's largest shape, and one of today's; with the stage's heads and mask."""
-    standard = [case for case in stage.cases("cuda", has_bfloat16) if case.group == "standard"]
-    if stage.number == 2:
+    standard = [case for case in listed(stage.number, "cuda", has_bfloat16)
+                if case.group == "standard"]
+    if stage.sums_rows:
         return [standard[-1], replace(standard[-1], M=8192, N=16384)]
     original = standard[-1]
-    today = replace(original, B=1, HQ=32, N=4096, D=128 if stage.number in (3, 4, 5) else 64,
+    today = replace(original, B=1, HQ=32, N=4096,
+                    D=64 if stage.windowed or stage.differentiates else 128,
                     HKV=32 if original.HKV == original.HQ else 8)
-    if stage.number == 1:  # a Python loop over tiles: today's shape would take minutes
+    if not stage.needs_triton:  # a Python loop over tiles: today's shape would take minutes
         today = replace(original, HQ=16, HKV=16, N=4096, D=64)
     return [original, today]
 
@@ -302,7 +305,7 @@ def measure(timed) -> tuple[float, float]:
 
 
 def _naive(case: Case):
-    if case.stage == 2:
+    if case.asker.sums_rows:
         return lambda x, w: (x * w).sum(1)
     mask = case.mask()
     return lambda q, k, v: naive_attention(q, k, v, **mask)
@@ -310,7 +313,7 @@ def _naive(case: Case):
 
 def _sdpa(case: Case):
     """PyTorch's fused attention where it does the same work; it has no window and no sinks."""
-    if case.stage == 2 or case.window is not None or case.sinks:
+    if case.asker.sums_rows or case.window is not None or case.sinks:
         return None
     return lambda q, k, v: scaled_dot_product_attention(
         q, k, v, is_causal=case.is_causal, scale=case.scale, enable_gqa=case.HQ != case.HKV)

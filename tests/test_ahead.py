@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from grader import ahead
+from grader.case_table import listed
 from grader.inputs import FAR, build
 from grader.inside import ahead as inside
 from grader.options import Options
@@ -29,7 +30,7 @@ def noted(session: Session, stage, case) -> str:
 def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, tmp_path):
     stage = STAGES[number]
     source = (ROOT / stage.filename).read_bytes()
-    case = next(case for case in stage.cases("cuda", True) if case.group == "robust")
+    case = next(case for case in listed(stage.number, "cuda", True) if case.group == "robust")
     caches = {name: tmp_path / name for name in ("clean", "own", "given")}
     for cache in caches.values():
         cache.mkdir()
@@ -95,7 +96,7 @@ def test_launches_share_a_variant_where_triton_compiles_them_alike(changed, same
 
 @pytest.mark.parametrize("number", [3, 4, 8])
 def test_a_long_case_is_noted_at_a_length_that_launches_the_same_kernels(number):
-    case = STAGES[number].cases("cuda", True)[0]
+    case = listed(number, "cuda", True)[0]
     short = ahead._shortened(case)
     assert short.N <= 1024 and short.N % 16 == case.N % 16
 
@@ -103,7 +104,7 @@ def test_a_long_case_is_noted_at_a_length_that_launches_the_same_kernels(number)
 @pytest.mark.parametrize("number", [2, 8])
 def test_what_a_case_with_gaps_of_gib_launches_is_noted_too(number):
     stage = STAGES[number]
-    far = next(case for case in stage.cases("cuda", True) if case.layout == "far")
+    far = next(case for case in listed(stage.number, "cuda", True) if case.layout == "far")
     with Session(Worker((ROOT / stage.filename).read_bytes(), stage.filename, **FOR_H100),
                  120) as session:
         plan = noted(session, stage, far)
@@ -116,7 +117,7 @@ def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypa
     monkeypatch.setattr(ahead.torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(ahead.kernel_cache, "knows", lambda *file: False)
     monkeypatch.setattr(ahead.Ahead, "_compile", lambda self, plan: {"made": {}})
-    first, second, *_ = stage.cases("cuda", True)
+    first, second, *_ = listed(stage.number, "cuda", True)
     options = Options(tmp_path, "cuda", 1, 120.0)
     with ahead.Ahead(stage, options, source, [first, first, second]) as coming:
         noted = [coming.launched[case.name].result(120) for case in (first, second)]

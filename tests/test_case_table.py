@@ -14,7 +14,7 @@ from grader.stages import STAGES
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("number", STAGES)
 def test_case_names_are_unique_and_standard_ones_come_first(number, device, bf16):
-    listed = STAGES[number].cases(device, bf16)
+    listed = case_table.listed(number, device, bf16)
     assert len({case.name for case in listed}) == len(listed)
     groups = [case.group for case in listed]
     assert groups == sorted(groups, key=["standard", "robust", "beyond"].index)
@@ -24,7 +24,7 @@ def test_case_names_are_unique_and_standard_ones_come_first(number, device, bf16
 def test_standard_cases_on_a_gpu_are_the_assignments_own():
     def shapes(number):
         return [(c.HQ, c.HKV, c.N, c.D, c.window, c.sinks)
-                for c in STAGES[number].cases("cuda", True) if c.group == "standard"]
+                for c in case_table.listed(number, "cuda", True) if c.group == "standard"]
 
     assert shapes(3) == [(8, 8, 512, 16, None, None), (8, 8, 1024, 16, None, None),
                          (16, 16, 2048, 16, None, None), (16, 16, 4096, 16, None, None)]
@@ -44,24 +44,24 @@ def test_a_row_names_fields_of_a_case_and_where_it_is_asked(number):
 
 def test_half_is_bfloat16_where_the_gpu_has_it():
     for half, bf16 in ((torch.float16, False), (torch.bfloat16, True)):
-        standard = [case for number in STAGES for case in STAGES[number].cases("cuda", bf16)
+        standard = [case for number in STAGES for case in case_table.listed(number, "cuda", bf16)
                     if case.group == "standard"]
         assert {case.dtype for case in standard} == {half}
 
 
 def test_what_a_row_says_of_a_gpu_holds_there_alone():
-    on_cpu, on_gpu = (STAGES[3].cases(device, False) for device in ("cpu", "cuda"))
+    on_cpu, on_gpu = (case_table.listed(3, device, False) for device in ("cpu", "cuda"))
     assert not any(case.layout == "far" for case in on_cpu)
     assert [case.apart for case in on_gpu if case.layout == "far"] == ["q", "k", "v"]
     growth = [(case.N, case.window, case.sinks) for device in ("cpu", "cuda")
-              for case in STAGES[7].cases(device, False) if case.growth]
+              for case in case_table.listed(7, device, False) if case.growth]
     assert growth == [(128, 32, 8), (8192, 5000, 0)]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_stage_is_asked_for_windows_and_sinks_once_it_has_them(device):
     def having(what):
-        return {n for n in STAGES for case in STAGES[n].cases(device, False)
+        return {n for n in STAGES for case in case_table.listed(n, device, False)
                 if getattr(case, what) is not None}
 
     assert having("window") == {6, 7, 9} and having("sinks") == {7, 9}
@@ -69,7 +69,7 @@ def test_a_stage_is_asked_for_windows_and_sinks_once_it_has_them(device):
 
 @pytest.mark.parametrize("number", [6, 7, 9])
 def test_windows_and_sinks_go_beyond_their_defaults(number):
-    listed = STAGES[number].cases("cpu", False)
+    listed = case_table.listed(number, "cpu", False)
     windows = {case.window for case in listed}
     assert {1, 17} <= windows and any((w or 0) > 257 for w in windows)
     if number > 6:
@@ -80,7 +80,7 @@ def test_windows_and_sinks_go_beyond_their_defaults(number):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("number", STAGES)
 def test_every_listed_case_is_inside_the_contract(number, device):
-    for case in STAGES[number].cases(device, device == "cuda"):
+    for case in case_table.listed(number, device, device == "cuda"):
         assert case.D <= 128 and case.HQ % case.HKV == 0
         assert device == "cuda" or case.dtype != torch.bfloat16
         if number in (4, 5, 6, 7):
@@ -98,7 +98,7 @@ def test_what_decides_asks_nothing_that_the_assignment_does_not_allow(number):
     """Powers of two, and views whose last dimension is contiguous; stage 2 has dense rows, but for
     files of the course, whose text promises strides."""
     for device in ("cpu", "cuda"):
-        for case in STAGES[number].cases(device, True):
+        for case in case_table.listed(number, device, True):
             if case.group == "beyond":
                 assert case.asks and not case.course
                 continue

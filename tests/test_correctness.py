@@ -4,15 +4,15 @@ import pytest
 import torch
 
 from grader import correctness, inputs
+from grader.case_table import listed
 from grader.cases import Case
-from grader.stages import STAGES
 from tests import variants
 
 ATTENTION = (1, 3, 4, 5, 6, 7, 8, 9)
 
 
 def small_cases(number: int) -> list[Case]:
-    return [case for case in STAGES[number].cases("cpu", False) if case.N <= 512]
+    return [case for case in listed(number, "cpu", False) if case.N <= 512]
 
 
 def mistakes(number: int) -> dict[str, dict]:
@@ -80,7 +80,7 @@ def _answer(truth: torch.Tensor, tiled: torch.Tensor) -> correctness.Answer:
 
 @pytest.mark.parametrize("number, family", [(8, "steep"), (9, "needles")])
 def test_a_kernel_may_round_its_scores_otherwise_in_the_backward(number, family):
-    case = next(case for case in STAGES[number].cases("cpu", False)
+    case = next(case for case in listed(number, "cpu", False)
                 if case.family == family and case.dtype == torch.float32)
     for seed in range(12):
         built = inputs.build(case, seed)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from grader import correctness, grade, options, results, stages
+from grader.case_table import listed
 from grader.grade import grade_stage
 from grader.options import Options
 from grader.points import settle
@@ -80,9 +81,10 @@ class Replaying:
 @pytest.fixture
 def graded(tmp_path, monkeypatch):
     """graded(session class, source, ...) -> the result of stage 1."""
-    short = [case for case in STAGE.cases("cpu", False) if case.N < 500 or case.group == "standard"]
+    short = [case for case in listed(STAGE.number, "cpu", False)
+             if case.N < 500 or case.group == "standard"]
     short = [grade.replace(case, N=min(case.N, 300), growth=False) for case in short]
-    stage = grade.replace(STAGE, cases=lambda device, bf16: short)
+    monkeypatch.setattr(grade.case_table, "listed", lambda number, device, bf16: short)
 
     def run(session, source=PLAIN, replaying=Replaying, **chosen):
         monkeypatch.setattr(options, "Session", session)
@@ -90,7 +92,7 @@ def graded(tmp_path, monkeypatch):
         session.started = 0
         (tmp_path / "problem_1.py").write_text(KERNEL + source, "utf-8")
         settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **chosen)
-        return grade_stage(stage, settings, Reporter(io.StringIO()))
+        return grade_stage(STAGE, settings, Reporter(io.StringIO()))
 
     return run
 

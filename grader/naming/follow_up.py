@@ -67,7 +67,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             things = isolate(case, search.answer, search.names)
         if red and (options.show or options.plot):  # a plain case is small enough to draw
             search.answer(probes.general(case))
-        if case.stage != 2 and (not (name or red) or options.show or options.plot):
+        if not stage.sums_rows and (not (name or red) or options.show or options.plot):
             matrix = _matrix(search, ask)
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
     said, steps = (), [step["id"] for step in red]
@@ -131,7 +131,7 @@ def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing]
     if not finding.places and all(  # one key, and dq and dk are 0 whatever is wrong
             float(sample.truth(name).abs().max()) > NOTHING
             for name in sample.wrong if name.startswith("d_")):
-        deduced, places = deduce(stage.number, sample.times)
+        deduced, places = deduce(stage, sample.times)
         finding = replace(finding, places=places)
     if finding.places:  # where it may stand says more than a hint
         said = said[:1]

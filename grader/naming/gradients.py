@@ -1,5 +1,7 @@
 """What follows from which gradients are wrong, where the outputs are right."""
 
+from grader.stages import Stage
+
 # The wrong gradients -> what follows, and the places that are left.  In stages 8 and 9 one kernel
 # makes dq, and another dk and dv; in stage 1 all come of one P.
 KERNELS = {
@@ -35,7 +37,7 @@ GIVEN = ("o is right, and the backward that was given takes nothing else of your
 SURE = 0.5  # of the limit; a right kernel stays below, and what lies between may be either
 
 
-def deduce(stage: int, times: dict[str, float]) -> tuple[str, tuple[str, ...]]:
+def deduce(stage: Stage, times: dict[str, float]) -> tuple[str, tuple[str, ...]]:
     """times: of every tensor of an answer its error, as a multiple of the limit.  -> a sentence or
     "", and the places that are left; nothing follows where a tensor is neither wrong nor surely
     right."""
@@ -48,10 +50,10 @@ def deduce(stage: int, times: dict[str, float]) -> tuple[str, tuple[str, ...]]:
     bad = tuple(name for name in ("q", "k", "v", "sink_logits", "x", "w") if gradients.get(name))
     if len(bad) > 3:  # of the sink's logits, too: they come of lse and delta alone
         bad = ("q", "k", "v")
-    if stage == 2:
+    if stage.sums_rows:
         return "", tuple("d" + name for name in bad) + ("launch",)
-    if 3 <= stage <= 7:
+    if stage.backward_is_given:
         return GIVEN
     if not {"q", "k", "v"} <= gradients.keys():
         return "", ()
-    return (ONE_P if stage == 1 else KERNELS).get(bad, ("", ()))
+    return (KERNELS if stage.needs_triton else ONE_P).get(bad, ("", ()))

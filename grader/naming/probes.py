@@ -23,20 +23,21 @@ def build_probe(case: Case, seed: int) -> Built:
 
 def general(case: Case) -> Case:
     """A plain case of the stage in which most mistakes differ: batch entries, groups of three."""
-    if case.stage == 2:
-        return Case(2, "probe", 333, M=70, dtype=F32, layout="guarded", grads=case.grads,
+    stage = case.asker
+    if stage.sums_rows:
+        return Case(case.stage, "probe", 333, M=70, dtype=F32, layout="guarded", grads=case.grads,
                     dout="last" if case.dout == "last" else "dense")
-    heads = {1: (2, 2), 3: (3, 3), 4: (3, 3)}.get(case.stage, (6, 2))
-    base = Case(case.stage, "probe", 90, D=16, B=2, HQ=heads[0], HKV=heads[1], dtype=F32,
+    HQ, HKV = stage.heads
+    base = Case(case.stage, "probe", 90, D=16, B=2, HQ=HQ, HKV=HKV, dtype=F32,
                 is_causal=case.is_causal, grads=case.grads)
-    if case.stage == 1:
+    if not stage.needs_triton:
         NK = None if case.NK is None else 100 if case.NK < case.N else 200
         return replace(base, N=160, NK=NK)
     if case.window is not None:  # one that hides nothing stays one that hides nothing
         base = replace(base, window=23 if case.window < case.N else 300)
     if case.sinks is not None:
         base = replace(base, sinks=5 if case.sinks else 0)
-    if case.stage >= 8:
+    if stage.differentiates:
         scale = None if case.scale is None else 0.4
         base = replace(base, N=70, scale=scale, sink_logits=case.sink_logits)
     return base
@@ -44,9 +45,9 @@ def general(case: Case) -> Case:
 
 def long(case: Case) -> Case:
     """As general, with more tiles, and as few heads as make a group."""
-    if case.stage == 2:
+    if case.asker.sums_rows:
         return replace(general(case), N=1025, M=70)
-    N = 300 if case.stage == 1 else 257 if case.stage < 8 else 200
+    N = 200 if case.asker.differentiates else 257 if case.asker.needs_triton else 300
     NK = None if case.NK is None else N // 2 if case.NK < case.N else N + 200
     return replace(general(case), N=N, NK=NK, B=1, HQ=1 if case.HQ == case.HKV else 2, HKV=1)
 
@@ -54,7 +55,7 @@ def long(case: Case) -> Case:
 def alike(case: Case) -> Case:
     """As long, with the wrong case's numbers, dtype and window: large scores, rising maxima."""
     other = replace(long(case), dtype=case.dtype, family=case.family)
-    if case.stage == 2:
+    if case.asker.sums_rows:
         return other
     if case.window is not None and case.window < min(case.N, other.N):
         other = replace(other, window=case.window)

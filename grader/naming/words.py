@@ -259,7 +259,7 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
     if columns is not None:
         return "columns", "Only some columns are wrong."
     flat = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
-    if flat.numel() == 1 or bad.dim() == 1 and case.stage != 2:  # not rows: the heads' sinks
+    if flat.numel() == 1 or bad.dim() == 1 and not case.asker.sums_rows:  # the heads' sinks
         return "rows", ""
     first, last, length = int(flat.nonzero()[0]), int(flat.nonzero()[-1]), flat.numel()
     for tile in TILES:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from grader import submission
+from grader.stages import STAGES
 from grader.submission import Step
 from grader.text import syntax_tree
 
@@ -152,7 +153,7 @@ def given_skeletons() -> dict[str, dict[str, str]]:
 def record(root: Path) -> str:
     """What skeletons.toml is to hold for the problem files in root."""
     parts = ["# Digests of the problem files' functions outside of their blanks: blanks.py.\n"]
-    for stage in range(1, 10):
+    for stage in STAGES:
         source = (root / f"problem_{stage}.py").read_text("utf-8")
         found = skeletons(source, tuple(submission.steps(source)))
         parts.append(f"\n[{stage}]\n" + "".join(f'{name} = "{digest}"\n'

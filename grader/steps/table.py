@@ -3,6 +3,7 @@
 A step that is a copy is asked what the step it copies is asked.
 """
 
+from grader.stages import STAGES
 from grader.steps import gradients, masks, memory, pytorch, row_sum, rows, softmax, walks
 from grader.steps.trial import LOG2E, Entry
 
@@ -13,17 +14,16 @@ KEYS = {  # the stage that is new in it -> what its walk over the keys sees, and
 }
 QUERIES = {8: (masks.either, gradients.KEY_TILES),
            9: (masks.sinks_or_all, gradients.WINDOWED_KEYS)}  # the same over the queries
-BLIND = (6, 7, 9)  # a tile may show a row nothing
 
 
 def walk(stage: int, scale: float = LOG2E) -> Entry:
     """A stage's walk over the keys; scale: what the scale is multiplied with there."""
-    return walks.key_walk(*KEYS[stage], scale, first_sees=stage not in BLIND)
+    return walks.key_walk(*KEYS[stage], scale, first_sees=not STAGES[stage].windowed)
 
 
 def softmax_of(stage: int, factor: float = softmax.FACTOR, base: float = 2.0) -> Entry:
-    """A stage's online softmax: from 6 on a row may have seen nothing yet."""
-    return softmax.online_softmax(factor, base, first_row_sees=stage not in BLIND)
+    """A stage's online softmax: behind a window a row may have seen nothing yet."""
+    return softmax.online_softmax(factor, base, first_row_sees=not STAGES[stage].windowed)
 
 
 ENTRIES: dict[str, Entry] = {
@@ -87,15 +87,15 @@ def entry(id: str) -> Entry | None:
 def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list[dict]:
     """The other arrangements of a stage, by the names of its steps, as step -> what it is asked
     then.  where: the stage that its walk is new in."""
-    step = {3: "3.2", 4: "4.2", 5: "5.3", 6: "6.4", 7: "7.4", 8: "8.3", 9: "9.4"}[stage]
+    step = STAGES[stage].steps_of(("walk",))[0]
     bare = walk(where, 1.0)
     own = {(factor, base): softmax_of(stage, factor, base)
            for factor in (1.0, LOG2E, softmax.FACTOR, softmax.FACTOR * LOG2E)
            for base in (2.0, walks.E)}
     scaled = softmax.scores(softmax.FACTOR)
     natural = {finish: memory.NATURAL}
-    if stage == 9:
-        natural["9.3"] = gradients.sink_start(walks.E)
+    for start in STAGES[stage].steps_of(("sink start",)):
+        natural[start] = gradients.sink_start(walks.E)
     return [
         {step: bare, update: own[softmax.FACTOR, walks.E], **natural},  # base e
         {step: bare, update: own[softmax.FACTOR * LOG2E, 2.0]},  # log2(e) in the softmax
@@ -108,8 +108,8 @@ def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list
 
 def natural_gradients(stage: int) -> list[dict]:
     """The backward in base e, in the walk of dq or in that of dk and dv."""
-    dq, p, dkdv, p_t = (("8.10", "8.11", "8.15", "8.16") if stage == 8
-                        else ("9.12", "9.13", "9.17", "9.18"))
+    dq, p, dkdv, p_t = (STAGES[stage].steps_of((place,))[0]
+                        for place in ("dq walk", "dq P", "dkdv calls", "dkdv P"))
     return [{dq: gradients.dq_walk(*KEYS[stage], 1.0), p: gradients.weights(natural=True)},
             {dkdv: gradients.query_walk(*QUERIES[stage], 1.0),
              p_t: gradients.weights(transposed=True, natural=True)}]

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from grader.case_table import listed
 from grader.naming import probes
 from grader.stages import STAGES
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_further_cases_are_small_and_of_the_stage(stage):
-    for case in STAGES[stage].cases("cpu", False):
+    for case in listed(stage, "cpu", False):
         plain, long, alike = (make(case) for make in (probes.general, probes.long, probes.alike))
         assert plain.dtype == long.dtype == torch.float32
         assert (alike.dtype, alike.family) == (case.dtype, case.family)
@@ -24,19 +25,19 @@ def test_further_cases_are_small_and_of_the_stage(stage):
 
 
 def test_groups_are_of_three_so_that_a_head_in_its_group_is_no_head_of_another():
-    case = probes.general(next(iter(STAGES[5].cases("cpu", False))))
+    case = probes.general(next(iter(listed(5, "cpu", False))))
     assert case.HQ // case.HKV != case.HKV and case.HKV > 1 and case.B > 1
 
 
 def test_a_window_that_hides_nothing_stays_so():
-    for case in STAGES[9].cases("cpu", False):
+    for case in listed(9, "cpu", False):
         if case.window is not None:
             for other in (probes.general(case), probes.long(case)):
                 assert (other.window < other.N) == (case.window < case.N)
 
 
 def test_gaps_hold_numbers_that_can_be_recognised():
-    case = replace(probes.general(next(iter(STAGES[4].cases("cpu", False)))), layout="mixed")
+    case = replace(probes.general(next(iter(listed(4, "cpu", False)))), layout="mixed")
     built, again = probes.build_probe(case, 1), probes.build_probe(case, 1)
     for name, sent in built.call.inputs.items():
         assert not bool(torch.isnan(sent.storage).any())
