@@ -20,7 +20,7 @@ import torch
 
 from attacks.catalogue import KINDS, attacks
 from attacks.run import run_job
-from grader.sandbox.places import GRADING_GIB
+from grader.host.turns import GRADING_GIB
 
 
 def main() -> int:

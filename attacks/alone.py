@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from grader.case_table import listed
+from grader.course.case_table import listed
 
 
 def alone(rows: list[dict]) -> dict[tuple[int, str], tuple[int, list[str]]]:

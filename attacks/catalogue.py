@@ -33,13 +33,16 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader import submission
-from grader.stages import STAGES
+from grader.assignment import submission
+from grader.course.stages import STAGES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 KINDS = ("mutants", "unfinished", "dishonest", "destructive", "honest")
 EXPECTED = {"mutants": ("wrong",), "unfinished": ("wrong", "crashed", "not_started")}
+# Mutants whose step no light can show, by the ends of their ids: 32 bits are seen on a GPU with
+# gigabytes, bfloat16 on a GPU.
+UNSEEN = ("in_int32", "in_32_bits", "dv_accumulator_in_input_dtype")
 KEYS = {"stage", "base", "with", "outcome", "says", "device", "options", "cases"}
 
 
@@ -112,6 +115,20 @@ def _mutant(stage: int, row: dict, solved: str, kind: str = "mutants") -> Attack
     return Attack(kind, row["id"], stage, row.get("equivalent", row["breaks"]), source.encode(),
                   outcomes, row.get("says", ""), device=row.get("device", "any"),
                   beyond="beyond" in row)
+
+
+def changed_step(attack: Attack) -> str:
+    """The one step in which a mutant is not the solved file; "" where that is not all."""
+    solved = (ROOT / f"problem_{attack.stage}.py").read_text("utf-8")
+    inside, around = [], []
+    for text in (attack.source.decode(), solved):
+        rows, steps = submission.lines(text), submission.steps(text)
+        inside.append({step.id: rows[step.first_line:step.last_line - 1] for step in steps})
+        for step in reversed(steps):
+            del rows[step.first_line:step.last_line - 1]
+        around.append(rows)
+    changed = [id for id in inside[1] if inside[0].get(id) != inside[1][id]]
+    return changed[0] if len(changed) == 1 and around[0] == around[1] else ""
 
 
 def _with_steps(solved: str, texts: dict[str, str]) -> str:

@@ -12,13 +12,12 @@ import statistics
 import torch
 
 from attacks.catalogue import ROOT
-from grader import timing
-from grader.inputs import build
-from grader.sandbox import replaying
-from grader.sandbox.processes import Worker
-from grader.sandbox.processes import confinement as confinement_of
-from grader.sandbox.session import Session
-from grader.stages import STAGES
+from grader.course.inputs import build
+from grader.course.stages import STAGES
+from grader.host import processes, without_file
+from grader.host.processes import Worker
+from grader.host.session import Session
+from grader.judge import timing
 
 CALLS, ROUNDS = 50, 5
 
@@ -57,14 +56,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m attacks.clock")
     parser.add_argument("--stage", type=int, nargs="+", choices=STAGES, default=list(STAGES))
     stages = parser.parse_args().stage
-    confinement = confinement_of((ROOT,))
-    replay = replaying.workers("cuda", 60.0, confinement).replay
+    confined = processes.confinement((ROOT,))
+    replay = without_file.workers("cuda", 60.0, confined).replay
     print(f"{'stage':<5} {'case':<44} {'outside ms':>10} {'events ms':>10} {'ratio':>6}")
     for number in stages:
         stage = STAGES[number]
         source = (ROOT / stage.filename).read_bytes()
         with Session(Worker(source, stage.filename, device="cuda", interpret=False,
-                            confinement=confinement), 60.0) as session:
+                            confinement=confined), 60.0) as session:
             session.load(stage.entry, stage.attribute, stage.positional)
             for case in timing.shapes(stage):
                 row, _ = timing._measure_submission(stage, session, replay, 0, case)
@@ -75,7 +74,7 @@ def main() -> None:
                 events = by_events(stage, case)
                 print(f"{number:<5} {name:<44} {row.ms:10.4f} {events:10.4f} "
                       f"{row.ms / events:6.3f}", flush=True)
-    replaying.end_all()
+    without_file.end_all()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import collections
 import json
 from pathlib import Path
 
-from grader.case_table import listed
-from grader.stages import STAGES
+from grader.course.case_table import listed
+from grader.course.stages import STAGES
 
 
 def margins(rows: list[dict], device: str) -> tuple[dict, dict, dict]:

@@ -22,18 +22,18 @@ from pathlib import Path
 import torch
 
 from attacks.catalogue import HERE, ROOT, Attack, _mutant, attacks
-from grader import submission
-from grader.case_table import listed
-from grader.inputs import build
-from grader.judge import from_error, judge
-from grader.naming import follow_up
-from grader.options import Options
-from grader.sandbox.calls import SubmissionError
-from grader.sandbox.processes import Worker, confinement
-from grader.sandbox.session import Session
-from grader.stages import STAGES
-from grader.steps.edits import RANKS
-from grader.steps.lights import Asking, Light
+from grader.assignment import submission
+from grader.course.calls import SubmissionError
+from grader.course.case_table import listed
+from grader.course.inputs import build
+from grader.course.stages import STAGES
+from grader.host.options import Options
+from grader.host.processes import Worker, confinement
+from grader.host.session import Session
+from grader.judge.verdict import from_error, judge
+from grader.lights.edits import RANKS
+from grader.lights.lights import Asking, Light
+from grader.words import follow_up
 
 KINDS = ("mutants", "students", "honest")
 VERDICTS = ("rightly", "wrongly", "placed", "none")

@@ -13,14 +13,14 @@ from unittest import mock
 
 import torch
 
-from attacks.catalogue import ROOT, Attack, place
-from grader import grade
-from grader.options import Options
-from grader.report import Reporter
-from grader.results import StageResult
-from grader.sandbox import places, replaying, session
-from grader.sandbox.processes import confinement
-from grader.stages import STAGES
+from attacks.catalogue import ROOT, UNSEEN, Attack, changed_step, place
+from grader.course.stages import STAGES
+from grader.host import session, turns, without_file
+from grader.host.options import Options
+from grader.host.processes import confinement
+from grader.judge import grade
+from grader.report.results import StageResult
+from grader.report.screen import Reporter
 from grader.text import Tail
 
 GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
@@ -45,7 +45,7 @@ class Outcome:
 def run_job(job) -> tuple[Attack, int, Outcome]:
     """For a pool of processes: (attack, device, seed, through the command line)."""
     torch.set_num_threads(1)  # entries run side by side,
-    replaying.MANY_CORES = 1 << 30  # and share the cores
+    without_file.MANY_CORES = 1 << 30  # and share the cores
     attack, device, seed, whole, every_case = job
     if whole and attack.kind == "destructive":
         return attack, seed, run_command(attack, device, seed)
@@ -93,7 +93,7 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
         with (mock.patch.object(tempfile, "tempdir", str(temporary)),
               mock.patch.object(session, "Tail", Listening)):
             result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))
-            replaying.end_all()  # their folders are in the temporary one
+            without_file.end_all()  # their folders are in the temporary one
         seconds = time.monotonic() - start
         problem = _left_behind(f"TMPDIR={temporary}", temporary)
         if attack.kind == "destructive" and attack.outcomes != ("pass",):
@@ -189,9 +189,19 @@ def _outcome(attack, device, got, points, report, seconds, problem, heard,
         problem = problem or f"the report does not say {attack.says!r}"
     elif attack.kind == "dishonest" and got in ("rejected", "skipped") and points:
         problem = problem or f"it earned {points:g} points"
+    elif attack.kind == "mutants" and not _lit(attack, device, result):
+        problem = problem or f"red: {', '.join(result.red)}, want {changed_step(attack)}"
     elif attack.beyond and all(check.outcome == "pass" for check in result.checks):
         problem = problem or "want a case beyond the assignment that fails"
     return Outcome(attack, got, seconds, problem, " ".join(said[:4]), result)
+
+
+def _lit(attack: Attack, device: str, result: StageResult) -> bool:
+    """Whether the one step that a mutant changes is red, where lights were asked, and no other; on
+    a CPU no step shows what only 32-bit offsets of gigabytes do."""
+    changed, asked = changed_step(attack), any(step["light"] == "right" for step in result.steps)
+    return not changed or not asked or result.red == [changed] or (
+        not result.red and (result.outcome == "pass" or attack.id.endswith(UNSEEN)))
 
 
 def _left_behind(mark: str, temporary: Path) -> str:
@@ -218,7 +228,7 @@ def _processes(mark: str, temporary: Path) -> str:
 
 
 def _files(temporary: Path) -> str:
-    locks = places.LOCK.format(user=os.geteuid(), name="*")  # these stay
+    locks = turns.LOCK.format(user=os.geteuid(), name="*")  # these stay
     if left := sorted(path.name for path in temporary.iterdir() if not path.match(locks)):
         return f"left in the temporary folder: {', '.join(left[:3])}"
     for folder in (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):

@@ -18,15 +18,15 @@ import sys
 import torch
 
 from attacks.catalogue import ROOT, Attack, attacks
-from grader import submission
-from grader.case_table import listed
-from grader.cases import Case
-from grader.inputs import build
-from grader.judge import judge
-from grader.options import Options, open_session
-from grader.sandbox.calls import SubmissionError
-from grader.sandbox.processes import confinement
-from grader.stages import STAGES
+from grader.assignment import submission
+from grader.course.calls import SubmissionError
+from grader.course.case_table import listed
+from grader.course.cases import Case
+from grader.course.inputs import build
+from grader.course.stages import STAGES
+from grader.host.options import Options, open_session
+from grader.host.processes import confinement
+from grader.judge.verdict import judge
 
 FAR = 10.0  # times its limit in one seed: other numbers do not make that right
 NEAR = 0.3  # of its limit, in one seed: other numbers may be over it

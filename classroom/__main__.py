@@ -8,8 +8,8 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
-from grader import files
-from grader.stages import STAGES
+from grader.course.stages import STAGES
+from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
 SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
@@ -135,7 +135,7 @@ def grade(arguments) -> int:
     from classroom.book import as_json, student_report
     from classroom.gather import gather
     from classroom.store import Settings, Store
-    from grader import assignment
+    from grader.assignment import record
     from grader.starter import parse_stages
 
     try:
@@ -151,7 +151,7 @@ def grade(arguments) -> int:
     if arguments.slurm:
         return spread(arguments)
     here = machine.look(arguments.device, arguments.jobs)
-    settings = Settings(assignment.version(), here.device, arguments.timeout,
+    settings = Settings(record.version(), here.device, arguments.timeout,
                         arguments.stage_timeout, arguments.seed)
     progress = Progress()
     with Store(arguments.out, settings) as store:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from classroom.gather import Submitted
-from grader import submission
-from grader.assignment import ROOT, sha256
-from grader.stages import STAGES
+from grader.assignment import submission
+from grader.assignment.record import ROOT, sha256
+from grader.course.stages import STAGES
 from grader.text import syntax_tree
 
 RUN = 4  # statements that have to be alike one after the other

@@ -19,8 +19,8 @@ from classroom.child import USAGE, Child
 from classroom.gather import Submitted
 from classroom.machine import Machine
 from classroom.store import Store, Unit
-from grader.assignment import sha256
-from grader.stages import STAGES
+from grader.assignment.record import sha256
+from grader.course.stages import STAGES
 
 POLL_SECONDS = 0.2
 OTHERS_SECONDS = 2.0  # between two looks at what other processes have done

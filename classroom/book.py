@@ -16,9 +16,9 @@ from xml.etree import ElementTree
 
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
-from grader.assignment import sha256
-from grader.results import told
-from grader.stages import STAGES
+from grader.assignment.record import sha256
+from grader.course.stages import STAGES
+from grader.report.results import told
 from grader.text import escape
 
 FORMAT = 2  # of a student's JSON

@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 from grader.text import escape
 
 # Both programs in one, from the course's folder, not from the student's in which it runs.
 PROGRAM = (f"import sys; sys.path[0] = {str(ROOT)!r}; from grader.cli import main; "
-           "from grader.stages import STAGES; "
+           "from grader.course.stages import STAGES; "
            "sys.exit(main('autograder.py', stages=tuple(STAGES)))")
 USAGE = 2  # its exit code: what it was told cannot be done
 SPARE_SECONDS = 180.0  # above the limits that it keeps itself, until it is taken for hung

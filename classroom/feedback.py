@@ -12,8 +12,8 @@ from pathlib import Path
 
 from classroom.book import GRADED, explanation
 from classroom.pages import rendered
-from grader import overview
-from grader.hints import HINTS_FILE, RUNGS
+from grader.assignment.hints import HINTS_FILE, RUNGS
+from grader.report import overview
 
 WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "timed out",
          "rejected": "rejected: a person will look at it", "not_started": "not started",

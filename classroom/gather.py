@@ -27,9 +27,9 @@ from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from classroom import roster
-from grader.stages import STAGES
-from grader.submission import MAX_BYTES
-from grader.submit import REPORT
+from grader.assignment.submission import MAX_BYTES
+from grader.course.stages import STAGES
+from grader.report.submit import REPORT
 from grader.text import escape
 
 PROBLEM = re.compile(rf"problem_({'|'.join(map(str, STAGES))})\.py")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from classroom import roster
 from classroom.book import explanation, named, plain
-from grader.assignment import grader_of
+from grader.assignment.record import grader_of
 from grader.text import escape
 
 SLUG = "flashattention"

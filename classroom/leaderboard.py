@@ -20,7 +20,7 @@ from classroom.batch import standard_case
 from classroom.child import Child
 from classroom.machine import Machine
 from classroom.pages import rendered
-from grader import files
+from grader.host import files
 
 QUIET = ("amber", "brisk", "calm", "clear", "deep", "early", "fair", "green", "keen", "lunar",
          "merry", "noble", "quiet", "rapid", "silver", "steady", "sunny", "tidal", "vivid", "warm")

@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.sandbox.places import GRADING_GIB
-from grader.sandbox.processes import free_memory_gib
+from grader.host.processes import free_memory_gib
+from grader.host.turns import GRADING_GIB
 
 HOST_GIB = 2.0  # of a grading: the grader, its nursery, and the workers of one file
 PROBE = """

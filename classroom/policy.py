@@ -11,8 +11,8 @@ from pathlib import Path
 
 from classroom import roster
 from classroom.gather import Submitted
-from grader.points import ROBUST_SHARE, STANDARD_SHARE, WALK_SHARE
-from grader.stages import STAGES
+from grader.course.stages import STAGES
+from grader.judge.points import ROBUST_SHARE, STANDARD_SHARE, WALK_SHARE
 from grader.text import escape
 
 SHARES = {"standard": STANDARD_SHARE, "robust": ROBUST_SHARE, "walk": WALK_SHARE}

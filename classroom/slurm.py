@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 POLL_SECONDS = 2.0
 TIME = "4:00:00"  # of a task, unless --slurm-option time=... says otherwise

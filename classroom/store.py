@@ -20,8 +20,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grader.assignment import ROOT
-from grader.stages import STAGES
+from grader.assignment.record import ROOT
+from grader.course.stages import STAGES
 
 FORMAT = 2  # of a record
 HERE = {ROOT, *map(Path, (sys.prefix, sys.base_prefix, tempfile.gettempdir()))}

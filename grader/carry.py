@@ -12,11 +12,11 @@ import re
 import sys
 from pathlib import Path
 
-from grader import submission
-from grader.files import keep, replace
-from grader.overview import program
-from grader.regions import Outcome, carry
-from grader.submission import blank_steps, steps
+from grader.assignment import submission
+from grader.assignment.regions import Outcome, carry
+from grader.assignment.submission import blank_steps, steps
+from grader.host.files import keep, replace
+from grader.report.overview import program
 from grader.text import coding, escape
 
 GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # of a blank

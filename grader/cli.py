@@ -14,7 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-from grader import assignment, overview, process
+from grader import process
+from grader.assignment import record
+from grader.report import overview
 
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
@@ -26,7 +28,7 @@ def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = 
     """
     process.prepare()
     try:
-        return _main(stages or assignment.GRADERS[program], program, argv)
+        return _main(stages or record.GRADERS[program], program, argv)
     except KeyboardInterrupt as stop:
         print(f"\n{process.INTERRUPTED}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
@@ -34,10 +36,10 @@ def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = 
 
 def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int:
     try:
-        given = assignment.read(assignment.ROOT)
+        given = record.read(record.ROOT)
     except ValueError as error:
         return _refuse(str(error))
-    everything = [n for stages in assignment.GRADERS.values() for n in stages
+    everything = [n for stages in record.GRADERS.values() for n in stages
                   if given is None or n in given.stages]
     numbers = tuple(n for n in numbers if n in everything)
     parser = _parser(numbers, program)
@@ -63,16 +65,16 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
             print(*screen, sep="\n")
             return NOT_PASSED
     asked = asked or list(numbers)
-    from grader.report import Reporter
+    from grader.report.screen import Reporter
 
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
     reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
     apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
-    from grader.sandbox.processes import Nursery, confinement, seems_to_have_gpu
-    from grader.stages import STAGES
+    from grader.course.stages import STAGES
+    from grader.host.processes import Nursery, confinement, seems_to_have_gpu
 
     try:
-        confined = confinement((assignment.ROOT, arguments.submission, *arguments.hide),
+        confined = confinement((record.ROOT, arguments.submission, *arguments.hide),
                                arguments.worker_user, arguments.memory)
     except ValueError as error:
         return _refuse(f"--worker-user: {error}")
@@ -87,7 +89,7 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
                                          " --quick" * arguments.quick))
             return NOT_PASSED
         if not settled:
-            from grader.first_worker import FirstWorker
+            from grader.host.first_worker import FirstWorker
 
             first = FirstWorker(source, stage.filename, "cuda" if with_gpu else "cpu", confined)
     Nursery.running()  # it imports torch while this process does
@@ -209,7 +211,7 @@ def _refuse(problem: str) -> int:
 
 
 def _hint(step: str) -> int:
-    from grader import hints
+    from grader.assignment import hints
 
     try:
         print(hints.next_hint(step))
@@ -219,8 +221,8 @@ def _hint(step: str) -> int:
 
 
 def _doctor(asked: list[int], directory: Path) -> int:
-    from grader import doctor
-    from grader.stages import STAGES
+    from grader.course.stages import STAGES
+    from grader.host import doctor
 
     return doctor.main([(n, STAGES[n].needs_triton) for n in asked],
                        overview.begin(asked[0], directory))
@@ -228,8 +230,8 @@ def _doctor(asked: list[int], directory: Path) -> int:
 
 def _read(stage, folder: Path) -> tuple:
     """The stage's file and, where that alone says how the stage ends, its result."""
-    from grader import submission
-    from grader.results import StageResult, settled_by_reading
+    from grader.assignment import submission
+    from grader.report.results import StageResult, settled_by_reading
 
     start, result = time.monotonic(), StageResult(stage.number, stage.title, stage.points)
     file = submission.read(folder, stage.filename, stage.entry)
@@ -242,12 +244,12 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
            first_worker) -> int:
     import torch
 
-    from grader import results
-    from grader.grade import grade_stage, warm_up
-    from grader.options import Options
-    from grader.results import Run
-    from grader.sandbox.processes import seems_to_have_gpu
-    from grader.stages import STAGES, triton_version
+    from grader.course.stages import STAGES, triton_version
+    from grader.host.options import Options
+    from grader.host.processes import seems_to_have_gpu
+    from grader.judge.grade import grade_stage, warm_up
+    from grader.report import results
+    from grader.report.results import Run
 
     has_gpu, first = torch.cuda.is_available(), asked[0]
     if arguments.device == "cuda" and not has_gpu:
@@ -264,12 +266,15 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
         case=arguments.case, show=arguments.show, plot=arguments.plot, first=first_worker)
     if arguments.warmup:
-        from grader import warmups
+        from grader import watching
+        from grader.lights import warmups
 
         with process.left_at_once():
-            return warmups.run(options, reporter, arguments.watch)
+            if arguments.watch:
+                watching.watch_warm_ups(options, reporter)
+            return warmups.grade(options, reporter)
     if arguments.step:
-        from grader.steps.alone import ask
+        from grader.lights.alone import ask
 
         try:
             return DONE if ask(STAGES[first], arguments.step, options, reporter) else NOT_PASSED
@@ -281,7 +286,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             return _refuse(f"--case: want the name of a case of a problem asked for, such as "
                            f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")
     run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
-              triton_version(), seed, assignment.version())
+              triton_version(), seed, record.version())
     save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
     if arguments.case or device == "cpu" != arguments.device and seems_to_have_gpu():
         reporter.run_begins(device == "cuda", has_gpu)
@@ -307,10 +312,10 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             return FAULT
     reporter.summary(run, _next_command(run, everything, arguments))
     if arguments.submit:
-        from grader import submit
+        from grader.report import submit
 
         try:
-            print(*submit.write(run, assignment.grader_of(first), arguments.submission), sep="\n")
+            print(*submit.write(run, record.grader_of(first), arguments.submission), sep="\n")
         except (ValueError, OSError) as error:
             print(f"error: --submit: {error}", file=sys.stderr)
             return FAULT
@@ -318,7 +323,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
 
 
 def _case_names(stage, options) -> list[str]:
-    from grader.case_table import listed
+    from grader.course.case_table import listed
 
     return [case.name for case in listed(stage.number, options.device, options.bfloat16)]
 

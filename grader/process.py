@@ -49,12 +49,12 @@ def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
     say: as in places.take().  begin: what is to start first, once there is a place.
     """
     def place() -> None:
-        make_context = places.take(say)
+        make_context = turns.take(say)
         begin()
         make_context()
 
     if with_gpu:
-        from grader.sandbox import places
+        from grader.host import turns
 
         placing = threading.Thread(target=place, daemon=True)
         placing.start()

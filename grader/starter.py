@@ -14,14 +14,13 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from grader import assignment
-from grader.assignment import GRADERS, ROOT, Assignment, sha256
-from grader.files import keep
-from grader.submission import blank_steps, lines, plain, steps
+from grader.assignment import record
+from grader.assignment.record import GRADERS, ROOT, WARM_UPS, Assignment, sha256
+from grader.assignment.submission import blank_steps, lines, plain, steps
+from grader.host.files import keep
 from grader.text import ranges
 
 PROBLEM = re.compile(r"problem_(\d+)\.py")
-WARM_UPS = "warmups/warmups.py"  # given with problem 1
 EXERCISES = ("guide/__init__.py", "guide/exercises.py", "guide/exercises.json")  # without answers
 UNPUBLISHED = "Whoever handed out this folder has it."  # of assignment.md: where the guide is
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: fast/ is not given
@@ -65,7 +64,7 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     Raises:
         ValueError: want other stages, the repository lacks a file, or a problem file is malformed.
     """
-    if assignment.read(root):
+    if record.read(root):
         raise ValueError(f"want the course's repository to write from; got an assignment, {root}")
     problems = problem_files(root)
     stages = sorted(set(problems if stages is None else stages))
@@ -83,9 +82,9 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     for name, graded in GRADERS.items():
         if set(graded) & set(stages):
             files[name] = _contents(root / name)
-    files |= assignment.engine(root) | {name: _contents(root / name) for name in EXERCISES}
+    files |= record.engine(root) | {name: _contents(root / name) for name in EXERCISES}
     project = tomllib.loads(_contents(root / "pyproject.toml").decode())["project"]
-    text = _contents(root / "grader/assignment.md").decode()
+    text = _contents(root / "grader/assignment/assignment.md").decode()
     if published := project.get("urls", {}).get("Guide"):
         text = text.replace(UNPUBLISHED, f"It is at {published}.")
     files["README.md"] = _readme(text, stages, files)
@@ -94,8 +93,8 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     files[".gitignore"] = IGNORED.encode()
     files["LICENSE"] = _contents(root / "LICENSE")
     given = {name: sha256(contents) for name, contents in files.items()}
-    record = Assignment(assignment.version(root), tuple(stages), given)
-    return files | {assignment.RECORD: record.encoded()}
+    made = Assignment(record.version(root), tuple(stages), given)
+    return files | {record.RECORD: made.encoded()}
 
 
 def _contents(path: Path) -> bytes:
@@ -115,7 +114,7 @@ def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
         return next((step.id for step in steps(source) if not step.origin), f"{number}.1")
 
     first, carrying = stages[0], [n for n in stages if b"Carried over" in files[f"problem_{n}.py"]]
-    examples = {"python autograder.py": f"python {assignment.grader_of(first)}",
+    examples = {"python autograder.py": f"python {record.grader_of(first)}",
                 "--p1": f"--p{first}", "1.1": new_step(first),
                 "problem_1.py": f"problem_{first}.py",
                 "carry 4": f"carry {(carrying or stages)[0]}"}
@@ -151,7 +150,7 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
     A problem file in which something is written stays as it is.  Of the rest, what is not as it
     was given is kept in .autograder/replaced.
     """
-    files, said, given = dict(files), [], assignment.decoded(files[assignment.RECORD])
+    files, said, given = dict(files), [], record.decoded(files[record.RECORD])
     for name in [name for name in files if _is_students(name)]:
         path, was = directory / name, old.files.get(name)
         if not os.path.lexists(path):
@@ -163,7 +162,7 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
                 given.files[name] = was
         else:
             said.append(f"{name} has a newer text; nothing was written in yours: replaced.")
-    files[assignment.RECORD] = given.encoded()
+    files[record.RECORD] = given.encoded()
     for name, path in _found(directory, files).items():
         contents = path.read_bytes()
         if sha256(contents) != old.files.get(name) and contents != files.get(name):
@@ -179,7 +178,7 @@ def _found(directory: Path, files: dict[str, bytes]) -> dict[str, Path]:
              ((directory / top).rglob("*") if (directory / top).is_dir() else [directory / top])]
     return {path.relative_to(directory).as_posix(): path for path in paths
             if path.is_file() and "__pycache__" not in path.parts
-            and path != directory / assignment.RECORD}
+            and path != directory / record.RECORD}
 
 
 def _exchange(files: dict[str, bytes], directory: Path) -> None:
@@ -286,7 +285,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
 def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
     """Do what was asked.  -> what to say, and whether a check found other files changed."""
     directory = options.directory
-    old = assignment.read(directory)
+    old = record.read(directory)
     if (options.update or options.check) and old is None:
         for left in directory.glob(".starter-*/old"):  # of an update that was killed
             raise ValueError("want an assignment; got one whose update was cut off: move what lies "
@@ -296,20 +295,20 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
         if options.stages:
             raise ValueError("want --check without --stages; got both")
         lines = [f"Given: grader {old.version}, problems {ranges(old.stages)}."]
-        if assignment.read(root) is None:  # the repository, whose word is better than the record's
-            if old.version == (here := assignment.version(root)):
-                old = assignment.decoded(build(root, list(old.stages))[assignment.RECORD])
+        if record.read(root) is None:  # the repository, whose word is better than the record's
+            if old.version == (here := record.version(root)):
+                old = record.decoded(build(root, list(old.stages))[record.RECORD])
             else:
                 lines.append(f"Here: grader {here}; --update brings it.")
         found, changed = check(directory, old)
         return lines + found, changed
     if options.update:
-        if _numbers(old.version) > _numbers(assignment.VERSION):
+        if _numbers(old.version) > _numbers(record.VERSION):
             raise ValueError(f"want a grader no older than the assignment's, {old.version}; got "
-                             f"{assignment.VERSION}")
+                             f"{record.VERSION}")
         files = build(root, sorted({*old.stages, *(options.stages or ())}))
         said = update(files, directory, old)
-        return [f"{old.version} -> {assignment.read(directory).version}", *said], False
+        return [f"{old.version} -> {record.read(directory).version}", *said], False
     files = build(root, options.stages)
     write(files, directory)
     numbers = sorted(int(match[1]) for name in files if (match := PROBLEM.fullmatch(name)))

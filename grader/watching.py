@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from grader.grade import grade_stage
-from grader.options import Options, spare_worker
-from grader.report import Reporter
-from grader.sandbox.calls import SubmissionError
-from grader.sandbox.session import Session
-from grader.stages import Stage
+from grader.assignment.record import WARM_UPS
+from grader.course.calls import SubmissionError
+from grader.course.stages import Stage
+from grader.host.options import Options, spare_worker
+from grader.host.session import Session
+from grader.judge.grade import grade_stage
+from grader.lights import warmups
+from grader.report.screen import Reporter
 
 INTERVAL = 0.1  # seconds between two looks at the file
 
@@ -35,12 +37,17 @@ def watch_stages(stages: list[Stage], options: Options, reporter: Reporter) -> N
               spare.start)
 
 
+def watch_warm_ups(options: Options, reporter: Reporter) -> None:
+    """The same for the exercises before problem 1."""
+    watch([options.directory / WARM_UPS], lambda i: warmups.grade(options, reporter), reporter.say)
+
+
 def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], None],
           ready: Callable[[int], None] = lambda i: None, turns: int | None = None) -> None:
     """Call grade(i) at once and after every change of paths[i]; Ctrl-C ends it.
 
-    A change meanwhile ends grade(i) by raising Saved in it.  ready(i) comes before each wait for a
-    save: what the next time can do without.  turns: end after so many gradings, for a test.
+    A change meanwhile ends grade(i) by raising FileSaved in it.  ready(i) comes before each wait
+    for a save: what the next time can do without.  turns: end after so many gradings, for a test.
     """
     seen: dict[int, tuple | None] = {}
     done = 0
@@ -56,7 +63,7 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
             try:
                 with _ended_by_a_save(path, state):
                     grade(i)
-            except Saved:
+            except FileSaved:
                 break  # the next look sees it
             done += 1
             say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
@@ -65,13 +72,13 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
         time.sleep(INTERVAL)
 
 
-class Saved(BaseException):
+class FileSaved(BaseException):
     """The file that is being graded was saved again: what is found out of it is out of date."""
 
 
 @contextlib.contextmanager
 def _ended_by_a_save(path: Path, state: tuple | None):
-    """Raise Saved in the block, once, when the file is no longer as it was; the main thread's."""
+    """Raise FileSaved in the main thread's block, once, when the file is no longer as it was."""
     over = threading.Event()
 
     def look() -> None:
@@ -82,7 +89,7 @@ def _ended_by_a_save(path: Path, state: tuple | None):
 
     def stop(number, frame) -> None:
         if not over.is_set():
-            raise Saved
+            raise FileSaved
 
     signal.signal(signal.SIGUSR1, stop)  # and so it stays: by default the signal ends the process
     thread = threading.Thread(target=look, daemon=True)

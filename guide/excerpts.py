@@ -70,7 +70,7 @@ def _names() -> dict[str, dict]:
 
 @cache
 def _table() -> dict:
-    from grader.steps.known import known
+    from grader.lights.known import known
 
     return known()
 

@@ -19,8 +19,8 @@ from IPython import get_ipython
 from IPython.display import HTML, Markdown
 
 from grader import starter
-from grader.files import replace
-from grader.submission import lines, steps
+from grader.assignment.submission import lines, steps
+from grader.host.files import replace
 
 COURSE = Path(__file__).resolve().parent.parent
 FLASH = COURSE / "flash"

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from unittest import mock
 
 from grader import process
-from grader.assignment import ROOT
-from grader.sandbox import replaying
+from grader.assignment.record import ROOT
+from grader.host import without_file
 
 
 def grader(*arguments, program="autograder.py") -> SimpleNamespace:
     """returncode, stdout and stderr, as of a process of its own."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
-        stack.callback(replaying.end_all)  # as at the end of a process
+        stack.callback(without_file.end_all)  # as at the end of a process
         stack.enter_context(mock.patch.object(sys, "argv", [program, *map(str, arguments)]))
         # Its signals, descriptors and memory are pytest's, and so is its end.
         for name in ("prepare", "import_torch"):

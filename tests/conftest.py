@@ -9,12 +9,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run side by side: a 
 import pytest
 import torch
 
-from grader.stages import interpreter_fault
+from grader.course.stages import interpreter_fault
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-    from grader.inside.interpreter import spare_repetition
+    from grader.sandbox.kernels.interpreter import spare_repetition
 
     spare_repetition()  # as in the grader's workers: a quarter of the time
 

@@ -1,9 +1,10 @@
 """What the tests of the judge share: a case, a right reply to it, and its verdict."""
 
-from grader import correctness, inputs, judge
-from grader.cases import Case
-from grader.sandbox.calls import Reply
-from grader.stages import STAGES
+from grader.course import correctness, inputs
+from grader.course.calls import Reply
+from grader.course.cases import Case
+from grader.course.stages import STAGES
+from grader.judge import verdict
 from tests.sessions import plan
 
 PLAIN = Case(3, "robust", 40, HQ=2, HKV=2, layout="guarded")
@@ -28,6 +29,6 @@ def answered(case: Case, **seen):
     return built, reply
 
 
-def verdict(built, reply):
+def judged(built, reply):
     stage = STAGES[built.case.stage]
-    return judge.judge(stage, built, reply, "cpu")
+    return verdict.judge(stage, built, reply, "cpu")

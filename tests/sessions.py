@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from grader.sandbox.calls import Call, OutputSpec, SubmissionError, TensorInput
-from grader.sandbox.plan import Plan
-from grader.sandbox.processes import Worker
-from grader.sandbox.session import STEP, Session
+from grader.course.calls import Call, OutputSpec, SubmissionError, TensorInput
+from grader.course.plan import Plan
+from grader.host.processes import Worker
+from grader.host.session import STEP, Session
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
 X = torch.arange(12.0).reshape(3, 4) - 5

@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
 OURS = ("grader", "reference", "attacks", "tools", "tests", "fast", "benchmarks", "examples",
@@ -29,7 +29,8 @@ def imported(module: str) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
-            base = ".".join(package) if node.level else ""
+            above = package[:len(package) + 1 - node.level]
+            base = ".".join(above) if node.level else ""
             base = ".".join(part for part in (base, node.module) if part)
             found |= {f"{base}.{alias.name}" for alias in node.names} | {base}
     return {name for name in found if name.split(".")[0] in OURS
@@ -42,32 +43,49 @@ def outside(folder: str) -> set[str]:
             if not name.startswith(f"grader.{folder}.")}
 
 
+def room(module: str) -> str:
+    """ "judge", "sandbox.worker"; "" for what lies at the top of the grader and for wire.py. """
+    inner = module.split(".")[1:-1]
+    return ".".join(inner) if inner != ["sandbox"] else ""
+
+
 def test_what_runs_beside_a_submission_imports_nothing_from_outside_its_folder():
-    assert outside("inside") == set()
+    assert outside("sandbox") == set()
 
 
 def test_of_what_runs_beside_a_submission_the_grader_takes_only_what_both_sides_share():
-    found = {name for module in modules("grader") if not module.startswith("grader.inside.")
+    found = {name for module in modules("grader") if not module.startswith("grader.sandbox.")
              for name in imported(module)}
-    assert {name for name in found if name.startswith("grader.inside.")} == {"grader.inside.wire"}
+    assert {name for name in found if name.startswith("grader.sandbox.")} == {"grader.sandbox.wire"}
 
 
-def test_the_trusted_side_of_the_border_knows_nothing_of_cases_and_verdicts():
-    assert outside("sandbox") <= {"grader.inside.wire", "grader.text"}
+# From the bottom: a room imports only from those before it.
+ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.keeper", "course", "host",
+         "assignment", "report", "lights", "words", "judge")
 
 
-def test_naming_a_mistake_knows_nothing_of_the_verdict_and_of_the_command_line():
-    above = {f"grader.{name}" for name in ("judge", "grade", "cli", "report", "confirm", "means",
-                                           "timing", "compiling")}
-    assert not outside("naming") & above
+def test_every_folder_of_the_grader_is_a_room():
+    assert {room(module) for module in modules("grader")} - {""} == set(ROOMS)
 
 
-def test_a_step_asked_alone_knows_nothing_of_the_search_in_whole_files():
-    assert not {name for name in outside("steps") if name.startswith("grader.naming")}
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_imports_only_from_rooms_below_it(name):
+    found = {room(other) for module in modules("grader") if room(module) == name
+             for other in imported(module)} - {"", name}
+    assert found <= set(ROOMS[:ROOMS.index(name)])
 
 
-def test_cases_are_data():
-    assert imported("grader.cases") <= {"grader.inside.wire", "grader.stages"}
+def test_no_room_needs_what_lies_above_the_rooms():
+    leaves = {"grader.text", "grader.sandbox.wire"}
+    found = {other for module in modules("grader") if room(module) for other in imported(module)
+             if other.startswith("grader.") and not room(other)}
+    assert found <= leaves
+
+
+def test_what_is_asked_of_whom_is_not_known_to_those_who_run_it():
+    """Of the course they take what is sent and what comes back, and a stage's own entry point."""
+    found = {name for name in outside("host") if name.startswith("grader.course.")}
+    assert found <= {"grader.course.calls", "grader.course.plan", "grader.course.stages"}
 
 
 @pytest.mark.parametrize("folders", [
@@ -92,7 +110,7 @@ def test_the_class_tool_knows_the_grader_and_nobody_knows_the_class_tool():
 
 
 def test_the_nursery_is_started_before_this_process_imports_torch():
-    code = "import sys, grader.cli, grader.sandbox.processes; print('torch' in sys.modules)"
+    code = "import sys, grader.cli, grader.host.processes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
 

@@ -11,7 +11,7 @@ import pytest
 
 from attacks.catalogue import HERE, KINDS, ROOT, Attack, attacks, from_file
 from attacks.run import fires, run
-from grader import submission
+from grader.assignment import submission
 
 ALL = attacks()
 

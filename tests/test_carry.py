@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from grader import carry as module
+from grader.assignment.submission import blank_steps, steps
 from grader.carry import carry, main
 from grader.starter import ROOT, blank, problem_files
-from grader.submission import blank_steps, steps
 
 SOLVED = {n: path.read_text("utf-8") for n, path in problem_files(ROOT).items()}
 STAGES = range(4, 10)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from grader import assignment
+from grader.assignment import record
 from grader.cli import _next_command
-from grader.results import Run, StageResult
+from grader.report.results import Run, StageResult
 from tests.commands import grader
 
 ROOT = Path(__file__).parent.parent
@@ -83,7 +83,7 @@ def test_a_right_submission_passes_with_exit_0(tmp_path):
     stage = data["stages"][0]
     assert (stage["outcome"], stage["points"], stage["benchmark"]) == ("pass", 200, None)
     assert data["seed"] == 7 and data["device"] == "cpu"
-    assert data["grader"] == assignment.version()
+    assert data["grader"] == record.version()
 
 
 @pytest.mark.parametrize("points, said", [

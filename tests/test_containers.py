@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 FILES = sorted((ROOT / "containers").glob("*.Dockerfile"))
 PAGE = (ROOT / "containers/README.md").read_text("utf-8")

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from grader import starter
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 OLD = "import sys; sys.version_info = (3, 10, 13)"
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grader import hints, starter
-from grader.submission import steps
+from grader import starter
+from grader.assignment import hints
+from grader.assignment.submission import steps
 from tools.stage_table import carried
 
 ROOT = Path(__file__).parent.parent

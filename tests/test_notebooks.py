@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
+from grader.assignment.submission import lines, steps
 from grader.starter import WARM_UPS, blank
-from grader.submission import lines, steps
 
 notebooks = pytest.importorskip("tools.notebooks", reason="pip install -e .[notebook]")
 nbformat = pytest.importorskip("nbformat", reason="pip install -e .[notebook]")

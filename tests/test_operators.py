@@ -2,7 +2,7 @@
 
 import pytest
 
-from grader.sandbox.operations import TABLE
+from grader.course.operations import TABLE
 from tools import operators
 
 ROWS = [row.split("\t") for row in TABLE.read_text("utf-8").splitlines()[1:]]

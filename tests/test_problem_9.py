@@ -237,11 +237,11 @@ def test_tensors_on_other_devices_are_refused(monkeypatch, device):
 @pytest.mark.parametrize("N, heads, sinks", [(64, 1, 1), (65, 4, 4)])
 def test_a_window_of_one_compiles(N, heads, sinks):
     """Walked with the interior first, it crashed the assembler (ptxas of CUDA 12.8, sm_90)."""
-    from grader.cases import Case
-    from grader.inputs import build
-    from grader.sandbox.processes import Worker
-    from grader.sandbox.session import Session
-    from grader.stages import STAGES
+    from grader.course.cases import Case
+    from grader.course.inputs import build
+    from grader.course.stages import STAGES
+    from grader.host.processes import Worker
+    from grader.host.session import Session
 
     case = Case(9, "robust", N, HQ=heads, HKV=heads, window=1, sinks=sinks, is_causal=True,
                 grads=("q", "k", "v"))

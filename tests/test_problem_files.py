@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.submission import steps
+from grader.assignment.submission import steps
 from tools.stage_table import carried, code_lines
 
 ROOT = Path(__file__).parent.parent

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 COUNTED = """
 import os

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from grader import overview
-from grader.stages import STAGES
+from grader.course.stages import STAGES
+from grader.report import overview
 from grader.starter import ROOT, main
 from tools import mask_picture
 
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = [ROOT / "README.md", ROOT / "grader/assignment.md", ROOT / "fast/README.md",
+PAGES = [ROOT / "README.md", ROOT / "grader/assignment/assignment.md", ROOT / "fast/README.md",
          ROOT / "containers/README.md", ROOT / "CONTRIBUTING.md",
          *(ROOT / "docs").glob("*.md")]
 

@@ -1,6 +1,6 @@
 """The stored activations of a real model are sound, and really differ from randn.
 
-Reads only grader/data/minilm_qkv.npz; needs neither the model nor the network.
+Reads only grader/course/minilm_qkv.npz; needs neither the model nor the network.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-FILE = Path(__file__).parents[1] / "grader" / "data" / "minilm_qkv.npz"
+FILE = Path(__file__).parents[1] / "grader" / "course" / "minilm_qkv.npz"
 SHAPE = (6, 256, 32)
 
 

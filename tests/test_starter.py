@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from grader import assignment
-from grader.case_table import listed
-from grader.stages import STAGES
+from grader.assignment import record
+from grader.assignment.submission import read, steps
+from grader.course.case_table import listed
+from grader.course.stages import STAGES
 from grader.starter import ROOT, UNPUBLISHED, blank, build, main, problem_files
-from grader.submission import read, steps
 
 STAGE = '''\
 import torch
@@ -56,17 +56,18 @@ def entry(x):
 def repository(tmp_path) -> Path:
     """A small one: two stages and one file of everything else."""
     root = tmp_path / "repository"
-    (root / "grader" / "__pycache__").mkdir(parents=True)
+    for folder in ("__pycache__", "course", "assignment"):
+        (root / "grader" / folder).mkdir(parents=True)
     (root / "guide").mkdir()
     for number in (2, 10):
         (root / f"problem_{number}.py").write_text(STAGE.format(n=number))
     for name in ("README.md", "autograder.py", "autograder_optional.py", "reference.py", "Makefile",
-                 ".gitignore", "LICENSE", "grader/stages.py", "grader/hints.toml",
+                 ".gitignore", "LICENSE", "grader/course/stages.py", "grader/assignment/hints.toml",
                  "guide/__init__.py", "guide/exercises.py", "guide/exercises.json",
                  "grader/__pycache__/stages.pyc", "problem_notes.py"):
         (root / name).write_text(f"# {name}\n")
     (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6", "numpy"]\n')
-    (root / "grader/assignment.md").write_text(
+    (root / "grader/assignment/assignment.md").write_text(
         "all\n`problem_2.py` two\n`problem_9.py` nine\n<!-- 8-9 -->\nlate\n<!-- 1-10 -->\n"
         "python autograder.py --p1 --hint 1.1\n")
     return root
@@ -74,7 +75,7 @@ def repository(tmp_path) -> Path:
 
 ASSIGNMENT = {"README.md", "autograder.py", "reference.py", "requirements.txt", ".gitignore",
               "LICENSE", "guide/__init__.py", "guide/exercises.py", "guide/exercises.json",
-              "grader/stages.py", "grader/hints.toml", "grader/assignment.json",
+              "grader/course/stages.py", "grader/assignment/hints.toml", "grader/assignment.json",
               "problem_2.py", "problem_10.py"}
 
 
@@ -109,7 +110,7 @@ def test_a_whole_assignment_is_written_and_nothing_of_the_repository_beside_it(
     written = contents(target)
     assert set(written) == ASSIGNMENT
     assert b"x * 2" not in written["problem_2.py"]
-    assert written["grader/hints.toml"] == b"# grader/hints.toml\n"
+    assert written["grader/assignment/hints.toml"] == b"# grader/assignment/hints.toml\n"
     assert written["requirements.txt"] == b"torch>=2.6\nnumpy\n"
     assert written["LICENSE"] == b"# LICENSE\n"
     assert b"/submission.zip\n" in written[".gitignore"]
@@ -143,7 +144,7 @@ def test_an_assignment_of_some_stages_knows_which(repository, tmp_path):
     assert "autograder_optional.py" in written
     assert written["README.md"] == b"all\n`problem_9.py` nine\nlate\n" \
         b"python autograder_optional.py --p9 --hint 10.1\n"
-    assert assignment.read(target).stages == (9,)
+    assert record.read(target).stages == (9,)
 
 
 # ----------------------------------------------------------------------- update, check
@@ -153,30 +154,30 @@ def course(repository, tmp_path) -> Path:
     target = tmp_path / "course"
     assert main([str(target)], repository) == 0
     (target / "problem_2.py").write_text(STAGE.format(n=2))
-    (repository / "grader/stages.py").write_text("# newer\n")
-    (repository / "grader/hints.toml").unlink()
+    (repository / "grader/course/stages.py").write_text("# newer\n")
+    (repository / "grader/assignment/hints.toml").unlink()
     (repository / "grader/new.py").write_text("# new\n")
     return target
 
 
 def test_an_update_brings_the_engine_and_leaves_the_work(repository, course, capsys):
-    old = assignment.read(course).version
+    old = record.read(course).version
     assert main([str(course), "--update"], repository) == 0
     written = contents(course)
-    assert set(written) == ASSIGNMENT - {"grader/hints.toml"} | {"grader/new.py"}
-    assert written["grader/stages.py"] == b"# newer\n"
+    assert set(written) == ASSIGNMENT - {"grader/assignment/hints.toml"} | {"grader/new.py"}
+    assert written["grader/course/stages.py"] == b"# newer\n"
     assert written["problem_2.py"] == STAGE.format(n=2).encode()
-    said, new = capsys.readouterr().out, assignment.read(course).version
+    said, new = capsys.readouterr().out, record.read(course).version
     assert f"{old} -> {new}\n" in said and old != new and "replaced" not in said
 
 
 def test_an_update_keeps_what_was_changed_in_the_engine_and_says_so(repository, course, capsys):
-    (course / "grader/stages.py").write_text("# mine\n")
+    (course / "grader/course/stages.py").write_text("# mine\n")
     (course / "README.md").write_text("notes\n")
     (course / "grader/own.py").write_text("# own\n")
     assert main([str(course), "--update"], repository) == 0
     kept = contents(course / ".autograder" / "replaced")
-    assert kept == {"grader/stages.py": b"# mine\n", "README.md": b"notes\n",
+    assert kept == {"grader/course/stages.py": b"# mine\n", "README.md": b"notes\n",
                     "grader/own.py": b"# own\n"}
     assert capsys.readouterr().out.count("was not as given") == 3
     (course / "README.md").write_text("more notes\n")
@@ -207,7 +208,7 @@ def test_an_update_may_bring_further_stages(repository, tmp_path):
     (repository / "problem_10.py").rename(repository / "problem_3.py")
     assert main([str(target), "--stages", "2"], repository) == 0
     assert main([str(target), "--stages", "3", "--update"], repository) == 0
-    assert assignment.read(target).stages == (2, 3) and (target / "problem_3.py").is_file()
+    assert record.read(target).stages == (2, 3) and (target / "problem_3.py").is_file()
 
 
 def test_what_an_update_that_was_killed_left_is_named(repository, course, capsys):
@@ -219,8 +220,8 @@ def test_what_an_update_that_was_killed_left_is_named(repository, course, capsys
 
 
 def test_an_older_grader_does_not_replace_a_newer_one(repository, course, capsys, monkeypatch):
-    before, newer = contents(course), assignment.VERSION
-    monkeypatch.setattr(assignment, "VERSION", "0.1.9")
+    before, newer = contents(course), record.VERSION
+    monkeypatch.setattr(record, "VERSION", "0.1.9")
     assert main([str(course), "--update"], repository) == 2
     assert f"want a grader no older than the assignment's, {newer}+" in capsys.readouterr().err
     assert contents(course) == before
@@ -248,7 +249,7 @@ def test_only_an_assignment_is_updated_or_checked(option, repository, tmp_path, 
 
 
 def test_a_damaged_record_is_refused(repository, course, capsys):
-    (course / assignment.RECORD).write_text("{")
+    (course / record.RECORD).write_text("{")
     assert main([str(course), "--check"], repository) == 2
     assert "want a record such as grader/assignment.json" in capsys.readouterr().err
 
@@ -261,28 +262,27 @@ def test_a_check_says_which_files_are_not_as_they_were_given(repository, course,
         "problem_10.py    as it was given", "problem_2.py     yours: 2 of 2 steps filled"]
     (course / "problem_2.py").write_text(STAGE.format(n=2).replace("return z", "return z + 0"))
     (course / "problem_10.py").unlink()
-    (course / "grader/stages.py").write_text("# mine\n")
+    (course / "grader/course/stages.py").write_text("# mine\n")
     (course / "grader/own.py").write_text("# own\n")
     (course / "reference.py").unlink()
     assert main([str(course), "--check"], course) == 1  # from the assignment itself, too
     assert capsys.readouterr().out.splitlines()[1:] == [
         "problem_10.py    missing",
         "problem_2.py     yours: 2 of 2 steps filled, and changed outside of its steps",
-        "grader/stages.py changed", "reference.py     missing", "grader/own.py    added"]
+        "grader/course/stages.py changed", "reference.py     missing", "grader/own.py    added"]
 
 
 def test_a_check_from_the_repository_does_not_take_the_assignments_word(
         repository, tmp_path, capsys):
     target = tmp_path / "course"
     assert main([str(target)], repository) == 0
-    (target / "grader/stages.py").write_text("# mine\n")
-    record = (target / assignment.RECORD).read_text()
-    was = assignment.sha256(b"# grader/stages.py\n")
-    assert was in record
-    (target / assignment.RECORD).write_text(
-        record.replace(was, assignment.sha256(b"# mine\n")))
+    (target / "grader/course/stages.py").write_text("# mine\n")
+    given = (target / record.RECORD).read_text()
+    was = record.sha256(b"# grader/course/stages.py\n")
+    assert was in given
+    (target / record.RECORD).write_text(given.replace(was, record.sha256(b"# mine\n")))
     assert main([str(target), "--check"], repository) == 1
-    assert "grader/stages.py changed" in capsys.readouterr().out
+    assert "grader/course/stages.py changed" in capsys.readouterr().out
 
 
 def test_a_solved_file_of_the_repository_is_changed_in_its_steps_alone(tmp_path, capsys):
@@ -294,10 +294,10 @@ def test_a_solved_file_of_the_repository_is_changed_in_its_steps_alone(tmp_path,
 
 
 def test_what_an_editor_leaves_in_the_engine_is_not_handed_out(repository, tmp_path):
-    before = assignment.version(repository)
+    before = record.version(repository)
     (repository / "grader/.stages.py.swp").write_text("x")
     (repository / "grader/notes.txt").write_text("x")
-    assert assignment.version(repository) == before
+    assert record.version(repository) == before
     assert main([str(tmp_path / "course")], repository) == 0
     assert set(contents(tmp_path / "course")) == ASSIGNMENT
 
@@ -420,7 +420,7 @@ def test_what_the_readme_names_is_there(real):
 def test_the_readme_of_a_part_speaks_of_no_other_stage(stages, tmp_path):
     assert main([str(tmp_path / "course"), "--stages", stages]) == 0
     text = (tmp_path / "course/README.md").read_text()
-    numbers = assignment.read(tmp_path / "course").stages
+    numbers = record.read(tmp_path / "course").stages
     absent = set("123456789") - {str(n) for n in numbers}
     for words in (r"--p(\d)", r"problem_(\d)", r"--hint (\d)", r"SOLUTION (\d)",
                   r"grader\.carry (\d)"):
@@ -494,8 +494,8 @@ def test_the_exercises_of_the_guide_run_there_and_hold_no_answer(real):
 
 
 def test_the_readme_gives_the_address_of_the_guide_once_there_is_one(repository):
-    assert UNPUBLISHED in (ROOT / "grader/assignment.md").read_text("utf-8")
-    (repository / "grader/assignment.md").write_text(f"The guide. {UNPUBLISHED}\n")
+    assert UNPUBLISHED in (ROOT / "grader/assignment/assignment.md").read_text("utf-8")
+    (repository / "grader/assignment/assignment.md").write_text(f"The guide. {UNPUBLISHED}\n")
     assert UNPUBLISHED.encode() in build(repository)["README.md"]
     with (repository / "pyproject.toml").open("a") as file:
         file.write('[project.urls]\nGuide = "https://guide.example/"\n')

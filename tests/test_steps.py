@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from grader import submission
-from grader.grade import Options, grade_stage
-from grader.report import Reporter
-from grader.stages import STAGES
+from grader.assignment import submission
+from grader.course.stages import STAGES
+from grader.judge.grade import Options, grade_stage
+from grader.report.screen import Reporter
 
 ROOT = Path(__file__).parent.parent
 STEPS = [

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 STAGE = """
 STAGES[10] = Stage(
@@ -46,12 +46,12 @@ def repository(tmp_path_factory):
     for words in ("Step", "SOLUTION"):
         solved = solved.replace(f"{words} 7.", f"{words} 10.")
     (root / "problem_10.py").write_text(solved, "utf-8")
-    for name, added in (("grader/stages.py", STAGE), ("grader/case_table.py", CASES),
-                        ("grader/steps/table.py", STEPS),
+    for name, added in (("grader/course/stages.py", STAGE), ("grader/course/case_table.py", CASES),
+                        ("grader/lights/table.py", STEPS),
                         ("attacks/mutants/stage_10.toml", MUTANT)):
         with (root / name).open("a", encoding="utf-8") as file:
             file.write(added)
-    _run(root, "-m", "grader.steps.blanks")
+    _run(root, "-m", "grader.lights.blanks")
     return root
 
 

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from grader import options as choices
-from grader.assignment import ROOT
-from grader.inside import hooks
-from grader.options import Options, open_session, spare_worker
-from grader.sandbox import kernel_cache
-from grader.sandbox.processes import confinement
-from grader.stages import STAGES
+from grader.assignment.record import ROOT
+from grader.course.stages import STAGES
+from grader.host import kernel_cache, options
+from grader.host.options import Options, open_session, spare_worker
+from grader.host.processes import confinement
+from grader.sandbox.worker import hooks
 from grader.watching import INTERVAL, Spare, watch
 from tests.sessions import double_call
 
@@ -149,8 +148,8 @@ def made(monkeypatch, tmp_path):
     def make(source, name, **settings):
         found.append(settings)
 
-    monkeypatch.setattr(choices, "Worker", make)
-    monkeypatch.setattr(choices, "Session", lambda worker, timeout: SimpleNamespace(clock=None))
+    monkeypatch.setattr(options, "Worker", make)
+    monkeypatch.setattr(options, "Session", lambda worker, timeout: SimpleNamespace(clock=None))
     return found
 
 

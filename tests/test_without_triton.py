@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from grader import starter
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 # What Python offers on Linux alone is gone, and the grader is told that it stands on a Mac.  The
 # rest of Python and PyTorch, which are Linux's, have looked at sys.platform before.

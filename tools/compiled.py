@@ -1,8 +1,8 @@
 """Compile kernels for a GPU that is not there, and ask NVIDIA's tools about them.
 
-A process that pretends has a GPU of one architecture, for good, by grader/inside/pretend_gpu.py,
-and every launch in it becomes a compilation.  kernel_resources, fast_resources and register_clash
-stand on this.
+A process that pretends has a GPU of one architecture, for good, by pretend_gpu.py of
+grader/sandbox/kernels, and every launch in it becomes a compilation.  kernel_resources,
+fast_resources and register_clash stand on this.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 # Nothing here may import Triton before pretend().
-from grader.inside.pretend_gpu import SHARED_BYTES, install
+from grader.sandbox.kernels.pretend_gpu import SHARED_BYTES, install
 from tools.machine_code import Instruction, instructions
 
 

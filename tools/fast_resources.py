@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 # pretend() before Triton and the kernels are imported.
-from grader.inside.pretend_gpu import SHARED_BYTES
+from grader.sandbox.kernels.pretend_gpu import SHARED_BYTES
 from tools import compiled
 from tools.compiled import Need
 from tools.machine_code import Instruction, jumps_back, stack_uses

@@ -17,9 +17,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from grader import correctness  # noqa: E402
-from grader.cases import Case  # noqa: E402
-from grader.inputs import Built  # noqa: E402
+from grader.course import correctness  # noqa: E402
+from grader.course.cases import Case  # noqa: E402
+from grader.course.inputs import Built  # noqa: E402
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

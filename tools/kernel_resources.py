@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grader.inside.pretend_gpu import SHARED_BYTES
+from grader.sandbox.kernels.pretend_gpu import SHARED_BYTES
 from tools import compiled
 from tools.machine_code import Instruction, jumps_back, stack_uses
 

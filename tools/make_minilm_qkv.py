@@ -1,4 +1,4 @@
-"""python -m tools.make_minilm_qkv: write grader/data/minilm_qkv.npz, and print the table below.
+"""python -m tools.make_minilm_qkv: write grader/course/minilm_qkv.npz, and print the table below.
 
 It holds q, k, v of one attention layer of a real language model on real text.
 
@@ -44,7 +44,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-OUT = Path(__file__).parents[1] / "grader/data/minilm_qkv.npz"
+OUT = Path(__file__).parents[1] / "grader/course/minilm_qkv.npz"
 LAYER, HEADS, N, D = 2, 6, 256, 32  # layers count from 0
 TEXT_START = "In the tree above, each cell"
 IDS_SHA256 = "6551f90eed6f54c166ddc8c32cdfe21374d02c3b4eef575dc29346665f674422"

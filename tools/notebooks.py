@@ -11,8 +11,8 @@ from pathlib import Path
 import jupytext
 import nbformat
 
+from grader.assignment.submission import lines, steps
 from grader.starter import ROOT, WARM_UPS
-from grader.submission import lines, steps
 
 FOLDER = ROOT / "notebooks"
 NAMES = ("warmups", "stage_1")

@@ -1,4 +1,4 @@
-"""What each of PyTorch's operations does with numbers: grader/data/operators.tsv.
+"""What each of PyTorch's operations does with numbers: grader/course/operators.tsv.
 
 PyTorch may move numbers beside a submission's kernels, and may not compute the products.  Which
 operations move is not a matter of names: every schema that can reach a recorder (below autograd, so
@@ -35,7 +35,7 @@ from concurrent.futures import ProcessPoolExecutor
 import torch
 import torch.utils._pytree as pytree
 
-from grader.inside.wire import UNINITIALISED
+from grader.sandbox.wire import UNINITIALISED
 
 TRIES, RUNS = 3000, 60  # calls tried of a schema, those that are looked at
 FEW, ENOUGH = 50, 5  # of more arguments than so many, so many calls must have moved numbers

@@ -3,8 +3,8 @@
 import ast
 from pathlib import Path
 
-from grader.stages import STAGES
-from grader.submission import steps
+from grader.assignment.submission import steps
+from grader.course.stages import STAGES
 
 ROOT = Path(__file__).parent.parent
 INTRO = """\

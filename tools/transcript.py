@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from grader import starter
-from grader.submission import steps
+from grader.assignment.submission import steps
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "debugging-stage-4.md"

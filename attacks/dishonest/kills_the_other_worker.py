@@ -24,7 +24,7 @@ def _relatives():
                 words = (entry / "cmdline").read_bytes()
                 if pid not in mine and b"grader" in words and up in (
                         _parent(pid), _parent(_parent(pid))) and up > 1:
-                    if b"inside/__main__.py" in words:
+                    if b"sandbox/__main__.py" in words:
                         yield pid
             except (OSError, ValueError):
                 continue

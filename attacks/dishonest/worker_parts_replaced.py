@@ -20,7 +20,7 @@ def _forgetful(module):
 
 
 for _thing in gc.get_objects():
-    if type(_thing).__name__ == "Worker" and hasattr(_thing, "recorder"):
+    if type(_thing).__name__ == "Server" and hasattr(_thing, "recorder"):
         _thing.recorder = _forgetful(_thing.recorder)
 
 

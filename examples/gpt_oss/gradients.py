@@ -1,8 +1,8 @@
 """How close to float64 truth are gradients inside the model: with our kernel, and with eager?
 
-The rule is the grader's (grader/correctness.py), with eager attention in the place of the honest
-kernel: ours may be off by at most 3 times what eager is off, all in all, and 4 times in its worst
-row, or by a few rounding units where eager is off by less.
+The rule is the grader's (grader/course/correctness.py), with eager attention in the place of the
+honest kernel: ours may be off by at most 3 times what eager is off, all in all, and 4 times in its
+worst row, or by a few rounding units where eager is off by less.
 
 Two looks.  Layer by layer: q, k, v, sinks and the arriving gradient as they are inside the model,
 so that attention alone is compared.  And the whole model, on padded rows: every parameter's
@@ -20,7 +20,7 @@ import reference
 from examples.gpt_oss.attention import CourseMask, course_attention
 from examples.gpt_oss.model import DTYPES, OURS, SIZES, attention_name, build
 from examples.gpt_oss.text import Text, read_text
-from grader import correctness
+from grader.course import correctness
 
 RECORDER = "course_recorder"  # eager attention that keeps what went through it
 FEW = 64  # numbers; the error of fewer says little, so a small bias is judged with its weight

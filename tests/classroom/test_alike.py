@@ -5,7 +5,7 @@ import pytest
 from classroom.alike import Alike, alike
 from classroom.gather import Submitted
 from grader import starter
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 
 SHIPPED = (ROOT / "problem_3.py").read_text("utf-8")
 

@@ -10,7 +10,7 @@ import pytest
 
 from classroom.batch import duration
 from classroom.store import Store, Unit
-from grader.assignment import ROOT, sha256
+from grader.assignment.record import ROOT, sha256
 from tests.classroom.classes import SETTINGS, grade, make, obedient, outcomes
 
 

@@ -14,7 +14,7 @@ from classroom.alike import Alike
 from classroom.book import differences, grades, junit, student_report, to_look_at
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
-from grader.assignment import sha256
+from grader.assignment.record import sha256
 from tests.classroom.classes import NOON, SETTINGS
 
 NOBODY = Alike([], [], {}, [])  # is like another

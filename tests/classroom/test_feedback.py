@@ -8,7 +8,7 @@ from classroom.book import student_report
 from classroom.gather import Submitted, gather
 from classroom.roster import Person
 from classroom.store import Store, Unit
-from grader.assignment import sha256
+from grader.assignment.record import sha256
 from tests.classroom.classes import SETTINGS, make
 from tests.classroom.test_book import stage
 

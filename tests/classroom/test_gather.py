@@ -10,7 +10,7 @@ import pytest
 
 from classroom import gather as gathering
 from classroom.gather import file_name, gather
-from grader.submission import MAX_BYTES
+from grader.assignment.submission import MAX_BYTES
 from tests.classroom.classes import make
 
 ANNA = {1: "one", 2: "two"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 from tests.classroom.classes import make
 from tests.commands import grader
 

@@ -15,7 +15,7 @@ import pytest
 
 from classroom import __main__ as program
 from classroom.slurm import cluster_options, command
-from grader.assignment import ROOT
+from grader.assignment.record import ROOT
 from tests.classroom.classes import make
 
 submitit = pytest.importorskip("submitit")

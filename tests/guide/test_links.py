@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from grader.hints import HINTS_FILE, RUNGS, next_hint
+from grader.assignment.hints import HINTS_FILE, RUNGS, next_hint
 from guide.excerpts import ROOT, STAGES, TEXT
 
 

@@ -1,0 +1,1 @@
+"""What students are given, and what they hand in."""

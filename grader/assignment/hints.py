@@ -1,0 +1,68 @@
+"""Hints: three rungs a step, one more each time they are asked for.
+
+The texts are data, hints.toml: a table a step with nudge, formula and near_code.  Which rung was
+shown last is kept in .autograder/hints.json of the working directory.
+"""
+
+import json
+import tomllib
+from pathlib import Path
+
+from grader.host.files import replace
+
+RUNGS = ("nudge", "formula", "near_code")
+HINTS_FILE = Path(__file__).parent / "hints.toml"
+STATE_FILE = Path(".autograder") / "hints.json"
+
+
+class UnknownStep(Exception):
+    """The step has no hints; the message says which have."""
+
+
+def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE_FILE) -> str:
+    """The next rung of a step, ready to print; stays on the last one.
+
+    Raises:
+        UnknownStep: "want a step such as 4.1, 4.2; got 4.9".
+    """
+    hints = tomllib.loads(hints_file.read_text("utf-8")) if hints_file.exists() else {}
+    if step not in hints:
+        known = sorted(hints, key=_order)
+        same = [name for name in known if name.partition(".")[0] == step.partition(".")[0]]
+        raise UnknownStep(f"want a step such as {', '.join(same or known[:1])}; got {step}")
+    state = _read(state_file)
+    rung = min(state.get(step, -1) + 1, len(RUNGS) - 1)
+    state[step] = rung
+    _write(state_file, state)
+    head = f"Step {step}, hint {rung + 1} of {len(RUNGS)} ({RUNGS[rung].replace('_', ' ')})"
+    more = "Ask again for more." if rung + 1 < len(RUNGS) else (
+        f'That was the last one.  The companion guide goes on, in "{_chapter(step)}": README.md '
+        "says where it is.")
+    return f"{head}\n\n{hints[step][RUNGS[rung]].strip()}\n\n{more}"
+
+
+def _chapter(step: str) -> str:
+    """Of the guide, where a step's mathematics is derived; warm-ups prepare for two stages."""
+    stage = {"W.1": "1", "W.2": "1", "W.3": "2", "W.4": "2", "W.5": "3"}.get(step)
+    return f"Stage {stage or step.partition('.')[0]}"
+
+
+def _order(step: str) -> tuple:
+    return tuple(int(part) if part.isdigit() else 0 for part in step.split("."))
+
+
+def _read(path: Path) -> dict[str, int]:
+    """The saved rungs; a damaged file only means starting again."""
+    try:
+        saved = json.loads(path.read_text("utf-8"))
+        return {str(k): v for k, v in saved.items() if isinstance(v, int) and v >= 0}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _write(path: Path, state: dict[str, int]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, json.dumps(state, indent=1).encode(), 0o644)
+    except OSError:
+        pass  # a read-only directory costs the memory of the rung, not the hint

@@ -1,0 +1,87 @@
+"""Which grader this is, and which assignment it stands in, if it stands in one.
+
+`python -m grader.starter` leaves grader/assignment.json in an assignment: the grader's version, the
+stages that were given, and the sha256 of every file as it was given.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.course.stages import STAGES
+
+VERSION = "0.3.0"
+GRADERS = {program: tuple(number for number, stage in STAGES.items() if stage.program == program)
+           for program in ("autograder.py", "autograder_optional.py")}  # their stages
+ROOT = Path(__file__).resolve().parents[2]
+WARM_UPS = "warmups/warmups.py"  # given with problem 1
+RECORD = "grader/assignment.json"
+NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # what was given, and to whom
+KINDS = (".py", ".toml", ".npz", ".tsv")  # of the engine; what an editor leaves is not of it
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What was given.  files: relative path -> sha256."""
+
+    version: str
+    stages: tuple[int, ...]
+    files: dict[str, str]
+
+    def encoded(self) -> bytes:
+        """As it stands in grader/assignment.json."""
+        record = {"grader": self.version, "stages": list(self.stages), "files": self.files}
+        return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def decoded(contents: bytes) -> Assignment:
+    """The record as encoded() wrote it.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        record = json.loads(contents)
+        stages = tuple(int(number) for number in record["stages"])
+        files = {str(name): str(digest) for name, digest in record["files"].items()}
+        return Assignment(str(record["grader"]), stages, files)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"want a record such as {RECORD}; got {error!r}") from None
+
+
+def read(directory: Path) -> Assignment | None:
+    """The record in directory; None where there is none.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    path = directory / RECORD
+    return decoded(path.read_bytes()) if path.is_file() else None
+
+
+def engine(root: Path = ROOT) -> dict[str, bytes]:
+    """Relative path -> contents of all that decides a verdict: grader/ and reference.py."""
+    paths = [path for path in (root / "grader").rglob("*")
+             if path.is_file() and path.suffix in KINDS and not path.name.startswith(".")
+             and path.name not in NOT_THE_ENGINE]
+    return {path.relative_to(root).as_posix(): path.read_bytes()
+            for path in [*sorted(paths), root / "reference.py"]}
+
+
+def version(root: Path = ROOT) -> str:
+    """ "0.3.0+1a2b3c4d": results with the same one were judged by the same code."""
+    whole = hashlib.sha256()
+    for name, contents in engine(root).items():
+        whole.update(f"{name}\0{len(contents)}\0".encode() + contents)
+    return f"{VERSION}+{whole.hexdigest()[:8]}"
+
+
+def grader_of(stage: int) -> str:
+    """The program that grades this stage."""
+    return next(name for name, stages in GRADERS.items() if stage in stages)
+
+
+def sha256(contents: bytes) -> str:
+    """In hexadecimal digits."""
+    return hashlib.sha256(contents).hexdigest()

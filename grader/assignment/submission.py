@@ -1,0 +1,353 @@
+"""Reads a submission's file without importing it: is it there, is it Python, is it started.
+
+A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; the comment above it,
+`# Step 4.2 -- Question or goal.`, gives its title, or
+`# Step 4.3 -- Carried over: step 3.3, its purpose.` says that it is a copy of an earlier one.
+"""
+
+import ast
+import codecs
+import errno
+import hashlib
+import os
+import re
+import stat
+import textwrap
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from grader.assignment import template
+from grader.text import decode, is_notebook, lines, stranger, syntax_tree
+
+MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
+MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
+STEP_ID = re.compile(r"(?:\d+|W)\.\d+")  # W: of warmups.py
+CARRIED = re.compile(r"Carried over: step (\d+\.\d+)[.,]")
+BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step ((?:\d+|W)\.\d+)["']\)""")
+
+State = Literal["missing", "not_started", "syntax_error", "ready"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One solution region.  Lines count from 1 and are those of the two markers."""
+
+    id: str
+    title: str  # "" where no comment names it
+    first_line: int
+    last_line: int
+
+    @property
+    def origin(self) -> str:
+        """The step that this one is a copy of, "3.3"; "" where it is new."""
+        match = CARRIED.match(self.title)
+        return match[1] if match else ""
+
+    @property
+    def words(self) -> str:
+        """ "step 4.3, carried from 3.3"."""
+        return f"step {self.id}" + f", carried from {self.origin}" * bool(self.origin)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A file as it was read, once; what is graded is `source`, whatever happens to the file.
+
+    sha256: of the bytes on the disk; source: those as plain() has them.
+    """
+
+    path: Path
+    source: bytes | None
+    sha256: str | None
+    state: State
+    sentence: str
+    line: int | None
+    blank_steps: tuple[str, ...]
+    steps: tuple[Step, ...] = ()  # none where the markers are gone or damaged
+    unwritten: tuple[tuple[int, int], ...] = ()  # lines of an original template's empty blocks
+
+    @property
+    def place(self) -> str:
+        """ " (problem_4.py, line 7)", to follow a sentence that does not say where, or "" """
+        if self.line is None or f"line {self.line}" in self.sentence:
+            return ""
+        return f" ({self.path.name}, line {self.line})"
+
+    @property
+    def nothing_yet(self) -> str:
+        """A sentence on blocks of an original template that are as they were given, or "" """
+        where = ", ".join(f"{first}-{last}" for first, last in self.unwritten)
+        return f"nothing is written here yet: {self.path.name}, lines {where}." if where else ""
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Of a file whose cases all pass: blank steps that would raise, so that no case met them.
+
+        An empty one may be code that stands elsewhere.
+        """
+        rows = [] if self.source is None else lines(decode(self.source))
+        inside = {step.id: rows[step.first_line:step.last_line - 1] for step in self.steps}
+        return tuple(id for id in self.blank_steps
+                     if id not in inside or any("raise" in row for row in inside[id]))
+
+    @property
+    def left_raises(self) -> tuple[str, ...]:
+        """Steps in which something is written, and the starter's raise still stands."""
+        rows = [] if self.source is None else lines(decode(self.source))
+        return tuple(step.id for step in self.steps if step.id in self.blank_steps
+                     and not is_blank_text("".join(rows[step.first_line:step.last_line - 1])))
+
+    def step_at(self, line: int | None) -> Step | None:
+        """The step that a line of the file stands in."""
+        return next((step for step in self.steps
+                     if line is not None and step.first_line <= line <= step.last_line), None)
+
+    def own_line(self, error_line: int | None, lines: tuple[int, ...]) -> int | None:
+        """Where the student went wrong: the first of an error's lines, which lead outwards, that
+        stands in a step; else the line that it came up in."""
+        return next((line for line in (error_line, *lines) if self.step_at(line)), error_line)
+
+    def beside(self, line: int | None) -> str:
+        """A sentence on what this line imports and what lies beside the file, or "" """
+        names = []
+        for node in ast.walk(syntax_tree(self.source)):
+            if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno == line:
+                names += [getattr(node, "module", None) or alias.name for alias in node.names]
+        for top in (name.partition(".")[0] for name in names):
+            for there in (f"{top}.py", top, f"{top}.ipynb"):
+                if (self.path.parent / there).exists():
+                    return (f"{there} lies beside it, but a file is graded alone: put what it "
+                            f"needs of that into {self.path.name}")
+        return ""
+
+    def steps_towards(self, lines: tuple[int, ...]) -> list[Step]:
+        """The steps of the functions that lines stand in, as far down as these: what an address
+        there is made of."""
+        functions = [node for node in ast.walk(syntax_tree(self.source))
+                     if isinstance(node, ast.FunctionDef)]
+        found = []
+        for line in lines:
+            begins = max((node.lineno for node in functions
+                          if node.lineno <= line <= node.end_lineno), default=line)
+            found += [step for step in self.steps if begins <= step.first_line <= line]
+        return list(dict.fromkeys(found))
+
+    def parameters(self, entry: str) -> set[str]:
+        """Of the function of that name."""
+        return {argument.arg for node in ast.walk(syntax_tree(self.source))
+                if isinstance(node, ast.FunctionDef) and node.name == entry
+                for argument in (*node.args.args, *node.args.kwonlyargs)}
+
+    @property
+    def blank_new(self) -> tuple[str, ...]:
+        """Blank steps that the student has to write."""
+        others = {*self.blank_carried, *self.left_raises}
+        return tuple(id for id in self.blank_steps if id not in others)
+
+    @property
+    def blank_carried(self) -> tuple[str, ...]:
+        """Blank steps that are copies of earlier ones."""
+        left = self.left_raises
+        return tuple(step.id for step in self.steps
+                     if step.origin and step.id in self.blank_steps and step.id not in left)
+
+    def blanks(self) -> tuple[str, ...]:
+        """What is still to fill in, and how."""
+        said = [f"written, but for its raise NotImplementedError, which still stands there: step "
+                f"{', '.join(self.left_raises)}. Delete that line."] * bool(self.left_raises)
+        said += [f"yours to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
+        if self.blank_carried:
+            stage = self.blank_carried[0].partition(".")[0]
+            said.append(f"python -m grader.carry {stage} copies what you wrote before into "
+                        f"{', '.join(self.blank_carried)}, or says what is in the way.")
+        return tuple(said)
+
+
+def read(directory: Path, filename: str, entry: str) -> Submission:
+    """Read directory/filename; entry is the name the stage calls."""
+    path = Path(directory) / filename
+    try:
+        data = read_regular(path)
+    except FileNotFoundError:
+        return Submission(path, None, None, "missing", f"there is no {path}", None, ())
+    except OSError as error:
+        sentence = f"cannot read {path}: {error.strerror}"
+        return Submission(path, None, None, "missing", sentence, None, ())
+
+    digest, source = hashlib.sha256(data).hexdigest(), plain(data)
+
+    blocks, is_template = (), False
+
+    def found(state: State, sentence: str, line=None, blank=(), regions=()) -> Submission:
+        file = Submission(path, source, digest, state, sentence, line, tuple(blank),
+                          tuple(regions), blocks)
+        if is_template and not regions and state in ("ready", "syntax_error"):
+            return replace(file, state="not_started", sentence=file.nothing_yet, line=None)
+        return file
+
+    if len(data) > MAX_BYTES:
+        return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
+    try:
+        text = decode(source)
+    except SyntaxError as error:  # nobody is to decode it once more
+        return replace(found("syntax_error", error.msg, error.lineno), source=None)
+    blocks, is_template = template.unwritten(text)
+    if is_notebook(text):
+        return found("syntax_error", f"{filename} holds a notebook, and a Python file is wanted: "
+                     "download it as .py (Colab: File, Download; Jupyter: File, Save and Export)")
+    try:
+        tree = syntax_tree(source, filename)
+    except SyntaxError as error:  # IndentationError and TabError are kinds of it
+        return found("syntax_error", stranger(text, error.lineno)
+                     or f"{type(error).__name__}: {error.msg}", error.lineno)
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting
+        return found("syntax_error", f"not Python: {error}")
+
+    blank = blank_steps(text)
+    if not tree.body or _is_blank_body(tree.body):
+        return found("not_started", f"{filename} is empty", blank=blank)
+    try:
+        regions = steps(text)
+    except ValueError:  # the student moved the markers about; the code decides
+        regions = []
+    if regions and {step.id for step in regions} <= set(blank) and not found(
+            "ready", "", None, blank, regions).left_raises:
+        return found("not_started", f"no step of {filename} is filled in yet", None, blank, regions)
+    if not regions and _is_blank_entry(tree, entry):
+        return found("not_started", f"{entry} in {filename} has no body yet", None, blank)
+    return found("ready", "", None, blank, regions)
+
+
+def steps(source: str) -> list[Step]:
+    """The solution regions in order.
+
+    Raises:
+        ValueError: a region is nested, unclosed, unmatched, without an id, or its id is repeated.
+    """
+    rows = lines(source)
+    titles = {match[1]: match[2].strip() for row in rows
+              if (match := re.match(r"[ \t]*# Step ((?:\d+|W)\.\d+) -- (.*)", row))}
+    found: list[Step] = []
+    seen: set[str] = set()
+    opened: tuple[str, int] | None = None
+    for number, row in enumerate(rows, start=1):
+        marker = MARKER.match(row.strip())
+        if not marker:
+            continue
+        kind, name = marker[1], marker[2].strip()
+        if not STEP_ID.fullmatch(name):
+            raise ValueError(f"line {number}: want an id such as 4.2 after SOLUTION; got {name!r}")
+        if kind == "BEGIN":
+            if opened:
+                raise ValueError(f"line {number}: step {name} begins inside step {opened[0]}")
+            if name in seen:
+                raise ValueError(f"line {number}: step {name} is there twice")
+            opened = (name, number)
+        else:
+            if not opened or opened[0] != name:
+                inside = f"step {opened[0]}" if opened else "no step"
+                raise ValueError(f"line {number}: step {name} ends inside {inside}")
+            found.append(Step(name, titles.get(name, ""), opened[1], number))
+            seen.add(name)
+            opened = None
+    if opened:
+        raise ValueError(f"line {opened[1]}: step {opened[0]} is never closed")
+    return found
+
+
+def blank_steps(source: str) -> tuple[str, ...]:
+    """Ids of the steps with nothing in them, in the order of the file; markers may be gone."""
+    rows = lines(source)
+    try:
+        regions = steps(source)
+    except ValueError:
+        regions = []
+    blank = [step.id for step in regions
+             if is_blank_text("".join(rows[step.first_line:step.last_line - 1]))]
+    # A raise in a comment is somebody's note, not a step.
+    stripped = "".join(row for row in rows if not row.lstrip().startswith("#"))
+    return tuple(dict.fromkeys(blank + BLANK_RAISE.findall(stripped)))
+
+
+def read_regular(path: Path) -> bytes:
+    """The first MAX_BYTES + 1 bytes; a pipe or a device, which may keep its reader waiting, is
+    no file."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return file.read(MAX_BYTES + 1)
+
+
+def plain(data: bytes) -> bytes:
+    """The file as an editor of Unix would have saved it: Python reads the same in it, but Triton,
+    and whoever looks for a kernel's text in it, would see a byte-order mark or a "\\r"."""
+    return data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def is_blank_text(text: str) -> bool:
+    try:
+        return _is_blank_body(syntax_tree(textwrap.dedent(text)).body)
+    except SyntaxError:
+        return False
+
+
+def _is_blank_body(body: list[ast.stmt]) -> bool:
+    """Only strings, `...`, `pass` and `raise NotImplementedError`."""
+    return all(map(template.is_blank, body))
+
+
+def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
+    """The entry point is there and blank; of a class, every method."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == entry:
+            if isinstance(node, ast.FunctionDef):
+                return _is_blank_body(node.body)
+            methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+            others = [item for item in node.body if not isinstance(item, ast.FunctionDef)]
+            return _is_blank_body(others) and all(_is_blank_body(item.body) for item in methods)
+    return False
+
+
+def misjoined_tiles(source: bytes) -> str:
+    """A sentence on the first `and`, `or`, `not` or a < b < c among values in a kernel, or "".
+
+    Where they join tiles Triton's interpreter, being Python, keeps one part alone.  In the test of
+    an `if` they join constants or single numbers, as they may.
+    """
+    for function in ast.walk(syntax_tree(source)):
+        if not isinstance(function, ast.FunctionDef) or not any(
+                "jit" in ast.unparse(decorator) for decorator in function.decorator_list):
+            continue
+        tests = {inner for node in ast.walk(function)
+                 if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert)
+                 for inner in ast.walk(node.test)}
+        for node in ast.walk(function):
+            names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
+            if node in tests or all(name.isupper() for name in names):  # constants have such names
+                continue
+            if isinstance(node, ast.BoolOp):
+                word, part, sign = ("and", "last", "&") if isinstance(node.op, ast.And) else \
+                    ("or", "first", "|")
+                return (f"line {node.lineno}: `{word}` does not join tiles, only its {part} part "
+                        f"counts. Write {sign}, and parentheses round each comparison: "
+                        f"(a < b) {sign} (c < d).")
+            if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+                return (f"line {node.lineno}: `not` asks for one truth value, and a tile has many. "
+                        "Write ~ and parentheses: ~(a < b).")
+            if isinstance(node, ast.Compare) and len(node.ops) > 1:
+                return (f"line {node.lineno}: a chain of comparisons does not work on tiles, only "
+                        "its last one counts. Write (a < b) & (c < d): without parentheses & "
+                        "comes before <.")
+    return ""
+
+
+def foreign_texts(source: bytes, texts: list[tuple[str, str]]) -> list[str]:
+    """Names of the functions whose text is not in the file.  texts: (name, dedented text)."""
+    there = _without_indentation(decode(source))
+    return [name for name, text in texts if not text or _without_indentation(text) not in there]
+
+
+def _without_indentation(text: str) -> str:
+    return "\n".join(line.strip() for line in text.strip().splitlines())

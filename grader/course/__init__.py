@@ -1,0 +1,1 @@
+"""What is asked of a stage, and what is right."""

@@ -1,0 +1,158 @@
+"""What the judge asks of a sandbox, and what comes back."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from grader.course.plan import Plan
+from grader.sandbox.wire import dtype_name
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """One tensor as it is sent: its whole storage, padding included, and the view into it.
+
+    apart: 0, or how many elements lie from one entry of the first axis to the next where the call
+    is made.  What is sent is dense then: gaps of gigabytes are left to the worker.
+    """
+
+    storage: torch.Tensor  # 1-D, contiguous, CPU
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]  # in elements
+    offset: int = 0
+    apart: int = 0
+
+    @classmethod
+    def dense(cls, tensor: torch.Tensor) -> "TensorInput":
+        """Send a copy of this tensor, contiguous and without padding."""
+        tensor = tensor.detach().cpu().contiguous()
+        return cls(tensor.reshape(-1).clone(), tuple(tensor.shape), tuple(tensor.stride()))
+
+    def view(self) -> torch.Tensor:
+        stride = self.stride
+        if self.apart:
+            stride = (self.storage.numel() // self.shape[0], *stride[1:])
+        return self.storage.as_strided(self.shape, stride, self.offset)
+
+    def end(self) -> int:
+        """One past the last element of the storage that the view reaches."""
+        steps = zip(self.shape, self.stride, strict=True)
+        return self.offset + 1 + sum((size - 1) * stride for size, stride in steps)
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What a right output looks like."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the entry point.  A str that starts with "@" in args or kwargs names an input."""
+
+    inputs: dict[str, TensorInput]
+    args: tuple
+    kwargs: dict[str, object]
+    outputs: tuple[OutputSpec, ...]  # in the order a right call returns them
+    douts: dict[str, TensorInput] = field(default_factory=dict)  # by output; empty: forward only
+    grads: tuple[str, ...] = ()  # inputs whose gradient comes back; only they require grad
+    refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
+    repeats: int = 1  # calls with the same inputs
+    entry: str = ""  # another function of the file than the one that was loaded
+    late: bool = False  # the first outputs are read again some time after everything else
+
+
+@dataclass
+class Reply:
+    """Everything one call sent back.  Tensors have exactly the shapes and dtypes asked for."""
+
+    outputs: list[dict[str, torch.Tensor]]  # one dict a repeat
+    grads: dict[str, torch.Tensor]
+    refilled: dict[str, torch.Tensor] | None
+    late: dict[str, torch.Tensor]  # the first outputs read again; 50 ms later if the call says so
+    inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
+    plan: Plan  # how the worker says the first call was made
+    stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel variant compiled for the architecture asked for."""
+
+    name: str
+    shared_bytes: int
+    seconds: float
+    warnings: tuple[tuple[int, str], ...]  # (line of the file, sentence)
+    line: int = 0  # where it is defined
+
+
+class SubmissionError(Exception):
+    """A finding about the submission, or about the grader itself ("grader_fault").
+
+    outcome: crashed, timeout, wrong, skipped or grader_fault.  id: of wire.OBSERVED, or "".
+    line: the deepest of the file's; lines: all that it went through, from there outwards.
+    fatal: the worker is gone.  starved: of a timeout, whether others kept the worker waiting.
+    """
+
+    def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",
+                 line: int | None = None, lines: tuple[int, ...] = (), fatal: bool = False,
+                 starved: bool = False):
+        super().__init__(sentence)
+        self.outcome, self.sentence, self.id, self.detail = outcome, sentence, id, detail
+        self.line, self.lines, self.fatal, self.starved = line, lines, fatal, starved
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit for bit, so that the NaN around a strided view equals itself."""
+    a, b = a.contiguous().flatten(), b.contiguous().flatten()
+    return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Tensor]]:
+    """The request's header, and the storages in the order the worker reads them."""
+    groups = {"inputs": call.inputs, "douts": call.douts}
+    if with_refill and call.refill is not None:
+        for name, new in call.refill.items():
+            old = call.inputs[name]
+            if _layout(new) != _layout(old):
+                raise ValueError(f"want {name} refilled as {_layout(old)}; got {_layout(new)}")
+        groups["refill"] = call.refill
+    header: dict = {
+        "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
+        "repeats": call.repeats, "entry": call.entry, "late": call.late,
+        "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}
+                    for spec in call.outputs],
+    }
+    tensors = []
+    for group, members in groups.items():
+        header[group] = {name: _layout(t) for name, t in members.items()}
+        tensors += [t.storage for t in members.values()]
+    for tensor in tensors:
+        if tensor.dim() != 1 or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            raise ValueError(f"want 1-D CPU storage; got {tuple(tensor.shape)} on {tensor.device}")
+    return header, tensors
+
+
+def _layout(tensor: TensorInput) -> dict:
+    return {
+        "dtype": dtype_name(tensor.storage.dtype), "numel": tensor.storage.numel(),
+        "shape": list(tensor.shape), "stride": list(tensor.stride), "offset": tensor.offset,
+        "apart": tensor.apart,
+    }
+
+
+def results(call: Call) -> dict[str, tuple]:
+    """Shape and dtype of every output and gradient."""
+    shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
+    return shapes | {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
+                     for name in call.grads}
+
+
+def count(value) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 60:
+        raise ValueError(f"want a count; got {str(value)[:100]}")
+    return value

@@ -1,0 +1,342 @@
+"""What is asked of each stage: one row a case, in the order in which they are asked.
+
+A row has fields of Case, and may say where it holds: gpu=dict(...) is what is otherwise on a GPU;
+gpu_only; stages=(...), where a list is for several.  A field that it does not name is as at the
+head of its list, or as in Case: B=1, D=16, family="randn", layout="dense", no window, no sinks.
+
+The standard cases are the assignment's own shapes on a GPU, and short ones for the interpreter.
+The robust ones ask what anyone who calls attention may ask: any length, batch and heads; D of 16 to
+128 in 16 bits, to 64 in float32; views with a contiguous last dimension; logits of any size.  Each
+is there for a mistake.  cases.py says which one a family or a layout catches; refill: answers kept
+from the first call; repeats: runs that differ; growth: memory for all scores; a ragged N: tails.
+Those of the course are asked of files that hold its step markers: what only its steps promise.
+What goes beyond the assignment is asked last, and decides nothing.
+
+A GPU's kernels are compiled anew for every D and dtype, and for heads and lengths that are 1, a
+multiple of 16, or neither: there cases share these where nothing is lost by it.
+"""
+
+import torch
+
+from grader.course.cases import Case
+from grader.course.stages import STAGES
+
+F16, F32 = torch.float16, torch.float32
+HALF = "half"  # bfloat16 where the GPU has it, else float16
+QKV = ("q", "k", "v")
+
+
+def standard(**fields) -> dict:
+    return {"group": "standard"} | fields
+
+
+def robust(**fields) -> dict:
+    return {"group": "robust"} | fields
+
+
+def beyond(asks: str, **fields) -> dict:
+    return {"group": "beyond", "asks": asks} | fields
+
+
+def course(asks: str, **fields) -> dict:
+    return robust(asks=asks, course=True) | fields
+
+
+def far(*names: str, **fields) -> list[dict]:
+    """Each tensor in turn with its entries far apart."""
+    return [beyond(f"offsets past 2^31 in {name}", gpu_only=True, layout="far", apart=name, B=3,
+                   N=64) | fields for name in names]
+
+
+def rows(every: dict, asked: list[dict]) -> list[dict]:
+    """Every row with what all of them have, unless it says otherwise."""
+    return [every | row for row in asked]
+
+
+STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
+    standard(N=512, HQ=8, HKV=8),
+    standard(N=1024, HQ=8, HKV=8, is_causal=True),
+    standard(N=768, HQ=16, HKV=16, is_causal=True, gpu=dict(N=2048)),
+    standard(gpu_only=True, N=4096, HQ=16, HKV=16, is_causal=True),
+    robust(N=1, HQ=2, HKV=2, dtype=F32),
+    robust(N=65, B=2, HQ=3, HKV=3, dtype=F16, layout="guarded"),
+    robust(N=129, HQ=2, HKV=2, D=64, is_causal=True, dtype=F32, layout="guarded"),
+    robust(N=70, NK=257, HQ=2, HKV=2),  # more keys than queries, then fewer
+    robust(N=257, NK=63, HQ=2, HKV=2, D=64, dtype=F32),
+    robust(N=200, HQ=2, HKV=2, D=32, is_causal=True, layout="transposed"),
+    robust(N=127, B=2, HQ=2, HKV=2, D=128, is_causal=True, dtype=F16, layout="views"),
+    robust(N=129, HQ=2, HKV=2, is_causal=True, dtype=F32, family="deep"),
+    robust(N=193, HQ=2, HKV=2, family="falling"),
+    robust(N=190, HQ=2, HKV=2, is_causal=True, family="steep"),
+    # Long enough for sums in 16 bits to lose something.
+    robust(N=64, NK=2000, HQ=1, HKV=1, family="cancel"),
+    robust(N=64, NK=2000, HQ=1, HKV=1, family="heavy"),
+    robust(N=257, HQ=2, HKV=2, D=64, is_causal=True, dtype=F16, family="hot"),
+    robust(N=150, HQ=2, HKV=2, is_causal=True, family="needles"),
+    robust(N=256, HQ=6, HKV=6, D=32, is_causal=True, dtype=F16, family="real"),
+    robust(N=130, HQ=2, HKV=2, dtype=F32, refill=True),
+    robust(N=130, HQ=2, HKV=2, is_causal=True, repeats=3),
+    robust(N=1024, HQ=1, HKV=1, dtype=F16, growth=True),
+    course("gradients", N=150, B=2, HQ=2, HKV=2, D=32, is_causal=True, dtype=F32, grads=QKV,
+           dout="transposed"),
+    course("gradients", N=70, NK=200, HQ=2, HKV=2, dtype=F16, family="rising", grads=QKV,
+           dout="expanded"),
+    course("gradients", N=100, HQ=4, HKV=4, D=64, is_causal=True, dtype=F16, family="alike",
+           grads=QKV, dout="large"),
+    beyond("D = 40", N=129, HQ=2, HKV=2, D=40, is_causal=True, layout="guarded"),
+    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
+    beyond("strides in another order", N=70, B=2, HQ=3, HKV=3, is_causal=True, layout="mixed"),
+    beyond("float32 at D = 128", N=70, HQ=1, HKV=1, D=128, is_causal=True, dtype=F32),
+])
+
+STAGE_2 = rows(dict(dtype=HALF), [
+    standard(M=32, N=256, gpu=dict(M=512, N=1024)),
+    standard(M=64, N=512, gpu=dict(M=1024, N=4096)),
+    standard(M=96, N=1024, gpu=dict(M=2048, N=8192)),
+    standard(M=128, N=1024, gpu=dict(M=4096, N=8192)),
+    # One row, one column, a tail of each.
+    robust(M=1, N=300, dtype=F16, layout="guarded"),
+    robust(M=17, N=1, layout="guarded"),
+    robust(M=33, N=127, layout="guarded", gpu=dict(M=321)),
+    robust(M=15, N=129, dtype=F32, layout="guarded", gpu=dict(N=1281)),
+    robust(M=31, N=513, family="hot", gpu=dict(N=5121)),
+    robust(M=23, N=257, dtype=F16, family="needles", gpu=dict(N=2561)),
+    robust(M=16, N=10000, family="cancel"),
+    robust(M=40, N=1024, dtype=F16, family="faint"),
+    robust(M=20, N=150, refill=True),
+    robust(M=40, N=140, dtype=F32, repeats=2, gpu=dict(M=400, repeats=10)),
+    course("gradients", M=70, N=300, dtype=F16, layout="guarded", grads=("x", "w"), dout="last"),
+    course("gradients", M=13, N=257, dtype=F32, grads=("x", "w"), dout="expanded"),
+    course("gradients", M=150, N=40, dtype=F16, grads=("x",)),  # the gradient of one input alone
+    # Products and sums in float16 show in this one alone.
+    course("gradients", M=500, N=100, dtype=F16, family="cancel", grads=("w",), dout="faint"),
+    course("rows with gaps", M=18, N=170, dtype=F16, layout="gapped"),
+    beyond("a transposed x", M=64, N=63, dtype=F16, layout="mixed"),
+    beyond("a last dimension with a stride", M=19, N=200, dtype=F32, layout="last"),
+    *far("x", M=3, N=300),
+])
+
+STAGES_3_4 = rows(dict(dtype=HALF), [  # 4: is_causal=True
+    standard(N=128, HQ=2, HKV=2, gpu=dict(N=512, HQ=8, HKV=8)),
+    standard(N=128, HQ=1, HKV=1, gpu=dict(N=1024, HQ=8, HKV=8)),
+    standard(N=256, HQ=1, HKV=1, gpu=dict(N=2048, HQ=16, HKV=16)),
+    standard(N=256, HQ=2, HKV=2, gpu=dict(N=4096, HQ=16, HKV=16)),
+    robust(N=65, B=2, HQ=2, HKV=2, layout="guarded"),
+    robust(N=1, HQ=1, HKV=1, dtype=F32, layout="guarded"),
+    robust(N=63, HQ=2, HKV=2, D=64, layout="guarded", gpu=dict(N=255)),  # still ragged
+    robust(N=127, HQ=2, HKV=2, D=128, dtype=F16, layout="transposed"),
+    robust(N=194, HQ=2, HKV=2, dtype=F32, layout="guarded", gpu=dict(N=773)),
+    robust(N=161, HQ=1, HKV=1, family="rising", gpu=dict(N=644, HQ=2, HKV=2)),
+    robust(N=100, HQ=2, HKV=2, D=32, dtype=F32, family="hot", layout="views", gpu=dict(N=400)),
+    robust(N=330, HQ=1, HKV=1, family="needles", gpu=dict(N=520, HQ=2, HKV=2)),
+    robust(N=100, HQ=2, HKV=2, D=32, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=193, HQ=1, HKV=1, dtype=F32, family="shift-", layout="guarded",
+           gpu=dict(N=772, HQ=2, HKV=2)),
+    robust(N=192, HQ=2, HKV=2, D=64, dtype=F32, family="needles", layout="transposed",
+           gpu=dict(N=576)),
+    robust(N=64, HQ=1, HKV=1, refill=True, gpu=dict(N=260, HQ=2, HKV=2)),
+    robust(N=130, HQ=2, HKV=2, D=128, dtype=F16, repeats=2, gpu=dict(N=330, repeats=10)),
+    robust(N=40, B=3, HQ=6, HKV=6, layout="views"),  # 18 heads in all, no power of two
+    robust(N=193, HQ=1, HKV=1, dtype=F32, family="falling", gpu=dict(HQ=2, HKV=2)),
+    robust(stages=(4,), N=193, HQ=1, HKV=1, dtype=F32, family="steep", gpu=dict(HQ=2, HKV=2)),
+    robust(N=129, HQ=1, HKV=1, dtype=F16, family="deep", gpu=dict(HQ=2, HKV=2)),
+    robust(stages=(3,), N=200, HQ=1, HKV=1, family="cancel", gpu=dict(HQ=2, HKV=2)),
+    robust(N=200, HQ=2, HKV=2, D=64, layout="guarded"),  # several tiles of 64 and of 128
+    # Long enough for sums in 16 bits to lose something.
+    robust(N=640, HQ=1, HKV=1, family="heavy", gpu=dict(N=4100, HQ=2, HKV=2)),
+    # Where half is bfloat16, rising overflows nothing.
+    robust(gpu_only=True, stages=(3,), N=193, HQ=2, HKV=2, dtype=F16, family="steep"),
+    robust(N=128, HQ=1, HKV=1, dtype=F16, family="creeping", growth=True, gpu=dict(N=8192)),
+    # Made from the saved lse, by code that is given; rising, so that lse in 16 bits shows.
+    course("gradients", N=70, B=2, HQ=2, HKV=2, family="rising", grads=QKV),
+    beyond("D = 80", N=128, HQ=1, HKV=1, D=80, dtype=F16, layout="guarded"),
+    beyond("D = 8", N=40, HQ=1, HKV=1, D=8, dtype=F32),
+    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
+    beyond("strides in another order", N=70, B=2, HQ=3, HKV=3, layout="mixed"),
+    beyond("float32 at D = 128", N=40, HQ=1, HKV=1, D=128, dtype=F32),
+    *far("q", "k", "v"),
+])
+
+# Windows end beside a tile's border, of 64 keys (66, 130; 63, 127) and of 128 (130; 255): there a
+# window's first key is the last of a tile, or the one before its last row's first key is.
+STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6: no sinks
+    standard(stages=(5,), N=128, HQ=4, HKV=1, gpu=dict(N=512, HQ=8, HKV=2)),
+    standard(stages=(5,), N=128, HQ=3, HKV=1, gpu=dict(N=1024, HQ=8, HKV=2)),
+    # On the CPU, too, a window of two tiles has tiles that no border cuts.
+    standard(stages=(6,), N=128, HQ=4, HKV=1, window=32,
+             gpu=dict(N=512, HQ=8, HKV=2, window=128)),
+    standard(stages=(6,), N=256, HQ=4, HKV=1, window=128,
+             gpu=dict(N=1024, HQ=8, HKV=2)),
+    standard(stages=(7,), N=128, HQ=4, HKV=1, D=32, window=32, sinks=8,
+             gpu=dict(N=512, HQ=8, HKV=2, window=128)),
+    standard(stages=(7,), N=256, HQ=4, HKV=1, D=32, window=128, sinks=8,
+             gpu=dict(N=1024, HQ=8, HKV=2)),
+    standard(N=128, HQ=4, HKV=2, window=32, sinks=8, gpu=dict(N=2048, HQ=16, window=128)),
+    standard(N=256, HQ=2, HKV=1, window=32, sinks=8, gpu=dict(N=4096, HQ=16, HKV=2, window=128)),
+    robust(N=65, B=2, HQ=4, HKV=2, window=17, sinks=4, layout="guarded"),
+    robust(N=1, HQ=3, HKV=1, window=100, sinks=0, dtype=F32, layout="guarded"),
+    robust(N=63, HQ=6, HKV=2, D=64, window=1, sinks=1, layout="guarded", gpu=dict(N=255)),
+    robust(N=127, HQ=2, HKV=2, D=128, window=1000, sinks=70, dtype=F16, layout="transposed"),
+    robust(N=194, HQ=4, HKV=2, window=66, sinks=1, dtype=F32, layout="guarded", gpu=dict(N=773)),
+    # Several tiles, as before; then windows longer than the default, and many sinks far from it.
+    robust(stages=(5,), N=200, HQ=4, HKV=2, D=64, layout="guarded"),
+    robust(stages=(6, 7), N=400, HQ=1, HKV=1, window=130, sinks=4, dtype=F16,
+           gpu=dict(N=404, HQ=4, HKV=2)),
+    robust(stages=(6, 7), N=300, HQ=1, HKV=1, window=255, sinks=1,
+           gpu=dict(HQ=4, HKV=2, sinks=2)),
+    robust(stages=(7,), N=420, HQ=1, HKV=1, window=20, sinks=150, gpu=dict(HQ=4, HKV=2)),
+    robust(N=65, HQ=6, HKV=2, window=64, sinks=1000, dtype=F16, family="shift-"),
+    robust(N=161, HQ=2, HKV=2, window=40, sinks=0, family="rising", gpu=dict(N=644)),
+    robust(N=100, HQ=4, HKV=2, D=32, window=50, sinks=65, dtype=F32, family="hot", layout="views",
+           gpu=dict(N=400)),
+    robust(N=130, HQ=3, HKV=1, window=63, sinks=70, family="needles", gpu=dict(N=520)),
+    robust(N=100, HQ=6, HKV=2, D=32, window=17, sinks=9, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=193, HQ=2, HKV=2, window=127, sinks=1, dtype=F32, family="shift-", layout="guarded",
+           gpu=dict(N=772)),
+    robust(N=192, HQ=4, HKV=2, D=64, window=130, sinks=4, dtype=F32, family="needles",
+           layout="transposed", gpu=dict(N=576)),
+    robust(N=64, HQ=3, HKV=1, window=24, sinks=0, refill=True,
+           gpu=dict(N=260, HQ=4, HKV=2, sinks=2)),
+    robust(N=130, HQ=3, HKV=1, D=128, window=9, sinks=1, dtype=F16, repeats=2,
+           gpu=dict(N=330, HQ=2, HKV=2, sinks=3, repeats=10)),
+    robust(N=40, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views"),  # 18 heads, as before
+    robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling",
+           gpu=dict(HQ=2, HKV=2, sinks=1)),
+    robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep",
+           gpu=dict(HQ=4, HKV=2)),
+    # Over all keys: long enough for sums in 16 bits to lose something.
+    robust(N=640, HQ=1, HKV=1, window=5000, sinks=0, family="heavy",
+           gpu=dict(N=4100, HQ=4, HKV=2, sinks=2)),
+    robust(N=128, HQ=1, HKV=1, window=32, sinks=8, dtype=F16, family="creeping", growth=True,
+           gpu=dict(N=8192, window=5000, sinks=0)),
+    course("gradients", N=70, B=2, HQ=4, HKV=2, window=40, sinks=4, family="rising",
+           grads=QKV),
+    beyond("D = 80", N=128, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
+    beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
+    beyond("a last dimension with a stride", N=70, HQ=4, HKV=2, D=32, window=20, sinks=4,
+           layout="last"),
+    beyond("strides in another order", N=70, B=2, HQ=6, HKV=3, window=20, sinks=4, layout="mixed"),
+    beyond("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, window=20, sinks=4, dtype=F32),
+    *far("q", "k", "v", window=128, sinks=8),
+])
+
+STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
+    standard(N=128, HQ=2, HKV=2, gpu=dict(N=4096, HQ=16, HKV=16)),
+    standard(N=128, HQ=2, HKV=1, gpu=dict(N=4096, HQ=16, HKV=8)),
+    standard(N=128, HQ=4, HKV=1, gpu=dict(N=4096, HQ=16)),
+    robust(N=1, HQ=2, HKV=1, dtype=F32, layout="guarded"),
+    robust(N=65, B=2, HQ=3, HKV=3, layout="guarded"),
+    robust(N=63, HQ=2, HKV=1, D=64, dout="expanded", gpu=dict(N=252)),
+    robust(N=127, HQ=2, HKV=2, D=64, dtype=F32, dout="transposed", gpu=dict(N=508)),
+    robust(N=170, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16, layout="transposed"),
+    # Past N - 1 a tile's scores are 0, and weights 2^185 if no mask makes them 0.
+    robust(N=40, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16, family="shift-"),
+    robust(N=65, HQ=2, HKV=1, scale=0.5, family="shift+"),
+    robust(N=193, HQ=1, HKV=1, dtype=F32, family="falling", grads=("q",), gpu=dict(HQ=2)),
+    robust(N=100, HQ=2, HKV=2, dtype=F16, family="hot", gpu=dict(N=404, HKV=1)),
+    robust(N=100, HQ=2, HKV=2, D=32, dtype=F32, family="needles", layout="transposed"),
+    robust(N=90, HQ=3, HKV=1, D=32, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=130, HQ=2, HKV=1, D=128, dtype=F16),
+    robust(N=40, B=3, HQ=6, HKV=3, layout="views", dout="transposed"),
+    robust(N=100, HQ=4, HKV=2, D=64, dtype=F16, family="alike", dout="large"),
+    robust(N=130, HQ=2, HKV=1, dtype=F32, family="steep", grads=("q",)),
+    robust(N=65, HQ=2, HKV=1, dtype=F16, family="deep"),
+    robust(N=300, HQ=1, HKV=1, dtype=F16, gpu=dict(HQ=2)),
+    # The gradient of one input alone.
+    robust(N=40, HQ=2, HKV=1, grads=("k",)),
+    robust(N=41, HQ=2, HKV=1, dtype=F16, family="creeping", grads=("v",)),
+    robust(N=64, HQ=2, HKV=1, refill=True, gpu=dict(N=70)),
+    robust(N=65, HQ=2, HKV=1, repeats=2, gpu=dict(N=260, repeats=5)),
+    robust(N=128, HQ=1, HKV=1, growth=True, gpu=dict(N=8192)),
+    beyond("D = 80", N=64, HQ=2, HKV=1, D=80, is_causal=False, dtype=F16, layout="guarded"),
+    beyond("D = 8", N=40, HQ=2, HKV=1, D=8, dtype=F32),
+    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last", dout="last"),
+    beyond("strides in another order", N=37, B=2, HQ=6, HKV=3, layout="mixed", dout="transposed"),
+    beyond("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, dtype=F32),
+    beyond("gradients of 2^-24", N=100, HQ=1, HKV=1, D=32, dtype=F32, dout="small"),
+    *far("q", "k", "v", "do", HQ=2),
+])
+
+LOGITS = dict(sink_logits=True, grads=(*QKV, "sink_logits"))
+
+STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
+    standard(N=128, HQ=2, HKV=2, window=32, sinks=4, gpu=dict(N=4096, HQ=16, HKV=16, window=256)),
+    standard(N=128, HQ=2, HKV=1, window=32, sinks=4, gpu=dict(N=4096, HQ=16, HKV=8, window=256)),
+    standard(N=128, HQ=4, HKV=1, window=32, sinks=4, gpu=dict(N=4096, HQ=16, window=256)),
+    robust(N=1, HQ=2, HKV=1, window=1, sinks=0, dtype=F32, layout="guarded"),
+    robust(N=65, B=2, HQ=3, HKV=3, window=17, sinks=1, layout="guarded"),
+    robust(N=90, HQ=8, HKV=1, window=20, sinks=3, gpu=dict(N=360)),
+    robust(N=127, HQ=2, HKV=2, D=64, window=33, sinks=4, dtype=F32, dout="transposed",
+           gpu=dict(N=508)),
+    robust(N=63, HQ=2, HKV=1, D=64, window=20, sinks=0, dout="expanded", gpu=dict(N=252)),
+    robust(N=193, HQ=1, HKV=1, window=127, sinks=1, dtype=F16, gpu=dict(HQ=2, sinks=2)),
+    robust(N=130, HQ=1, HKV=1, window=100, sinks=1, family="rising", grads=("q",),
+           gpu=dict(N=520, HQ=2, sinks=2)),
+    robust(N=130, HQ=2, HKV=2, D=32, window=66, sinks=3, dtype=F32, family="needles",
+           layout="transposed", gpu=dict(N=520)),
+    robust(N=90, HQ=3, HKV=1, D=32, window=40, sinks=4, dtype=F16, family="real", gpu=dict(N=256)),
+    robust(N=50, HQ=4, HKV=1, D=128, window=9, sinks=1000),
+    robust(N=40, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views", dout="transposed"),
+    robust(N=100, HQ=4, HKV=2, D=64, window=1000, sinks=0, dtype=F16, family="alike", dout="large"),
+    robust(N=190, HQ=1, HKV=1, window=150, sinks=5, dtype=F16, gpu=dict(HQ=2)),
+    robust(N=200, HQ=1, HKV=1, window=66, sinks=0),
+    robust(N=400, HQ=1, HKV=1, window=17, sinks=150, gpu=dict(N=404, HQ=2)),
+    robust(N=300, HQ=1, HKV=1, window=130, sinks=0),
+    # The query that first loses a key is the last of a tile of 64, and of 32.
+    robust(N=160, HQ=1, HKV=1, D=64, window=127, sinks=0, dtype=F16, family="easing",
+           gpu=dict(N=164, HQ=2)),
+    robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling", grads=("q",)),
+    robust(N=65, HQ=2, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
+    # The gradient of one input alone.
+    robust(N=40, HQ=2, HKV=1, window=9, sinks=4, grads=("k",)),
+    robust(N=41, HQ=2, HKV=1, window=9, sinks=4, dtype=F16, family="creeping", grads=("v",)),
+    robust(N=128, HQ=2, HKV=1, window=24, sinks=0, refill=True, gpu=dict(N=130, sinks=2)),
+    robust(N=65, HQ=2, HKV=1, window=30, sinks=4, repeats=2, gpu=dict(N=260, repeats=5)),
+    robust(N=128, HQ=1, HKV=1, window=32, sinks=4, growth=True, gpu=dict(N=8192, window=256)),
+    robust(N=65, HQ=2, HKV=1, window=1, sinks=70, scale=0.5, family="shift+"),
+    # What the course's signature has beside the assignment's.
+    course("sink logits", N=70, HQ=6, HKV=2, D=64, window=None, sinks=0, dtype=F16,
+           layout="transposed", **LOGITS),
+    course("sink logits", N=65, HQ=2, HKV=1, window=33, sinks=0, scale=0.5, **LOGITS),
+    course("sink logits", N=100, HQ=2, HKV=2, window=17, sinks=4, dtype=F16, family="hot", **LOGITS,
+           gpu=dict(N=400)),
+    course("sink logits", N=40, HQ=2, HKV=1, window=9, sinks=4, grads=("sink_logits",),
+           sink_logits=True),
+    course("sink logits", N=40, B=3, HQ=4, HKV=2, window=20, sinks=2, layout="views",
+           dout="expanded", **LOGITS),
+    course("no causal mask", N=170, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F32,
+           **LOGITS),
+    course("no causal mask", N=150, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16),
+    course("no causal mask", N=40, HQ=1, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16,
+           family="shift-"),
+    course("no window", N=200, HQ=1, HKV=1, window=None, sinks=0),
+    beyond("D = 80", N=70, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
+    beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
+    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, window=20, sinks=4,
+           layout="last", dout="last"),
+    beyond("strides in another order", N=37, B=2, HQ=6, HKV=3, window=20, sinks=2, layout="mixed",
+           dout="transposed"),
+    beyond("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, window=20, sinks=4, dtype=F32),
+    beyond("gradients of 2^-24", N=100, HQ=1, HKV=1, D=32, window=40, sinks=4, dtype=F32,
+           dout="small"),
+    *far("q", "k", "v", "do", HQ=2, window=256, sinks=4),
+])
+
+TABLE = {1: STAGE_1, 2: STAGE_2, 3: STAGES_3_4, 4: rows(dict(is_causal=True), STAGES_3_4),
+         5: STAGES_5_6_7, 6: STAGES_5_6_7, 7: STAGES_5_6_7, 8: STAGE_8, 9: STAGE_9}
+
+
+def listed(stage: int, device: str, has_bfloat16: bool) -> list[Case]:
+    """What is asked of a stage, standard cases first."""
+    unasked = {"gpu", "gpu_only", "stages"}  # and what a stage has not: it is asked the row without
+    unasked |= set() if STAGES[stage].windowed else {"window"}
+    unasked |= set() if STAGES[stage].has_sinks else {"sinks"}
+    half, on_gpu, cases = torch.bfloat16 if has_bfloat16 else F16, device == "cuda", []
+    for row in TABLE[stage]:
+        if stage not in row.get("stages", (stage,)) or row.get("gpu_only") and not on_gpu:
+            continue
+        fields = row | (row.get("gpu", {}) if on_gpu else {})
+        cases.append(Case(stage, **{
+            name: half if value == HALF else value for name, value in fields.items()
+            if name not in unasked}))
+    return cases

@@ -1,0 +1,149 @@
+"""What may be asked of a submission: one record a case, and what a report calls it.
+
+Data only: case_table.py lists the cases of each stage, inputs.py makes their tensors.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from grader.course.stages import STAGES, Stage
+from grader.sandbox.wire import dtype_name
+
+# What a report calls them; short, so that a case fits on a line.
+FAMILIES = {
+    "randn": "",
+    "shift+": "logits +128",  # kills a missing max subtraction
+    "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
+    "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
+    "rising": "rising max",  # kills a missing rescale, and lse in 16 bits
+    "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys
+    "falling": "falling",  # the same from last key to first: a factor that should shrink explodes
+    "heavy": "one heavy key",  # all others together matter, each alone is lost in 16 bits
+    "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
+    # Kills a rescale that is left out while the maximum rises little, and sums in float16.
+    "creeping": "creeping max",
+    "easing": "easing",  # each key weighs a fifth less: kills one key too many before a window
+    "hot": "hot",  # large logits
+    "alike": "values alike",  # dP and delta nearly cancel: kills either of them in 16 bits
+    "faint": "small numbers",  # kills a product in float16, which has nothing below 2^-24
+    "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
+    "real": "real model",
+    "signs": "both signs",  # for the diagnosis: tells a wrong maximum from another
+    "levels": "rising rows",
+}
+LAYOUTS = {
+    "dense": "",
+    "guarded": "NaN around",  # a read past the end meets NaN, not a lucky zero
+    "transposed": "transposed",  # as .view(B, N, H, D).transpose(1, 2) gives
+    "views": "views",  # k with room for more rows, v in wider ones: kills another tensor's strides
+    "last": "stride 2",
+    "gapped": "gaps",  # room between rows, heads and batch entries
+    "mixed": "mixed strides",  # k transposed beside a packed q
+    "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to a submission.  Stage 2 has x (M, N); the others (B, H, N, D)."""
+
+    stage: int
+    group: str  # "standard", "robust" or "beyond" the assignment, which decides nothing
+    N: int
+    D: int = 16
+    B: int = 1
+    HQ: int = 1
+    HKV: int = 1
+    NK: int | None = None  # keys, where their number differs from N
+    M: int = 0
+    dtype: torch.dtype = torch.float16
+    is_causal: bool = False
+    window: int | None = None
+    sinks: int | None = None
+    scale: float | None = None
+    sink_logits: bool = False
+    family: str = "randn"
+    layout: str = "dense"
+    apart: str = ""  # "far": the tensor whose entries are
+    # A layout; also "expanded" (stride 0, as from o.sum().backward()), "small", "large"; in stage 2
+    # "faint".
+    dout: str = "dense"
+    grads: tuple[str, ...] = ()
+    repeats: int = 1
+    refill: bool = False
+    growth: bool = False  # asked at N and at 2N: does memory grow with N or with N * N?
+    course: bool = False  # of files with this course's step markers; beyond, of others
+    asks: str = ""  # what is beyond the assignment in it
+
+    @property
+    def asker(self) -> Stage:
+        """The stage that asks it."""
+        return STAGES[self.stage]
+
+    @property
+    def n_keys(self) -> int:
+        return self.N if self.NK is None else self.NK
+
+    @property
+    def gives_gradients(self) -> bool:
+        """Whether it asks for gradients in a stage of which other cases do not."""
+        return not self.asker.differentiates and bool(self.grads)
+
+    @property
+    def name(self) -> str:
+        """Unique within a stage, and readable: robust/HQ8-HKV2-N257-D64-W100-float16."""
+        if self.asker.sums_rows:
+            parts = [f"M{self.M}", f"N{self.N}"]
+        else:
+            heads = f"H{self.HQ}" if self.HQ == self.HKV else f"HQ{self.HQ}-HKV{self.HKV}"
+            length = f"N{self.N}" if self.NK is None else f"NQ{self.N}-NK{self.NK}"
+            parts = [f"B{self.B}"] * (self.B > 1) + [heads, length, f"D{self.D}"]
+        parts += ["causal"] * (self.asker.causal_in_names and self.is_causal)
+        parts += [f"W{self.window}"] * (self.window is not None)
+        parts += [f"S{self.sinks}"] * (self.sinks is not None)
+        parts += [dtype_name(self.dtype)] + [self.family] * (self.family != "randn")
+        parts += [f"{self.layout}-{self.apart}".strip("-")] * (self.layout != "dense")
+        parts += [f"dout-{self.dout}"] * (self.dout != "dense")
+        parts += ["scale"] * (self.scale is not None) + ["sink_logits"] * self.sink_logits
+        parts += ["refill"] * self.refill + [f"x{self.repeats}"] * (self.repeats > 1)
+        parts += ["growth"] * self.growth + ["gradients"] * self.gives_gradients
+        return f"{self.group}/" + "-".join(parts)
+
+    @property
+    def label(self) -> str:
+        """The shape as GStar's readers know it: B=1, H=8, L=512, D=16."""
+        if self.asker.sums_rows:
+            text = f"M={self.M}, N={self.N}"
+        else:
+            same = self.HQ == self.HKV
+            text = f"B={self.B}, " * (self.group == "standard" or self.B > 1)
+            text += f"H={self.HQ}" if same else f"Hq={self.HQ}, Hkv={self.HKV}"
+            text += f", L={self.N}" if self.NK is None else f", Lq={self.N}, Lk={self.NK}"
+            text += f", D={self.D}"
+        no_window = self.asker.windowed and self.is_causal and self.window is None
+        text += ", no window" if no_window else f", W={self.window}" * (self.window is not None)
+        text += f", S={self.sinks}" * (self.sinks is not None)
+        unusual = self.is_causal != self.asker.is_causal
+        return text + (", causal" if self.is_causal else ", not causal") * unusual
+
+    @property
+    def note(self) -> str:
+        """What is special about a robust case, in words."""
+        words = [dtype_name(self.dtype), FAMILIES[self.family], LAYOUTS[self.layout]]
+        words += [f"in {self.apart}" * bool(self.apart), "gradients" * self.gives_gradients]
+        words += [f"dO {self.dout}" * (self.dout != "dense")]
+        words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]
+        words += ["refilled" * self.refill, "memory at N, 2N" * self.growth]
+        words += [f"{self.repeats} runs" * (self.repeats > 1)]
+        return ", ".join(word for word in words if word)
+
+    def mask(self) -> dict:
+        """The keyword arguments reference.attention needs beside the tensors."""
+        return {"is_causal": self.is_causal, "window_size": self.window,
+                "sink_size": self.sinks or 0, "scale": self.scale}
+
+
+def doubled(case: Case) -> Case:
+    """The same case with twice the length: the second half of a growth pair."""
+    return replace(case, N=2 * case.N, NK=None if case.NK is None else 2 * case.NK)

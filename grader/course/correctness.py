@@ -1,0 +1,278 @@
+"""The verdict rule: is this tensor as close to the float64 truth as an honest kernel comes?
+
+Two errors a tensor, after shape, dtype and device (worker/returned.py) and finiteness (here):
+
+    fro = ||x - t|| / ||t||             row = max_i ||x_i - t_i|| / max(||t_i||, tau rms_row(t))
+
+A row is one query or key of one head; tau is 0.05 forward, 0.25 for gradients, whose early rows
+are small differences of large numbers.  Accepted iff fro <= 3 max(fro_b, u) and
+row <= 4 max(row_b, 4 u), where b is our own tiled implementation in the same dtype, and u the
+rounding unit of the operands.  fro sees a small error everywhere, row one wrong row of thousands.
+In float32 b is the larger error of two, SCALED differently: with scores of hundreds one row decides
+row_b, by the luck of one rounding, and a kernel may round its scores otherwise in the backward.
+
+dq and dk are sums of p (dP - delta) k.  Where a query sees one key alone, dP - delta is zero but
+for rounding, and so is the whole gradient.  Their rows are therefore not measured against less
+than a quarter of the size that the terms have before they cancel, sqrt(sum_j (p_ij e_ij |k_j|)^2)
+with e_ij = |do_i * v_j| + |do_i * o_i|, the sizes of the sums behind dP and delta (* elementwise).
+For rows that do not cancel it changes nothing.
+
+Four tensors have one number a row, so ||t_i|| is no scale for them: a sum of many signed terms
+may come out near zero while its honest error does not.  Each of their numbers gets a scale of its
+own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of them all:
+
+    lse          max(1, |t|).  An error e in lse multiplies every weight of its row by exp(-e),
+                 so it is the absolute error that matters; above 1, float32 rounds relatively.
+    y            sqrt(sum_j (x_ij w_j)^2), the size of a sum of that many terms of random sign.
+    d_w          sqrt(sum_i (dy_i x_ij)^2), likewise.
+    sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows; the same reason.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+import reference
+from grader.course.inputs import Built
+
+FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
+TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25
+CANCELLED = 0.25  # of the size of the terms: no row of dq or dk is held to less than that
+UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-21}
+UNIT_TF32 = 2.0**-10  # Triton multiplies float32 in TF32 on a GPU unless told otherwise
+TILE = 64  # keys a tile of our own implementation
+# What it multiplies by the scale, forward and backward: a kernel for base 2, and Triton's tutorial.
+SCALED = ("q", "q"), ("scores", "k")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One tensor judged.  nan counts the numbers that are not finite; accepted needs none."""
+
+    fro: float
+    fro_limit: float
+    row: float
+    row_limit: float
+    nan: int
+
+    @property
+    def accepted(self) -> bool:
+        # Positive, so that a NaN anywhere ends in False.
+        return self.nan == 0 and self.fro <= self.fro_limit and self.row <= self.row_limit
+
+    @property
+    def times(self) -> float:
+        """The larger error as a multiple of its limit; inf if a number is not finite."""
+        if self.nan:
+            return float("inf")
+        return max(self.fro / self.fro_limit, self.row / self.row_limit)
+
+    def as_dict(self) -> dict[str, float]:
+        return {"fro": self.fro, "fro_limit": self.fro_limit,
+                "row": self.row, "row_limit": self.row_limit}
+
+
+@dataclass
+class Answer:
+    """Everything a case's tensors are judged by; by name of output ("o") or gradient ("d_q")."""
+
+    truth: dict[str, torch.Tensor]  # float64
+    scale: dict[str, torch.Tensor]  # only for the tensors with one number a row
+    tiled: dict[str, torch.Tensor]  # our implementation, in the submission's dtype
+    unit: float
+    terms: dict[str, torch.Tensor] = field(default_factory=dict)  # d_q, d_k: size before cancelling
+    otherwise: dict[str, torch.Tensor] = field(default_factory=dict)  # tiled, in the second way
+
+    def judge(self, name: str, x: torch.Tensor) -> Verdict:
+        """x, any device -> its verdict."""
+        truth = self.truth[name]
+        x = x.to(truth.device).double()
+        sizes = self.scale.get(name), self.terms.get(name)
+        fro, row = errors(x, truth, name, *sizes)
+        ours = [errors(tiled[name].double(), truth, name, *sizes)
+                for tiled in (self.tiled, self.otherwise) if tiled]
+        fro_b, row_b = map(max, zip(*ours, strict=True))
+        row_limit = ROW_FACTOR * max(row_b, ROW_FLOOR * self.unit)
+        fro_limit = FRO_FACTOR * max(fro_b, self.unit)
+        if name == "d_sink_logits":  # HQ numbers are too few for fro_b to be more than luck
+            fro_limit = row_limit
+        return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))
+
+
+def whole_size(truth, terms=None) -> torch.Tensor:
+    """What the error of a whole tensor is measured against."""
+    return truth.norm() if terms is None else torch.maximum(truth.norm(), CANCELLED * terms.norm())
+
+
+def row_sizes(truth, name: str, scale=None, terms=None) -> torch.Tensor:
+    """What each row's error is measured against: shape of truth, less its last axis unless a row
+    is one number."""
+    if scale is not None:
+        return scale
+    norms = torch.linalg.vector_norm(truth, dim=-1)
+    tau = TAU_GRADIENT if name.startswith("d_") else TAU_FORWARD
+    floor = tau * norms.square().mean().sqrt()
+    if terms is not None:
+        floor = torch.maximum(floor, CANCELLED * terms)
+    return torch.maximum(norms, floor)
+
+
+def relative(off, whole, rows) -> tuple[torch.Tensor, torch.Tensor]:
+    """off = x - truth, and its sizes -> fro, and each row's error."""
+    if off.dim() == rows.dim():  # a row is one number
+        errors = off.abs() / rows
+        return errors.square().mean().sqrt(), errors
+    return off.norm() / whole, torch.linalg.vector_norm(off, dim=-1) / rows
+
+
+def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
+    """Each row's error: shape as row_sizes."""
+    return relative(x - truth, 1.0, row_sizes(truth, name, scale, terms))[1]
+
+
+def errors(x, truth, name: str, scale=None, terms=None) -> tuple[float, float]:
+    """-> (fro, row) of x, float64, against truth, float64."""
+    fro, rows = relative(x - truth, whole_size(truth, terms),
+                         row_sizes(truth, name, scale, terms))
+    return float(fro), float(rows.max())
+
+
+def term_sizes(q, k, v, *, dout, exact, dlse=None, is_causal=False, window_size=None, sink_size=0,
+               scale=None, sink_logits=None) -> dict[str, torch.Tensor]:
+    """Size of the terms that dq's and dk's rows are sums of.  -> d_q (B, HQ, NQ), d_k (B, HKV, NK).
+
+    exact: what reference.attention returned for the same arguments.  float64.
+    """
+    (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
+    q, k, v, dout = q.double(), k.double(), v.double(), dout.double()
+    scale = D**-0.5 if scale is None else scale
+    keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
+    d_q, d_k = q.new_zeros(B, HQ, NQ), q.new_zeros(B, HKV, NK)
+    for b in range(B):
+        for h in range(HQ):
+            kv = h // (HQ // HKV)
+            s = (q[b, h] @ k[b, kv].T * scale).masked_fill(~keep, -torch.inf)
+            p = torch.exp(s - exact["lse"][b, h][:, None])
+            do2 = dout[b, h].square()
+            dp_size = (do2 @ v[b, kv].square().T).sqrt()
+            delta2 = (do2 * exact["o"][b, h].square()).sum(1, keepdim=True)
+            if dlse is not None:
+                delta2 = delta2 + dlse[b, h].double().square()[:, None]
+            ds2 = (scale * p * (dp_size + delta2.sqrt())).square()
+            d_q[b, h] = (ds2 @ k[b, kv].square().sum(1)).sqrt()
+            d_k[b, kv] += ds2.T @ q[b, h].square().sum(1)
+    return {"d_q": d_q, "d_k": d_k.sqrt()}
+
+
+def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
+    """Compute truth and our own tiled result.  Call it only after the outputs have arrived."""
+    case, tensors = built.case, built.refilled if refilled else built.tensors
+    tensors = {name: t.to(device) for name, t in tensors.items()}
+    upstream = {name: t.to(device) for name, t in built.upstream.items()}
+    dtype = case.dtype
+    if case.asker.sums_rows:
+        return _row_sum_answer(**tensors, **upstream)
+    tf32 = dtype == torch.float32 and device != "cpu" and case.asker.needs_triton
+    unit = UNIT_TF32 if tf32 else UNIT[dtype]
+    exact = reference.attention(**tensors, **upstream, **case.mask())
+    tile = functools.partial(tiled_attention, **tensors, **upstream, **case.mask(), tf32=tf32)
+    ours, otherwise = tile(), tile(scaled=SCALED[1]) if dtype == torch.float32 else {}
+    truth = {"o": exact["o"], "lse": exact["lse"]}
+    truth |= {"d_" + name: exact[name] for name in case.grads}
+    scale = {"lse": exact["lse"].abs().clamp_min(1.0)}
+    if "sink_logits" in case.grads:
+        p = torch.exp(tensors["sink_logits"].double()[:, None] - exact["lse"])
+        delta = (upstream["dout"].double() * exact["o"]).sum(-1)
+        scale["d_sink_logits"] = (p * delta).square().sum((0, 2)).sqrt().clamp_min(1e-300)
+    terms = term_sizes(**tensors, **upstream, exact=exact, **case.mask()) if upstream else {}
+    return Answer(truth, scale, ours, unit, terms, otherwise)
+
+
+def _row_sum_answer(x, w, dy=None) -> Answer:
+    """Of stage 2: y and, where dy is given, d_x and d_w."""
+    terms, dtype = x.double() * w.double(), x.dtype
+    truth, scale = {"y": reference.weighted_row_sum(x, w)}, {"y": terms.square().sum(1).sqrt()}
+    tiled = {"y": (x.float() * w.float()).sum(1)}
+    if dy is not None:
+        truth["d_x"], truth["d_w"] = reference.weighted_row_sum_gradients(x, w, dy)
+        scale["d_w"] = (dy.double()[:, None] * x.double()).square().sum(0).sqrt()
+        tiled |= {"d_x": torch.outer(dy.float(), w.float()),
+                  "d_w": (dy.float()[:, None] * x.float()).sum(0)}
+    return Answer(truth, {name: t.clamp_min(1e-300) for name, t in scale.items()},
+                  {name: t.to(dtype) for name, t in tiled.items()}, UNIT[dtype])
+
+
+def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_size=None,
+                    sink_size=0, scale=None, sink_logits=None, tf32=False,
+                    scaled=SCALED[0]) -> dict[str, torch.Tensor]:
+    """An honest kernel, in PyTorch: operands in the input dtype, sums and statistics in float32.
+
+    P and dS are rounded before their products, delta comes from the rounded O.  All heads and
+    queries at once, TILE keys at a time.  Arguments as reference.attention; tf32 rounds float32
+    operands to TF32; scaled: one of SCALED.  -> o, lse (float32) and, with dout, d_q, d_k, d_v and
+    d_sink_logits.
+    """
+    (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
+    dtype, scale = q.dtype, D**-0.5 if scale is None else scale
+
+    def rounded(t):
+        return _round_tf32(t.float()) if tf32 else t.to(dtype).float()
+
+    def grouped(t):  # (B, HQ, ...) -> (B, HKV, group, ...)
+        return rounded(t).unflatten(1, (HKV, HQ // HKV))
+
+    qs, ks, vs = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
+    keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
+
+    def operands(by):  # of the scores' product, and what it is multiplied by
+        if by == "scores":
+            return qs, ks, scale
+        for_base_2, ln2 = scale / math.log(2), math.log(2)
+        return (qs * for_base_2, ks, ln2) if by == "q" else (qs, ks * for_base_2, ln2)
+
+    def scores(lo, left, right, factor):
+        s = left @ right[..., lo:lo + TILE, :].mT * factor
+        return s.masked_fill(~keep[:, lo:lo + TILE], -torch.inf)
+
+    m, total = qs.new_full((B, HKV, HQ // HKV, NQ, 1), -torch.inf), 0.0
+    if sink_logits is not None:  # as if a key with this score and no value had come first
+        m, total = sink_logits.float().view(1, HKV, -1, 1, 1).expand_as(m), 1.0
+    acc, product = torch.zeros_like(qs), operands(scaled[0])
+    for lo in range(0, NK, TILE):
+        s = scores(lo, *product)
+        m_new = torch.maximum(m, s.amax(-1, keepdim=True))
+        pivot = m_new.masked_fill(m_new == -torch.inf, 0.0)  # a row that has seen no key yet
+        p, alpha = torch.exp(s - pivot), torch.exp(m - pivot)
+        total = alpha * total + p.sum(-1, keepdim=True)
+        acc = alpha * acc + rounded(p) @ vs[..., lo:lo + TILE, :]
+        m = m_new
+    lse = m + torch.log(total)
+    out = {"o": (acc / total).flatten(1, 2).to(dtype), "lse": lse.flatten(1, 2)[..., 0]}
+    if dout is None:
+        return out
+
+    do = grouped(dout)
+    delta = (dout.float() * out["o"].float()).sum(-1)
+    delta = (delta if dlse is None else delta - dlse).unflatten(1, (HKV, -1))[..., None]
+    dq, dk, dv, product = torch.zeros_like(qs), [], [], operands(scaled[1])
+    for lo in range(0, NK, TILE):
+        p = torch.exp(scores(lo, *product) - lse)
+        ds = rounded(p * (do @ vs[..., lo:lo + TILE, :].mT - delta))
+        dv.append((rounded(p).mT @ do).sum(2))
+        dk.append((ds.mT @ qs).sum(2) * scale)
+        dq += ds @ ks[..., lo:lo + TILE, :] * scale
+    out |= {"d_q": dq.flatten(1, 2).to(dtype), "d_k": torch.cat(dk, 2).to(dtype),
+            "d_v": torch.cat(dv, 2).to(dtype)}
+    if sink_logits is not None:
+        p_sink = torch.exp(sink_logits.float().view(1, HKV, -1, 1, 1) - lse)
+        grad = -(p_sink * delta).sum((0, 3, 4)).flatten()
+        out["d_sink_logits"] = grad.to(sink_logits.dtype)
+    return out
+
+
+def _round_tf32(t: torch.Tensor) -> torch.Tensor:
+    """float32 -> the nearest float32 with 10 stored mantissa bits."""
+    bits = t.contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)

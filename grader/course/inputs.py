@@ -1,0 +1,312 @@
+"""A case (shape, dtype, mask, input family, layout) -> tensors and the call that sends them.
+
+What build() makes is a function of (seed, case): the same seed replays the same bytes.  Inputs are
+half of the verdict rule, so each family is made to kill a mistake that plain randn forgives.
+"""
+
+import functools
+import hashlib
+import math
+import secrets
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grader.course.calls import Call, OutputSpec, TensorInput
+from grader.course.cases import Case
+
+REAL_FILE = Path(__file__).with_name("minilm_qkv.npz")  # q, k, v float16 (6, 256, 32)
+FAR = 2**30  # elements between entries: the third is past what 32 bits can count
+SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
+LARGE = 10.0  # added to dO where many keys are seen: dP and delta are large, their difference not
+FAINT = 2.0**-20  # the size of dy whose products float16 holds with a bit or two
+GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
+ONE_BY_ONE = {  # layout -> that of each tensor, where they differ
+    "views": {"q": "guarded", "k": "cached", "v": "wide", "sink_logits": "last"},
+    "mixed": {"q": "packed", "k": "transposed", "v": "gapped", "x": "transposed", "w": "last"},
+    "last": {"q": "last", "k": "third", "v": "last", "x": "last", "w": "third"},
+}
+DIFFERENTIABLE = "weighted_row_sum"  # stage 2's entry point with gradients, of this course alone
+UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in reference.py
+
+
+@dataclass
+class Built:
+    """A case made flesh.  tensors: what truth is computed from, CPU, as sent; upstream: gradients
+    of the outputs, as the reference calls them."""
+
+    case: Case
+    call: Call
+    tensors: dict[str, torch.Tensor]
+    upstream: dict[str, torch.Tensor] = field(default_factory=dict)
+    refilled: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def dout(self) -> torch.Tensor | None:
+        return self.upstream.get("dout")
+
+
+def build(case: Case, seed: int, salt: str = "") -> Built:
+    """Make the tensors of a case and the call that carries them; another salt, other numbers."""
+    tensors = _tensors(case, _generator(seed, case.name + salt))
+    inputs = {name: lay_out(t, _layout_of(case, name, t)) for name, t in tensors.items()}
+    args, kwargs, outputs = _signature(case)
+    built = Built(case, None, tensors)
+    douts, refill = {}, None
+    if case.grads:
+        douts = _douts(case, outputs, _generator(seed, case.name + salt + "/dout"))
+        built.upstream = {UPSTREAM[name]: sent.view() for name, sent in douts.items()}
+    if case.refill:
+        built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
+        refill = {name: lay_out(t, _layout_of(case, name, t))
+                  for name, t in built.refilled.items()}
+    entry = DIFFERENTIABLE * (case.asker.sums_rows and bool(case.grads))
+    # Work left running shows in any call: it costs its wait in a few of them only.
+    late = case.group == "standard" or case.repeats > 1 or case.refill
+    built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
+                      repeats=case.repeats, entry=entry, late=late)
+    return built
+
+
+def other_numbers(case: Case, seed: int) -> Built:
+    """The same call, once, with other numbers in its tensors: those of its refill if it has one.
+
+    Without a refill they are drawn anew every time: nobody who knows the seed knows them.
+    """
+    if case.family == "real":  # there is only one real model
+        case = replace(case, family="randn")
+    built = build(case, seed, "/refill" if case.refill else f"/{secrets.token_hex(8)}")
+    built.call = replace(built.call, refill=None, repeats=1)
+    return built
+
+
+def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
+    if case.layout in ONE_BY_ONE:
+        return ONE_BY_ONE[case.layout][name]
+    if case.layout == "far":
+        return "far" if name == case.apart else "dense"
+    return case.layout if tensor.dim() > 1 or case.layout == "guarded" else "dense"
+
+
+def _generator(seed: int, salt: str) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{salt}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+
+def _signature(case: Case):
+    """-> positional arguments, keywords and outputs of the stage's entry point."""
+    stage = case.asker
+    if stage.sums_rows:
+        return ("@x", "@w"), {}, (OutputSpec("y", (case.M,), case.dtype),)
+    args = ("@q", "@k", "@v")
+    o = OutputSpec("o", (case.B, case.HQ, case.N, case.D), case.dtype)
+    if stage.attribute:  # Function.apply takes no keywords; it returns lse, too
+        lse = OutputSpec("lse", (case.B, case.HQ, case.N), torch.float32)
+        return args + (case.is_causal,), {}, (o, lse)
+    given = {"is_causal": case.is_causal, "window_size": case.window, "sink_size": case.sinks,
+             "softmax_scale": case.scale, "scale": case.scale,
+             "sink_logits": "@sink_logits" if case.sink_logits else None}
+    if stage.windowed and "window_size" not in stage.keywords:
+        args += (case.window, case.sinks or 0)
+    kwargs = {name: given[name] for name in stage.keywords if given[name] is not None}
+    return args, kwargs, (o,)
+
+
+def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
+    if case.asker.sums_rows:
+        x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
+        if case.family == "hot":
+            x *= 30
+        if case.family == "faint":
+            x, w = x * 2.0**-10, w * 2.0**-10
+        if case.family == "cancel":  # the running sum grows to N / 2 and comes back
+            x += torch.where(torch.arange(case.N) < case.N // 2, 1.0, -1.0)
+            w = 1 + w / 8
+        if case.family == "needles":  # one column decides; the last one is the one tails forget
+            w = torch.zeros(case.N).index_fill_(0, torch.tensor([case.N - 1]), 1.0)
+        return {"x": x.to(case.dtype), "w": w.to(case.dtype)}
+    q = _randn(gen, case.B, case.HQ, case.N, case.D)
+    k = _randn(gen, case.B, case.HKV, case.n_keys, case.D)
+    v = _randn(gen, case.B, case.HKV, case.n_keys, case.D)
+    if case.family in _PLANTED:
+        of_q, of_k = _PLANTED[case.family]
+        q[..., 0] = _from_to(of_q, case.N)
+        k[..., 0] = _from_to(of_k, case.n_keys) / _scale(case)
+    elif case.family != "randn":
+        q, k, v = _MAKERS[case.family](case, q, k, v)
+    made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
+    if case.sink_logits:  # a parameter often stays in float32
+        dtype = torch.float32 if case.layout == "views" else case.dtype
+        made["sink_logits"] = _randn(gen, case.HQ).to(dtype)
+    return made
+
+
+def _randn(gen: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=gen)
+
+
+def _scale(case: Case) -> float:
+    return case.D**-0.5 if case.scale is None else case.scale
+
+
+# Feature 0 of q, and of k times the scale: each logit gains their product, and is about N(0, 1)
+# without.  Two numbers: evenly from the first position to the last.
+_PLANTED = {
+    "shift+": (16.0, 8.0),  # the same for all: the softmax does not change
+    "shift-": (16.0, -8.0),
+    "deep": (16.0, -64.0),
+    "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
+    "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
+    "falling": (4.0, (100.0, 0.0)),
+    "signs": (4.0, (-50.0, 15.0)),
+    "levels": ((0.0, 20.0), 20.0),  # each row has its own level
+}
+
+
+def _from_to(ends: float | tuple[float, float], n: int) -> float | torch.Tensor:
+    return torch.linspace(*ends, n) if isinstance(ends, tuple) else ends
+
+
+def _heavy(case, q, k, v):
+    """The first key weighs 2**18.5 times as much as any other, whose tiles are lost beside it; in
+    bfloat16, which loses more, and whose limits are wider, 2**16 times."""
+    q, k = torch.ones_like(q), torch.zeros_like(k)
+    k[..., 0, 0] = (16 if case.dtype == torch.bfloat16 else 18.5) * math.log(2) / _scale(case)
+    v = 2 + v / 10
+    v[..., 0, :] -= 1
+    return q, k, v
+
+
+def _cancel(case, q, k, v):
+    """Nearly equal weights, and values near +16, then -16, so that sums grow and come back."""
+    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 16.0, -16.0)[:, None]
+    return q / 4, k, v
+
+
+def _creeping(case, q, k, v):
+    """Each key weighs a little more than the one before, 128 of 8192 0.4 %; values near +10,240,
+    then -10,240, so that the sum over eight keys passes what float16 holds, and comes back."""
+    q, k = torch.zeros_like(q), torch.zeros_like(k)
+    q[..., 0] = 1.0
+    k[..., 0] = torch.linspace(0.0, 0.25, case.n_keys) / _scale(case)
+    v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 20.0, -20.0)[:, None]
+    return q, k, 512 * v
+
+
+def _easing(case, q, k, v):
+    """Each of 160 keys weighs about a fifth less than the one before: the first that a window hides
+    would count most, and yet no key is nearly alone."""
+    q = q / 2
+    q[..., 0] = 4.0
+    k[..., 0] = torch.linspace(10.0, 0.0, case.n_keys) / _scale(case)
+    return q, k, v
+
+
+def _needles(case, q, k, v):
+    """Each query points at one key on an edge of the mask, seen or just not seen; V is one-hot.
+
+    Where the mask is off by one there, the output's row changes as a whole.
+    """
+    rows = torch.arange(case.N)
+    edges = [rows, torch.full_like(rows, case.n_keys - 1), torch.full_like(rows, 64)]
+    if case.is_causal:
+        edges = [rows, rows + 1, rows - 1]
+    if case.window is not None:
+        edges += [rows - case.window + 1, rows - case.window]
+    if case.sinks:
+        edges += [torch.full_like(rows, case.sinks - 1), torch.full_like(rows, case.sinks)]
+    k = k * (case.D**0.5 / torch.linalg.vector_norm(k, dim=-1, keepdim=True))
+    targets = torch.stack(edges).clamp(0, case.n_keys - 1)
+    for h in range(case.HQ):
+        target = targets[(rows + h) % len(edges), rows]
+        # The planted logit is 8, the others are about N(0, 8 / sqrt(D)).
+        q[:, h] = k[:, h // (case.HQ // case.HKV), target] * (8 / (case.D * _scale(case)))
+    v = torch.eye(case.D)[torch.arange(case.n_keys) % case.D].expand_as(v).clone()
+    return q, k, v
+
+
+def _real(case, q, k, v):
+    """One layer of a language model on real text; its six heads serve whatever shape is asked."""
+    stored = _real_activations()
+
+    def served(name, like):
+        heads = torch.arange(like.shape[1]) % stored[name].shape[0]
+        return stored[name][heads, : like.shape[2]].expand_as(like).clone()
+
+    return served("q", q), served("k", k), served("v", v)
+
+
+@functools.cache
+def _real_activations() -> dict[str, torch.Tensor]:
+    with np.load(REAL_FILE) as arrays:
+        return {name: torch.from_numpy(arrays[name]).float() for name in ("q", "k", "v")}
+
+
+def _alike(case, q, k, v):
+    """dP and delta lie above 2048, where float16 is coarse, and o below 4, where it is fine.  The
+    weights are nearly equal, so that no single one's rounding counts."""
+    return q / 4, k, 3.5 + v / 8
+
+
+_MAKERS = {"heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "easing": _easing,
+           "needles": _needles, "real": _real, "alike": _alike,
+           "hot": lambda case, q, k, v: (4 * q, k, v)}
+
+
+def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) -> dict:
+    """The gradient of every output, as it is sent."""
+    sent = {}
+    for spec in outputs:
+        dout = _randn(gen, *spec.shape)
+        if case.dout == "expanded":
+            one = torch.ones(1, dtype=spec.dtype)
+            sent[spec.name] = TensorInput(one, spec.shape, (0,) * len(spec.shape))
+            continue
+        layout = "dense"
+        if case.dout == "small":
+            dout *= SMALL
+        elif case.dout == "large":
+            dout[..., dout.shape[-2] // 2:, :] += LARGE
+        elif case.dout == "faint":  # and of two signs, so that a sum of it grows and comes back
+            signs = torch.where(torch.arange(case.M) < case.M // 2, 1.0, -1.0)
+            dout = FAINT * signs * (1 + dout / 8)
+        elif case.layout == "far":
+            layout = _layout_of(case, "do", dout)
+        elif dout.dim() == 4 or case.dout == "last":
+            layout = case.dout
+        sent[spec.name] = lay_out(dout.to(spec.dtype), layout)
+    return sent
+
+
+def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
+    """Put t where the layout says, NaN in every element of the storage that t does not cover."""
+    if layout == "dense":
+        return TensorInput.dense(t)
+    if layout == "far":
+        dense = TensorInput.dense(t)
+        return replace(dense, stride=(FAR, *dense.stride[1:]), apart=FAR)
+    order, gaps, step, guard = list(range(t.dim())), [0] * t.dim(), 1, GUARD
+    if layout == "transposed":
+        order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory
+        order = order[::-1] if t.dim() == 2 else order
+        gaps = [3, 0] if t.dim() == 2 else gaps
+    if layout == "packed":  # q of (B, N, 3, H, D), as one projection of q, k and v gives
+        order, gaps = [0, 2, 1, 3], [0, 2 * t.shape[1], 0, 0]
+    if layout == "cached":  # the first rows of a longer cache
+        gaps = [0, 1, 5, 0]
+    if layout == "wide":  # half of each row of two tensors side by side
+        gaps = [0, 0, 0, t.shape[-1]]
+    if layout == "gapped":
+        gaps = [0, 1, 3, 5][-t.dim():]
+    if layout in ("last", "third"):
+        step = 2 if layout == "last" else 3
+        gaps = [1] + gaps[1:] if t.dim() > 1 else gaps
+    stride, size = [0] * t.dim(), step
+    for axis in reversed(order):
+        stride[axis] = size
+        size *= t.shape[axis] + gaps[axis]
+    storage = torch.full((size + 2 * guard,), math.nan, dtype=t.dtype)
+    storage.as_strided(t.shape, stride, guard).copy_(t)
+    return TensorInput(storage, tuple(t.shape), tuple(stride), guard)

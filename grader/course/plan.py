@@ -1,0 +1,100 @@
+"""What a plan of a call consists of: launches, PyTorch operations, memory.
+
+The plan comes from the worker, and is believed only because replay.py carries it out: what it
+leaves out does not happen there.
+"""
+
+import json
+import math
+
+from grader.course.operations import MOST, Operation, operation, size
+from grader.sandbox.wire import DTYPES, storages_in
+from grader.text import escape
+
+
+class Plan:
+    """text: the worker's plan, as it arrived.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError: it is no plan.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+        self.value = json.loads(text)
+        self.steps = self.value["steps"]
+        self.backward_from = size(self.value["backward"])
+        self.cut = "cut" in self.value  # too long to be written down, or carried out again
+        forward, backward = self.steps[:self.backward_from], self.steps[self.backward_from:]
+        self.launches, self.backward_launches = _launches(forward), _launches(backward)
+        self.operations, self.backward_operations = _operations(forward), _operations(backward)
+        self.kernels = {self._name(step[1]) for step in self.steps if step[0] == "launch"}
+        self.texts = [(escape(str(function["name"]))[:200], str(function["text"]))
+                      for function in self.value["functions"]]
+        self.peak_bytes = size(self.value["cut"]) if self.cut else self._peak_bytes()
+        self.kept_bytes = sum(size(about["bytes"]) for about in self.value["storages"]
+                              if "kept" in about)
+        self.answers_kept = any(count != self.launches for count in self.value["again"])
+        self.results_written = self._results_written()
+        self.read = [size(line) for line in self.value.get("read", ())]
+
+    def _name(self, number: int) -> str:
+        function = self.value["functions"][number]
+        return escape(f"{function['name']}@{function['line']}")[:200]
+
+    def _peak_bytes(self) -> int:
+        """The most bytes held at once beside inputs, outputs and gradients."""
+        storages, end = self.value["storages"], len(self.steps)
+        held = {number: size(about["bytes"]) for number, about in enumerate(storages)
+                if not {"input", "kept"} & about.keys()}
+        first, last = {}, {}
+        for at, step in enumerate(self.steps):
+            for number in storages_in(step):
+                first.setdefault(number, at)
+                last[number] = at
+        for number, count in _results(self.value):  # what is there beside the result itself counts
+            if number in held:
+                held[number], last[number] = max(0, held[number] - count), end
+        change = [0] * (end + 2)
+        for number, count in held.items():
+            freed = min(size(storages[number].get("freed", 0)), end)  # before this step
+            change[first.get(number, 0)] += count
+            change[max(last.get(number, 0) + 1, freed)] -= count
+        live = peak = 0
+        for more in change:
+            live += more
+            peak = max(peak, live)
+        return peak
+
+    def _results_written(self) -> bool:
+        """Whether every result depends on memory that a launch could write to."""
+        inputs = {number for number, about in enumerate(self.value["storages"])
+                  if "input" in about}
+        reached: set[int] = set()
+        for step in self.steps:
+            numbers = set(storages_in(step)) - inputs
+            if step[0] == "launch" or numbers & reached:
+                reached |= numbers
+        return all(number in reached for number, _ in _results(self.value))
+
+
+def _results(value: dict) -> list[tuple[int, int]]:
+    """(storage, bytes) of every output and gradient."""
+    found = []
+    for result in value["outputs"] + value["gradients"]:
+        number, _, shape, _, dtype = result["tensor"]
+        found.append((number, math.prod(map(size, shape)) * DTYPES[dtype].itemsize))
+    return found
+
+
+def _launches(steps) -> int:
+    return sum(step[0] == "launch" for step in steps)
+
+
+def _operations(steps) -> tuple[Operation, ...]:
+    return tuple(operation(step) for step in steps if step[0] == "op")
+
+
+def arithmetic(operations: tuple[Operation, ...]) -> int:
+    """Numbers that PyTorch computed with."""
+    return min(sum(operation.numbers for operation in operations), MOST)

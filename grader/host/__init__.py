@@ -1,0 +1,1 @@
+"""The trusted side of the border: processes, limits, messages.  Nothing here judges."""

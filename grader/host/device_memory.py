@@ -1,0 +1,101 @@
+"""GPU memory as the driver counts it, read from the grader's own process.
+
+What a worker says of its memory can be forged, and its allocator does not see a raw cudaMalloc.
+The driver's count is of the whole device: it means something only while nobody else uses it.
+"""
+
+import random
+import re
+import threading
+import time
+
+import torch
+
+from grader.course.calls import SubmissionError
+from grader.host.clock import Clock
+
+POLL_SECONDS = 0.0002
+WAIT_SECONDS, WAITS = 60.0, 3  # for others to give memory back: each time, and times a stage
+SPARE_GIB = 1.0  # beside what was asked for: a context, and what a later case needs
+HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
+TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
+# What is said where PyTorch's allocator was not asked: a context, a kernel's own needs.
+DRIVER_SAYS = re.compile(r"(CUDA error|Triton Error \[CUDA\]): out of memory")
+
+
+def used_bytes() -> int:
+    """Memory of the whole GPU that is taken now, less what this process's tensors take."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
+class Peak:
+    """`with Peak() as peak:` polls the driver meanwhile; then peak.bytes is the most it said."""
+
+    def __enter__(self) -> "Peak":
+        self.bytes = used_bytes()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._poll, daemon=True)
+        self.thread.start()
+        return self
+
+    def _poll(self) -> None:
+        while not self.done.wait(POLL_SECONDS):
+            self.bytes = max(self.bytes, used_bytes())
+
+    def __exit__(self, *error) -> None:
+        self.done.set()
+        self.thread.join()
+        self.bytes = max(self.bytes, used_bytes())
+
+
+def ran_out(error: SubmissionError) -> bool:
+    """Whether a worker ended a call for want of GPU memory, by its own account."""
+    return error.id == "out-of-memory" or bool(DRIVER_SAYS.search(error.sentence + error.detail))
+
+
+def held_by_others(error: SubmissionError) -> str:
+    """A sentence, if a worker ran out of GPU memory that other processes hold most of.
+
+    Where it does not say how much it held itself it must have ended.
+    """
+    own = _gib(HAD, error.detail)
+    if not ran_out(error) or own is None and not DRIVER_SAYS.search(error.sentence + error.detail):
+        return ""
+    own = own or 0.0
+    free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+    then = _gib(r"of which ([\d.]+) ([GMK])iB is free", error.detail)
+    free = free if then is None else then  # others may have ended since
+    others = total - free - own - torch.cuda.memory_reserved() / 2**30
+    if others < total / 2:
+        return ""
+    return (f"out of GPU memory, of which other processes hold {others:.0f} of {total:.0f} GiB: "
+            "run it again when they have ended.")
+
+
+def comes_back(text: str, clock: Clock) -> bool:
+    """Wait until as much GPU memory is free as a process had and wanted when it said this.
+
+    -> whether it is; no more than WAITS times a stage.
+    """
+    clock.waits += 1
+    wanted = SPARE_GIB + sum(_gib(pattern, text) or 0.0 for pattern in (HAD, TRIED))
+    until = time.monotonic() + min(WAIT_SECONDS, clock.left())
+    while clock.waits <= WAITS:
+        free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+        if free >= wanted:
+            return True
+        if wanted > total or time.monotonic() > until:
+            break
+        time.sleep(random.uniform(0.2, 1.0))  # graders side by side are not to wake together
+    return False
+
+
+def crowded_out(error: SubmissionError, device: str, clock: Clock) -> bool:
+    """Whether to ask again: others held the GPU's memory, and have given enough of it back."""
+    return device == "cuda" and bool(held_by_others(error)) and comes_back(error.detail, clock)
+
+
+def _gib(pattern: str, text: str) -> float | None:
+    found = re.search(pattern, text)
+    return None if found is None else float(found[1]) / {"G": 1, "M": 2**10, "K": 2**20}[found[2]]

@@ -1,0 +1,367 @@
+"""Speaks to a worker and ends it.
+
+    worker = Worker(source, "problem_3.py", device="cuda", interpret=False)
+    with Session(worker, timeout=60) as session:
+        session.load("flash_attention_forward", None, ("q", "k", "v", "is_causal"))
+        reply = session.run(call)
+
+The worker is not trusted.  Every wait has a deadline, every size is known before a byte is read,
+nothing is unpickled, and how the process ended proves nothing: only a complete reply that repeats
+the request's nonce counts.  Where parent and worker share a user account this is a fence against
+mistakes, not against a determined cheat.
+"""
+
+import json
+import os
+import secrets
+import select
+import socket
+import time
+from collections.abc import Iterable
+
+import torch
+
+from grader.course.calls import Call, CompiledKernel, Reply, SubmissionError, count, pack, results
+from grader.course.plan import Plan
+from grader.host.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
+from grader.host.processes import Worker
+from grader.sandbox import wire
+from grader.text import Tail, escape
+
+START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
+DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if that is why
+MORE = 2.0  # times its limit that a request may take longer while others have the CPUs
+STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
+MAX_HEADER = 64 << 20  # a plan of very many steps; far below what memory holds
+OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
+DOING = {"start": "while Python and PyTorch started", "import": "while being imported",
+         "case": "in a call of the entry point", "compile": "while its kernels compiled"}
+
+
+class Session:
+    """All that is said to one worker, until the end of both.  timeout: seconds for each request."""
+
+    def __init__(self, worker: Worker, timeout: float):
+        self.worker, self.timeout = worker, timeout
+        self.socket, self.family = worker.socket, worker.family
+        self.clock: Clock | None = None  # of the stage under way
+        self.phase, self.pid = "start", 0  # pid: of the worker, once started
+        self.prepared: Call | None = None
+        self.started = self.gone = False
+        self.confined: tuple[str, ...] = ()  # what of its confinement is in force, once started
+        self.output = Tail()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+    def give(self, source: bytes) -> None:
+        """Another file in the place of the first, before load()."""
+        self.worker.path.write_bytes(source)
+
+    # --------------------------------------------------------------- requests
+    def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:
+        """Import the file, find the entry point (and `apply` of it), check its arguments."""
+        self.request({"op": "load", "entry": entry, "attribute": attribute,
+                       "positional": list(positional)}, "import")
+
+    def run(self, call: Call) -> Reply:
+        """One call, everything fetched."""
+        header, tensors = pack(call, with_refill=True)
+        start = time.monotonic()
+        specs = [(spec.shape, spec.dtype) for spec in call.outputs]
+        grads = [(call.inputs[name].shape, call.inputs[name].storage.dtype) for name in call.grads]
+        storages = [(t.storage.shape, t.storage.dtype) for t in call.inputs.values()]
+        again = specs if call.refill is not None else []
+        reply, blobs = self.request(
+            {"op": "run", **header}, "case", tensors,
+            expect=specs * call.repeats + grads + again + specs + storages,
+        )
+        seconds = time.monotonic() - start
+        blobs = iter(blobs)
+
+        def named(names: Iterable[str]) -> dict[str, torch.Tensor]:
+            return {name: next(blobs) for name in names}
+
+        names = [spec.name for spec in call.outputs]
+        return Reply(
+            outputs=[named(names) for _ in range(call.repeats)],
+            grads=named(call.grads),
+            refilled=named(names) if call.refill is not None else None,
+            late=named(names),
+            inputs_after=named(call.inputs),
+            plan=self._plan(reply),
+            stdout=self.output.text(),
+            seconds=seconds,
+        )
+
+    def replay(self, call: Call, plan: Plan) -> dict[str, torch.Tensor]:
+        """Carry out, on the inputs of call, what plan says; in a worker that loaded no file.
+
+        -> outputs and, as "d_q", gradients.  Only plan's own steps are taken.
+        """
+        header, tensors = pack(call)
+        shapes = results(call)
+        _, blobs = self.request({"op": "replay", "plan": plan.text, **header}, "case", tensors,
+                                 expect=list(shapes.values()))
+        return dict(zip(shapes, blobs, strict=True))
+
+    def walk(self, call: Call) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
+        """Which rows of queries and keys this call reads together: read, together (2, N, N) and
+        tiles, as sandbox/worker/reads.py counts them."""
+        header, tensors = pack(call)
+        N = call.inputs["q"].shape[-2]
+        _, (read, together, tiles) = self.request(
+            {"op": "walk", **header}, "case", tensors,
+            expect=[((2, N, N), torch.uint8)] * 2 + [((2,), torch.int64)])
+        return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
+
+    def compile(self, call: Call) -> list[CompiledKernel]:
+        """Compile what this call launches; the worker knows for what.  One entry a variant."""
+        header, tensors = pack(call)
+        reply, _ = self.request({"op": "compile", **header}, "compile", tensors)
+        try:
+            return [
+                CompiledKernel(
+                    escape(str(kernel["name"]))[:200], count(kernel["shared_bytes"]),
+                    float(kernel["seconds"]),
+                    tuple((count(line), escape(str(text))[:1000])
+                          for line, text in kernel["warnings"][:100]),
+                    count(kernel["line"]),
+                )
+                for kernel in reply["kernels"][:1000]
+            ]
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
+            raise self._broken(error) from None
+
+    def step(self, request: dict) -> list:
+        """Run one blank of the file alone.  -> what worker/run_step.py says of each
+        example, as it came."""
+        reply, _ = self.request({"op": "step", **request}, "case")
+        return reply.get("examples")
+
+    def start(self) -> None:
+        """Wait until the worker is ready; it has not touched the submission yet."""
+        if not self.started:
+            ready, _ = self._exchange({}, "start", (), (), START_SECONDS, "")
+            self.confined = tuple(map(str, ready["confined"]))
+            self.pid = ready["pid"]  # sent before the file was imported
+            self.started = True
+
+    def time(self, call: Call, n: int) -> float:
+        """Seconds, by this process's clock, of n calls back to back.
+
+        The inputs are in place, and one call was made, before the clock starts; with grads in the
+        call each turn is forward and backward.  Turn i reads its inputs STEP * i elements further
+        into their storages, which must reach so far.
+
+        Raises:
+            ValueError: a storage is too short for n turns.
+        """
+        for name, tensor in call.inputs.items():
+            if tensor.end() + STEP * (n - 1) > tensor.storage.numel():
+                raise ValueError(f"{name}: want a storage of {tensor.end() + STEP * (n - 1)} "
+                                 f"elements for {n} timed calls; got {tensor.storage.numel()}")
+        self.prepare(call)
+        self.request({"op": "arrange", "n": n, "step": STEP}, "case")
+        self.kept_turn = secrets.randbelow(n)
+        start = time.monotonic()
+        self.request({"op": "time", "keep": self.kept_turn}, "case")
+        return time.monotonic() - start
+
+    def kept(self, call: Call) -> tuple[int, dict[str, torch.Tensor]]:
+        """One of the calls timed last, drawn by lot: its turn, and what it answered."""
+        shapes = results(call)
+        _, blobs = self.request({"op": "kept"}, "case", expect=list(shapes.values()))
+        return self.kept_turn, dict(zip(shapes, blobs, strict=True))
+
+    def memory(self, call: Call) -> int:
+        """Peak bytes of one call above its inputs (outputs included)."""
+        self.prepare(call)
+        reply, _ = self.request({"op": "memory"}, "case")
+        try:
+            return count(reply["peak_bytes"])
+        except (KeyError, ValueError) as error:
+            raise self._broken(error) from None
+
+    def prepare(self, call: Call) -> None:
+        """Put the inputs in place and make one call, for what is measured next."""
+        if self.prepared is not call:
+            header, tensors = pack(call)
+            self.request({"op": "prepare", **header}, "case", tensors)
+            self.prepared = call
+
+    def close(self) -> None:
+        """End the worker and everything it started; remove its folder.  Takes a bounded time."""
+        self.worker.close()
+
+    # -------------------------------------------------------------- transport
+    def request(self, header: dict, phase: str, tensors=(), expect=()):
+        """Send one request and read its reply: (header, tensors of the expected sizes)."""
+        if self.gone:
+            raise SubmissionError("crashed", "the worker ended earlier", fatal=True)
+        self.start()
+        return self._exchange(header, phase, tensors, expect, self.timeout, secrets.token_hex(16))
+
+    def _exchange(self, header, phase, tensors, expect, seconds, nonce):
+        self.phase, self.limit, self.waited = phase, seconds, waited_seconds(self.pid)
+        start, cpu = time.monotonic(), cpu_seconds(self.pid)
+        deadline = start + seconds if self.clock is None else min(start + seconds, self.clock.end)
+        try:
+            if header:
+                self._send(wire.pack_header({"nonce": nonce, **header}), deadline)
+                for tensor in tensors:
+                    self._send(wire.raw_bytes(tensor), deadline)
+            reply = self._receive_header(nonce, deadline)
+            if reply.get("ok") is False:
+                raise self._finding(reply)
+            blobs = []
+            for shape, dtype in expect:
+                blob = torch.empty(shape, dtype=dtype)
+                self._receive(wire.raw_bytes(blob), deadline)
+                blobs.append(blob)
+        except TimeoutError:
+            raise self._lost(self._late(seconds, start, cpu)) from None
+        except (OSError, EOFError):
+            raise self._lost(self._death()) from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
+                MemoryError) as error:
+            raise self._broken(error) from None
+        self._drain()
+        return reply, blobs
+
+    def _send(self, data, deadline: float) -> None:
+        data = memoryview(data)
+        while data:
+            _, writable, _ = self._wait([self.socket], deadline)
+            if writable:
+                data = data[self.socket.send(data[:1 << 20], socket.MSG_DONTWAIT):]
+
+    def _receive_header(self, nonce: str, deadline: float) -> dict:
+        while True:
+            length = bytearray(wire.LENGTH.size)
+            self._receive(memoryview(length), deadline)
+            size = wire.LENGTH.unpack(length)[0]
+            if size > MAX_HEADER:
+                raise ValueError(f"want a header of at most {MAX_HEADER} bytes; got {size}")
+            text = bytearray(size)
+            self._receive(memoryview(text), deadline)
+            header = json.loads(text)
+            if header["nonce"] != nonce:
+                raise ValueError("a reply to no request")
+            if "phase" not in header:
+                return header
+            if header["phase"] in ("compile", "case"):
+                self.phase = header["phase"]
+
+    def _receive(self, buffer: memoryview, deadline: float) -> None:
+        while buffer:
+            readable, _, _ = self._wait([], deadline)
+            if self.socket not in readable:
+                continue
+            got = self.socket.recv_into(buffer)
+            if got == 0:
+                raise EOFError
+            buffer = buffer[got:]
+
+    def _wait(self, writing, deadline: float):
+        """Until the socket is ready; meanwhile take what the submission prints.
+
+        A child that the submission left behind can hold the socket open after the worker died,
+        so end of file is not enough: the process itself is asked between short sleeps.
+        """
+        while True:
+            left = deadline - time.monotonic()
+            left += self._kept_waiting() * (left <= 0)
+            if left <= 0:
+                raise TimeoutError
+            reading = [self.socket] if not writing else []
+            pipes = [] if self.output.closed else [self.family.stdout]
+            ready = select.select(reading + pipes, writing, [], min(left, 0.1))
+            if self.family.stdout in ready[0]:
+                self._drain()
+            if self.socket in ready[0] or ready[1]:
+                return ready
+            if self.family.has_ended() and not select.select([self.socket], [], [], 0)[0]:
+                raise EOFError
+
+    def _kept_waiting(self) -> float:
+        """Seconds for which others kept the worker from a CPU since it was asked; up to a limit."""
+        over = self.clock is not None and self.clock.is_over()
+        return 0.0 if over else min(waited_seconds(self.pid) - self.waited, MORE * self.limit)
+
+    def _drain(self) -> None:
+        """Take what is in the pipe now.  Never waits."""
+        while not self.output.closed:
+            try:
+                data = os.read(self.family.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                return
+            self.output.add(data)
+            if len(data) < 1 << 16:
+                return
+
+    # --------------------------------------------------------------- findings
+    def _finding(self, reply: dict) -> SubmissionError:
+        """The worker's own report.  Its words are shown, never trusted."""
+        outcome, line = reply["outcome"], reply["line"]
+        if outcome not in OUTCOMES:
+            raise ValueError(f"want one of {sorted(OUTCOMES)}; got {outcome}")
+        finding = SubmissionError(
+            outcome, escape(str(reply["sentence"]))[:1000],
+            id=reply["id"] if reply["id"] in wire.OBSERVED else "",
+            detail=f"{self._printed()}\n{escape(str(reply['detail']))}".strip("\n")[-wire.MAX_TEXT:],
+            line=line if type(line) is int else None, fatal=bool(reply["fatal"]),
+            lines=tuple(number for number in reply.get("lines", ()) if type(number) is int),
+        )
+        return self._lost(finding) if finding.fatal else finding
+
+    def _late(self, seconds: float, start: float, cpu: float) -> SubmissionError:
+        """No answer yet, of a request sent then, when the worker had had so much of a CPU."""
+        if self.clock is not None and self.clock.is_over():
+            return SubmissionError("timeout", f"{self.clock.words()} {DOING[self.phase]}",
+                                   detail=self._printed(), fatal=True)
+        sentence = f"no answer within {seconds:g} s {DOING[self.phase]}"
+        if self.phase == "start":
+            return SubmissionError("grader_fault", sentence, detail=self._printed(), fatal=True)
+        had = cpu_seconds(self.pid) - cpu
+        return SubmissionError(
+            "timeout", sentence, id="timeout", detail=self._printed(), fatal=True,
+            starved=is_overloaded() and had < ENOUGH * (time.monotonic() - start))
+
+    def _lost(self, error: SubmissionError) -> SubmissionError:
+        self.gone = True
+        self.family.end()
+        return error
+
+    def _death(self) -> SubmissionError:
+        ending = self.family.ending(DEATH_SECONDS)
+        if self.phase == "start":
+            code = ending and ending.returncode
+            hint = "; --worker-user none may help" if self.worker.other_user else ""
+            return SubmissionError("grader_fault", f"the worker process did not start (exit code "
+                                   f"{code}){hint}", detail=self._printed(), fatal=True)
+        # None: it closed its own channel and lives on.
+        what = "closed the channel to the grader" if ending is None else ending.words()
+        when = "during a call" if self.phase == "case" else DOING[self.phase]
+        return SubmissionError("crashed", f"the file {what} {when}", detail=self._printed(),
+                               fatal=True)
+
+    def _printed(self) -> str:
+        self._drain()
+        return self.output.text()[-wire.MAX_TEXT:]
+
+    def _plan(self, reply: dict) -> Plan:
+        """The worker's account of a call, or the end of the worker if it is no such account."""
+        try:
+            return Plan(reply["plan"])
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError,
+                RecursionError, MemoryError) as error:
+            raise self._broken(error) from None
+
+    def _broken(self, error: Exception) -> SubmissionError:
+        return self._lost(SubmissionError(
+            "crashed", "the file under test broke the channel to the grader",
+            detail=escape(str(error))[:wire.MAX_TEXT], fatal=True))

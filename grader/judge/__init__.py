@@ -1,0 +1,1 @@
+"""One stage, from its file to its points."""

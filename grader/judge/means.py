@@ -1,0 +1,138 @@
+"""Right numbers: were they made with the means that the stage teaches?  Read from the call's plan.
+"""
+
+from collections import Counter
+
+from grader.course.calls import Reply
+from grader.course.inputs import Built
+from grader.course.operations import FREE, Operation
+from grader.course.plan import Plan, arithmetic
+from grader.course.stages import Stage
+from grader.report.results import Check
+from grader.sandbox.wire import LONGEST
+
+# Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
+# over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
+ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
+ALLOWED = (*FREE, "pointwise", "reduces")  # kinds of operations
+MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
+GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
+
+
+def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
+    """Add to a right check: is a step of the plan, or too much of it, not the kernels'?"""
+    lines = _products(stage, built, plan) or _too_long(stage, built, plan)
+    if not lines and stage.needs_triton:
+        lines = _no_launch(stage, built, plan) or _arithmetic(stage, built, plan)
+    return check.fail("rejected", *lines) if lines else check
+
+
+def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    forward = forbidden(stage, built, plan.operations)
+    backward = [] if stage.backward_is_given else \
+        forbidden(stage, built, plan.backward_operations)
+    if not forward and not backward:
+        return []
+    lines = {operation.packet: operation.line for operation in reversed(forward or backward)}
+    names = ", ".join(f"{name}{_in_line(line)}" for name, line in sorted(lines.items())[:4])
+    allowed = ("PyTorch may allocate, cast, pad, move and reduce, and add up the heads of a group; "
+               "the products and the softmax are the kernel's.")
+    if not stage.needs_triton:
+        allowed = "this stage is about the tiles; compute them from matrix products."
+    return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
+            f"{'forward' if forward else 'backward'}.", "try: " + allowed]
+
+
+def _in_line(line: int | None) -> str:
+    return "" if line is None else f" (line {line})"
+
+
+def forbidden(stage: Stage, built: Built, operations: tuple[Operation, ...]) -> list[Operation]:
+    """Which of these PyTorch operations a right answer may not be made of.
+
+    From stage 2 on that is all but allocating, moving, computing one by one, reducing, and adding
+    up the heads of a group; in stage 1 only whole attentions, for its products are PyTorch's.
+    """
+    if not stage.needs_triton:
+        return [operation for operation in operations
+                if "attention" in operation.name or not operation.name.startswith("aten::")]
+    return [operation for operation in operations
+            if not (operation.kind in ALLOWED
+                    or operation.kind == "adds" and _adds_heads(built, operation))]
+
+
+def _adds_heads(built: Built, operation: Operation) -> bool:
+    """Whether all that is added up are gradients of a group's heads, a head's rows at a time, as in
+    the backward of k[:, heads]; or a number a head, as in that of sink_logits[order]."""
+    case, added = built.case, operation.addends
+    rows = added.together >= case.n_keys * case.D and added.numbers <= (
+        case.HQ // case.HKV * added.into)
+    return not case.asker.sums_rows and (rows or added.numbers <= case.B * case.HQ)
+
+
+def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    """Loops over small tiles in Python are slow but right in stage 1, and many where scores are."""
+    case = built.case
+    scores = case.B * case.HQ * case.N * case.n_keys
+    if not plan.cut or not stage.needs_triton and scores >= MANY_SCORES:
+        return []
+    return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
+            "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
+
+
+def _no_launch(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    if plan.launches == 0:
+        return ["The numbers are right, but no Triton kernel ran.",
+                "try: launch your @triton.jit kernel: kernel[grid](...)."]
+    if built.case.grads and plan.backward_launches == 0 and not stage.backward_is_given:
+        return ["The gradients are right, but no Triton kernel ran in the backward.",
+                "try: launch your backward kernels from the Function's backward."]
+    if not plan.results_written:
+        return ["The numbers are right, but no Triton kernel wrote them.",
+                "try: return what your kernels stored, in every case."]
+    if plan.answers_kept:
+        return ["The same call launched other kernels when it was repeated: an answer was kept.",
+                "try: compute every call anew; keep no results."]
+    return []
+
+
+def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
+    """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
+    case = built.case
+    size = sum(tensor.numel() for tensor in built.tensors.values())
+    size += case.B * case.HQ * case.N * case.D if stage.needs_triton and not stage.sums_rows else 0
+    limit = max(size * ARITHMETIC[stage.sums_rows], ARITHMETIC_FLOOR)
+    counts = [("call", plan.operations)]
+    counts += [("backward", plan.backward_operations)] * (not stage.backward_is_given)
+    for words, operations in counts:
+        if (count := arithmetic(operations)) > limit:
+            most = Counter()
+            for operation in operations:
+                most[f"{operation.packet}{_in_line(operation.line)}"] += operation.numbers
+            return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
+                    f"{words}, most of them by {most.most_common(1)[0][0]}; preparing inputs and "
+                    f"reducing results take at most {limit:,.0f}.",
+                    "try: PyTorch may allocate, cast, pad and reduce; the work is the kernel's."]
+    return []
+
+
+def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Check:
+    """Add to a right check: does the peak grow with N * N?  large has twice the length of small."""
+    before, after = small.plan.peak_bytes, large.plan.peak_bytes
+    case = built.case
+    # Half of one 16-bit score matrix at 2N: less than that is no N x N, however it grows.
+    floor = (2 * case.N) * (2 * case.n_keys)
+    said = ""
+    if after > floor and after > GROWTH_LIMIT * max(before, 1):
+        largest = max((*large.plan.operations, *large.plan.backward_operations),
+                      key=lambda operation: operation.made, default=None)
+        by = f"; the largest is made by {largest.packet}{_in_line(largest.line)}" if largest else ""
+        said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
+                f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}{by}.")
+    elif large.plan.kept_bytes > floor:
+        said = (f"The call used {large.plan.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
+                f"N={2 * case.N}.")
+    if not said:
+        return check
+    return check.fail("rejected", said,
+                      "try: keep one tile of scores at a time; no tensor may be N x N.")

@@ -1,0 +1,135 @@
+"""Does a right file visit tiles of keys in which none of its queries sees a key?
+
+Asked once a stage, of a call without a GPU, several tiles long.  The worker says which key rows it
+read for which queries, and the other way round (worker/reads.py); which of them a query sees
+is known here.  A tile's slack is allowed on either side, and what is masked inside a visited tile
+is nobody's business.  A worker that counts falsely only spares itself this check or fails it.
+"""
+
+import concurrent.futures
+import contextlib
+from dataclasses import replace
+
+import torch
+from torch.nn.functional import pad
+
+import reference
+from grader.course.calls import SubmissionError
+from grader.course.cases import Case
+from grader.course.inputs import build
+from grader.course.stages import Stage
+from grader.host.options import Options, open_session
+from grader.host.session import Session
+from grader.report.results import Check
+from grader.words.describe import look_at
+
+TILES = 8  # the walk is to be that long at least
+SHORTEST, LONGEST = 128, 2048  # lengths it is asked at: how large the tiles are shows on the way
+SINKS = 4
+QUERIES, KEYS = 0, 1
+
+
+class Counting:
+    """`with` it around the cases of a stage: a worker without a GPU is asked beside them.
+
+    has_steps: the file holds this course's steps, which in stage 1 say what to leave out.
+    """
+
+    def __init__(self, stage: Stage, options: Options, source: bytes, has_steps: bool):
+        self.stage, self.options, self.source = stage, options, source
+        self.is_asked_for = bool(stage.walks and (stage.needs_triton or has_steps)
+                                 and not (options.quick or options.case))
+        self.stack = contextlib.ExitStack()
+        self.check: concurrent.futures.Future | None = None
+
+    def __enter__(self) -> "Counting":
+        if self.is_asked_for and self.options.device != "cpu":
+            pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+            # Entered after the pool, so that it ends before the pool waits for it.
+            session = self.stack.enter_context(open_session(
+                self.stage, replace(self.options, device="cpu", spare=None), self.source))
+            self.check = pool.submit(self._apart, session)
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def finish(self, session: Session) -> Check | None:
+        """-> the check; None where there is nothing to count.  session: of the cases."""
+        if self.check is not None:
+            return self.check.result()
+        return walk_check(self.stage, self.options, session) if self.is_asked_for else None
+
+    def _apart(self, session: Session) -> Check | None:
+        stage = self.stage
+        with contextlib.suppress(SubmissionError):
+            self.options.imports.helper(session, stage)
+            return walk_check(stage, self.options, session)
+
+
+def walk_check(stage: Stage, options: Options, session: Session) -> Check | None:
+    """-> the check; None where there is nothing to count.  session: without a GPU, file loaded."""
+    N = SHORTEST
+    with contextlib.suppress(SubmissionError):
+        while N <= LONGEST:
+            case = long_case(stage, N)
+            read, together, tiles = session.walk(build(case, options.seed).call)
+            if not read.any():
+                return None
+            if TILES * max(tiles) <= N:
+                return judge_walk(stage, case, read, together, tiles)
+            N = TILES * max(tiles)
+    return None
+
+
+def long_case(stage: Stage, N: int) -> Case:
+    """One head, a window of an eighth of the length.  float32: its numbers are all different."""
+    return Case(stage.number, "walk", N, dtype=torch.float32, is_causal=True,
+                window=N // TILES if stage.windowed else None,
+                sinks=SINKS if stage.has_sinks else None,
+                grads=("q", "k", "v") if stage.differentiates else ())
+
+
+def judge_walk(stage: Stage, case: Case, read: torch.Tensor, together: torch.Tensor,
+               tiles: tuple[int, int]) -> Check:
+    """read, together, tiles: as Reads in sandbox/worker/reads.py has them, of a call of case."""
+    label = f"(L={case.N}" + f", W={case.window}" * bool(case.window)
+    check = Check("needless-work", "walk", "pass",
+                  label + f", S={case.sinks}" * bool(case.sinks) + ")")
+    keep = reference.keep_mask(case.N, case.N, case.is_causal, case.window, case.sinks or 0)
+    lines, steps = [], []
+    for side, sees in ((QUERIES, keep), (KEYS, keep.T)):
+        seen = (together[side].float() @ sees.float()) > 0  # by any row of the same tile
+        far = read[side] & ~_near(seen, 2 * max(tiles) - 1)
+        if far.any():
+            worst = int(far.sum(1).argmax())
+            lines.append(_words(side, worst, read[side, worst], seen[worst], tiles))
+            steps.append(stage.walks[min(side, len(stage.walks) - 1)])
+    if not lines:
+        return check
+    keys = "0 ... i" if case.window is None else "i - W + 1 ... i"
+    keys += " and, up to i, the sinks 0 ... S - 1" * bool(case.sinks)
+    return check.fail("needless work", *lines,
+                      f"try: query i sees keys {keys}: leave out every tile in which no query "
+                      "sees a key.", look_at(stage, steps[0]))
+
+
+def _near(seen: torch.Tensor, reach: int) -> torch.Tensor:
+    """Where a row of seen is true, and up to reach columns away from there.
+
+    That far goes a walk that begins anywhere and takes a tile too many: to the end of the tile that
+    holds the last visible key, and over one more.
+    """
+    sums = pad(seen.long(), (reach + 1, reach)).cumsum(1)
+    return sums[:, 2 * reach + 1:] > sums[:, :-2 * reach - 1]
+
+
+def _words(side: int, row: int, read: torch.Tensor, seen: torch.Tensor,
+           tiles: tuple[int, int]) -> str:
+    own, other = tiles[side], tiles[1 - side]
+    count, wanted = (len((rows.nonzero() // other).unique()) for rows in (read, read & seen))
+    if side == QUERIES:
+        return (f"query tile {row // own} reads {count} key tiles, {wanted} of them with a key "
+                "that one of its queries sees.")
+    return (f"key tile {row // own} walks {count} query tiles, {wanted} of them with a query "
+            "that sees one of its keys.")

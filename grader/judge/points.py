@@ -1,0 +1,45 @@
+"""Outcome and points of a stage, from its checks."""
+
+from grader.course.cases import Case
+from grader.host.options import Options
+from grader.report.results import StageResult
+
+STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
+
+
+def settle(result: StageResult, cases: list[Case], options: Options) -> None:
+    """cases: that decide.  A group with a failed or unasked case earns nothing.
+
+    A fault of ours is no failure, but earns nothing either: what was not judged is not settled,
+    and the stage is to be graded again.
+    """
+    if not cases:
+        return
+    decisive = [check for check in result.checks
+                if check.group != "beyond" or options.case]
+    needless = any(check.outcome == "needless work" for check in decisive)
+    decisive = [check for check in decisive if check.group != "walk"]
+    outcomes = [check.outcome for check in decisive if check.outcome != "pass"]
+    ours = "grader_fault" in (result.outcome, *outcomes)
+    passed = {check.name for check in decisive if check.outcome == "pass"}
+    failed = {check.group for check in decisive if check.outcome != "pass"}
+    failed |= {case.group for case in cases if case.name not in passed}
+    for nothing in ("rejected", "not_started"):
+        if nothing in outcomes:
+            result.outcome, result.points = nothing, 0.0
+            return
+    if ours:
+        result.outcome = "grader_fault"
+    elif not failed:
+        result.outcome = "pass"
+    elif outcomes:
+        result.outcome = outcomes[0]
+    if options.case:
+        result.sentence = "one case only (--case): no points are given for it."
+        return
+    if options.quick and not failed:
+        result.sentence = "standard cases only (--quick); the robust ones are worth 30 %."
+    earned = STANDARD_SHARE * ("standard" not in failed)
+    if not options.quick and "robust" not in failed:
+        earned += ROBUST_SHARE + WALK_SHARE * (not needless)
+    result.points = round(result.max_points * earned, 2)

@@ -1,0 +1,145 @@
+"""On a GPU: what the coming cases will launch is compiled while the first ones run, on all cores
+but those that gradings beside this one have.
+
+A worker without a GPU, which has the file, says what every case would launch (replay/launches.py).
+Workers that never see the file compile each variant of that once, and what they made goes into the
+caches of the worker that is graded and of those that replay.  Nothing depends on it: what is not
+there, or is not what is launched in the end, is compiled then.
+"""
+
+import concurrent.futures
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from grader.course.calls import SubmissionError, pack
+from grader.course.cases import Case
+from grader.course.inputs import build
+from grader.course.stages import Stage
+from grader.host import kernel_cache, without_file
+from grader.host.options import Options, open_session
+from grader.host.session import Session
+
+PATIENCE = 20.0  # seconds: whoever says nothing for so long is not waited for
+LONG = 1024  # of whatever is longer and a multiple, the kernels are the same
+CONSTEXPR = re.compile(r"(\w+)\s*:\s*(?:\w+\.)*constexpr")
+
+
+class Precompiler:
+    """`with` it around the cases of a stage; before each, have it ready(session, case)."""
+
+    def __init__(self, stage: Stage, options: Options, source: bytes, cases: list[Case]):
+        self.stage, self.options, self.source = stage, options, source
+        self.is_asked_for = (options.device == "cuda" and stage.needs_triton
+                             and not kernel_cache.knows(source, options.confinement.user))
+        self.cases = {case.name: case for case in cases}  # a case may be timed, too
+        self.launched = {name: concurrent.futures.Future() for name in self.cases}
+        self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
+        self.given: dict[int, set[str]] = {}  # to which worker
+        self.stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "Precompiler":
+        if self.is_asked_for:
+            (major, minor), options = torch.cuda.get_device_capability(), self.options
+            capability = 10 * major + minor
+            self.workers = without_file.workers("cpu", options.timeout, options.confinement,
+                                             capability)
+            # As many as there are workers, which go to whoever asks: one more might wait for ever.
+            self.pool, noting = (self.stack.enter_context(
+                concurrent.futures.ThreadPoolExecutor(count)) for count in (self.workers.count, 1))
+            self.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
+            session = self.stack.enter_context(open_session(
+                self.stage, replace(options, device="cpu", spare=None), self.source, capability))
+            noting.submit(self._note, session)
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def ready(self, session: Session, case: Case) -> None:
+        """Wait for what this case launches, and give it to the worker that will be asked."""
+        if not self.is_asked_for or case.name not in self.launched:
+            return
+        try:
+            waiting = self.launched[case.name].result(PATIENCE)
+            found = [one.result(self.options.timeout) for one in waiting]
+        except TimeoutError:
+            self.is_asked_for = False
+            return
+        except (SubmissionError, concurrent.futures.CancelledError, LookupError, OSError,
+                RuntimeError):
+            return  # whatever is wrong will show when the case is run
+        given = self.given.setdefault(session.pid, set())
+        new = {name: files for one in found for name, files in one.items() if name not in given}
+        if new:
+            given |= set(new)
+            session.request({"op": "take", "compiled": new}, "case")
+
+    def _note(self, session: Session) -> None:
+        """Ask what each case launches, and have each new variant compiled."""
+        try:
+            self.options.imports.helper(session, self.stage)
+            for name, case in self.cases.items():
+                header, _ = pack(build(_shortened(case), self.options.seed).call)
+                reply, _ = session.request({"op": "note", "call": header}, "case")
+                waiting = []
+                for key, plan in variants(reply["plan"]):
+                    if key not in self.compiled:
+                        self.compiled[key] = self.pool.submit(self._compile, plan)
+                    waiting.append(self.compiled[key])
+                self.launched[name].set_result(waiting)
+        except (SubmissionError, LookupError, TypeError, ValueError, AttributeError,
+                OSError, RuntimeError):  # a plan is what an untrusted worker says
+            pass
+        finally:
+            for future in self.launched.values():
+                if not future.done():
+                    future.set_result([])
+
+    def _compile(self, plan: str) -> dict[str, dict[str, str]]:
+        """-> the files that hold it, by the cache's folders."""
+        def ask(session: Session):
+            return session.request({"op": "compile_plan", "plan": plan}, "compile")
+        reply, _ = self.workers.ask(ask)
+        return reply["compiled"]
+
+
+def _shortened(case: Case) -> Case:
+    """A case that launches the same kernels on fewer numbers."""
+    return replace(case, **{size: LONG for size in ("M", "N") if getattr(case, size) % LONG == 0
+                            and getattr(case, size)})
+
+
+def variants(text: str) -> Iterator[tuple[str, str]]:
+    """A plan's launches -> what tells their compilations apart, and a plan of that one alone.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: it is no plan.
+    """
+    plan = json.loads(text)
+    for step in plan["steps"]:
+        if step[0] == "launch":
+            _, number, _, arguments, options = step
+            constants = set(CONSTEXPR.findall(plan["functions"][number]["text"]))
+            told = {name: value if name in constants else _kind(value)
+                    for name, value in arguments.items()}
+            one = {"functions": plan["functions"], "steps": [step]}
+            yield json.dumps([plan["functions"], number, told, options]), json.dumps(one)
+
+
+def _kind(value):
+    """What of an argument a kernel is compiled for."""
+    if type(value) is int:
+        return ["int", value if value == 1 else value % 16 == 0, abs(value) >= 2**31]
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, dict) and "tensor" in value:
+        _, offset, _, _, dtype = value["tensor"]
+        return [dtype, offset * getattr(torch, dtype).itemsize % 16 == 0]
+    if isinstance(value, dict) and "tuple" in value:
+        return [_kind(item) for item in value["tuple"]]
+    return value

@@ -1,0 +1,319 @@
+"""Time and peak memory of a submission beside the naive reference and PyTorch's own attention.
+
+GPU only; reported, never part of a verdict.  The clock is the parent's, outside the worker: one
+request of few calls and one of many are timed, and their difference, divided by the calls between
+them, is the time of a call, for the constant cost of a request cancels.  No two timed calls have
+the same inputs, and the answer of one, drawn by lot, is judged, and must have the bits that the
+recorded kernels give for it in a replaying worker.  Memory is the worker's count where the driver's
+agrees with it, else the driver's.  What is too noisy to be a measurement is left out.
+"""
+
+import secrets
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from grader.course.calls import Call, SubmissionError, TensorInput, same_bits
+from grader.course.case_table import listed
+from grader.course.cases import Case
+from grader.course.correctness import answer
+from grader.course.inputs import Built, build
+from grader.course.stages import Stage
+from grader.host import device_memory
+from grader.host.session import STEP, Session
+from grader.judge.precompile import Precompiler
+from grader.report.results import Check
+from grader.report.screen import Reporter
+from grader.sandbox.wire import dtype_name
+from reference import naive_attention
+
+ROUNDS = 5
+FEW, WARM, MOST = 2, 8, 2000  # calls of a request
+NOISY = 0.25  # of the median: a spread above it is no measurement
+ROUGH_MIB = 64  # the driver counts in blocks, and with what PyTorch caches
+TARGET_SECONDS = 0.06  # of device work a round, so that a clock read from outside is exact enough
+MIB = 2**20
+SKIPPED = "timing skipped: no GPU"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation: median ms a call, spread over rounds (see measure), peak MiB.
+
+    Peak counts the inputs.  note stands in for the numbers where there are none.
+    """
+
+    name: str
+    ms: float | None = None
+    spread_ms: float | None = None
+    peak_mib: float | None = None
+    note: str = "n/a"
+
+
+def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
+    """The assignment's largest shape, and one of today's; with the stage's heads and mask."""
+    standard = [case for case in listed(stage.number, "cuda", has_bfloat16)
+                if case.group == "standard"]
+    if stage.sums_rows:
+        return [standard[-1], replace(standard[-1], M=8192, N=16384)]
+    original = standard[-1]
+    today = replace(original, B=1, HQ=32, N=4096,
+                    D=64 if stage.windowed or stage.differentiates else 128,
+                    HKV=32 if original.HKV == original.HQ else 8)
+    if not stage.needs_triton:  # a Python loop over tiles: today's shape would take minutes
+        today = replace(original, HQ=16, HKV=16, N=4096, D=64)
+    return [original, today]
+
+
+def run(stage: Stage, options, session: Session, replay, ahead: Precompiler,
+        reporter: Reporter) -> tuple[dict | None, Check | None]:
+    """Benchmark a passing submission in the session that graded it, and print its tables.
+
+    replay(call, plan): the results of a recorded call's plan on other inputs, by a worker
+    without the file.
+
+    -> the record of the original shape for the JSON file, or None where nothing was timed, and
+    None or the check that the answers of the timed calls did not pass.
+    """
+    if options.device != "cuda":
+        reporter.table([SKIPPED])
+        return None, None
+    record, failed = None, None
+    for case in shapes(stage, options.bfloat16):
+        with reporter.working(stage, f"timing ({case.label})"):
+            built = build(case, options.seed)
+            ahead.ready(session, case)
+            ours, problem = _measure_submission(stage, session, replay, built)
+            rows = [ours, _measure_here("PyTorch (Naive)", _naive(case), built),
+                    _measure_here("PyTorch (SDPA)", _sdpa(case), built)]
+        reporter.table(table(stage, case, rows))
+        record, failed = record or as_record(rows), failed or problem
+    return record, failed
+
+
+def as_record(rows: list[Row]) -> dict:
+    """The three rows as the JSON file names them."""
+    ours, naive, sdpa = rows
+    return {"ms": ours.ms, "spread_ms": ours.spread_ms, "naive_ms": naive.ms, "sdpa_ms": sdpa.ms,
+            "peak_mib": ours.peak_mib, "naive_peak_mib": naive.peak_mib}
+
+
+def table(stage: Stage, case: Case, rows: list[Row]) -> list[str]:
+    """The benchmark lines, in the shape the assignment's readers know."""
+    work = " forward + backward," if case.grads else ""
+    lines = ["", "--- Benchmark Results ---",
+             f"Benchmarking for:{work} {case.label}, {dtype_name(case.dtype)}",
+             f"{'Implementation':<25} | {'Avg Time (ms)':<20} | {'Peak Memory (MiB)':<18}",
+             "-" * 69]
+    for row in rows:
+        if row.ms is None:
+            lines.append(f"{row.name:<25} | {row.note:<20} | {row.note:<18}".rstrip())
+            continue
+        timed = f"{row.ms:.4f} (±{row.spread_ms / 2:.4f})"
+        lines.append(f"{row.name:<25} | {timed:<20} | {row.peak_mib:<18.2f}".rstrip())
+    ours, naive = rows[0], rows[1]
+    if ours.ms and naive.ms:
+        name = _own_name(stage).removesuffix(" (yours)")
+        lines += [_ratio(name, naive.ms / ours.ms, "faster", "slower", "than PyTorch (Naive)"),
+                  _ratio(name, naive.peak_mib / ours.peak_mib, "less", "more", "memory", "uses ")]
+    return lines
+
+
+def _ratio(name: str, ratio: float, better: str, worse: str, rest: str, verb: str = "is ") -> str:
+    word, ratio = (better, ratio) if ratio >= 1 else (worse, 1 / ratio)
+    return f"{name} {verb}{ratio:.2f}x {word} {rest}."
+
+
+def _own_name(stage: Stage) -> str:
+    return "Triton (yours)" if stage.needs_triton else "Tiled PyTorch (yours)"
+
+
+def _measure_submission(stage: Stage, session: Session, replay,
+                        built: Built) -> tuple[Row, Check | None]:
+    name, case = _own_name(stage), built.case
+    inputs = sum(t.storage.nbytes for t in (*built.call.inputs.values(),
+                                            *built.call.douts.values()))
+    call = _lengthened(built.call)
+    try:
+        session.prepare(call)  # its inputs are counted apart
+        with device_memory.Peak() as driver:
+            before = driver.bytes
+            peak = session.memory(call)
+        grown = driver.bytes - before
+        peak = inputs + (grown if grown > peak + ROUGH_MIB * MIB else peak)
+        timed = _Timed(session, call)
+        ms, spread = measure(timed)
+        turn, kept = timed.kept
+        of_turn = _of_turn(built, call, turn)
+        again = replay(of_turn.call, session.run(built.call).plan) if stage.needs_triton else {}
+    except _NotMade as error:
+        return Row(name, note=f"n/a ({error.outcome})"), _not_made(case, error)
+    except SubmissionError as error:
+        return Row(name, note=f"n/a ({error.outcome})"), None
+    if failed := _judge_kept(of_turn, turn, kept):
+        return Row(name, note="n/a (wrong answers)"), failed
+    outputs = [spec.name for spec in call.outputs if spec.name in again]
+    if not all(same_bits(kept[output], again[output]) for output in outputs):
+        return Row(name, note="n/a (other kernels)"), None  # than those that were recorded
+    return _row(name, ms, spread, peak / MIB), None
+
+
+class _NotMade(SubmissionError):
+    """An answer of a timed call that cannot be had."""
+
+
+class _Timed:
+    """Times requests for measure(), fetches an answer of each long one, and keeps one by lot.
+
+    Each, for a file that makes fewer calls than asked knows not which is looked at; and the long
+    ones, for of few calls none can be left out without its missing.
+    """
+
+    def __init__(self, session: Session, call: Call):
+        self.session, self.call = session, call
+        self.long = 0
+        self.kept: tuple[int, dict] | None = None
+
+    def __call__(self, n: int) -> float:
+        seconds = self.session.time(self.call, n)
+        if n > FEW:
+            try:
+                kept = self.session.kept(self.call)
+            except SubmissionError as error:
+                raise _NotMade(error.outcome, error.sentence, detail=error.detail,
+                               fatal=error.fatal) from None
+            self.long += 1
+            if secrets.randbelow(self.long) == 0:
+                self.kept = kept
+        return seconds
+
+
+def _row(name: str, ms: float, spread: float, peak: float) -> Row:
+    if spread > NOISY * ms:
+        return Row(name, note="n/a (too noisy)")
+    return Row(name, ms, spread, peak)
+
+
+def _lengthened(call: Call) -> Call:
+    """The same call with storages long enough for every timed call to start further on."""
+    generator = torch.Generator().manual_seed(call.inputs[next(iter(call.inputs))].storage.numel())
+    inputs = {}
+    for name, old in call.inputs.items():
+        more = torch.randn(STEP * (MOST + FEW + WARM), generator=generator).to(old.storage.dtype)
+        inputs[name] = TensorInput(torch.cat([old.storage, more]), old.shape, old.stride)
+    return replace(call, inputs=inputs)
+
+
+def _of_turn(built: Built, call: Call, turn: int) -> Built:
+    """The case with the inputs that this one of the timed calls had."""
+    inputs = {}
+    for name, old in built.call.inputs.items():
+        storage = call.inputs[name].storage[STEP * turn:][:old.storage.numel()].clone()
+        inputs[name] = replace(old, storage=storage)
+    return replace(built, tensors={name: t.view() for name, t in inputs.items()},
+                   call=replace(call, inputs=inputs))
+
+
+def _judge_kept(built: Built, turn: int, kept: dict) -> Check | None:
+    """None if the answer of that timed call is right."""
+    exact = answer(built, "cuda")
+    wrong = [name for name, x in kept.items() if not exact.judge(name, x).accepted]
+    if not wrong:
+        return None
+    return Check(f"timing/{built.case.name}", "robust", "rejected", f"({built.case.label})", lines=(
+        f"While it was timed it answered wrongly: {', '.join(wrong)} of call {turn} does not "
+        "belong to that call's inputs.",
+        "try: do the whole work in every call, however many have gone before."))
+
+
+def _not_made(case: Case, error: SubmissionError) -> Check | None:
+    """An answer of a timed call that cannot be had, though the worker said the call was made."""
+    if error.outcome in ("grader_fault", "skipped", "timeout"):
+        return None
+    return Check(f"timing/{case.name}", "robust", "rejected", f"({case.label})", lines=(
+        f"A call that was timed left no answer: {error}.",
+        "try: do the whole work in every call, however many have gone before."))
+
+
+def _measure_here(name: str, make, built: Built) -> Row:
+    """Time a PyTorch function in this process, in the very manner of a submission."""
+    if make is None:
+        return Row(name)
+    case = built.case
+    try:
+        tensors = {key: t.cuda() for key, t in built.tensors.items()}
+        dout = None if built.dout is None else built.dout.cuda()
+        for key in case.grads:
+            tensors[key].requires_grad_()
+        call = _call(make, tensors, dout, case.grads)
+        call()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        inputs = sum(t.nbytes for t in tensors.values()) + (0 if dout is None else dout.nbytes)
+        call()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before + inputs
+
+        def timed(n: int) -> float:
+            start = time.monotonic()
+            for _ in range(n):
+                call()
+            torch.cuda.synchronize()
+            return time.monotonic() - start
+
+        ms, spread = measure(timed)
+    except torch.OutOfMemoryError:
+        return Row(name, note="n/a (out of memory)")
+    finally:
+        tensors = dout = call = None
+        torch.cuda.empty_cache()  # the worker shares this GPU
+    return _row(name, ms, spread, peak / MIB)
+
+
+def _call(make, tensors: dict, dout, grads: tuple[str, ...]):
+    if dout is None:
+        def call():
+            with torch.no_grad():
+                make(**tensors)
+    else:
+        def call():
+            torch.autograd.grad(make(**tensors), [tensors[key] for key in grads], dout)
+    return call
+
+
+def measure(timed) -> tuple[float, float]:
+    """timed(n) -> seconds of n calls and a constant.  -> (median ms a call, spread over rounds).
+
+    The spread leaves out the fastest and the slowest round: one hiccup of a busy machine is no
+    property of the kernel.
+    """
+    once = max((timed(FEW + WARM) - timed(FEW)) / WARM, 1e-6)
+    more = max(4, min(MOST, round(TARGET_SECONDS / once)))
+
+    def measured() -> tuple[float, float]:
+        rounds = sorted(
+            1000 * max(timed(FEW + more) - timed(FEW), 0.0) / more for _ in range(ROUNDS)
+        )
+        return statistics.median(rounds), rounds[-2] - rounds[1]
+
+    ms, spread = measured()
+    return (ms, spread) if spread <= NOISY * ms else measured()  # once more: it may have passed
+
+
+def _naive(case: Case):
+    if case.asker.sums_rows:
+        return lambda x, w: (x * w).sum(1)
+    mask = case.mask()
+    return lambda q, k, v: naive_attention(q, k, v, **mask)
+
+
+def _sdpa(case: Case):
+    """PyTorch's fused attention where it does the same work; it has no window and no sinks."""
+    if case.asker.sums_rows or case.window is not None or case.sinks:
+        return None
+    return lambda q, k, v: scaled_dot_product_attention(
+        q, k, v, is_causal=case.is_causal, scale=case.scale, enable_gqa=case.HQ != case.HKV)

@@ -1,0 +1,196 @@
+"""One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
+
+import textwrap
+from dataclasses import replace
+
+from grader.assignment.submission import Step, Submission, misjoined_tiles
+from grader.course.calls import Reply, SubmissionError, same_bits
+from grader.course.correctness import Answer, answer
+from grader.course.inputs import FAR, Built
+from grader.course.stages import Stage
+from grader.judge import means
+from grader.report.results import Check
+from grader.words.deduce import deduce
+from grader.words.describe import (
+    LINES,
+    WIDTH,
+    Finding,
+    describe,
+    either,
+    locate,
+    look_at,
+    tensor_name,
+)
+
+OF_ADDRESSES = ("rows", "kv head", "walk", "borders", "load", "store", "dx", "dw", "launch")
+
+
+def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
+    """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
+    case = built.case
+    check = Check(case.name, case.group, "pass", case_text(case), asks=case.asks)
+    check.detail, check.kernels = reply.stdout, tuple(sorted(reply.plan.kernels))
+    exact = answer(built, device)
+    got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
+    got += [("d_" + name, x) for name, x in reply.grads.items()]
+    finding = _first_wrong(check, case, exact, got)
+    if finding:
+        return _wrong(check, finding, stage, case)
+    id, *lines = _unsteady(stage, reply) or _overwritten(built, reply) or ("",)
+    if id:
+        return check.fail("wrong", *lines, id=id)
+    if reply.refilled is not None:
+        fresh = answer(built, device, refilled=True)
+        finding = _first_wrong(check, case, fresh, list(reply.refilled.items()))
+        if finding and _is_stale(exact, reply):
+            return check.fail(
+                "rejected",
+                "The answer is that of an earlier call: the same tensors held new values, and the "
+                "old result came back.",
+                "try: compute every call from the values the inputs hold now; keep no results.",
+                id="stale-answer", where="everywhere")
+        if finding:
+            return _wrong(check, finding, stage, case)
+    if case.group == "beyond":  # by what means, the others tell
+        return check
+    return means.made_by_kernels(check, stage, built, reply.plan)
+
+
+def case_text(case) -> str:
+    """What stands beside a check's tick: the shape in brackets, and what a robust case is for."""
+    return f"({case.label})" if case.group == "standard" else f"({case.label}) {case.note}"
+
+
+def from_error(case, error: SubmissionError, filename: str, step: Step | None = None,
+               line: int | None = None) -> Check:
+    """A call that ended without an answer.  line: whose fault it is, if not error.line; step: the
+    one that it stands in."""
+    line, lines = line or error.line, error.sentence.split("\n")
+    places = [f"{filename}, line {line}"] * (
+        line is not None and f"line {line}" not in error.sentence)
+    places += [step.words] if step else []
+    if places:
+        given = f"; it came up in line {error.line}, outside of the steps" * (line != error.line)
+        lines.append(f"where: {', '.join(places)}{given}.")
+    lines += _of_layout(case) if error.outcome == "crashed" else ()
+    where = "" if line is None else f"{filename}:{line}"
+    check = Check(case.name, case.group, error.outcome, case_text(case), detail=error.detail,
+                  asks=case.asks)
+    return check.fail(error.outcome, *lines, id=error.id, where=where,
+                      step=step.id if step else None)
+
+
+def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Check:
+    """The same of a call of this file, with the step that the student went wrong in."""
+    line, above = error.line, []
+    error.sentence = file.beside(line) or error.sentence
+    if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
+        above = [step for step in file.steps if 0 < line - step.last_line <= 20]
+    if not above:  # else who called is not to blame
+        line = file.own_line(line, error.lines)
+    step = file.step_at(line)
+    check = from_error(case, error, file.path.name, step, line)
+    if step is not None and step.id in file.blank_steps:
+        first = () if step.id in file.left_raises else (error.sentence,)
+        check.lines, check.detail = (*first, *file.blanks()), ""
+    towards = file.steps_towards(error.lines) if error.id.startswith("out-of-bounds") else []
+    places = {step.id: stage.steps.get(step.id, "").split(", ") for step in towards}
+    ids = [id for id, own in places.items() if any(place.endswith(OF_ADDRESSES) for place in own)]
+    if ids:
+        check.lines += (look_at(stage, *ids),)
+        check.diagnosis["step"] = either(ids)
+    check.lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
+    return check
+
+
+def note_misjoined(check: Check, file: Submission) -> None:
+    """Say after the first line where tiles are joined by `and`; what says least goes for that."""
+    if check.lines and (said := misjoined_tiles(file.source)):
+        first, *others = check.lines
+        rows = textwrap.wrap(said, WIDTH, subsequent_indent="  ")
+        check.lines = (first, *rows, *others[len(check.lines) + len(rows) - LINES:]) \
+            if len(check.lines) + len(rows) > LINES else (first, *rows, *others)
+
+
+def note_command(check: Check, command: str) -> None:
+    """The command that asks this case again: of a wrong answer that nobody looked further into."""
+    if not any(line.startswith("again: ") for line in check.lines):
+        check.lines = (*check.lines[:LINES - 1], f"again: {command}")
+
+
+def blanks_left(file: Submission) -> Check:
+    """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
+    steps = [step for step in file.unreached if step not in file.left_raises]
+    several = len(steps) > 1
+    said = f"step{'s' * several} {', '.join(steps)} {'are' if several else 'is'} still blank."
+    return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
+                 lines=(*[said] * bool(steps), *file.blanks()))
+
+
+def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
+    """Judge tensors in order, note each one's errors, and locate the first that is wrong."""
+    found, times = None, {}
+    for name, x in tensors:
+        verdict = exact.judge(name, x)
+        times[name] = max(times.get(name, 0.0), verdict.times)
+        noted = check.errors.get(name)
+        if noted is None or not verdict.row <= noted["row"]:
+            check.errors[name] = verdict.as_dict()
+        if not verdict.accepted and found is None:
+            found = locate(case, exact, name, x, verdict)
+    if found and not found.places:
+        found = replace(found, places=deduce(case.asker, times)[1])
+    return found
+
+
+def _wrong(check: Check, finding: Finding, stage: Stage, case) -> Check:
+    lines = describe(finding, stage)
+    return check.fail("wrong", *lines, *_of_layout(case), where=finding.where)
+
+
+def _of_layout(case) -> tuple[str, ...]:
+    """What a wrong answer or a crash most likely means in a case made for one mistake."""
+    if case.layout != "far":
+        return ()
+    return (f"Entries of {case.apart} lie {FAR:,} elements apart here, so that offsets pass 2^31.",
+            "try: offsets in 64 bits: tl.program_id(0).to(tl.int64) * stride, and so on.")
+
+
+def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
+    """-> id and lines, or nothing.  The same bits in every run: a race seldom moves a number far.
+
+    Not asked of stage 1, where the CPU library may order its sums anew from call to call; there
+    each run was held against the truth, and that must do.
+    """
+    first = reply.outputs[0]
+    again = reply.outputs[1:] if stage.needs_triton else []
+    for i, outputs in enumerate(again, start=2):
+        for name, x in outputs.items():
+            if not same_bits(x, first[name]):
+                rows = (x != first[name]).flatten().sum()
+                return ("differs-between-runs",
+                        f"{tensor_name(name)} differs between runs: run {i} of the same call gives "
+                        f"{int(rows)} other numbers than run 1.",
+                        "Each run is right within the limits, but no two need be the same.",
+                        "try: let each program write its own part of the output, and no two the "
+                        "same address; no atomics.")
+    for name, x in reply.late.items():
+        if not same_bits(x, first[name]):
+            return ("changes-after-return",
+                    f"{tensor_name(name)} changed after the function had returned.",
+                    "try: return fresh memory from every call, and leave no work running.")
+    return ()
+
+
+def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
+    """-> id and lines, or nothing."""
+    for name, storage in reply.inputs_after.items():
+        if not same_bits(storage, built.call.inputs[name].storage):
+            return ("input-overwritten", f"The call overwrote its input {name}.",
+                    "try: inputs belong to the caller; write to memory you allocated.")
+    return ()
+
+
+def _is_stale(earlier: Answer, reply: Reply) -> bool:
+    return all(same_bits(x, reply.outputs[0][name]) or earlier.judge(name, x).accepted
+               for name, x in reply.refilled.items())

@@ -1,0 +1,39 @@
+"""`--step 3.5`: one step asked alone, its first failing example printed whole."""
+
+from grader.assignment import submission
+from grader.course.stages import Stage
+from grader.host.options import Options
+from grader.lights.lights import BLANK, NONE, RIGHT, Light, Lights
+from grader.report import overview
+from grader.report.screen import Reporter
+
+
+def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
+    """Say what light the step has, and why.  -> whether it is right.
+
+    Raises:
+        ValueError: the file, or the step in it, cannot be asked.
+    """
+    file = submission.read(options.directory, stage.filename, stage.entry)
+    if file.state in ("missing", "syntax_error"):
+        raise ValueError(file.sentence + file.place)
+    if step not in {known.id for known in file.steps}:
+        raise ValueError(f"want a step of {file.path}; got {step}")
+    with Lights(stage, options, file, step) as lights:
+        found = next((light for light in lights.result() if light.id == step), None)
+    hint = f"{overview.program(stage.number).rpartition(' ')[0]} --hint {step}"
+    if found is None and step in file.blank_steps:
+        found = Light(step, BLANK)
+    if found is None or found.light == NONE:
+        why = lights.why + "." if found is None else " ".join(found.lines)
+        reporter.say(f"step {step} has no light: {why}")
+    elif found.light == BLANK:
+        reporter.say(f"step {step} is still blank. Next: {hint}")
+    elif found.light == RIGHT:
+        reporter.say(f"step {step} is right, asked alone."
+                     + "".join(f" A note: {line}" for line in found.lines))
+    else:
+        reporter.say(f"step {step} is wrong, asked alone. Given {found.lines[0]}")
+        reporter.table([*("  " + line for line in (*found.lines[1:], *found.shown))])
+        reporter.say(f"Next: {hint}")
+    return found is not None and found.light == RIGHT

@@ -1,0 +1,165 @@
+"""The text of a blank, made ready to be run alone, and whether the code around it is as given.
+
+A skeleton is what a function is outside of its blanks.  skeletons.toml holds a digest of every one;
+a step in another skeleton than that gets no light, for what its names mean there is not known.
+
+    python -m grader.lights.blanks        writes skeletons.toml anew, in the course's repository
+"""
+
+import ast
+import hashlib
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from grader.assignment import submission
+from grader.assignment.submission import Step
+from grader.course.stages import STAGES
+from grader.text import syntax_tree
+
+RECORD = Path(__file__).with_name("skeletons.toml")
+KINDS = tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING
+STARTS = tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT
+
+
+class Blanks:
+    """The blanks of a file that parses.  source: its text."""
+
+    def __init__(self, source: str, steps: tuple[Step, ...]):
+        self.rows, self.steps = submission.lines(source), {step.id: step for step in steps}
+        self.blank = set(submission.blank_steps(source))
+        self.nodes = [node for node in syntax_tree(source).body
+                      if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)]
+        self.skeletons = skeletons(source, steps)
+        self.numbers = [name for name in map(_name, self.nodes) if name.startswith(("LOG", "LN"))]
+
+    def function(self, id: str) -> str:
+        """The function, or class, that the step stands in; "" where there is none, or two."""
+        line = self.steps[id].first_line
+        name = next((_name(node) for node in self.nodes
+                     if node.lineno <= line <= node.end_lineno + 1), "")
+        return name if self.skeletons.get(name) else ""
+
+    def body(self, id: str) -> list[str]:
+        """The blank's rows, four columns in."""
+        step = self.steps[id]
+        marker = self.rows[step.first_line - 1]
+        indent = marker[:len(marker) - len(marker.lstrip())]
+        return ["    " + row.removeprefix(indent) if row.strip() else "\n"
+                for row in self.rows[step.first_line:step.last_line - 1]]
+
+    def text(self, ids: tuple[str, ...], given: dict[str, bool], kernel: bool) -> str:
+        """A function `step` of these blanks, one after the other, at the lines of the file.
+
+        given: its arguments, and whether each is a constexpr.
+
+        Raises:
+            ValueError: a blank is no block of Python by itself.
+        """
+        arguments = ", ".join(name + ": tl.constexpr" * known for name, known in given.items())
+        first = self.steps[ids[0]].first_line
+        rows = ["\n"] * (first - 2) + ["@triton.jit\n" if kernel else "\n",
+                                       f"def step({arguments}):\n"]
+        for id in ids:
+            step = self.steps[id]
+            rows += ["\n"] * (step.first_line - len(rows)) + self.body(id)
+        text = "".join(rows) + "    _leave(locals())\n"
+        try:
+            compile(text, "step", "exec", dont_inherit=True)
+        except SyntaxError as error:
+            raise ValueError(f"no block of Python by itself: {error.msg}") from None
+        return text
+
+    def names(self, id: str) -> tuple[set[str], set[str]]:
+        """The names that a blank binds, and those that it reads."""
+        tree = syntax_tree("if _:\n" + "".join(self.body(id)) + "    pass\n")
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        return ({node.id for node in names if isinstance(node.ctx, ast.Store)},
+                {node.id for node in names if isinstance(node.ctx, ast.Load)})
+
+    def around(self, ids: tuple[str, ...]) -> set[str]:
+        """The names that the blanks' function binds outside of them, its arguments among them."""
+        node = next(node for node in self.nodes if _name(node) == self.function(ids[0]))
+        blanks = [range(self.steps[id].first_line, self.steps[id].last_line) for id in ids]
+        return {one.arg if isinstance(one, ast.arg) else one.id for one in ast.walk(node)
+                if isinstance(one, ast.arg) or isinstance(getattr(one, "ctx", None), ast.Store)
+                and isinstance(one, ast.Name) and not any(one.lineno in lines for lines in blanks)}
+
+    def constants(self, id: str) -> set[str]:
+        """The arguments of the blank's function that are constexprs."""
+        node = next(node for node in self.nodes if _name(node) == self.function(id))
+        return {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)
+                and one.annotation is not None and "constexpr" in ast.unparse(one.annotation)}
+
+    def is_as_given(self, id: str, stage: int) -> bool:
+        """Whether the step's function, and what of the given file its blank uses, are unchanged."""
+        given = given_skeletons().get(str(stage), {})
+        used = {self.function(id)} | (self.names(id)[1] & given.keys())
+        return all(given.get(name, "") == self.skeletons.get(name) for name in used)
+
+
+def skeletons(source: str, steps: tuple[Step, ...]) -> dict[str, str]:
+    """Name -> digest of every function, class and constant of a file without what is in its
+    blanks; "" of a name that is bound twice.  Comments, docstrings and layout do not count."""
+    rows = submission.lines(source)
+    for step in steps:
+        marker = rows[step.first_line - 1]
+        rows[step.first_line - 1] = marker.replace(
+            marker.strip(), "step_" + step.id.partition(".")[2])
+        rows[step.first_line:step.last_line] = ["\n"] * (step.last_line - step.first_line)
+    found = {}
+    for node in syntax_tree(source).body:
+        if name := _name(node):
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+            text = "".join(rows[first - 1:_end(node, steps)])
+            found[name] = "" if name in found else _digest(text)
+    return found
+
+
+def _end(node: ast.stmt, steps: tuple[Step, ...]) -> int:
+    """The last line of a node, and of a blank with nothing in it that ends it."""
+    return max([node.end_lineno, *(step.last_line for step in steps
+                                   if node.lineno <= step.first_line <= node.end_lineno + 1)])
+
+
+def _name(node: ast.stmt) -> str:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return node.name
+    targets = getattr(node, "targets", ())
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+
+def _digest(text: str) -> str:
+    words, previous = [], tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_docstring = token.type == tokenize.STRING and previous in STARTS
+        if token.type in KINDS and not is_docstring:
+            words.append(token.string)
+        previous = token.type
+    text = re.sub(r",(?=\n[)\]}])", "", "\n".join(words))  # a last comma is layout, too
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def given_skeletons() -> dict[str, dict[str, str]]:
+    """Stage -> name -> digest, as the course gives them."""
+    return tomllib.loads(RECORD.read_text("utf-8"))
+
+
+def record(root: Path) -> str:
+    """What skeletons.toml is to hold for the problem files in root."""
+    parts = ["# Digests of the problem files' functions outside of their blanks: blanks.py.\n"]
+    for stage in STAGES:
+        source = (root / f"problem_{stage}.py").read_text("utf-8")
+        found = skeletons(source, tuple(submission.steps(source)))
+        parts.append(f"\n[{stage}]\n" + "".join(f'{name} = "{digest}"\n'
+                                                for name, digest in found.items()))
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(RECORD.write_text(record(RECORD.parents[2]), "utf-8") and None)

@@ -1,0 +1,373 @@
+"""The changes that are tried of a step's text: in one place, or alike in all that read alike.
+
+As a hand would mend a slip: another comparison, operator, number, name; two things exchanged; a
+factor, a term, a mask that is missing, or too many; a line that stands in the wrong place.
+"""
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from grader.lights.sites import FIXED, Source
+
+# The ids of mistakes, by how late they are looked for.
+FIRST = ("wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
+         "wrong-assignment")
+SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "arguments-exchanged",
+          "wrong-argument", "names-exchanged", "wrong-grouping")
+THIRD = ("wrong-dtype", "one-missing", "bound-missing", "one-too-many", "wrong-order",
+         "line-too-many")
+RANKS = {id: rank for rank, ids in enumerate((FIRST, SECOND, THIRD)) for id in ids}
+OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//",
+             ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.MatMult: "@"}
+MEANT = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "%", "%": "//", "&": "|", "|": "&"}
+FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "max": "sum min",
+             "sum": "max", "maximum": "minimum", "minimum": "maximum", "amax": "sum",
+             "zeros": "ones", "ones": "zeros", "zeros_like": "ones_like", "empty": "zeros",
+             "ones_like": "zeros_like", "empty_like": "zeros_like"}
+MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
+SIGNS = (  # a number's name -> how it may be missing, how late that is tried
+    ("(?i)scale|log2e|ln2", "*/", 0), ("stride", "*", 0.1), ("start|first|begin", "+-", 0.2),
+    ("BLOCK|TILE|^[NMD]K?$", "*+-", 0.4), ("tiles", "%/", 0.4), ("", "*+%", 1))
+
+
+@dataclass(frozen=True)
+class Edit:
+    """new for the bytes begin ... end; key: what edits of places that read alike share; part: the
+    argument that is changed."""
+
+    id: str
+    line: int
+    rank: float
+    begin: int
+    end: int
+    new: str
+    node: ast.AST  # which is quoted
+    key: tuple
+    part: str = ""
+
+
+class Text(Source):
+    """The edits of a step's text."""
+
+    def all(self) -> list[list[Edit]]:
+        """One edit, or those of places that read alike: the likeliest first."""
+        edits = [edit for node in self.nodes for make in (
+            self.operators, self.constants, self.functions, self.axes, self.names,
+            self.arguments, self.terms) for edit in make(node)]
+        bodies = [self.body, *(body for node in self.nodes for field in ("body", "orelse")
+                               if isinstance(body := getattr(node, field, None), list))]
+        edits += [edit for body in bodies for edit in self.statements(body)]
+        for one, other in itertools.combinations(sorted(self.bound), 2):  # made under each other's
+            if self.kinds.get(one) == self.kinds.get(other):
+                edits += [self.edit("names-exchanged", node, {one: other, other: one}[node.id],
+                                    late=0.5, key=("made", one, other))
+                          for node in self.nodes if isinstance(node, ast.Name)
+                          and isinstance(node.ctx, ast.Store) and node.id in (one, other)]
+        alike: dict[tuple, list[Edit]] = {}
+        for edit in edits:
+            alike.setdefault(edit.key, []).append(edit)
+        found = [[edit] for edit in edits] + [same for same in alike.values() if len(same) > 1]
+        return sorted(found, key=lambda some: some[0].rank)
+
+    def changed(self, edits: list[Edit]) -> str:
+        """The text with these edits made."""
+        text = self.raw
+        for edit in sorted(edits, key=lambda edit: -edit.begin):
+            text = text[:edit.begin] + edit.new.encode() + text[edit.end:]
+        return text.decode()
+
+    def quoted(self, edit: Edit) -> str:
+        """What is shown of its place: the expression, or the line if that is long."""
+        text = self.of(edit.node)
+        if len(text) > 60 or "\n" in text:
+            text = self.raw.splitlines()[edit.line - 1].decode().strip()
+        return text if len(text) <= 72 else text[:69] + "..."
+
+    def edit(self, id: str, node, new: str, shown=None, late: float = 0, key=(), part="") -> Edit:
+        """new in the place of node.  shown: what is quoted; late: after others of its kind."""
+        return Edit(id, node.lineno, RANKS[id] + late + self.late(node), *self.span(node), new,
+                    shown or self.around(node), key or (id, self.of(node), new), part)
+
+    def expression(self, id: str, node, new: str, shown=None, late: float = 0) -> Edit:
+        """An expression in the place of another."""
+        bare = isinstance(self.parents.get(node), ast.stmt | ast.Call | ast.keyword | None)
+        return self.edit(id, node, new if bare else f"({new})", shown, late)
+
+    # ---------------------------------------------------------------- expressions
+    def operators(self, node) -> Iterator[Edit]:
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            left, right = self.inner(node.left), self.inner(node.comparators[0])
+            for new in ("<", "<=", ">", ">="):
+                yield self.edit("wrong-comparison", node, f"{left} {new} {right}")
+        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            old, left, right = OPERATORS[type(node.op)], self.inner(node.left), self.inner(
+                node.right)
+            if old in MEANT:
+                yield self.expression("wrong-operator", node, f"{left} {MEANT[old]} {right}", node)
+            if old in ("-", "/", "//", "%", "@"):
+                yield self.expression("sides-exchanged", node, f"{right} {old} {left}", node)
+            if old == "/":
+                yield self.expression("wrong-operator", node, f"{left} // {right}", node)
+            if old == "//":
+                yield self.expression("wrong-operator", node, f"({left} + {right} - 1) // {right}",
+                                      node)
+            for one in (node.left, node.right):
+                yield self.expression("one-too-many", node, self.of(one), node)
+                if isinstance(one, ast.BinOp) and type(one.op) is not type(node.op) \
+                        and type(one.op) in OPERATORS:
+                    a, b, inner = self.inner(one.left), self.inner(one.right), OPERATORS[
+                        type(one.op)]
+                    yield self.expression("wrong-grouping", node, (
+                        f"{a} {inner} ({b} {old} {right})" if one is node.left else
+                        f"({left} {old} {a}) {inner} {b}"), node)
+
+    def constants(self, node) -> Iterator[Edit]:
+        parent = self.parents.get(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            yield self.expression("wrong-operator", node, self.of(node.operand))
+            if isinstance(node.operand, ast.Constant):
+                for new in ("-2", "-1", "0", "1", 'float("-inf")'):
+                    yield self.expression("wrong-number", node, new)
+        if not isinstance(node, ast.Constant) or isinstance(parent, ast.UnaryOp | ast.Expr):
+            return
+        value, new = node.value, ()
+        if isinstance(value, bool):
+            yield self.edit("wrong-flag", node, str(not value))
+            yield self.edit("wrong-flag", node, str(not value), late=0.1, key=("all flags",))
+        elif isinstance(value, int):
+            new = [*dict.fromkeys((value + 1, value - 1, 0, 1))]
+            if isinstance(parent, ast.Call | ast.BinOp):
+                new += [name for name, kind in self.kinds.items() if kind == "number"]
+        elif isinstance(value, float):
+            new = "0.0", "1.0", 'float("-inf")', 'float("inf")'
+        elif isinstance(value, str) and value.lstrip("-") == "inf":
+            yield self.edit("wrong-number", node, f'"{"" if value[0] == "-" else "-"}inf"')
+            yield self.expression("wrong-number", parent, "0.0")
+        for one in new:
+            yield self.expression("wrong-number", node, str(one))
+
+    def functions(self, node) -> Iterator[Edit]:
+        if not isinstance(node, ast.Call):
+            return
+        front, _, last = self.of(node.func).rpartition(".")
+        for new in FUNCTIONS.get(last, "").split():
+            yield self.edit("wrong-function", node.func, f"{front}.{new}" if front else new, node)
+        if last in FIXED:
+            return
+        if front and not re.fullmatch(r"(tl|triton|torch|math)(\.math)?", front):
+            id = {"to": "wrong-dtype", "float": "wrong-dtype"}.get(last, "wrong-function")
+            yield self.expression(id, node, front, node)
+            if isinstance(node.func.value, ast.Call) and last == "to":  # there and back
+                yield self.expression(id, node, front.rpartition(".to(")[0], node)
+        elif len(node.args) == 1:
+            yield self.expression("wrong-axes" if last == "trans" else "wrong-function", node,
+                                  self.of(node.args[0]), node)
+        elif last in ("maximum", "minimum"):
+            for one in node.args:
+                yield self.expression("one-too-many", node, self.of(one), node)
+        elif last == "cdiv":
+            yield self.expression("wrong-function", node, " // ".join(map(self.inner, node.args)))
+
+    def axes(self, node) -> Iterator[Edit]:
+        if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
+            yield self.expression("wrong-axes", node, self.of(node.value))
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            other = {":,None": "None, :", "None,:": ":, None", "...,None": "..., None, :"}.get(
+                self.of(node.slice).replace(" ", ""))
+            if other:
+                yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{other}]")
+                yield self.edit("wrong-axes", node, self.of(node.value))
+        parent = self.parents.get(node)
+        if not self.is_operand(node) or isinstance(node, ast.Constant):
+            return
+        own, its = self.inner(node), self.kind(node)
+        if isinstance(parent, ast.Call) and self.of(parent.func).endswith(("dot", "matmul")) \
+                or isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
+            turned = f"tl.trans({self.of(node)})" if self.kernel else f"{own}.mT"
+            yield self.expression("wrong-axes", node, turned)
+        if its[:1] in ("1", "") and isinstance(parent, ast.BinOp | ast.Compare):
+            for index in ("[:, None]", "[None, :]") if self.kernel else ("[..., None]",):
+                yield self.expression("wrong-axes", node, own + index, late=its == "")
+        if its in ("2 f", "1 f", "") and isinstance(parent, ast.BinOp | ast.Call):
+            cast = ".to(tl.float32)" if self.kernel else ".float()"
+            yield self.expression("wrong-dtype", node, own + cast)
+
+    def names(self, node) -> Iterator[Edit]:
+        if isinstance(node, ast.Subscript | ast.Call) and self.kind(node) in ("number", "1 i"):
+            for other, kind in self.kinds.items():  # in place of x.shape[1], tl.arange(0, ROWS)
+                if kind == self.kind(node):
+                    yield self.expression("wrong-name", node, other, late=0.3)
+        if not isinstance(node, ast.Name) or node.id in MODULES:
+            return
+        parent = self.parents.get(node)
+        if isinstance(node.ctx, ast.Store):
+            for leaf in self.leaves:
+                if leaf not in self.bound:
+                    yield self.edit("wrong-name", node, leaf)
+        elif not (isinstance(parent, ast.Call) and parent.func is node):
+            its = self.kinds.get(node.id, "")
+            for other, kind in self.kinds.items():
+                if other != node.id and kind == its:
+                    alike = other[:1] == node.id[:1] or other[1:] == node.id[1:] \
+                        or other.partition("_")[2] == node.id.partition("_")[2] != ""
+                    yield self.edit("wrong-name", node, other, late=0 if alike else 1)
+
+    def arguments(self, node) -> Iterator[Edit]:
+        if not isinstance(node, ast.Call):
+            return
+        own = [self.of(one) for one in node.args]
+        named = [self.of(one) for one in node.keywords]
+        function, names = self.of(node.func), {one.arg for one in node.keywords}
+
+        def edit(id: str, arguments: list[str], key=(), late: float = 0, part="") -> Edit:
+            return self.edit(id, node, f"{function}({', '.join(arguments)})", node, late, key, part)
+
+        for i, j in itertools.combinations(range(len(own)), 2):
+            if len(own) < 5 or j == i + 1:
+                new = own.copy()
+                new[i], new[j] = own[j], own[i]
+                yield edit("arguments-exchanged", new + named, ("exchanged", function, i, j))
+        for i, one in enumerate(node.keywords):
+            yield edit("wrong-argument", own + named[:i] + named[i + 1:], (), 1, f"{one.arg}=")
+        if function == "range" and len(own) < 3:
+            for name, kind in self.kinds.items():
+                if kind == "number" and re.search("BLOCK|TILE", name):
+                    yield edit("wrong-argument", ["0"] * (len(own) < 2) + own + [name], part="step")
+        last = function.rpartition(".")[2]
+        if last in ("load", "store") and self.kernel:
+            fill = [", other=0.0"] * (last == "load" and "other" not in names)
+            if "mask" in names and fill:
+                yield edit("wrong-argument", own + named + ["other=0.0"], part="other=")
+            for late, mask in self.masks() if "mask" not in names else ():
+                yield edit("wrong-argument", own + named + [f"mask={mask}"] + [
+                    "other=0.0"] * bool(fill), late=late, part="mask=")
+            for one in node.keywords:
+                for late, mask in self.masks() if one.arg == "mask" else ():
+                    yield self.edit("wrong-argument", one.value, f"({self.of(one.value)}) & "
+                                    f"({mask})", node, late + 0.5, part="mask=")
+        if last in ("sum", "max", "amax") and not self.kernel and "keepdim" not in names:
+            yield edit("wrong-argument", [*own, *named, "keepdim=True"], part="keepdim=")
+
+    def masks(self) -> Iterator[tuple[float, str]]:
+        """Rows or columns that exist, and how late they are tried."""
+        for name, kind in self.kinds.items():
+            if kind.endswith(" b"):
+                yield 0, name
+        ends = [end for end in ("N", "M", "D", "width") if self.kinds.get(end) == "number"]
+        for name, kind in self.kinds.items():
+            if kind in ("1 i", "2 i"):
+                for end, form in itertools.product(ends, ("",) if kind[0] == "2" else (
+                        "", "[:, None]", "[None, :]")):
+                    yield 0.5, f"{name}{form} < {end}"
+
+    def terms(self, node) -> Iterator[Edit]:
+        """A factor, or a term, that may be missing."""
+        if not self.is_operand(node) or isinstance(node, ast.Constant):
+            return
+        own, its = self.inner(node), self.kind(node)
+        if its in ("number", "1 i", "2 i", ""):
+            for new in (f"{own} + 1", f"{own} - 1", "0" if its == "number" else f"-{own}"):
+                yield self.expression("wrong-number", node, new, late=0.5)
+        if isinstance(node, ast.BinOp) and its in ("number", ""):
+            whole = self.of(node)
+            bounds = [f"tl.maximum({whole}, 0)"] + [
+                new for size in self.kinds if self.kinds[size] == "number" and "BLOCK" in size
+                for new in (f"{own} // {size} * {size}", f"tl.cdiv({whole}, {size}) * {size}")]
+            bounds += [f"tl.{function}({whole}, {name})" for name, kind in
+                       self.kinds.items() for function in ("minimum", "maximum")
+                       if kind == "number" and re.search(SIGNS[2][0] + "|inner|^N", name)]
+            for new in bounds:
+                yield self.expression("bound-missing", node, new)
+        if its in ("number", "1 i", "2 i", "pointer", "pointers"):
+            for one, other in itertools.product(*(
+                    [name for name in names.split() if self.kinds.get(name) == "number"]
+                    for names in ("bh b h row kv_head", "N HQ HKV D"))):
+                yield self.expression("one-missing", node, f"{own} + {one} * {other}", late=1.2)
+        for name, kind in self.kinds.items():
+            if kind == "number":
+                signs, late = next(rule for words, *rule in SIGNS if re.search(words, name))
+                forms, factor = ("",), late == 0
+                if factor != (its.endswith(" f") or bool(re.search(SIGNS[0][0], own))) and its:
+                    continue
+            elif kind in ("1 f", "2 f") and its not in ("number", "1 i", "2 i", "pointers"):
+                forms = ("", self.across) if kind == "1 f" else ("",)
+                signs, late = ("*", 0) if "alpha" in name else ("*-/+", 0.2 if kind == "1 f" else 1)
+            else:
+                continue
+            for sign, form in itertools.product(signs, forms):
+                sign = "//" if sign == "/" and kind == "number" and its != "" else sign
+                yield self.expression("one-missing", node, f"{own} {sign} {name}{form}", late=late)
+
+    # ----------------------------------------------------------------- statements
+    def statements(self, body: list[ast.stmt]) -> Iterator[Edit]:
+        for number, node in enumerate(body):
+            yield self.edit("line-too-many", node, "pass", node)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+                own = [self.of(one) for one in node.targets[0].elts]
+                for i, j in itertools.combinations(range(len(own)), 2):
+                    new = own.copy()
+                    new[i], new[j] = own[j], own[i]
+                    yield self.edit("names-exchanged", node.targets[0], ", ".join(new), node, 0,
+                                    ("targets", *own, i, j))
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                target, value = self.of(node.targets[0]), self.of(node.value)
+                yield self.edit("wrong-assignment", node, f"{target} += {value}", node)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and self.leaves:
+                yield self.edit("wrong-assignment", node,
+                                f"{', '.join(self.leaves)} = {self.of(node)}", node)
+            if isinstance(node, ast.AugAssign) and type(node.op) in OPERATORS:
+                old, target = OPERATORS[type(node.op)], self.of(node.target)
+                for new in {"+": ("", "-"), "-": ("+",)}.get(old, ("",)):
+                    yield self.edit("wrong-operator" if new else "wrong-assignment", node,
+                                    f"{target} {new}= {self.of(node.value)}", node)
+            if isinstance(node, ast.If):
+                yield self.edit("wrong-comparison", node.test, f"not ({self.of(node.test)})")
+                if not node.orelse:
+                    yield self.edit("one-too-many", node.test, "True")
+            if not isinstance(node, ast.For | ast.If | ast.While):
+                yield from self.exchanged(node)
+            for other in body[number + 1:]:
+                if not any(isinstance(one, ast.For | ast.If) for one in (node, other)):
+                    (begin, first), (second, end) = self.span(node), self.span(other)
+                    between = self.raw[first:second].decode()
+                    yield Edit("wrong-order", node.lineno, RANKS["wrong-order"]
+                               + self.late(node), begin, end,
+                               self.of(other) + between + self.of(node), node, (begin, end))
+
+    def exchanged(self, statement: ast.stmt) -> Iterator[Edit]:
+        """Two names of a statement, wherever they stand there; its axes."""
+        names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)
+                 and node.id in self.kinds | dict.fromkeys(self.bound)]
+        places = {}
+        for node in names:
+            places.setdefault((node.id, type(node.ctx)), []).append(node)
+        for (one, how), (other, its) in itertools.combinations(places, 2):
+            if how is its and self.kinds.get(one, "") == self.kinds.get(other, ""):
+                yield self.rewritten("names-exchanged", statement, [
+                    (node, new) for name, new in ((one, other), (other, one))
+                    for node in places[name, how]], (one, other, how))
+        prefixes = {name.partition("_")[0] for name in self.kinds if "_" in name}
+        for node, (one, other) in itertools.product(
+                [node for node in ast.walk(statement) if isinstance(node, ast.Call)],
+                itertools.permutations(sorted(prefixes), 2)):  # k_ptr, k_strides: v_ptr, v_strides
+            parts = [(name, other + name.id.removeprefix(one)) for name in ast.walk(node)
+                     if isinstance(name, ast.Name) and name.id.startswith(one + "_")]
+            if len(parts) > 1 and all(new in self.kinds for _, new in parts):
+                yield self.rewritten("wrong-name", node, parts, (node, one, other))
+        turned = {"[:, None]": "[None, :]", "[None, :]": "[:, None]"}
+        axes = [(node, self.of(node.value) + turned[index]) for node in ast.walk(statement)
+                if isinstance(node, ast.Subscript) and (
+                    index := f"[{self.of(node.slice)}]") in turned]
+        if len(axes) > 1:
+            yield self.rewritten("wrong-axes", statement, axes, (statement,))
+
+    def rewritten(self, id: str, statement, parts: list[tuple[ast.AST, str]], key) -> Edit:
+        """A statement with several parts of it replaced."""
+        (start, end), text = self.span(statement), self.raw
+        for node, new in sorted(parts, key=lambda part: -self.span(part[0])[0]):
+            begin, stop = self.span(node)
+            text, end = text[:begin] + new.encode() + text[stop:], end + len(new) - (stop - begin)
+        return self.edit(id, statement, text[start:end].decode(), statement, key=(id, *key))

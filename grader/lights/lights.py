@@ -1,0 +1,284 @@
+"""A file's lights: each of its blanks asked alone, in a worker of their own beside the cases.
+
+Lights give and take no points.  Where anything is in doubt a step has none: the code around it is
+not as it was given, it uses names that another blank makes, or the worker could not be asked.
+"""
+
+import concurrent.futures
+import contextlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grader.assignment import submission
+from grader.course.calls import SubmissionError
+from grader.course.stages import Stage, interpreter_fault
+from grader.host.options import Options, open_session
+from grader.lights import named, repair, trial
+from grader.lights.blanks import Blanks
+from grader.lights.table import MOVES, TOGETHER, entry
+from grader.lights.trial import Entry, Trial, Wrong
+from grader.report.results import unlit
+
+RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
+PLACED = 3  # red steps at most whose mistake is looked for by changes
+REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
+ALL_SECONDS = 60.0
+SECONDS = 2.0  # of CPU time for one example
+
+
+@dataclass(frozen=True)
+class Light:
+    """One step.  lines: for a wrong one, what was given, left and wanted; shown: all of it."""
+
+    id: str
+    light: str
+    mistake: str | None = None
+    lines: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict:
+        """As it stands in the JSON."""
+        return {"id": self.id, "light": self.light, "mistake": self.mistake,
+                "text": "\n".join(self.lines)}
+
+
+class Lights:
+    """`with` it around the cases of a stage; result() waits.  only: one step alone."""
+
+    def __init__(self, stage: Stage, options: Options, file: submission.Submission,
+                 only: str = ""):
+        self.stage, self.file, self.only = stage, file, only
+        self.options = replace(options, device="cpu", spare=None,
+                               timeout=min(options.timeout, REQUEST_SECONDS))
+        self.stack = contextlib.ExitStack()
+        self.found: concurrent.futures.Future | None = None
+        self.why = ""  # there are no lights
+        self.steps: list[dict] | None = None
+
+    def __enter__(self) -> "Lights":
+        if self.stage.needs_triton and self.file.steps:
+            self.why = interpreter_fault()
+        written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
+        if not self.why and any(map(entry, written)):
+            self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+            self.asking = Asking(self.stage, self.options, self.file)
+            self.stack.callback(self.asking.close)  # before the pool waits for it
+            self.found = self.pool.submit(self.asking.lights, self.only)
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def shown(self, reporter) -> list[dict]:
+        """result() for the JSON, and on the first call for the reader."""
+        if self.steps is None:
+            self.steps = [light.as_dict() for light in self.result()] or unlit(self.file)
+            reporter.lights(self.stage, self.steps, self.why)
+        return self.steps
+
+    def result(self) -> list[Light]:
+        """One a step, in the order of the file; none of a file without steps."""
+        if self.found is None:
+            return []
+        try:
+            return self.found.result(ALL_SECONDS)
+        except (TimeoutError, SubmissionError, OSError, ValueError, LookupError, TypeError,
+                AttributeError, ArithmeticError) as error:
+            self.why = f"the steps could not be asked alone ({type(error).__name__})"
+            return []
+
+
+class Asking:
+    """Steps put to a worker, which is replaced when one ends it."""
+
+    def __init__(self, stage: Stage, options: Options, file: submission.Submission):
+        self.stage, self.options, self.source = stage, options, file.source
+        self.blanks = Blanks(submission.decode(file.source), file.steps)
+        self.session, self.closed = None, False
+
+    def close(self) -> None:
+        """End the worker, also from another thread."""
+        self.closed = True
+        if self.session is not None:
+            self.session.close()
+
+    def lights(self, only: str = "", known: dict[str, Light] | None = None) -> list[Light]:
+        """One a step.  only: that one alone; known: those that need not be asked again."""
+        found = dict(known or {})
+        for id in self.blanks.steps:
+            if id in found:
+                continue
+            if id in self.blanks.blank:
+                found[id] = Light(id, BLANK)
+            elif only in ("", id):
+                try:
+                    found[id] = self.light(id, entry(id))
+                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                    found[id] = Light(id, NONE, lines=("what it leaves was not understood.",))
+        for ids, other in TOGETHER.items():
+            if any(found[id].light in (WRONG, NONE) for id in ids if id in found) \
+                    and all(id in found and found[id].light != BLANK for id in ids) \
+                    and self.light(ids[-1], other, ids).light == RIGHT:
+                found |= {id: Light(id, RIGHT) for id in ids}
+        wrong = {id for id, light in found.items() if light.light == WRONG}
+        for arrangement in MOVES.get(self.stage.number, ()) if len(wrong) > 1 else ():
+            again = {id: self.light(id, other) for id, other in arrangement.items()
+                     if id in found and found[id].light in (RIGHT, WRONG)}
+            right = {id for id, light in again.items() if light.light == RIGHT}
+            if len(right & wrong) > 1 and right == again.keys():
+                found |= again
+                wrong -= right
+        placeless = [id for id in self.blanks.steps if id in wrong
+                     and (found[id].mistake is None or named.is_part(found[id].mistake))]
+        for id in placeless[:PLACED]:
+            with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError,
+                                     ValueError):
+                found[id] = self.placed(found[id])
+        return [found.get(id) or Light(id, NONE) for id in self.blanks.steps]
+
+    def light(self, id: str, asked: Entry | None, ids: tuple[str, ...] = ()) -> Light:
+        """One step; ids: it and those that run in front of it."""
+        ids = ids or (id,)
+        if asked is None:
+            return Light(id, NONE, lines=("nothing is asked of this step alone.",))
+        if not all(self.blanks.is_as_given(one, self.stage.number) for one in ids):
+            return Light(id, NONE, lines=("the code around it, or a function that it calls, is not "
+                                          "as it was given: it is not asked alone.",))
+        trials = asked.trials()
+        try:
+            text = self.text(ids, asked, trials)
+        except ValueError as error:
+            return Light(id, NONE, lines=(f"{error}.",))
+        made, strange = self.elsewhere(ids, trials[0].given)
+        if made:
+            return Light(id, NONE, lines=(f"it uses {', '.join(sorted(made))}, which another step "
+                                          "makes: it is not asked alone.",))
+        answers = self.ask(id, text, asked, trials)
+        if isinstance(answers, Light):
+            return answers
+        last = (answers[-1].get("error") or {}) if answers else {}
+        if "static_assert(" in str(last.get("sentence")):
+            return Light(id, NONE, lines=("it asserts what does not hold of the small tiles that "
+                                          "it would be asked with.",))
+        note = ()
+        for one, answer in zip(trials, answers, strict=False):  # an error is the last
+            found = self.judge(one, asked, trial.left(answer))
+            if found is not None and not found.note:
+                whole = [(other, left) for other, left in zip(
+                    trials, map(trial.left, answers), strict=False)
+                    if self.unfinished(other, asked, left) is None]
+                name = named.name(whole)
+                mistake, said = (name[0], named.words(*name)) if name else (found.id, ())
+                if name and mistake.startswith("heads-") and id in ("8.8", "9.9"):
+                    mistake = "dq-" + mistake
+                if joined := submission.misjoined_tiles(text.encode()):
+                    mistake, said = "truth-of-a-tile", (joined,)
+                seen = found.lines[:3]
+                if strange and mistake == "name-not-defined":
+                    if strange <= self.blanks.constants(id):  # all of its function may use these
+                        return Light(id, NONE, lines=(
+                            f"it uses {', '.join(sorted(strange))}, which it is not given when it "
+                            "is asked alone.",))
+                    seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
+                            "does not promise.",)
+                return Light(id, WRONG, mistake, (f"{one.words}:", *seen, *said),
+                             found.shown)
+            if found is not None:
+                note = note or (f"{one.words}: {found.lines[0]}.",)
+        return Light(id, RIGHT, None, note)
+
+    def placed(self, light: Light) -> Light:
+        """A red light that has no name, or that of a part of a walk, with the one change of its
+        text that makes it right, or some of what it leaves."""
+        asked = entry(light.id)
+        trials = asked.trials()
+        text = self.text((light.id,), asked, trials)
+        whole = replace(asked, leaves=tuple({*asked.leaves, *self.blanks.names(light.id)[0]}))
+        left = [trial.left(answer) for answer in self.ask(light.id, text, whole, trials)]
+        found = [self.judge(one, asked, its) for one, its in zip(trials, left, strict=False)]
+        _, worst = min((trials[number].programs, number) for number, one in enumerate(found)
+                       if one and not one.note)  # the quickest to ask again
+
+        def wrong(text: str, some: list[Trial]) -> list[frozenset[str]] | None:
+            answers = self.ask(light.id, text, asked, some, repair.SECONDS)
+            if isinstance(answers, Light):
+                return None
+            try:
+                return [_names(one, self.judge(one, asked, its), its) for one, its in zip(
+                    some, map(trial.left, answers), strict=True)]
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                return [frozenset("?")]
+
+        change = repair.find(
+            text, asked, self.blanks.numbers, (worst, left[worst], found[worst].name),
+            [_names(*one) for one in zip(trials, found, left, strict=False)], wrong)
+        if change is None:
+            return light
+        if named.is_part(light.mistake):
+            return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
+        return replace(light, mistake=change.id, lines=(*light.lines, change.words()))
+
+    def text(self, ids: tuple[str, ...], asked: Entry, trials: list[Trial]) -> str:
+        """As Blanks.text: a function of what the examples give."""
+        given = {name: name in asked.constants for name in trials[0].given}
+        return self.blanks.text(ids, given, asked.kernel)
+
+    def elsewhere(self, ids: tuple[str, ...], given: dict) -> tuple[set[str], set[str]]:
+        """Names that the blanks read, no example gives and another blank of their function makes;
+        and those that anything of it makes."""
+        bound, read = (set().union(*parts) for parts in zip(*map(self.blanks.names, ids),
+                                                            strict=True))
+        others = [other for other in self.blanks.steps if other not in ids
+                  and self.blanks.function(other) == self.blanks.function(ids[0])]
+        made = set().union(*(self.blanks.names(other)[0] for other in others))
+        strange = read - bound - given.keys()
+        return strange & made, strange & self.blanks.around(ids)
+
+    def ask(self, id: str, text: str, asked: Entry, trials: list[Trial], seconds: float = SECONDS
+            ) -> list[dict] | Light:
+        """seconds: of CPU time for one example."""
+        request = {"text": text, "seconds": seconds, "kernel": asked.kernel,
+                   "asked": list(asked.leaves), "stand_ins": asked.stand_ins,
+                   "examples": [one.request(asked.kernel) for one in trials]}
+        if self.session is None or self.session.gone:
+            self.session = None if self.closed else open_session(
+                self.stage, self.options, self.source)
+            self.options.imports.helper(self.session, self.stage)
+        try:
+            return self.session.step(request)
+        except SubmissionError as error:
+            if error.outcome == "grader_fault" or self.closed:
+                raise
+            if error.starved:
+                return Light(id, NONE, lines=("other processes kept it waiting for a CPU.",))
+            if error.outcome == "skipped":  # for what the machine lacks
+                return Light(id, NONE, lines=(f"{error.sentence}.",))
+            return Light(id, WRONG, None, (f"{error.sentence}.",))
+
+    def judge(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
+        with np.errstate(all="ignore"):  # whatever numbers were left
+            return self.unfinished(one, asked, left) or one.check(left)
+
+    def unfinished(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
+        """Why there is nothing to compare."""
+        if left.error is not None:
+            line = left.error["line"]
+            place = f"line {line}: " * (line is not None and str(line) not in
+                                        left.error["sentence"])
+            return Wrong((place + left.error["sentence"],), id=left.error["id"] or None)
+        if len(left.programs) < one.programs:
+            return Wrong(("it returns, and what stands below it is never done.",))
+        for names in left.programs:
+            for name in asked.leaves:
+                if name not in names:
+                    return Wrong((f"{name} is not made here, and the code below needs it.",))
+        return None
+
+
+def _names(one: Trial, found: Wrong | None, left: trial.Left) -> frozenset[str]:
+    """Of what is wrong in an example; "?" of what is no error, and not as the lesson has it."""
+    if found is not None and not found.note and left.error is None:
+        return found.names
+    right = found is None and (one.exact is None or one.exact(left))
+    return frozenset() if right else frozenset("?")

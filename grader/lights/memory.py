@@ -1,0 +1,139 @@
+"""What memory gives and holds: loads (3.7), stores (3.3, 3.8), and their copies.
+
+Beside what a tensor has there is nothing: a lane that is not masked off there is an error in its
+line.  What must not be read is NaN, what must not be written keeps its mark.
+"""
+
+import numpy as np
+
+from grader.lights import named
+from grader.lights.trial import (
+    EXACT,
+    ROUNDED,
+    Entry,
+    Left,
+    Pointer,
+    Trial,
+    Wrong,
+    difference,
+    first,
+    loaded,
+    randoms,
+)
+
+MARK = -77.0
+
+
+def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
+           error: float = EXACT) -> Wrong | None:
+    """What is wrong with a memory of heads of N rows; MARK: what nobody may write."""
+    found = difference(name, got, want.reshape(-1).astype(np.float64), error,
+                       free=(want == MARK).reshape(-1))
+    touched = np.flatnonzero((want.reshape(-1) == MARK) & (got != MARK))
+    heads = want.size > N * width
+
+    def place(row: int) -> str:
+        return f"row {row % N}" + f" of head {row // N}" * heads
+
+    if touched.size:
+        return Wrong((f"{place(int(touched[0]) // width)} of {name} is written, and is not this "
+                      "program's.",))
+    if found is None:
+        return None
+    if (got == MARK).all():
+        return Wrong((f"nothing is stored in {name}.",), id="nothing-stored")
+    at = int(np.flatnonzero(~np.isclose(got.astype(np.float64), want.reshape(-1).astype(np.float64),
+                                        rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
+             .sum())
+    row, column = divmod(at, width)
+    where = place(row) + f", column {column}" * (width > 1)
+    what = "not written" if got[at] == MARK else f"{got[at]:.5g}"
+    return Wrong((f"{name}, {where}: want {want.reshape(-1)[at]:.5g}; got {what}.",))
+
+
+def finish(base: float = 2.0) -> Entry:
+    """3.3: o = acc / l_i, lse = m_i + log(l_i), both stored for the rows that exist."""
+    def trial(N: int, start: int, bh: int, D: int, dtype: str) -> Trial:
+        random, M, heads = randoms(N + start), 16, 4
+        acc, l_i, m_i = random(M, 32), np.abs(random(M)) + 0.5, 3 * random(M) + 2
+        query = np.arange(start, start + M, dtype=np.int32)
+        here, exists = bh * N + query[query < N], query < N
+        o, lse = np.full((heads * N, D), MARK), np.full(heads * N, MARK)
+        o[here] = (acc / l_i[:, None])[exists, :D]
+        lse[here] = (m_i * np.log(base) + np.log(l_i))[exists]
+
+        def check(left: Left, lse: np.ndarray = lse) -> Wrong | None:
+            return first(stored("o", left.memory["o"], o, D, N,
+                                EXACT if dtype == "float32" else ROUNDED),
+                         stored("lse", left.memory["lse"], lse, 1, N))
+
+        def fit(rows: np.ndarray):
+            wrong = lse.copy()
+            wrong[here] = rows[exists]
+            return lambda left: check(left, wrong) is None
+
+        return Trial(f"N={N}, rows {start}-{start + M - 1} of head {bh}, D={D}, {dtype}", {
+            "acc": acc, "l_i": l_i, "m_i": m_i.astype(np.float32), "query": query, "N": N, "D": D,
+            "bh": np.int64(bh), "start_m": start, "BLOCK_M": M, "BLOCK_D": 32, "scale": 0.25,
+            "o_ptr": Pointer("o", 0), "lse_ptr": Pointer("lse", 0), "HQ": 2, "b": bh // 2,
+            "h": bh % 2, "BLOCK_N": 16, "HKV": 1, "kv_head": 0}, check,
+            {"o": np.full(heads * N * D, MARK, dtype), "lse": np.full(heads * N, MARK, "float32")},
+            variants=lambda: {id: fit(rows) for id, rows in named.statistics(
+                m_i * np.log(base), l_i).items()})
+
+    return Entry((), lambda: [trial(40, 16, 1, 16, "float32"), trial(40, 32, 2, 16, "float32"),
+                              trial(7, 0, 0, 10, "float16")],
+                 ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N"), {"_store": "store"})
+
+
+def load() -> Entry:
+    """3.7: the tile's elements, and 0 past N - 1 and D - 1."""
+    def trial(D: int, RAGGED: bool, start: int, N: int, strides: tuple[int, int]) -> Trial:
+        (stride_n, stride_d), ROWS, BLOCK_D = strides, 16, 16
+        whole = np.full((N - 1) * stride_n + (D - 1) * stride_d + 1, np.nan, np.float32)
+        at = np.arange(N)[:, None] * stride_n + np.arange(D)[None] * stride_d
+        whole[at] = np.arange(1, N * D + 1).reshape(N, D)
+        want, rows = np.zeros((ROWS, BLOCK_D)), min(ROWS, N - start)
+        want[:rows, :D] = whole[at[start:start + rows]]
+
+        def check(left: Left) -> Wrong | None:
+            return loaded("tile", left.programs[0]["tile"], want)
+
+        pointer = Pointer("x", start * stride_n)
+        return Trial(f"N={N}, start={start}, D={D}, BLOCK_D={BLOCK_D}, strides {strides}, "
+                     f"RAGGED={RAGGED}",
+                     {"ptr": pointer, "start": start, "stride_n": stride_n, "stride_d": stride_d,
+                      "head": (Pointer("x", 0), stride_n, stride_d),
+                      "N": N, "D": D, "BLOCK_D": BLOCK_D, "ROWS": ROWS, "RAGGED": RAGGED}, check,
+                     {"x": whole})
+
+    return Entry(("tile",), lambda: [
+        trial(16, True, 32, 40, (16, 1)), trial(16, False, 16, 40, (16, 1)),
+        trial(10, True, 32, 40, (24, 1)), trial(10, False, 16, 40, (11, 1)),
+        trial(10, True, 0, 7, (1, 9)), trial(16, False, 16, 33, (20, 2))],
+        ("D", "BLOCK_D", "ROWS", "RAGGED"))
+
+
+def store() -> Entry:
+    """3.8: a tile's rows and columns that exist, in the tensor's dtype."""
+    def trial(N: int, start: int, bh: int, D: int, dtype: str) -> Trial:
+        ROWS, heads = 16, 3
+        tile = randoms(N + start)(ROWS, 16)
+        rows = np.arange(start, start + ROWS, dtype=np.int32)
+        want = np.full((heads * N, D), MARK)
+        want[bh * N + rows[rows < N]] = tile[rows < N, :D]
+
+        def check(left: Left) -> Wrong | None:
+            return stored("the tensor", left.memory["x"], want, D, N,
+                          EXACT if dtype == "float32" else ROUNDED)
+
+        return Trial(f"N={N}, rows {start}-{start + ROWS - 1} of head {bh}, D={D} of 16 columns, "
+                     f"{dtype}", {"ptr": Pointer("x", 0), "tile": tile, "bh": np.int64(bh),
+                                  "rows": rows, "N": N, "D": D}, check,
+                     {"x": np.full(heads * N * D, MARK, dtype)})
+
+    return Entry((), lambda: [trial(40, 16, 1, 16, "float32"), trial(40, 32, 1, 10, "float32"),
+                              trial(7, 0, 2, 16, "float16")], ("D",))
+
+
+FINISH, NATURAL, LOAD, STORE = finish(), finish(float(np.e)), load(), store()

@@ -1,0 +1,225 @@
+"""Stage 1, in PyTorch: the same arithmetic without kernels (1.1 to 1.8)."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from grader.lights import named
+from grader.lights.softmax import HIDDEN
+from grader.lights.trial import (
+    EXACT,
+    ROUNDED,
+    Entry,
+    Left,
+    Trial,
+    Wrong,
+    difference,
+    first,
+    randoms,
+)
+
+B, H, M, N, D = 2, 3, 5, 7, 6
+TILE = 128  # BLOCK_M and BLOCK_N of the stage
+ROWS, KEYS = slice(2, 2 + M), slice(1, 1 + N)  # of tiles among NQ and NK
+NQ, NK = ROWS.stop, KEYS.stop  # these tiles are the last ones: BLOCK_M may reach past them
+
+
+def entry(leaves: tuple[str, ...], *trials) -> Entry:
+    return Entry(leaves, lambda: [one() for one in trials], kernel=False)
+
+
+def matches(words: str, given: dict, error: float = EXACT, variants=None,
+            **wanted: np.ndarray) -> Trial:
+    """Every name is near what is wanted."""
+    def check(left: Left) -> Wrong | None:
+        return first(*(difference(name, left.programs[0][name], value, error)
+                       for name, value in wanted.items()))
+
+    return Trial(words, given, check, variants=variants)
+
+
+def scores(start_m: int, start_n: int, is_causal: bool) -> Trial:
+    random = randoms(start_m + start_n)
+    q, k = random(B, H, M, D), random(B, H, N, D)
+    want = q.astype(np.float64) @ k.swapaxes(-1, -2) / np.sqrt(D)
+    hidden = np.zeros((M, N), bool)
+    if is_causal:
+        hidden = (start_n + np.arange(N))[None] > (start_m + np.arange(M))[:, None]
+
+    def check(left: Left) -> Wrong | None:
+        s = left.programs[0]["s"]
+        hidden_all = np.broadcast_to(hidden, want.shape)
+        if isinstance(s, np.ndarray) and s.shape == want.shape and s.dtype.kind == "f" \
+                and not (s[hidden_all] < HIDDEN).all():
+            at = tuple(np.argwhere(hidden_all & ~(s < HIDDEN))[0])
+            return Wrong((f"query {start_m + at[2]} must not see key {start_n + at[3]}, and s is "
+                          f"{s[at]:.5g} there: want -inf.",))
+        return difference("s", s, np.where(hidden, -np.inf, want), free=hidden)
+
+    return Trial(f"q {q.shape}, k {k.shape}, start_m={start_m}, start_n={start_n}, "
+                 f"is_causal={is_causal}", {"q": q, "k": k, "start_m": start_m,
+                                            "start_n": start_n, "is_causal": is_causal}, check)
+
+
+def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Trial:
+    needed = min(start_m + TILE, NQ) if is_causal else NK
+
+    def check(left: Left) -> Wrong | None:
+        end = left.programs[0]["end"]
+        if isinstance(end, tuple | str | None) or np.size(end) != 1:
+            return Wrong((f"end: want one number; got {end}.",))
+        end = int(end)
+        if end < needed:
+            return Wrong((f"end is {end}: key {needed - 1} is seen, and the walk stops before it.",
+                          f"want {needed}."))
+        if -(-end // TILE) * TILE > -(-NK // TILE) * TILE:
+            return Wrong((f"end is {end}: the tile at {(end - 1) // TILE * TILE} has no keys.",
+                          f"want {needed}."))
+        if -(-end // TILE) > -(-needed // TILE):
+            return Wrong((f"right, but end is {end}, and nobody sees a key from {needed} on",),
+                         note=True)
+        return None
+
+    return Trial(f"start_m={start_m}, NQ={NQ}, NK={NK}, is_causal={is_causal}",
+                 {"start_m": start_m, "NQ": NQ, "NK": NK, "is_causal": is_causal}, check)
+
+
+ROWS_OF = (  # words, seed, about where the maximum so far and the new scores lie, whether seen
+    ("a row that has seen nothing", 11, 0, 0, True), ("scores about 200", 12, 200, 200, True),
+    ("a maximum that rises by 200", 13, 0, 200, True),
+    ("a maximum that stays, 200 above the scores", 14, 200, 0, True),
+    ("a first tile with scores about -200", 15, 0, -200, False))
+
+
+def weights(words: str, seed: int, old: float, new: float, seen: bool, both: bool) -> Trial:
+    """1.3: p exp(m_new) and alpha exp(m_new) count; which m_new is free.  both: with 1.4 behind
+    it, and then l_i and acc count."""
+    random = randoms(seed)
+    s, m_i = 2 * random(B, H, M, N) + new, random(B, H, M) + old
+    l_i, acc, v = np.abs(random(B, H, M)) + 1, random(B, H, M, D), random(B, H, N, D)
+    s[..., 1, -2:] = -np.inf
+    if seen:
+        m_i[..., 0] = -np.inf
+        s[..., 2, :] -= 600
+        m_i[..., 2], m_i[..., 3] = s[..., 2, :].max(-1) - 1, s[..., 3, :].max(-1) - 0.005
+    else:
+        m_i[:] = -np.inf
+    l_i[m_i == -np.inf], acc[m_i == -np.inf] = 0, 0
+    top = np.maximum(m_i, s.max(-1)).astype(np.float64)
+    p, alpha = np.exp(s - top[..., None]), np.exp(m_i - top)
+    wanted = {"p": p, "alpha": alpha}
+    if both:
+        wanted = {"l_i": alpha * l_i + p.sum(-1), "acc": alpha[..., None] * acc + p @ v}
+    error = ROUNDED if old or new else EXACT
+
+    def check(left: Left) -> Wrong | None:
+        made = left.programs[0]
+        plain = [difference(name, made[name], value, error)
+                 for name, value in ({} if both else {"m_new": top} | wanted).items()]
+        if found := next((difference(name, made[name], value, error)
+                          for name, value in ({"m_new": top} | wanted).items()
+                          if not isinstance(made[name], np.ndarray)
+                          or made[name].shape != value.shape), None):
+            return found
+        with np.errstate(all="ignore"):
+            back = np.exp(made["m_new"].astype(np.float64) - top)
+            found = first(*(difference(name, made[name] * back.reshape(
+                back.shape + (1,) * (value.ndim - 3)), value, error)
+                for name, value in wanted.items()))
+        return found and replace(first(*plain) or found, others=tuple(found.names))
+
+    return Trial(f"{words}: s {s.shape}", {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v,
+                                           "start_n": TILE}, check,
+                 variants=lambda: named.softmax(
+                     s, m_i, l_i, acc, v, 1.0, np.e, leave=("m_new", *wanted)),
+                 exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
+                                               free=top == -np.inf) is None)
+
+
+def sums() -> Trial:
+    random = randoms(3)
+    p, alpha, v = np.abs(random(B, H, M, N)), np.abs(random(B, H, M)), random(B, H, N, D)
+    l_i, acc = np.abs(random(B, H, M)), random(B, H, M, D)
+    a, r, pv = alpha[..., None], p.sum(-1), p @ v
+    total, o = alpha * l_i + r, a * acc + pv
+
+    def variants() -> dict:
+        return {"nothing-rescaled": named.leaves(l_i=l_i + r, acc=acc + pv),
+                "acc-not-rescaled": named.leaves(l_i=total, acc=acc + pv),
+                "l-not-rescaled": named.leaves(l_i=l_i + r, acc=o),
+                "rescaled-after-adding": named.leaves(l_i=total, acc=a * (acc + pv)),
+                "alpha-on-the-new-sum": named.leaves(l_i=l_i + alpha * r, acc=acc + a * pv),
+                "last-tile-only": named.leaves(l_i=r, acc=pv)}
+
+    return matches(f"p {p.shape}, alpha {alpha.shape}", {
+        "p": p, "alpha": alpha, "v_tile": v, "l_i": l_i, "acc": acc, "m_i": random(B, H, M),
+        "m_new": random(B, H, M), "s": random(B, H, M, N)},
+        variants=variants, l_i=alpha * l_i + p.sum(-1), acc=alpha[..., None] * acc + p @ v)
+
+
+def finish(seed: int, size: float) -> Trial:
+    random = randoms(seed)
+    acc, l_i = random(B, H, M, D), 1 + size * np.abs(random(B, H, M))
+    m_i, ln = size * random(B, H, M), np.log(l_i.astype(np.float64))
+
+    def variants() -> dict:
+        return {id: named.leaves(o_tile=acc / l_i[..., None], lse_tile=wrong)
+                for id, wrong in named.statistics(m_i, l_i).items()} | {
+            "not-normalised": named.leaves(o_tile=acc, lse_tile=m_i + ln),
+            "divided-by-the-max": named.leaves(o_tile=acc / m_i[..., None], lse_tile=m_i + ln)}
+
+    return matches(f"acc {acc.shape}, l_i and m_i {l_i.shape}", {
+        "acc": acc, "l_i": l_i, "m_i": m_i, "m_new": m_i, "alpha": np.abs(random(B, H, M)),
+        "p": np.abs(random(B, H, M, N)), "s": random(B, H, M, N)},
+        variants=variants, o_tile=acc / l_i[..., None], lse_tile=m_i + ln)
+
+
+def shift() -> Trial:
+    random = randoms(5)
+    do, o, dlse = random(B, H, M, D), random(B, H, M, D), random(B, H, NQ)
+    return matches(f"do_tile {do.shape}, dlse {dlse.shape}, rows 2-6", {
+        "do_tile": do, "o_tile": o, "dlse": dlse, "m": ROWS, "start_m": 2,
+        "q_tile": random(B, H, M, D)}, shift=(do * o).sum(-1) - dlse[..., ROWS])
+
+
+def again() -> Trial:
+    random = randoms(6)
+    s, lse = random(B, H, M, N), random(B, H, NQ) + 5
+    s[..., 0, 3:] = -np.inf
+    return matches(f"s {s.shape}, lse {lse.shape}, rows 2-6", {
+        "s": s, "lse": lse, "m": ROWS, "n": KEYS, "start_m": 2, "start_n": 1,
+        "scale": 0.5}, p=np.exp(s.astype(np.float64) - lse[..., ROWS, None]))
+
+
+def shares() -> Trial:
+    random = randoms(7)
+    p, shift = np.abs(random(B, H, M, N)), random(B, H, M)
+    q, do, k, v = random(B, H, M, D), random(B, H, M, D), random(B, H, N, D), random(B, H, N, D)
+    dq, dk, dv = random(B, H, NQ, D), random(B, H, NK, D), random(B, H, NK, D)
+    ds = p * (do @ v.swapaxes(-1, -2) - shift[..., None])
+    want = {name: x.copy() for name, x in (("dv", dv), ("dk", dk), ("dq", dq))}
+    want["dv"][:, :, KEYS] += p.swapaxes(-1, -2) @ do
+    want["dk"][:, :, KEYS] += 0.5 * ds.swapaxes(-1, -2) @ q
+    want["dq"][:, :, ROWS] += 0.5 * ds @ k
+    return matches("queries 2-6, keys 1-7, scale=0.5", {
+        "p": p, "shift": shift, "q_tile": q, "do_tile": do, "k_tile": k, "v_tile": v, "m": ROWS,
+        "n": KEYS, "scale": 0.5, "dq": dq, "dk": dk, "dv": dv, "start_m": 2, "start_n": 1}, **want)
+
+
+ENTRIES = {
+    "1.1": entry(("s",), lambda: scores(4, 2, True), lambda: scores(4, 2, False),
+                 lambda: scores(0, 0, True), lambda: scores(3, 3, True)),
+    "1.2": entry(("end",), *(lambda row=row: key_end(*row) for row in (
+        (0, 300, 300, True), (128, 300, 300, True), (256, 300, 300, True), (0, 50, 50, True),
+        (128, 300, 300, False), (0, 300, 500, False), (256, 300, 100, False),
+        (128, 256, 256, True)))),
+    "1.3": entry(("m_new", "p", "alpha"), *(lambda row=row: weights(*row, both=False)
+                                            for row in ROWS_OF)),
+    "1.4": entry(("l_i", "acc"), sums),
+    "1.5": entry(("o_tile", "lse_tile"), lambda: finish(4, 3), lambda: finish(5, 0.1)),
+    "1.6": entry(("shift",), shift), "1.7": entry(("p",), again),
+    "1.8": entry(("dq", "dk", "dv"), shares),
+}
+# Run one after the other: 1.3 may leave for 1.4 what it likes.
+BOTH = entry(("m_new", "l_i", "acc"), *(lambda row=row: weights(*row, both=True)
+                                        for row in ROWS_OF))

@@ -1,0 +1,126 @@
+"""Where in a red step the mistake is: the one change of the student's own text that makes it right.
+
+Nothing here knows a solution.  The step's text is changed as edits.py says, and asked on the step's
+examples again.  What is said is the place and the kind of the change, never the change: that is the
+student's to find.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grader.lights import trial
+from grader.lights.edits import Text
+from grader.lights.trial import Entry, Pointer, Trial
+
+MOST = 500  # changes that are tried
+SECONDS = 0.3  # of CPU time for one of them on one example
+WORDS = {  # the id of a mistake -> what is said of the place
+    "wrong-comparison": "the comparison",
+    "wrong-flag": "True stands for False, or False for True",
+    "wrong-operator": "the operator",
+    "sides-exchanged": "its two sides stand the wrong way round",
+    "wrong-assignment": "= or +=",
+    "wrong-number": "another number belongs there",
+    "wrong-function": "another function belongs there",
+    "wrong-axes": "its axes",
+    "wrong-name": "another name belongs there",
+    "arguments-exchanged": "two arguments stand the wrong way round",
+    "wrong-argument": "its {0}",
+    "wrong-dtype": "its dtype",
+    "one-missing": "a factor or a term is missing",
+    "bound-missing": "a bound is missing, or a rounding to whole tiles",
+    "one-too-many": "a factor, a term or a condition too many",
+    "wrong-grouping": "its parentheses: another part belongs together",
+    "names-exchanged": "two names stand in each other's place",
+    "wrong-order": "it stands in the wrong place among the lines",
+    "line-too-many": "it is one line too many",
+}
+
+@dataclass(frozen=True)
+class Change:
+    """quoted: what stands in line `line` of the file, part: the argument of it that is changed;
+    text: the step's with the change made, makes: what of it is right then."""
+
+    id: str
+    line: int
+    quoted: str
+    part: str
+    text: str
+    makes: str = "it"
+
+    def words(self) -> str:
+        """What is said of it."""
+        return (f"one change makes {self.makes} right: line {self.line}, `{self.quoted}`, "
+                f"{WORDS[self.id].format(self.part)}.")
+
+
+def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = ""
+            ) -> Iterator[Change]:
+    """What is tried of a step's text, the likeliest first.
+
+    kinds: of the names that may stand in it, as kind() has them; leaves: names that it is to make;
+    wrong: the first of them that is.
+    """
+    whole, seen = Text(text, kinds, leaves, wrong), {text}
+    for edits in whole.all():
+        if (changed := whole.changed(edits)) in seen:
+            continue
+        seen.add(changed)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compile(changed, "step", "exec", dont_inherit=True)
+        except SyntaxError:
+            continue
+        yield Change(edits[0].id, edits[0].line, whole.quoted(edits[0]),
+                     edits[0].part, changed)
+        if len(seen) > MOST:
+            return
+
+
+def kind(value) -> str:
+    """What may stand in the place of what."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"{value.ndim} {value.dtype.kind}"
+    if isinstance(value, Pointer):
+        return "pointer" if np.size(value.at) == 1 else "pointers"
+    return {tuple: "tuple", str: "other"}.get(type(value), "number")
+
+
+def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Left, str],
+         was: list[frozenset[str]],
+         ask: Callable[[str, list[Trial]], list[frozenset[str]] | None]) -> Change | None:
+    """The change that makes a step right, to the letter; else one that makes right some of the
+    names that it leaves, and the others no worse; None where there is neither.
+
+    text: of the step; numbers: names of the file that hold some; wrong: the number of an example
+    that is, what the step leaves there, and the first name that is wrong; was: the names that are
+    wrong in each example; ask(text, examples) -> the same of the changed step, None where it ended
+    its worker.
+    """
+    (worst, left, name), trials = wrong, asked.trials()
+    kinds = {given: kind(value) for given, value in trials[worst].given.items()}
+    kinds |= dict.fromkeys(numbers, "number")
+    for names in left.programs[:1]:
+        kinds |= {made: kind(value) for made, value in names.items()}
+    ends, partly = 0, None
+    for change in changes(text, kinds, asked.leaves, name):
+        found = ask(change.text, [trials[worst]])
+        ends += found is None
+        if ends > 2:
+            break
+        if found is None or not found[0] < was[worst] or partly and found[0]:
+            continue
+        everywhere = ask(change.text, trials) or []
+        if len(everywhere) < len(trials) or len(was) < len(trials):
+            continue
+        if not any(everywhere):
+            return change
+        mended = frozenset.union(*was) - frozenset.union(*everywhere)
+        if mended and all(map(str.isidentifier, mended)) and all(
+                now <= old for now, old in zip(everywhere, was, strict=True)):
+            partly = replace(change, makes=" and ".join(sorted(mended)))
+    return partly

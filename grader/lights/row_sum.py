@@ -1,0 +1,218 @@
+"""Stage 2: rows, loads and sums of the weighted row-sum, its gradients and their launch."""
+
+import numpy as np
+
+from grader.lights import named
+from grader.lights.memory import MARK, stored
+from grader.lights.trial import (
+    EXACT,
+    ROUNDED,
+    Entry,
+    Left,
+    Pointer,
+    Saved,
+    Trial,
+    Wrong,
+    difference,
+    first,
+    loaded,
+    randoms,
+    same,
+)
+
+BM, BN = 16, 32
+CONSTANTS = ("BLOCK_M", "BLOCK_N")
+
+
+def rows() -> Trial:
+    M = 40
+
+    def check(left: Left) -> Wrong | None:
+        for program, names in enumerate(left.programs):
+            want = program * BM + np.arange(BM)
+            for name in ("offs_m", "mask_m"):
+                if np.shape(names[name]) != want.shape:
+                    return Wrong((f"{name}: want shape {want.shape}; got {_ends(names[name])}.",))
+            if not same(names["offs_m"], want):
+                return Wrong((f"program {program}: offs_m: want {want[0]} ... {want[-1]}; got "
+                              f"{_ends(names['offs_m'])}.",))
+            if not same(names["mask_m"], want < M):
+                row = next(row for row, one in zip(want, names["mask_m"], strict=True)
+                           if one != (row < M))
+                return Wrong((f"program {program}: mask_m: want True for the rows below {M} and no "
+                              f"others; for row {row} it is {bool(row >= M)}.",))
+        if np.asarray(left.programs[0]["offs_m"]).dtype != np.int64:
+            return Wrong(("right, but offs_m is not int64: offs_m * stride passes 2**31",),
+                         note=True)
+        return None
+
+    return Trial(f"M={M}, BLOCK_M={BM}: 3 programs", {"M": M, "N": 70, "BLOCK_M": BM,
+                                                       "BLOCK_N": BN}, check, programs=3)
+
+
+def _ends(value) -> str:
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        return str(value)
+    return f"shape {value.shape}" if value.shape != (BM,) else f"{value[0]} ... {value[-1]}"
+
+
+def _layout(M: int, N: int, strides: tuple[int, int], dtype: str, seed: int):
+    """-> memory with NaN where the matrix is not, and the matrix."""
+    x = randoms(seed)(M, N).astype(dtype)
+    whole = np.full((M - 1) * strides[0] + (N - 1) * strides[1] + 1, np.nan, dtype)
+    whole[np.arange(M)[:, None] * strides[0] + np.arange(N) * strides[1]] = x
+    return whole, x
+
+
+def _tile(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], dtype: str) -> dict:
+    """What the kernels have where they load a tile at (start_m, start_n) of x (M, N)."""
+    offs_m, offs_n = start_m + np.arange(BM), start_n + np.arange(BN)
+    return {"M": M, "N": N, "BLOCK_M": BM, "BLOCK_N": BN, "offs_m": offs_m, "mask_m": offs_m < M,
+            "offs_n": offs_n, "mask_n": offs_n < N, "start_m": start_m, "start_n": start_n,
+            "stride_xm": strides[0], "stride_xn": strides[1]}
+
+
+def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_wn: int,
+          dtype: str, summed: bool = False) -> Trial:
+    """2.2; summed: with 2.3 behind it."""
+    given = _tile(M, N, start_m, start_n, strides, dtype)
+    memory, x = _layout(M, N, strides, dtype, 1)
+    weights, w = _layout(N, 1, (stride_wn, 1), dtype, 2)
+    tile, row = np.zeros((BM, BN)), np.zeros(BN)
+    inside = x[start_m:start_m + BM, start_n:start_n + BN].astype(np.float64)
+    tile[:inside.shape[0], :inside.shape[1]] = inside
+    row[:inside.shape[1]] = w[start_n:start_n + BN, 0]
+    acc = randoms(3)(BM)
+
+    def check(left: Left) -> Wrong | None:
+        names = left.programs[0]
+        if summed:
+            return difference("acc", names["acc"], acc + tile @ row, EXACT, free=~given["mask_m"])
+        return first(loaded("x", names["x"], tile), loaded("w", names["w"], row))
+
+    return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
+                 f"stride of w {stride_wn}, {dtype}",
+                 {**given, "x_ptr": Pointer("x", 0), "w_ptr": Pointer("w", 0), "acc": acc,
+                  "stride_wn": stride_wn}, check, {"x": memory, "w": weights})
+
+
+EXAMPLES = ((40, 70, 16, 32, (70, 1), 1, "float32"), (40, 70, 32, 64, (90, 1), 2, "float16"),
+            (40, 70, 16, 64, (1, 41), 3, "float32"), (5, 9, 0, 0, (20, 2), 1, "float32"))
+
+
+def sums(dtype: str) -> Trial:
+    random = randoms(4)
+    x, w, acc = random(BM, BN).astype(dtype), random(BN).astype(dtype), random(BM)
+    want = acc + x.astype(np.float64) @ w.astype(np.float64)
+    wide = x.astype(np.float64)
+
+    def rounded(to, summed_in=np.float64):
+        product = (x.astype(to) * w.astype(to)).astype(summed_in)
+        return named.leaves(EXACT, acc=acc + product.sum(1).astype(np.float64))
+
+    def variants() -> dict:
+        return {("product-in-16-bits", "of x"): rounded(dtype),
+                ("product-in-16-bits", "float16"): rounded(np.float16),
+                "tile-sum-in-16-bits": rounded(dtype, dtype),
+                "w-ignored": named.leaves(acc=acc + wide.sum(1)),
+                "w-squared": named.leaves(acc=acc + wide @ (w.astype(np.float64)**2)),
+                "last-tile-only": named.leaves(acc=want - acc)}
+
+    return Trial(f"x {x.shape}, w {w.shape}, {dtype}", {"x": x, "w": w, "acc": acc},
+                 lambda left: difference("acc", left.programs[0]["acc"], want), variants=variants)
+
+
+def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn: int,
+          strides: tuple[int, int], dtype: str) -> Trial:
+    """2.4."""
+    given = _tile(M, N, start_m, start_n, strides, dtype)
+    memory, dy = _layout(M, 1, (stride_dym, 1), dtype, 5)
+    if not stride_dym:
+        memory, dy = np.full(1, 1.5, dtype), np.full((M, 1), 1.5, dtype)
+    weights, w = _layout(N, 1, (stride_wn, 1), dtype, 6)
+    want = np.full((M - 1) * strides[0] + (N - 1) * strides[1] + 1, MARK)
+    m, n = given["offs_m"][given["mask_m"]], given["offs_n"][given["mask_n"]]
+    want[m[:, None] * strides[0] + n[None] * strides[1]] = \
+        dy[m].astype(np.float64) * w[n, 0].astype(np.float64)
+
+    def check(left: Left) -> Wrong | None:
+        return stored("dx", left.memory["dx"], want, strides[0] if strides[1] == 1 else len(want),
+                      M, EXACT if dtype == "float32" else ROUNDED)
+
+    return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides: dy "
+                 f"{stride_dym}, w {stride_wn}, dx {strides}, {dtype}",
+                 {**given, "dy_ptr": Pointer("dy", 0), "w_ptr": Pointer("w", 0),
+                  "dx_ptr": Pointer("dx", 0), "stride_dym": stride_dym, "stride_wn": stride_wn,
+                  "stride_dxm": strides[0], "stride_dxn": strides[1], "num_n": -(-N // BN)}, check,
+                 {"dy": memory, "w": weights, "dx": np.full(len(want), MARK, dtype)})
+
+
+def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_dym: int,
+            dtype: str) -> Trial:
+    """2.5."""
+    given = _tile(M, N, start_m, start_n, strides, dtype)
+    given = {name: value for name, value in given.items() if name not in ("offs_m", "mask_m")}
+    memory, x = _layout(M, N, strides, dtype, 7)
+    upstream, dy = _layout(M, 1, (stride_dym, 1), dtype, 8)
+    if not stride_dym:
+        upstream, dy = np.full(1, 1.5, dtype), np.full((M, 1), 1.5, dtype)
+    acc, rows = randoms(9)(BN), slice(start_m, start_m + BM)
+    want, tile = acc.astype(np.float64), x[rows, start_n:start_n + BN].astype(np.float64)
+    want[:tile.shape[1]] += (dy[rows].astype(np.float64) * tile).sum(0)
+
+    return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
+                 f"of dy {stride_dym}, {dtype}",
+                 {**given, "x_ptr": Pointer("x", 0), "dy_ptr": Pointer("dy", 0), "acc": acc,
+                  "stride_dym": stride_dym},
+                 lambda left: difference("acc", left.programs[0]["acc"], want,
+                                         free=~given["mask_n"]), {"x": memory, "dy": upstream})
+
+
+def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False) -> Trial:
+    """2.6, with right kernels in the place of the file's."""
+    M, N = 20, 300
+    random = randoms(10)
+    x, w, dy = random(M, N), random(N), random(M)
+    if not stride_dy:
+        dy[:] = dy[0]
+    want = {"dx": np.outer(dy, w) if needs[0] else None, "dw": dy @ x if needs[1] else None}
+
+    def check(left: Left) -> Wrong | None:
+        for name, value in want.items():
+            got = left.programs[0][name]
+            if value is None or got is None:
+                if got is not None:
+                    return Wrong((f"{name}: want None, for its input needs no gradient; got a "
+                                  "tensor.",))
+                if value is not None:
+                    return Wrong((f"{name}: want a tensor {value.shape}; got None.",))
+            elif found := difference(name, got, value, 1e-4):
+                return found
+        return None
+
+    said = f", dy with stride {stride_dy}" + ", x transposed" * transposed
+    return Trial(f"M={M}, N={N}, needs_input_grad={needs}{said}",
+                 {"ctx": Saved(needs), "x": x.T.copy().T if transposed else x, "w": w,
+                  "dy": dy if stride_dy else np.broadcast_to(dy[0], M), "M": M, "N": N, "dx": None,
+                  "dw": None, "grid_m": 2, "grid_n": 3}, check)
+
+
+LOADS = Entry(("x", "w"), lambda: [loads(*one) for one in EXAMPLES], CONSTANTS)
+ENTRIES = {
+    "2.1": Entry(("offs_m", "mask_m"), lambda: [rows()], CONSTANTS),
+    "2.2": LOADS,
+    "2.3": Entry(("acc",), lambda: [sums("float32"), sums("float16")], CONSTANTS),
+    "2.4": Entry((), lambda: [outer(40, 70, 16, 32, 1, 1, (70, 1), "float32"),
+                              outer(40, 70, 32, 64, 2, 3, (75, 1), "float16"),
+                              outer(40, 70, 32, 0, 0, 1, (1, 44), "float32"),
+                              outer(5, 9, 0, 0, 1, 1, (9, 1), "float32")], CONSTANTS),
+    "2.5": Entry(("acc",), lambda: [columns(40, 70, 16, 32, (70, 1), 1, "float32"),
+                                    columns(40, 70, 32, 64, (75, 1), 2, "float16"),
+                                    columns(40, 70, 32, 0, (1, 44), 0, "float32"),
+                                    columns(5, 9, 0, 0, (9, 1), 1, "float32")], CONSTANTS),
+    "2.6": Entry(("dx", "dw"), lambda: [
+        launches((True, True), 1), launches((True, True), 0), launches((True, False), 1),
+        launches((False, True), 1), launches((True, True), 1, True)],
+        stand_ins={"_dx_kernel": "dx", "_dw_kernel": "dw"}, kernel=False),
+}
+SUMMED = Entry(("acc",), lambda: [loads(*one, summed=True) for one in EXAMPLES], CONSTANTS)

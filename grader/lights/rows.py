@@ -1,0 +1,122 @@
+"""Rows: which program has which tile of which head (3.1, 4.1, 8.13 and their copies)."""
+
+import numpy as np
+
+from grader.lights.trial import Entry, Left, Pointer, Trial, Wrong, same
+
+
+def rows(head: str = "h", start: str = "start_m", index: str = "query", size: str = "BLOCK_M",
+         heads: str = "HQ", longest: str = "") -> Entry:
+    """Every tile of every head has one program.  head ... heads: the names of this kernel.
+    longest: "first" or "last", which tile of a head has the longest walk."""
+    def trial(B: int, H: int, N: int, T: int, more: dict) -> Trial:
+        tiles = -(-N // T)
+
+        def check(left: Left) -> Wrong | None:
+            taken = {}
+            for program, names in enumerate(left.programs):
+                if found := _program(program, names):
+                    return found
+                place = int(names["bh"]), int(names[start])
+                if place in taken:
+                    return _drawn(f"programs {taken[place]} and {program} have the same rows, "
+                                  f"from {place[1]} of head {place[0]} on: others have none.", left)
+                taken[place] = program
+            order = [int(names[start]) for names in left.programs[:tiles]]
+            if longest and order != sorted(order, reverse=longest == "last"):
+                return Wrong((f"right, but the programs of a head begin at {order}: the longest "
+                              "walk starts last",), note=True)
+            if any(np.asarray(names["bh"]).dtype != np.int64 for names in left.programs):
+                return Wrong(("right, but bh is not int64: addresses pass 2**31 in large tensors",),
+                             note=True)
+            return None
+
+        def _program(program: int, names: dict) -> Wrong | None:
+            bh, b, h, first = (names[name] for name in ("bh", "b", head, start))
+            for name, value in (("bh", bh), ("b", b), (head, h), (start, first)):
+                if np.size(value) != 1 or isinstance(value, tuple | str) \
+                        or float(value) != int(value):
+                    return Wrong((f"{name}: want one whole number; got {value}.",))
+            if not 0 <= bh < B * H or first not in range(0, N, T):
+                return _told(program, names, f"heads go from 0 to {B * H - 1}, first rows are "
+                             f"{', '.join(map(str, range(0, N, T)))}")
+            if (b, h) != (bh // H, bh % H):
+                return _told(program, names, f"head {int(bh)} of all is head {int(bh % H)} of "
+                             f"batch entry {int(bh // H)}")
+            if not same(names[index], first + np.arange(T)):
+                return _told(program, names, f"{index} is {int(first)} ... {int(first) + T - 1}")
+            return None
+
+        def _told(program: int, names: dict, wanted: str) -> Wrong:
+            said = ", ".join(f"{name} {int(names[name])}" for name in ("bh", "b", head, start))
+            rows = np.asarray(names[index]).reshape(-1)
+            return Wrong((f"program {program}: {said}, {index} {rows[0]} ... {rows[-1]}.",
+                          f"want: {wanted}."))
+
+        def _drawn(words: str, left: Left) -> Wrong:
+            table = [f"program {i}: head {int(names['bh'])}, rows from {int(names[start])}"
+                     for i, names in enumerate(left.programs)]
+            return Wrong((words,), tuple(table))
+
+        return Trial(f"B={B}, {heads}={H}, N={N}, {size}={T}: {B * H * tiles} programs",
+                     {heads: H, "N": N, size: T, **more}, check, programs=B * H * tiles)
+
+    def trials() -> list[Trial]:
+        more = {"HQ": 6} if heads == "HKV" else {}
+        return [trial(2, 3, 56, 16, more), trial(1, 1, 7, 16, {"HQ": 1} if more else {}),
+                trial(3, 2, 32, 16, {"HQ": 4} if more else {})]
+
+    return Entry(("bh", "b", head, start, index), trials, (size,))
+
+
+# The key/value head that query head h reads instead, by the name of the mistake.
+HEADS = {
+    "heads-interleaved": lambda h, HQ, HKV: h % HKV,
+    "one-kv-head-for-all": lambda h, HQ, HKV: h * 0,
+    "heads-not-mapped": lambda h, HQ, HKV: h,
+    "heads-multiplied": lambda h, HQ, HKV: h * (HQ // HKV),
+    "heads-divided-by-hkv": lambda h, HQ, HKV: h // HKV,
+    "head-in-its-group": lambda h, HQ, HKV: h % (HQ // HKV),
+    "groups-reversed": lambda h, HQ, HKV: HKV - 1 - h // (HQ // HKV),
+}
+
+
+def heads() -> Entry:
+    """5.2: k_head and v_head are those of the group of head h."""
+    def trial(HQ: int, HKV: int, b: int, h: int) -> Trial:
+        given, wanted = {"b": np.int64(b), "h": np.int64(h), "bh": np.int64(b * HQ + h), "HQ": HQ,
+                         "HKV": HKV, "N": 40, "D": 16}, {}
+        for name, strides in (("k", (701, 101, 16, 1)), ("v", (907, 127, 1, 40))):
+            given |= {f"{name}_ptr": Pointer(name, 0), f"{name}_strides": strides}
+            at = b * strides[0] + h // (HQ // HKV) * strides[1]
+            wanted[f"{name}_head"] = Pointer(name, at), strides[2], strides[3]
+
+        def check(left: Left) -> Wrong | None:
+            for got, (name, value) in ((names[name], (name, value)) for names in left.programs
+                                       for name, value in wanted.items()):
+                if same(got, value):
+                    continue
+                strides, found = given[f"{name[0]}_strides"], None
+                if isinstance(got, tuple) and got and isinstance(got[0], Pointer):
+                    found = next((f"head {one} of batch entry {entry}" for entry in range(4)
+                                  for one in range(2 * HQ)
+                                  if same(got, (Pointer(name[0], entry * strides[0] + one *
+                                                        strides[1]), *strides[2:]))), None)
+                return Wrong((f"{name}: want head {h // (HQ // HKV)} of batch entry {b}; got "
+                              f"{found or 'something else'}.",))
+            return None
+
+        def variants() -> dict:
+            def fit(head: int):
+                return lambda left: all(same(names[f"{name}_head"], (
+                    Pointer(name, b * strides[0] + head * strides[1]), *strides[2:]))
+                    for names in left.programs for name in "kv"
+                    for strides in [given[f"{name}_strides"]])
+            return {id: fit(read(h, HQ, HKV)) for id, read in HEADS.items()}
+
+        return Trial(f"HQ={HQ}, HKV={HKV}, query head {h} of batch entry {b}", given, check,
+                     {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)}, 3, variants)
+
+    return Entry(("k_head", "v_head"), lambda: [
+        trial(6, 2, 1, 4), trial(6, 2, 0, 1), trial(8, 4, 1, 3), trial(3, 3, 2, 2),
+        trial(4, 1, 1, 3), trial(6, 2, 2, 5), trial(40, 2, 0, 19)], ("D",))

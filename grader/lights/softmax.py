@@ -1,0 +1,144 @@
+"""The arithmetic of one key tile: scores (3.4), online softmax (3.5), and their copies."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from grader.lights import named
+from grader.lights.trial import (
+    EXACT,
+    ROUNDED,
+    Entry,
+    Left,
+    Trial,
+    Wrong,
+    difference,
+    first,
+    randoms,
+)
+
+FACTOR = 0.36  # stands for scale * LOG2E
+HIDDEN = -1e5  # a score below is as good as -inf
+
+
+def scores(factor: float = 1.0) -> Entry:
+    """s = q k^T times factor, and -inf where the tile is masked and keep says no."""
+    def trial(seed: int, dtype: str, masked: bool) -> Trial:
+        random, (M, N, D) = randoms(seed), (16, 32, 16)
+        q, k = (3 * random(M, D)).astype(dtype), random(N, D).astype(dtype)
+        keep = random(M, N) < 0.5 if masked else np.ones((M, N), bool)
+        want = q.astype(np.float64) @ k.astype(np.float64).T * factor
+
+        def check(left: Left) -> Wrong | None:
+            s = left.programs[0]["s"]
+            if np.shape(s) == (M, N) and isinstance(s, np.ndarray) and s.dtype.kind == "f":
+                seen = ~(s.astype(np.float64) < HIDDEN)  # float16 does not reach so far
+                if (~keep & seen).any():
+                    at = tuple(np.argwhere(~keep & seen)[0])
+                    return Wrong((f"s[{at[0]}, {at[1]}] is {s[at]:.5g}, and keep is False there: "
+                                  "want -inf.",))
+            return difference("s", s, np.where(keep, want, -np.inf), free=~keep)
+
+        return Trial(f"q {q.shape}, k {k.shape}, {dtype}, MASKED={masked}",
+                     {"q": q, "k": k, "keep": keep, "MASKED": masked, "scale_log2e": FACTOR,
+                      "N": 64 + N, "D": D, "BLOCK_N": N, "start_n": 64,
+                      "query": np.arange(200, 200 + M, dtype=np.int32),
+                      "key": np.arange(64, 64 + N, dtype=np.int32)}, check)
+
+    return Entry(("s",), lambda: [trial(1, "float32", True), trial(2, "float32", False),
+                                  trial(3, "float16", True)], ("MASKED", "D", "BLOCK_N"))
+
+
+def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bool = True) -> Entry:
+    """l_i base^m_new and acc base^m_new are what they were, and this tile's share.
+
+    factor: what the scores are still to be multiplied with.  Which m_new is left is free, as long
+    as nothing overflows.  first_row_sees: every row has seen a key, after this tile at the latest.
+    """
+    def trial(words: str, seed: int, dtype: str = "float32", old: float = 0, new: float = 0,
+              seen: bool = True, weight: float = 1) -> Trial:
+        """old, new: about where the maximum so far and the new scores lie, in base 2; seen: only
+        some rows have seen nothing; weight: of what was summed before."""
+        random, (M, N, D) = randoms(seed), (16, 32, 64)
+        s, v = random(M, N) * 3 + new / FACTOR, random(N, D).astype(dtype)
+        m_i = random(M) + old
+        if dtype == "float32":
+            m_i[:4], m_i[4:8] = -np.inf, m_i[4:8] + 9  # nothing seen; a maximum that stays
+            s[8] -= 600  # far below the other rows
+            m_i[8], m_i[9] = s[8].max() * FACTOR - 1, s[9].max() * FACTOR - 0.005
+            if not seen:
+                m_i[:] = -np.inf
+        s[::3, -5:] = -np.inf
+        l_i, acc = weight * (np.abs(random(M)) + 1), weight * random(M, D)
+        if not first_row_sees:
+            s[2:6], s[8:10] = -np.inf, -np.inf
+        l_i[m_i == -np.inf], acc[m_i == -np.inf] = 0, 0
+        top = np.maximum(m_i, s.max(1) * factor).astype(np.float64)
+        top[~np.isfinite(top)] = 0
+        p = np.power(base, s.astype(np.float64) * factor - top[:, None])
+        alpha = np.power(base, m_i - top)
+        want_l = l_i * alpha + p.sum(1)
+        want_acc = acc * alpha[:, None] + p @ v.astype(np.float64)
+
+        def check(left: Left) -> Wrong | None:
+            names = left.programs[0]
+            m_new, error = names["m_new"], ROUNDED if abs(old) + abs(new) > 99 else EXACT
+            if not isinstance(m_new, np.ndarray) or m_new.shape != (M,):
+                return difference("m_new", m_new, top)
+            if (high := (want_l == 0) & ~(m_new < -1000)).any():
+                at = int(np.flatnonzero(high)[0])
+                return Wrong((f"m_new[{at}] is {m_new[at]:.5g}, and that row has seen no key yet: "
+                              "want -inf, or scores far below underflow.",), id="blind-row-max")
+            with np.errstate(all="ignore"):
+                back = np.power(base, m_new.astype(np.float64) - top)
+                back[(m_new == -np.inf) & (want_l == 0)] = 1  # nothing seen yet: all is 0
+
+                def level(name, axes):
+                    value = names[name]
+                    fits = isinstance(value, np.ndarray) and value.ndim == axes
+                    return value * back.reshape((-1,) + (1,) * (axes - 1)) if fits else value
+
+                found = first(difference("l_i", level("l_i", 1), want_l, error),
+                              difference("acc", level("acc", 2), want_acc, error))
+                if found is None:
+                    return None
+                plain = first(difference("m_new", m_new, np.where(want_l > 0, top, -np.inf)),
+                              difference("l_i", names["l_i"], want_l, error),
+                              difference("acc", names["acc"], want_acc, error))
+            return replace(plain or found, others=tuple(found.names),
+                           shown=_table(names, top, want_l, want_acc))
+
+        return Trial(f"{words}: s {s.shape}, {dtype} v", {
+            "s": s, "m_i": m_i.astype(np.float32), "l_i": l_i.astype(np.float32), "acc": acc,
+            "v": v, "scale_log2e": FACTOR, "MASKED": True,
+            "keep": np.isfinite(s), "N": 400, "BLOCK_N": N, "D": D, "start_n": 64,
+            "query": np.arange(200, 200 + M, dtype=np.int32),
+            "key": np.arange(64, 64 + N, dtype=np.int32)}, check,
+            variants=None if dtype == "float16" else lambda: named.softmax(
+                s, m_i, l_i, acc, v, factor, base),
+            exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
+                                          free=want_l == 0) is None)
+
+    return Entry(("m_new", "l_i", "acc"), lambda: [
+        trial("rows that have seen nothing, rows whose maximum stays", 4),
+        trial("scores about 200, in base 2", 5, old=200, new=200),
+        trial("a maximum that rises by 200", 6, new=200),
+        trial("a maximum that stays, 200 above the scores", 9, old=200),
+        trial("a first tile with scores about -200", 7, new=-200, seen=False),
+        trial("float16 values, large sums", 8, "float16", old=3, weight=4000),
+    ], ("MASKED", "D", "BLOCK_N"))
+
+
+def _table(names: dict, m, l_i, acc) -> tuple[str, ...]:
+    """Per row what was wanted and left."""
+    rows = ["row: want m_new, l_i, acc[row, 0]; got"]
+    for i in (0, 4, 8, 9):
+        got = [np.ravel(names[name])[i * width:][:1] for name, width in
+               (("m_new", 1), ("l_i", 1), ("acc", acc.shape[1]))
+               if isinstance(names[name], np.ndarray)]
+        rows.append(f"{i}: {m[i]:.5g}, {l_i[i]:.5g}, {acc[i, 0]:.5g}; "
+                    + ", ".join(f"{float(x[0]):.5g}" for x in got if len(x)))
+    return tuple(rows)
+
+
+SCORES = scores()

@@ -1,0 +1,235 @@
+"""One example of a step: what is given, what was left, how the two are compared."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from grader.sandbox.wire import pack_array, unpack_array
+
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
+EXACT, ROUNDED = 1e-5, 2e-3  # relative errors: float32 throughout; a product of float16 in it
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """An address, or a tile of them: at, in elements, from where the memory `name` begins."""
+
+    name: str
+    at: object
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The ctx of an autograd.Function's backward."""
+
+    needs_input_grad: tuple[bool, ...]
+
+
+@dataclass
+class Left:
+    """What a run left: a dict of names a program, the calls of stand-ins as (function, arguments),
+    the memory afterwards; or an error."""
+
+    programs: list[dict]
+    calls: list[tuple[str, dict]]
+    memory: dict[str, np.ndarray]
+    error: dict | None = None
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Why a step is wrong, in at most four lines.  shown: the whole of it, for --step.
+    note: it is right, and this is only said beside it; id: of the mistake, where the lines name it;
+    others: further names that are wrong.
+    """
+
+    lines: tuple[str, ...]
+    shown: tuple[str, ...] = ()
+    note: bool = False
+    id: str | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of what is wrong, as the first line has it."""
+        return self.lines[0].partition("[")[0].partition(":")[0].partition(",")[0]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all that is wrong."""
+        return frozenset((self.name, *self.others))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """given: name -> number, NumPy array (a tile), Pointer, tuple; check(left) -> what is wrong.
+
+    words: the input in a few numbers.  variants() -> id of a mistake -> whether left is what it
+    leaves (named.py).  exact(left): whether it is what the lesson's own answer leaves, where check
+    takes more than that.
+    """
+
+    words: str
+    given: dict
+    check: Callable[[Left], Wrong | None]
+    memory: dict[str, np.ndarray] = field(default_factory=dict)
+    programs: int = 1
+    variants: Callable[[], dict[str, Callable[[Left], bool]]] | None = None
+    exact: Callable[[Left], bool] | None = None
+
+    def request(self, kernel: bool) -> dict:
+        """As sandbox/worker/run_step.py takes it."""
+        return {"given": {name: _packed(value, kernel) for name, value in self.given.items()},
+                "memory": {name: pack_array(array) for name, array in self.memory.items()},
+                "programs": self.programs, "read": list(self.memory)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is asked of a step.  leaves: the names that the code after it uses; constants: those
+    given that are constexprs; stand_ins: as run_step.py has them; kernel: Triton, or PyTorch.
+    """
+
+    leaves: tuple[str, ...]
+    trials: Callable[[], list[Trial]]
+    constants: tuple[str, ...] = ()
+    stand_ins: dict = field(default_factory=dict)
+    kernel: bool = True
+
+    def without(self, *names: str) -> "Entry":
+        """The same where these are not given."""
+        return replace(self, trials=lambda: [replace(one, given={
+            name: value for name, value in one.given.items() if name not in names})
+            for one in self.trials()])
+
+
+def _packed(value, kernel: bool):
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if kernel:
+            return {"tile": pack_array(array)}
+        return {"torch": pack_array(array), "strides": [n // array.itemsize for n in array.strides]}
+    if isinstance(value, Pointer):
+        return {"pointer": value.name, "at": int(value.at)}
+    if isinstance(value, slice):
+        return {"slice": [value.start, value.stop]}
+    if isinstance(value, tuple):
+        return {"tuple": [_packed(item, kernel) for item in value]}
+    if isinstance(value, Saved):
+        return {"needs_input_grad": list(value.needs_input_grad)}
+    return value
+
+
+def unpacked(value):
+    """The value that a worker told of.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is none.
+    """
+    if not isinstance(value, dict):
+        if not isinstance(value, bool | int | float | None):
+            raise ValueError("want a value")
+        return value
+    if "tile" in value:
+        return unpack_array(value["tile"])
+    if "tuple" in value:
+        return tuple(map(unpacked, value["tuple"]))
+    if "pointer" in value:
+        return Pointer(str(value["pointer"])[:50], unpack_array(value["at"]))
+    return str(value["other"])[:50]
+
+
+def left(answer: dict) -> Left:
+    """What a worker says that one example left; raises as unpacked()."""
+    if "error" in answer:
+        error = answer["error"]
+        line = error["line"]
+        return Left([], [], {}, {"id": str(error["id"]), "sentence": str(error["sentence"])[:600],
+                                 "line": line if type(line) is int else None})
+    programs = [{str(name): unpacked(value) for name, value in names.items()}
+                for names in answer["programs"]]
+    calls = [(str(call["function"]), {str(name): unpacked(value)
+                                      for name, value in call["arguments"].items()})
+             for call in answer["calls"]]
+    return Left(programs, calls, {str(name): unpack_array(array)
+                                  for name, array in answer["memory"].items()})
+
+
+# ------------------------------------------------------------------ comparing
+def same(got, want) -> bool:
+    """Whether two values are equal: numbers to a millionth, of any width."""
+    if isinstance(want, tuple):
+        return isinstance(got, tuple) and len(got) == len(want) and all(map(same, got, want))
+    if isinstance(want, Pointer):
+        return isinstance(got, Pointer) and got.name == want.name and same(got.at, want.at)
+    if want is None or isinstance(want, str):
+        return got is want or got == want
+    if isinstance(got, tuple | Pointer | str) or got is None:
+        return False
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    if got.size != want.size:
+        return False
+    got = got.reshape(want.shape)
+    return bool((got == want).all()) or np.allclose(got, want, 1e-6, 1e-6, equal_nan=True)
+
+
+def difference(name: str, got, want: np.ndarray, error: float = EXACT,
+               free: np.ndarray | None = None) -> Wrong | None:
+    """What is wrong with a tile; None where it is near the one wanted, relative to its largest
+    numbers row by row.  free: where it does not matter, broadcast to want."""
+    want = np.asarray(want, np.float64)
+    if isinstance(got, tuple | Pointer | str) or got is None:
+        kind = {tuple: "several values", Pointer: "an address"}.get(type(got), str(got))
+        return Wrong((f"{name}: want {_kind(want)}; got {kind}.",))
+    got = np.asarray(got).astype(np.float64)
+    try:
+        got = np.broadcast_to(got, want.shape)
+    except ValueError:
+        return Wrong((f"{name}: want shape {want.shape}; got {got.shape}.",))
+    finite = np.where(np.isfinite(want), np.abs(want), 0.0)
+    size = finite.max(axis=-1, keepdims=True) if want.ndim else finite
+    with np.errstate(all="ignore"):
+        wrong = ~(np.abs(got - want) <= error * (size + 1e-6))
+    wrong &= ~(got == want) & ~(np.isnan(got) & np.isnan(want))
+    if free is not None:
+        wrong &= ~np.broadcast_to(free, want.shape)
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    where = f"[{', '.join(map(str, at))}]" if at else ""
+    count = f"{int(wrong.sum())} of {wrong.size} are wrong" if want.ndim else ""
+    return Wrong((f"{name}{where}: want {number(want[at])}; got {number(got[at])}"
+                  + f" ({count})" * bool(count) + ".",))
+
+
+def loaded(name: str, got, want: np.ndarray) -> Wrong | None:
+    """The same of a tile that was loaded: the lanes that are masked off are to be 0."""
+    found = difference(name, got, want, 1e-9)
+    if found and np.shape(got) == np.shape(want) and difference(
+            name, np.where(np.isnan(got) & (want == 0), 0, got), want, 1e-9) is None:
+        return Wrong((*found.lines, "the lanes that mask= leaves out are nan here: say what they "
+                      "are to be, by other=."), id="load-without-other")
+    return found
+
+
+def _kind(want: np.ndarray) -> str:
+    return f"numbers of shape {want.shape}" if want.ndim else "a number"
+
+
+def number(value) -> str:
+    """Short: 3, 0.25, -inf."""
+    return f"{float(value):.5g}"
+
+
+def first(*found: Wrong | None) -> Wrong | None:
+    """The first that is wrong, with the names of the others, else the first note."""
+    wrong = [one for one in found if one and not one.note]
+    return replace(wrong[0], others=tuple(one.name for one in wrong[1:])) if wrong else next(
+        filter(None, found), None)
+
+
+def randoms(seed: int):
+    """-> function (shape) -> float32 numbers, normally distributed, the same ones for a seed."""
+    generator = np.random.default_rng(seed)
+    return lambda *shape: generator.standard_normal(shape).astype(np.float32)

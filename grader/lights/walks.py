@@ -1,0 +1,289 @@
+"""Walks: every visible key tile exactly once, masked where it must be (3.2, 4.2 and their copies).
+
+The stand-in of _attend gives back other numbers than it was given, so that what a walk drops, or
+hands on wrongly, shows.  Another order, masking more than needed and tiles that nobody sees are
+right; the two latter are a note.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from grader.lights import named, phases
+from grader.lights.phases import Phase
+from grader.lights.trial import LOG2E, Entry, Left, Pointer, Trial, Wrong, same
+
+SCALE, E = 0.3, float(np.e)  # not the 1 / sqrt(D) of any tile here
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Of which tiles: sees(own, other) -> whether a row of the program's own tile and one of the
+    walked axis belong together.  own: the program's rows; N: how many rows exist on both axes."""
+
+    own: np.ndarray
+    N: int
+    size: int  # of a tile on the walked axis
+    sees: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    names: tuple[str, str] = ("query", "key")  # of the two axes
+    first_sees: bool = True  # whether the first tile of a row must show it something
+
+    def judge(self, visits: list[tuple[int, bool]]) -> Wrong | None:
+        """visits: first row and MASKED of every call, in order."""
+        own, (mine, theirs) = self.own[self.own < self.N], self.names
+        other = np.arange(self.N)
+        wanted = self.sees(own[:, None], other[None])
+        seen, in_vain, masked_more = np.zeros_like(wanted, dtype=int), [], []
+        for begin, masked in visits:
+            tile = np.arange(begin, begin + self.size)
+            inside = tile[(0 <= tile) & (tile < self.N)]
+            if begin < 0:
+                return self.drawn(visits, f"a tile begins at {begin}, before the first row.")
+            pairs = wanted[:, inside]
+            if not masked and (len(inside) < self.size or not pairs.all()):
+                why = "rows past N - 1" if len(inside) < self.size else "pairs that are hidden"
+                return self.drawn(visits, f"the tile at {begin} has {why}, and MASKED is False.")
+            if not self.sees(self.own[:, None], tile[None]).any():
+                in_vain.append(begin)
+            if masked and self.sees(self.own[:, None], tile[None]).all():
+                masked_more.append(begin)
+            before = seen.sum(1)
+            seen[:, inside] += pairs
+            blind = (before == 0) & ~pairs.any(1)
+            if self.first_sees and blind.any():
+                return self.drawn(visits, f"the tile at {begin} comes first and shows {mine} "
+                                  f"{own[blind][0]} nothing: -inf - (-inf) is NaN.")
+        if (seen != wanted).any():
+            i, j = np.argwhere(seen != wanted)[0]
+            count = ("never", "once", "twice")[seen[i, j]] if seen[i, j] < 3 else f"{seen[i, j]} x"
+            return self.drawn(visits, f"{mine} {own[i]} meets {theirs} {j} {count}, and should "
+                              f"meet it {'once' if wanted[i, j] else 'never'}.")
+        if in_vain:
+            return Wrong((f"right, but nobody sees anything in the tile at {in_vain[0]}",),
+                         note=True)
+        if masked_more and self.first_sees and all(masked for _, masked in visits):
+            return Wrong(("right, but every tile is masked, and the one at "
+                          f"{masked_more[0]} needs none",), note=True)
+        return None
+
+    def wanted(self) -> list[tuple[int, bool]]:
+        """First row of every tile that is to be visited, and whether it needs the mask."""
+        own, tiles = self.own[self.own < self.N], []
+        for begin in range(0, self.N, self.size):
+            tile = np.arange(begin, min(begin + self.size, self.N))
+            pairs = self.sees(own[:, None], tile[None])
+            if pairs.any():
+                tiles.append((begin, not pairs.all() or len(tile) < self.size))
+        return tiles
+
+    def drawn(self, visits: list[tuple[int, bool]], words: str) -> Wrong:
+        """Tiles visited beside those wanted, * where masked."""
+        def row(tiles) -> str:
+            shown = [f"{begin}{'*' * masked}" for begin, masked in tiles[:14]]
+            return " ".join(shown + ["..."] * (len(tiles) > 14)) or "none"
+
+        return Wrong((words, f"visited  {row(visits)}",
+                      f"wanted   {row(self.wanted())}   (* masked)"))
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How a kernel walks: function, called once a tile, gives state back changed, takes begin as
+    the tile's first row, and all of passed unchanged.  own: which rows the program owns."""
+
+    function: str
+    state: tuple[str, ...]
+    passed: tuple[str, ...]
+    begin: str = "start_n"
+    own: str = "query"
+
+    def judge(self, left: Left, given: dict, walk: Walk, scale: float) -> Wrong | None:
+        """Of a run: first the tiles, then what every call was handed, then what is left."""
+        visits, calls = [], [one for name, one in left.calls if name == self.function]
+        for arguments in calls:
+            first, masked = arguments.get(self.begin), arguments.get("MASKED")
+            if np.size(first) != 1 or isinstance(first, tuple | str | Pointer) or first is None:
+                return Wrong((f"{self.begin}: want one number; got {first}.",))
+            visits.append((int(first), bool(np.asarray(masked).any())))
+        if (found := walk.judge(visits)) and not found.note:
+            return found
+        now = {name: given[name] for name in self.state}
+        for number, arguments in enumerate(calls):
+            call = f"call {number + 1} of {self.function}, for the tile at {visits[number][0]}"
+            wanted = now | {name: given[name] for name in self.passed}
+            for name, value in wanted.items():
+                if not same(arguments.get(name), value):
+                    old = ", as the call before left it" if number and name in now else ""
+                    got = next((other for other, its in (given | now).items()
+                                if same(arguments.get(name), its)), "something else")
+                    got = f"{name} as it was before the walk" if got == name else got
+                    return Wrong((f"{call}: want {name}{old}; got {got}.",), id="handed-wrongly")
+            if not same(arguments.get("scale_log2e"), SCALE * scale):
+                return Wrong((f"{call}: want scale * LOG2E, {SCALE * scale:.5g} for a scale of "
+                              f"{SCALE}; got {_short(arguments.get('scale_log2e'))}.",),
+                             id="handed-wrongly")
+            now = self.after(number, given)
+        for name, value in now.items():
+            if name in left.programs[0] and not same(left.programs[0][name], value):
+                return Wrong((f"after the walk {name} is not what the last call of "
+                              f"{self.function} gave back.",), id="result-dropped")
+        return found
+
+    def after(self, number: int, given: dict) -> dict[str, np.ndarray]:
+        """What the stand-in gives back from that call."""
+        return {name: np.full(np.shape(given[name]), 3.0 * number + i + 1)
+                for i, name in enumerate(self.state)}
+
+
+FORWARD = Calls("_attend", ("acc", "l_i", "m_i"), ("q", "k_head", "v_head", "query", "N", "D",
+                                                   "BLOCK_N"))
+CONSTANTS = ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N", "CAUSAL")
+
+
+def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
+             first_sees: bool = True) -> Entry:
+    """The walk of the forward over the keys.  sees(query, key, given); scale: what SCALE is to be
+    multiplied with on the way."""
+    further = tuple(name for name in ("window_size", "sink_size", "CAUSAL") if name in examples[0])
+    calls = replace(FORWARD, passed=(*FORWARD.passed, *further))
+
+    def trial(example: dict) -> Trial:
+        given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -1, np.float32),
+                 "l_i": np.full(example["BLOCK_M"], -2, np.float32),
+                 "m_i": np.full(example["BLOCK_M"], -3, np.float32)}
+        walk = Walk(given["query"], given["N"], given["BLOCK_N"],
+                    lambda i, j: sees(i, j, given), first_sees=first_sees)
+        return Trial(words(example), given,
+                     lambda left: calls.judge(left, given, walk, scale), POINTED,
+                     variants=lambda: variants(walk, given, example, scale))
+
+    return Entry(calls.state, lambda: [trial(example) for example in examples], CONSTANTS,
+                 {"_attend": list(calls.state)})
+
+
+def variants(walk: Walk, given: dict, example: dict, scale: float) -> dict:
+    """Variants of a walk over the keys, in named.py."""
+    N, T, wanted = given["N"], given["BLOCK_N"], walk.wanted()
+    interior = "the interior" if "window_size" in example else "the full tiles"
+    if example.get("CAUSAL", True) and "start_m" in example:
+        start = example["start_m"]
+        first, inner = example.get("first", 0), example.get("inner", 0)
+        parts = [Phase("the diagonal", range(start, min(start + given["BLOCK_M"], N), T), True),
+                 Phase(interior, range(inner, start, T), False)]
+        if "window_size" in example:
+            parts.append(Phase("the left edge", range(first, inner, T), True))
+        if "sink_size" in example:
+            sinks = min(example["sink_size"], first)
+            parts.append(Phase("the sinks before the window", range(0, sinks, T), True))
+        whole = phases.visits(wanted, given, start)
+        if "window_size" in example:
+            whole |= phases.windowed(wanted, given, start)
+    else:
+        parts = [Phase("the ragged last tile", range(N // T * T, N, T), True),
+                 Phase(interior, range(0, N // T * T, T), False)]
+        whole = phases.visits(wanted, given, None)
+    return named.hands(SCALE, scale) | whole | phases.single(parts, wanted)
+
+
+def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],
+            queries: bool = False) -> Entry:
+    """Borders with which the lesson's walk meets every visible tile once, masked where it must be.
+
+    visits(names) -> the (range, MASKED) of its phases, names: those given and those left.
+    queries: the walk is over the queries, of a tile of keys.
+    """
+    def trial(example: dict) -> Trial:
+        given = tiles({name: value for name, value in example.items() if name not in leaves})
+        if queries:
+            walk = Walk(given["key"], given["N"], given["BLOCK_M"],
+                        lambda i, j: sees(j, i, given), ("key", "query"), False)
+        else:
+            walk = Walk(given["query"], given["N"], given["BLOCK_N"],
+                        lambda i, j: sees(i, j, given), first_sees=False)
+
+        def check(left: Left) -> Wrong | None:
+            found = {}
+            for name in leaves:
+                value = left.programs[0][name]
+                if isinstance(value, tuple | str | Pointer | None) or np.size(value) != 1:
+                    return Wrong((f"{name}: want one number; got {value}.",))
+                found[name] = int(value)
+            said = ", ".join(f"{name} {value}" for name, value in found.items())
+            called = [(begin, masked) for phase, masked in visits({**given, **found})
+                      for begin in phase]
+            if len(called) > 500:
+                return Wrong((f"{said}: the walk has {len(called)} tiles.",))
+            wrong = walk.judge(called)
+            return wrong and Wrong((f"{said}: {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
+
+        def other(name: str):
+            """Whether the lesson's value of this one makes the walk right."""
+            def fits(left: Left) -> bool:
+                program = left.programs[0] | {name: example[name]}
+                wrong = check(replace(left, programs=[program]))
+                return wrong is None or wrong.note
+            return fits
+
+        def exact(left: Left) -> bool:
+            return sorted(visits({**given, **left.programs[0]}), key=str) == sorted(
+                visits(example), key=str)
+
+        return Trial(words(example, leaves), given, check, POINTED, exact=exact,
+                     variants=lambda: {("border-wrong", name): other(name) for name in leaves})
+
+    return Entry(leaves, lambda: [trial(example) for example in examples], CONSTANTS)
+
+
+POINTED = {name: np.zeros(8, np.float32) for name in ("k", "v", "q", "do", "lse", "delta")}
+
+
+def tiles(example: dict) -> dict:
+    """Names that a kernel has where it walks, with those of the example."""
+    M, T = example["BLOCK_M"], example["BLOCK_N"]
+    start_m, start_n = example.get("start_m", 0), example.get("start_n", 0)
+    rows = np.arange(max(M, T), dtype=np.int32)
+    own = {"key": start_n + rows[:T], "start_n": start_n} if "start_n" in example else {
+        "query": start_m + rows[:M], "start_m": start_m}
+    return {"q": np.full((M, 16), 7, np.float32), "k_head": (Pointer("k", 32), 16, 1),
+            "v_head": (Pointer("v", 64), 16, 1), "HQ": 3, "HKV": 3, "scale": SCALE, "D": 16,
+            "BLOCK_D": 16, "b": 1, "h": 2, "kv_head": 2, "bh": np.int64(5), **own, **example}
+
+
+def words(example: dict, without: tuple[str, ...] = ()) -> str:
+    """The example in a few numbers."""
+    return ", ".join(f"{name}={value}" for name, value in example.items() if name not in without)
+
+
+def _short(value) -> str:
+    return f"{float(value):.5g}" if np.size(value) == 1 and not isinstance(
+        value, tuple | str | Pointer | None) else "something else"
+
+
+# ------------------------------------------------------------------- examples
+LENGTHS = [dict(N=N, BLOCK_M=32, BLOCK_N=16) for N in (40, 7, 48, 33, 16)]
+CAUSAL = [dict(N=N, start_m=start, BLOCK_M=M, BLOCK_N=16) for M, N, start in (
+    (32, 100, 64), (32, 100, 96), (32, 97, 96), (16, 64, 0), (16, 64, 48), (32, 7, 0))]
+
+
+def windowed(example: dict, W: int) -> dict:
+    """An example with a window, and the borders of step 6.3."""
+    M, T, start = example["BLOCK_M"], example["BLOCK_N"], example["start_m"]
+    inner = -(-max(start + M - W, 0) // T) * T
+    return example | dict(window_size=W, first=max(start - W + 1, 0) // T * T,
+                          inner=min(inner, start))
+
+
+WINDOWS = [windowed(example, W) for example, W in (
+    (CAUSAL[0], 20), (CAUSAL[0], 64), (CAUSAL[1], 1), (CAUSAL[2], 300), (CAUSAL[3], 5),
+    (CAUSAL[4], 33), (CAUSAL[4], 18), (CAUSAL[5], 3), (CAUSAL[1], 48), (CAUSAL[0], 47))]
+SINKS = [example | dict(sink_size=S) for example, S in zip(
+    WINDOWS, (40, 20, 16, 4, 2, 40, 1, 300, 0, 5), strict=True)]
+
+
+def window_phases(names: dict) -> list:
+    """Of step 6.4, with the borders of 6.3."""
+    T, start = names["BLOCK_N"], names["start_m"]
+    return [(range(names["first"], names["inner"], T), True),
+            (range(names["inner"], start, T), False),
+            (range(start, start + names["BLOCK_M"], T), True)]

@@ -1,0 +1,348 @@
+"""--warmup: the five exercises of warmups/warmups.py, asked one after the other; without points.
+
+Each is asked a few calls in a worker of its own.  What a call gives is held against the formula in
+NumPy, and where it is wrong against variants of the formula: the one that alone fits all that is
+wrong, and nothing that is right, is the mistake's name.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from grader.assignment import submission
+from grader.course.calls import Call, OutputSpec, SubmissionError, TensorInput
+from grader.course.stages import no_triton
+from grader.host.options import Options
+from grader.host.processes import Worker
+from grader.host.session import Session
+from grader.lights.blanks import Blanks
+from grader.lights.trial import difference
+from grader.report.screen import Reporter
+
+FOLDER, NAME = "warmups", "warmups.py"
+BLOCK, TILE = 32, 16  # of that file
+LIMIT = 1e-4  # error of a number relative to the largest of its row, all in float32
+COMMAND = "python autograder.py --warmup"
+
+PRINTED = 10  # lines, of what a file printed
+Formula = Callable[..., np.ndarray]  # of a call's tensors, float32 or float16
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """One exercise.  examples(random) -> the tensors of every call; mistakes: words -> what comes
+    out with that mistake, NaN where nothing is stored."""
+
+    step: str
+    title: str
+    entry: str
+    positional: tuple[str, ...]
+    examples: Callable[[Callable], list[tuple[np.ndarray, ...]]]
+    right: Formula
+    mistakes: dict[str, Formula]
+
+    @property
+    def needs_triton(self) -> bool:
+        return self.step > "W.2"
+
+
+# ------------------------------------------------------------------------ the formulas
+def _walk(s, v, new=np.maximum, weight_max=lambda old, new: new,
+          alpha=lambda old, new: np.exp(old - new), total=lambda a, l_i, r: a * l_i + r,
+          sums=lambda a, acc, pv: a * acc + pv):
+    """The online softmax of s (M, N) times v (N, D), float32 -> m_i (M,), l_i (M,), acc (M, D)."""
+    m_i = np.full(len(s), -np.inf, np.float32)
+    l_i, acc = np.zeros(len(s), np.float32), np.zeros((len(s), v.shape[1]), np.float32)
+    for start in range(0, s.shape[1], BLOCK):
+        tile = s[:, start:start + BLOCK]
+        m_new = new(m_i, tile.max(1))
+        a, p = alpha(m_i, m_new), np.exp(tile - weight_max(m_i, m_new)[:, None])
+        l_i = total(a, l_i, p.sum(1))
+        acc = sums(a[:, None], acc, p @ v[start:start + BLOCK])
+        m_i = m_new
+    return m_i, l_i, acc
+
+
+def _softmax(s):
+    p = np.exp(s.astype(np.float64) - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def _weights(**changes) -> Formula:
+    def made(x):
+        m_i, l_i, _ = _walk(x[None], np.zeros((len(x), 1), np.float32), **changes)
+        return np.exp(x - m_i) / l_i
+    return made
+
+
+def _times(**changes) -> Formula:
+    def made(s, v):
+        _, l_i, acc = _walk(s, v, **changes)
+        return acc / l_i[:, None]
+    return made
+
+
+UNSCALED = {"total": lambda a, l_i, r: l_i + r}
+UNSCALED_ACC = {"sums": lambda a, acc, pv: acc + pv}
+LAST = {"total": lambda a, l_i, r: r, "sums": lambda a, acc, pv: pv}
+INVERTED = {"alpha": lambda old, new: np.exp(new - old)}
+OLD_MAX = {"weight_max": lambda old, new: old}
+OWN_MAX = {"new": lambda old, tile: tile}
+OVERFLOW = ("exp is infinite in the first tile, where m_i is -inf: want exp(old maximum - new one) "
+            "as the factor, and exp(s - new maximum) as the weights")
+UPSIDE_DOWN = "the factor is upside down: it is exp(old maximum - new one)"
+
+
+def _stored(x, y, where):
+    """x + y where it is stored at all."""
+    return np.where(where, x + y, np.nan)
+
+
+def _programs(x) -> int:
+    return -(-len(x) // BLOCK)
+
+
+def _row_sum(counts) -> Formula:
+    """counts(row, column) -> whether, or how often, a number counts."""
+    def made(x):
+        row, column = np.indices(x.shape)
+        return (x.astype(np.float64) * counts(row, column)).sum(1)
+    return made
+
+
+def _last_tile(x):
+    row, column = np.indices(x.shape)
+    begins = (x.shape[1] - 1) // BLOCK * BLOCK
+    return (x.astype(np.float64) * ((column <= row) & (column >= begins))).sum(1)
+
+
+def _first_tile_again(x):
+    row, column = np.indices(x.shape)
+    tiles = -(-x.shape[1] // BLOCK)
+    return tiles * (x.astype(np.float64) * ((column <= row) & (column < BLOCK))).sum(1)
+
+
+def _first_row_again(x):
+    return _row_sum(lambda row, column: column <= row)(np.broadcast_to(x[0], x.shape))
+
+
+def _rows_one_apart(x):
+    return _row_sum(lambda row, column: column <= row)(_read(x, 1, 1))
+
+
+def _product(a, b):
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+def _last_product(a, b):
+    begins = (a.shape[1] - 1) // TILE * TILE
+    return _product(a[:, begins:], b[begins:])
+
+
+def _elementwise(a, b, kind=np.float64):
+    """kind: of the products."""
+    (M, K), N = a.shape, b.shape[1]
+    size = -(-max(M, K, N) // TILE) * TILE
+    wide_a, wide_b, c = np.zeros((3, size, size))
+    wide_a[:M, :K], wide_b[:K, :N] = a, b
+    for m in range(0, size, TILE):
+        for n in range(0, size, TILE):
+            for k in range(0, size, TILE):
+                c[m:m + TILE, n:n + TILE] += (wide_a[m:m + TILE, k:k + TILE]
+                                              * wide_b[k:k + TILE, n:n + TILE]).astype(kind)
+    return c[:M, :N]
+
+
+def _read(a, down: int, across: int):
+    """a as it is read where its element (i, j) is taken to lie at i * down + j * across; NaN past
+    its end."""
+    at = np.arange(a.shape[0])[:, None] * down + np.arange(a.shape[1]) * across
+    return np.where(at < a.size, a.ravel()[np.minimum(at, a.size - 1)].astype(np.float64), np.nan)
+
+
+WARM_UPS = (
+    WarmUp("W.1", "the online softmax, in a loop", "online_softmax", ("x",),
+           lambda random: [(random(70),), (random(100) + np.linspace(0, 30, 100),),
+                           (random(90) - np.linspace(0, 400, 90),), (random(70) + 300,),
+                           (random(5),)],
+           _softmax, {
+               "l_i is not multiplied by exp(old maximum - new one)": _weights(**UNSCALED),
+               UPSIDE_DOWN: _weights(**INVERTED),
+               "only the last tile is in the sum: what l_i held before is not kept": _weights(
+                   **LAST),
+               "the tile's sum is made with the old maximum": _weights(**OLD_MAX),
+               "m_i is the last tile's maximum: the old one takes no part": _weights(**OWN_MAX),
+               "m_i is never brought up to date": lambda x: np.full_like(x, np.inf)}),
+    WarmUp("W.2", "softmax times a matrix, in tiles", "softmax_times", ("s", "v"),
+           lambda random: [(random(5, 70), random(70, 8)),
+                           (random(4, 100) + np.linspace(0, 30, 100), random(100, 8)),
+                           (random(3, 90) - np.linspace(0, 400, 90), random(90, 4)),
+                           (random(2, 70) + 300, random(70, 4)), (random(3, 5), random(5, 8)),
+                           (random(3, 40) - 200 * np.arange(3)[:, None], random(40, 4))],
+           lambda s, v: _softmax(s) @ v, {
+               "acc is not multiplied by exp(old maximum - new one)": _times(**UNSCALED_ACC),
+               "l_i is not multiplied by exp(old maximum - new one)": _times(**UNSCALED),
+               "neither l_i nor acc is multiplied by exp(old maximum - new one)": _times(
+                   **UNSCALED, **UNSCALED_ACC),
+               OVERFLOW: _times(**INVERTED),
+               "only the last tile counts: what l_i and acc held before is not kept": _times(
+                   **LAST),
+               "m_i is never brought up to date": _times(**LAST, **OWN_MAX),
+               "m_i is the last tile's maximum: the old one takes no part": _times(**OWN_MAX),
+               "m_i is one maximum for all rows: dim=1 is left out": _times(
+                   new=lambda old, tile: np.maximum(old, tile.max())),
+               "l_i is one sum for all rows: dim=1 is left out": _times(
+                   total=lambda a, l_i, r: a * l_i + r.sum())}),
+    WarmUp("W.3", "the sum of two vectors", "add", ("x", "y"),
+           lambda random: [(random(n), random(n)) for n in (96, 70, 5)],
+           lambda x, y: x + y, {
+               "every program has the same elements: tl.program_id(0) is left out":
+                   lambda x, y: _stored(x, y, np.arange(len(x)) < BLOCK),
+               "program i begins at element i, not at i * BLOCK":
+                   lambda x, y: _stored(x, y, np.arange(len(x)) < BLOCK + _programs(x) - 1),
+               "y is not added": lambda x, y: x,
+               "x is not added": lambda x, y: y,
+               "x is added to itself": lambda x, y: x + x,
+               "they are multiplied, not added": lambda x, y: x * y}),
+    WarmUp("W.4", "the sum of each row up to the diagonal", "causal_row_sum", ("x",),
+           lambda random: [(random(40, 70),), (random(70, 40),), (random(33, 33),)],
+           _row_sum(lambda row, column: column <= row), {
+               "all columns count: the mask lacks column <= row": _row_sum(
+                   lambda row, column: np.ones(row.shape)),
+               "the diagonal itself is left out: want column <= row": _row_sum(
+                   lambda row, column: column < row),
+               "the columns from the diagonal on count, not those up to it": _row_sum(
+                   lambda row, column: column >= row),
+               "only the last tile counts: acc is not added to": _last_tile,
+               "every tile begins at column 0: start is left out": _first_tile_again,
+               "every program reads row 0: row * N is left out": _first_row_again,
+               "row i is read from element i on, not from i * N on": _rows_one_apart}),
+    WarmUp("W.5", "a product of matrices, in tiles", "matmul", ("a", "b"),
+           lambda random: [(random(*m).astype(np.float16), random(*n).astype(np.float16))
+                           for m, n in (((20, 33), (33, 33)), ((40, 50), (50, 17)),
+                                        ((18, 20), (20, 70)), ((16, 16), (16, 16)))],
+           _product, {
+               "only the last tile counts: acc is not added to": _last_product,
+               "number times number: want tl.dot, not *": _elementwise,
+               "number times number, and that in 16 bits: want tl.dot, not *":
+                   lambda a, b: _elementwise(a, b, np.float16),
+               "b is read with rows and columns exchanged": lambda a, b: _product(
+                   a, _read(b, 1, b.shape[1])),
+               "b is read as if it were (N, K)": lambda a, b: _product(a, _read(b, 1, len(b))),
+               "a row of a has K numbers, not N": lambda a, b: _product(
+                   _read(a, b.shape[1], 1), b),
+               "a row of b has N numbers, not K": lambda a, b: _product(
+                   a, _read(b, len(b), 1))}),
+)
+
+
+# ------------------------------------------------------------------------- the grading
+def grade(options: Options, reporter: Reporter) -> int:
+    """Ask all five, and say what was found.  -> 0 all right, 1 not, 3 a fault of the grader."""
+    file = submission.read(options.directory / FOLDER, NAME, "")
+    if file.state in ("missing", "syntax_error"):
+        reporter.warm_up("crashed", f"{NAME}: {file.sentence}{file.place}")
+        return 1
+    lacking = no_triton()
+    outcomes, following = [], ""
+    for one in WARM_UPS:
+        lines: tuple[str, ...] = ()
+        if one.needs_triton and lacking:
+            outcome = "skipped"
+        elif one.step in file.blank_steps:
+            outcome = "not_started"
+        else:
+            outcome, lines = ask(one, file, options, not lacking)
+        outcomes.append(outcome)
+        if lines or outcome == "not_started":
+            following = following or (
+                f"python autograder.py --hint {one.step}" if lines else
+                f"write step {one.step} of {FOLDER}/{NAME}, then\n      {COMMAND} --watch")
+        said = "right" if outcome == "pass" else outcome.replace("_", " ")
+        reporter.warm_up(outcome, f"{one.step} {one.title}: {said}", lines)
+    if "skipped" in outcomes:
+        reporter.say(lacking)
+    right = outcomes.count("pass")
+    reporter.say(f"Warm-ups: {right} of {len(outcomes)} right, seed {options.seed}")
+    reporter.next(following or "python autograder.py")
+    return 3 if "grader_fault" in outcomes else int(right < len(outcomes))
+
+
+def ask(one: WarmUp, file: submission.Submission, options: Options,
+        triton: bool = True) -> tuple[str, tuple[str, ...]]:
+    """-> outcome, and what is wrong in at most six lines; then the end of what it printed."""
+    source = file.source if triton else file.source.partition(b"\nimport triton")[0]
+    random = _numbers(options.seed, one.step)
+    asked = [tuple(x if x.dtype == np.float16 else x.astype(np.float32) for x in tensors)
+             for tensors in one.examples(random)]
+    answers = []
+    session = Session(Worker(source, NAME, device=options.device, interpret=options.device == "cpu",
+                             confinement=options.confinement), options.timeout)
+    try:
+        with session:
+            session.load(one.entry, None, one.positional)
+            for tensors in asked:
+                reply = session.run(_call(one, tensors))
+                answers.append(reply.outputs[0]["result"].numpy())
+    except SubmissionError as error:
+        crash = (error.outcome, _of_error(error, one, file))
+    else:
+        crash = ("pass", ())
+    printed = tuple(f"| {row}" for row in session.output.text().splitlines()[-PRINTED:])
+    for tensors, got in zip(asked, answers, strict=False):
+        if found := difference(one.entry, got, one.right(*tensors), LIMIT):
+            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(
+                one.positional, tensors, strict=True))
+            mistake = name_of(one, asked, answers)
+            return "wrong", (f"{shapes}: {found.lines[0]}",
+                             *(f"the mistake: {words}." for words in mistake),
+                             *_misjoined(one, file),
+                             f"more: python autograder.py --hint {one.step}", *printed)
+    return crash[0], (*crash[1], *printed * (crash[0] != "pass"))
+
+
+def _misjoined(one: WarmUp, file: submission.Submission) -> tuple[str, ...]:
+    """Where the exercise's own step joins tiles by `and` or a < b < c."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        step = Blanks(submission.decode(file.source), file.steps).text((one.step,), {}, True)
+        if one.needs_triton and (said := submission.misjoined_tiles(step.encode())):
+            return (said,)
+    return ()
+
+
+def name_of(one: WarmUp, asked: list, answers: list[np.ndarray]) -> list[str]:
+    """The words of the one mistake that fits every answer; none if none does, or several do."""
+    with np.errstate(all="ignore"):
+        fits = [words for words, formula in one.mistakes.items()
+                if all(difference("", got, formula(*tensors), LIMIT) is None
+                       for tensors, got in zip(asked, answers, strict=False))]
+    return fits if len(fits) == 1 else []
+
+
+def _numbers(seed: int, step: str):
+    """-> function (shape) -> float32 numbers, normally distributed."""
+    generator = np.random.default_rng([seed, *step.encode()])
+    return lambda *shape: generator.standard_normal(shape).astype(np.float32)
+
+
+def _call(one: WarmUp, tensors: tuple[np.ndarray, ...]) -> Call:
+    shape = one.right(*tensors).shape
+    inputs = {name: TensorInput.dense(torch.from_numpy(x))
+              for name, x in zip(one.positional, tensors, strict=True)}
+    return Call(inputs, tuple(f"@{name}" for name in inputs), {},
+                (OutputSpec("result", shape, torch.float32),))
+
+
+def _of_error(error: SubmissionError, one: WarmUp, file: submission.Submission
+              ) -> tuple[str, ...]:
+    line = file.own_line(error.line, error.lines)
+    step = file.step_at(line)
+    lines = [*error.sentence.split("\n"), *_misjoined(one, file)]
+    if line is not None and f"line {line}" not in error.sentence:
+        lines.append(f"where: {NAME}, line {line}" + f", {step.words}" * (step is not None) + ".")
+    if step is not None:
+        lines.append(f"more: python autograder.py --hint {step.id}")
+    return tuple(lines)

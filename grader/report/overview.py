@@ -1,0 +1,97 @@
+"""What there is to do: the first screen of who has begun nothing, and the next command."""
+
+import ast
+from pathlib import Path
+
+from grader.assignment.record import WARM_UPS, grader_of
+from grader.assignment.submission import read
+from grader.course.stages import STAGES, no_triton
+from grader.text import ranges, syntax_tree
+
+
+def program(number: int) -> str:
+    """The command that grades this stage."""
+    return f"python {grader_of(number)} --p{number}"
+
+
+def command(number: int, directory: Path, options: str = "", asked: str = "") -> str:
+    """The same for the file in directory, with further options; or what else is asked of it."""
+    where = "" if directory == Path(".") else f" --submission {directory}"
+    start = f"python {grader_of(number)} {asked}" if asked else program(number)
+    return start + where + options
+
+
+def alone(id: str, directory: Path) -> str:
+    """That which asks this step alone."""
+    return command(int(id.partition(".")[0]), directory, asked=f"--step {id}")
+
+
+def first_screen(numbers: list[int], directory: Path) -> list[str]:
+    """A line a stage, and the next command; none as soon as one stage is begun."""
+    files = {n: read(directory, f"problem_{n}.py", "") for n in numbers}
+    if any(file.state not in ("missing", "not_started") for file in files.values()):
+        return []
+    rows = []
+    for n, file in files.items():
+        carried = sum(bool(step.origin) for step in file.steps)
+        new = len(file.steps) - carried
+        count = f"{new} step{'s' * (new != 1)}" + f", {carried} carried over" * (carried > 0)
+        rows.append(f"  P{n}  {_title(file.source):<54.54} "
+                    + ("missing" if file.state == "missing" else count))
+    there = [n for n, file in files.items() if file.state != "missing"]
+    if not there:
+        names = " ... ".join(f"problem_{n}.py" for n in dict.fromkeys((numbers[0], numbers[-1])))
+        return [f"There is no {names} in {directory}.",
+                f"Next: {program(numbers[0])} --submission FOLDER"]
+    lines = ["No problem is begun yet:", "", *rows, "", f"Next: {begin(there[0], directory)}"]
+    if 1 in there and (gentle := len(read(directory, WARM_UPS, "").blank_steps)):
+        asked = command(1, directory, asked="--warmup")
+        lines.append(f"      or first: {asked}   ({gentle} short exercises, no points)")
+    kernels = [n for n in there if STAGES[n].needs_triton]
+    if kernels and no_triton():
+        lines += ["", f"Triton is not installed or too old, and problems {ranges(kernels)} need "
+                      f"it: python {grader_of(there[0])} --doctor"]
+    return lines
+
+
+def begin(number: int, directory: Path, options: str = "", red: list[str] = ()) -> str:
+    """What to do with a stage that has not passed: its red steps, its blank ones, or else its
+    command."""
+    if STAGES[number].needs_triton and no_triton():
+        return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
+    file = read(directory, f"problem_{number}.py", "")
+    if file.blank_carried and directory == Path("."):
+        origins = [step.origin for step in file.steps if step.id in file.blank_carried]
+        stages = {int(origin.partition(".")[0]) for origin in origins}
+        earlier = {stage: read(directory, f"problem_{stage}.py", "") for stage in sorted(stages)}
+        written = {step.id for source in earlier.values() for step in source.steps
+                   if step.id not in source.blank_steps}
+        if written & set(origins):
+            return f"python -m grader.carry {number}   (copies your earlier steps into it)"
+        if any(source.state == "missing" for source in earlier.values()):
+            return (f"python -m grader.carry {number} --from FOLDER   (copies steps from the "
+                    "earlier problems, wherever they are)")
+        return begin(min(stages), directory)  # nothing is written that could be copied
+    if file.blank_new and red:
+        return f"mend step {red[0]}, then\n      {command(number, directory, ' --watch')}"
+    if file.blank_new:
+        return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
+                f"      {command(number, directory, ' --watch')}")
+    return command(number, directory, options)
+
+
+def after(number: int, numbers: list[int], directory: Path) -> str:
+    """What to do when stage number has passed: the next one of numbers."""
+    following = next((n for n in numbers if n > number), None)
+    if following is None:
+        return "nothing: that was the last problem."
+    return begin(following, directory)
+
+
+def _title(source: bytes | None) -> str:
+    """The title in the file's docstring, "Problem 4 -- Title." """
+    try:
+        text = (ast.get_docstring(syntax_tree(source or b"")) or "").partition("\n")[0]
+    except (SyntaxError, ValueError):
+        text = ""
+    return text.partition(" -- ")[2].partition(":")[0].rstrip(".")

@@ -1,0 +1,194 @@
+"""What the grader found: plain records, filled by grade.py, shown by screen.py, and their JSON.
+
+The JSON file is whole at every moment, and rewritten after every stage.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grader.assignment.submission import Submission
+from grader.course.stages import Stage, no_triton
+from grader.host.files import replace
+
+if TYPE_CHECKING:  # it imports torch
+    from grader.course.inputs import Built
+
+FORMAT = 1  # of the JSON
+
+
+@dataclass
+class Check:
+    """One case of one stage.  lines: what / where / what to try, at most 12, for a person."""
+
+    name: str
+    group: str  # "standard", "robust", "walk" or "beyond"
+    outcome: str
+    label: str = ""  # the shape in words, as printed in brackets
+    errors: dict[str, dict[str, float]] = field(default_factory=dict)
+    where: str = ""
+    diagnosis: dict | None = None  # "id", "kind", "text", "step": docs/instructors.md
+    lines: tuple[str, ...] = ()
+    detail: str = ""  # a traceback or the submission's own output
+    picture: tuple[str, ...] = ()  # --show: the effective attention matrix
+    seconds: float = 0.0
+    kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
+    asks: str = ""  # what is beyond the assignment in it
+    doubt: "Built | None" = None  # numbers on which the call's plan is wrong
+
+    @property
+    def message(self) -> str:
+        return "\n".join(self.lines)
+
+    def fail(self, outcome: str, *lines: str, id: str = "", where: str = "",
+             step: str | None = None) -> "Check":
+        """It did not pass: what, and what to try.  id, step: where that needs no search."""
+        self.outcome, self.lines, self.where = outcome, lines, where or self.where
+        self.diagnosis = {"id": id, "kind": "observed", "text": lines[0],
+                          "step": step} if id else None
+        return self
+
+
+@dataclass
+class StageResult:
+    """One stage.  points: 70 % for the standard cases, 20 % for the robust ones, 10 % for a walk
+    without needless work if those are right; 0 if rejected."""
+
+    stage: int
+    title: str
+    max_points: int
+    outcome: str = "skipped"
+    points: float = 0.0
+    sha256: str | None = None
+    seconds: float = 0.0
+    checks: list[Check] = field(default_factory=list)
+    benchmark: dict | None = None
+    kernels: set[str] = field(default_factory=set)  # launched by any case: name@line
+    confined: tuple[str, ...] = ()  # what held the worker: "user", "files", "network", "signals"
+    sentence: str = ""  # why there are no checks, or why they ended early
+    detail: str = ""
+    steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text
+
+
+    @property
+    def red(self) -> list[str]:
+        """The steps that are wrong when they are asked alone."""
+        return [step["id"] for step in self.steps if step["light"] == "wrong"]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it ended early for blank steps, and nothing failed by what is written."""
+        return self.outcome == "crashed" and bool(self.checks) and all(
+            check.outcome == "pass" or (check.diagnosis or {}).get("id") == "blank-step"
+            for check in self.checks)
+
+    @property
+    def steps_right(self) -> str:
+        """ "5 of 8 steps right"; "" where no step has a light."""
+        lights = [step["light"] for step in self.steps]
+        counted = [light for light in lights if light != "none"]
+        return f"{counted.count('right')} of {len(lights)} steps right" if counted else ""
+
+
+def told(step: dict) -> str:
+    """Of a step in the JSON: its mistake; else what was seen, behind what was given."""
+    _, *lines = step["text"].splitlines() or [""]
+    named = [line.partition(": ")[2] for line in lines
+             if line.startswith(("the mistake: ", "one change makes "))]
+    if step["mistake"] == "truth-of-a-tile":
+        named = lines[-1:]
+    return (named or lines or [step["text"]])[0].removesuffix(".")
+
+
+def read_beside(check: Check) -> bool:
+    """Whether the NaN beside its tensors came into an answer: what else it gives is then made of
+    whatever lies there, and no two runs need agree."""
+    return check.outcome == "wrong" and "-guarded" in check.name and any(
+        not math.isfinite(error["fro"]) for error in check.errors.values())
+
+
+def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> bool:
+    """Whether the file alone says how the stage ends; result then says it, too."""
+    result.sha256, result.steps = file.sha256, unlit(file)
+    if file.state != "ready":
+        result.outcome = "crashed" if file.state == "syntax_error" else file.state
+        result.sentence = file.sentence
+        if file.state == "not_started" and file.steps:
+            result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
+        result.sentence += file.place
+    elif stage.needs_triton and (why := no_triton()):
+        result.outcome, result.sentence = "skipped", why
+    else:
+        return False
+    return True
+
+
+def unlit(file: Submission) -> list[dict]:
+    """The lights of a file whose steps are not asked."""
+    return [{"id": step.id, "light": "blank" if step.id in file.blank_steps else "none",
+             "mistake": None, "text": ""} for step in file.steps]
+
+
+@dataclass
+class Run:
+    """All of it: where it ran, with which seed, and a result for every stage asked for."""
+
+    device: str
+    torch: str
+    triton: str | None
+    seed: int
+    grader: str  # its version and hash: assignment.version()
+    stages: list[StageResult] = field(default_factory=list)
+
+    def exit_code(self) -> int:
+        """0 every stage passed, 1 a stage did not, 3 the grader itself failed."""
+        outcomes = [result.outcome for result in self.stages]
+        if "grader_fault" in outcomes:
+            return 3
+        return 0 if outcomes and all(outcome == "pass" for outcome in outcomes) else 1
+
+
+def as_dict(run: Run) -> dict:
+    """The run in the published format; numbers that JSON cannot say (NaN, inf) become null."""
+    return {"format": FORMAT, "grader": run.grader, "device": run.device, "torch": run.torch,
+            "triton": run.triton, "seed": run.seed,
+            "stages": [_stage(result) for result in run.stages]}
+
+
+def write(run: Run, path: Path) -> None:
+    """Replace the file in one step; a gradebook must be able to read it."""
+    text = json.dumps(as_dict(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    replace(path, text.encode(), 0o644)
+
+
+def _stage(result: StageResult) -> dict:
+    return {"stage": result.stage, "title": result.title, "outcome": result.outcome,
+            "points": result.points, "max_points": result.max_points, "sha256": result.sha256,
+            "seconds": round(result.seconds, 3), "message": result.sentence,
+            "detail": result.detail, "confined": list(result.confined),
+            "steps": _steps(result), "checks": [_check(check) for check in result.checks],
+            "benchmark": _finite(result.benchmark)}
+
+
+def _steps(result: StageResult) -> list[dict]:
+    """Where the stage passes a red light is a note: the cases decide."""
+    if result.outcome != "pass":
+        return result.steps
+    return [step | {"light": "none", "text": "Not as the lights know it, but right: "
+                    + step["text"]} if step["light"] == "wrong" else step for step in result.steps]
+
+
+def _check(check: Check) -> dict:
+    return {"name": check.name, "group": check.group, "outcome": check.outcome,
+            "errors": _finite(check.errors), "where": check.where, "diagnosis": check.diagnosis,
+            "message": check.message}
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

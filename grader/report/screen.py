@@ -1,0 +1,348 @@
+"""What a person reads: progress, a tick a case, what went wrong, the summary, the next command."""
+
+import contextlib
+import os
+import re
+import sys
+import textwrap
+import threading
+import time
+import unicodedata
+from pathlib import Path
+
+from grader.course.stages import Stage, no_triton
+from grader.report import overview
+from grader.report.results import Check, Run, StageResult, told
+
+WIDTH = 80
+DETAIL_LINES = 24  # of a traceback or of the submission's own output
+MARKS = {"pass": ("✅", "[ok]"), "skipped": ("➖", "[--]"), "not_started": ("➖", "[--]"),
+         "grader_fault": ("⚠️", "[!!]")}
+FAIL = ("❌", "[XX]")
+WORDS = {
+    "wrong": "Failed: wrong", "crashed": "Failed: crashed", "timeout": "Failed: timeout",
+    "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
+    "not_started": "Not Started", "needless work": "Needless Work",
+}
+LIGHTS = {"right": ("✓", "ok", "32"), "wrong": ("✗", "WRONG", "31"), "blank": ("·", "blank", ""),
+          "none": ("–", "-", "")}  # a sign, a word where signs cannot be printed, a colour
+KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond": "Beyond"}
+COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
+OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
+        "mistakes, not proof against a determined cheat.")
+HELD = {"user": "as another account", "files": "writing only into a folder of their own, this one "
+        "hidden", "network": "without network", "signals": "unable to signal others"}
+
+
+class Reporter:
+    """Writes to one stream.  On a terminal it shows a live line and, unless NO_COLOR, colour;
+    neither on one that says of itself that it is dumb, as our notebooks do.
+
+    verbose: a line for every case, and what held the files, instead of what is needed to go on.
+    seed: of a run of one stage, whose line of result says it; in a run of several there is a
+    summary, which says that and which stages are not started.
+    """
+
+    def __init__(self, stream=None, verbose: bool = False, seed: int | None = None):
+        self.stream = sys.stdout if stream is None else stream
+        self.verbose, self.seed = verbose, seed
+        self.is_terminal = (bool(getattr(self.stream, "isatty", lambda: False)())
+                            and os.environ.get("TERM") != "dumb")
+        self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
+        self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
+        self.is_live = False  # a line that is overwritten stands at the end
+        self.title = ""  # of the stage, until its first line
+        self.announced: Stage | None = None  # whose title stands there already
+        self.failures: set[tuple[str, str]] = set()  # of the stage, by their kind
+        self.more = 0  # cases that failed as an earlier one did
+        self.printed = False  # whether the file did, in a case that passed, and it was not shown
+        self.lit = False  # the lights of the stage were shown
+
+    # ------------------------------------------------------------- progress
+    def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
+        if not on_gpu:
+            why = "The GPU is left alone (--device cpu)" if has_gpu else "No GPU found"
+            kernels = "kernels in Triton's interpreter, " * (not no_triton())
+            self._line(f"{why}: small cases, {kernels}no timing.")
+
+    def first_stage(self, stage: Stage) -> None:
+        """Its title at once, while all else is still being imported."""
+        self.stage_begins(stage)
+        self._announce()
+        self.announced = stage
+
+    def stage_begins(self, stage: Stage) -> None:
+        self.failures, self.more, self.printed, self.lit = set(), 0, False, False
+        if self.announced is stage:
+            self.announced = None
+            return
+        self.title = f"--- Running Autograder for Problem {stage.number}: {stage.title} ---"
+
+    @contextlib.contextmanager
+    def working(self, stage: Stage, what: str):
+        """A live line (stage, what, seconds) while the block runs; nothing where there is no
+        terminal: the case's own line follows soon enough."""
+        self._announce()
+        if not self.is_terminal:
+            yield
+            return
+        stop, self.is_live = threading.Event(), True
+        thread = threading.Thread(target=self._tick, args=(stop, stage, what), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.is_live = False
+            self._write("\r\x1b[K")
+
+    def _tick(self, stop: threading.Event, stage: Stage, what: str) -> None:
+        start = time.monotonic()
+        while True:
+            text = f"... problem {stage.number}: {what}, {time.monotonic() - start:.0f} s"
+            self._write("\r\x1b[K" + text[: WIDTH - 1])
+            if stop.wait(0.5):
+                return
+
+    def lights(self, stage: Stage, steps: list[dict], why: str = "") -> None:
+        """A light a step; of the first red one what it was given, left, and should have, of others
+        a line."""
+        self.lit = any(step["light"] in ("right", "wrong") for step in steps)
+        if why:
+            self._line(f"steps  no lights: {why}.")
+        if not self.lit:
+            return
+        signed = _can_print(self.stream, "✓✗·–")
+        cells = [(f"{step['id']} {LIGHTS[step['light']][0 if signed else 1]}",
+                  LIGHTS[step["light"]][2]) for step in steps]
+        each = max(len(text) for text, _ in cells) + 2
+        across = (WIDTH - 7) // each
+        for at in range(0, len(cells), across):
+            row = "".join(self._paint(text, colour) + " " * (each - len(text))
+                          for text, colour in cells[at:at + across])
+            self._line(("       " if at else "steps  ") + row.rstrip(), wrap=False)
+        red = next((step for step in steps if step["light"] == "wrong"), None)
+        if red is not None:
+            given, *lines = red["text"].splitlines()
+            self._line(f"     step {red['id']}, asked alone. {given[:1].upper()}{given[1:]}")
+            for line in lines[:5]:
+                self._line("       " + line, wrap=not line.startswith(("visited ", "wanted ")))
+            for other in steps:
+                if other["light"] == "wrong" and other is not red:
+                    self._line(f"     step {other['id']}: {told(other)}.")
+            more = overview.alone(red["id"], Path("."))
+            self._line(f"       more: {more}, or --hint {red['id']}", wrap=False)
+
+    def check_done(self, stage: Stage, check: Check) -> None:
+        """A line a passing case; the first failing one in full, and of the others what is new: all
+        of them in full if verbose."""
+        if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
+            return  # the lights say so
+        words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
+        line = (f"{self._mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
+                f"{check.label}")
+        if check.outcome == "pass":
+            if self.verbose or not self.failures:
+                self._line(line, check.outcome)
+            if self.verbose:
+                self._detail(check.detail)
+            self.printed = self.printed or bool(check.detail.strip()) and not self.verbose
+            return
+        alike, first = _failure(check) in self.failures, not self.failures
+        self.failures.add(_failure(check))
+        if first or self.verbose:
+            self._line(line, check.outcome)
+            for line in check.lines[:12]:
+                self._line("     " + line, wrap=not line.startswith("again: "))
+            for line in check.picture:
+                self._line("     " + line, wrap=False)
+            self._detail(check.detail)
+        elif alike:
+            self.more += 1
+        else:
+            said = f": {check.lines[0]}" * (check.outcome != "wrong" and bool(check.lines))
+            self._line(line + said, check.outcome)
+
+    def stage_ends(self, stage: Stage, result: StageResult) -> None:
+        """What was left out, why it ended, and one line of result."""
+        if result.outcome == "not_started" and self.seed is None:
+            return
+        if self.more:
+            one = len(self.failures) == 1
+            self._line(f"     and {self.more} more like {'it' if one else 'these'}")
+        if result.waits:
+            self._line(f"{self._mark('not_started')} P{stage.number} is not finished: "
+                       f"{result.sentence}", "skipped")
+        elif result.sentence:
+            mark = "" if result.outcome == "pass" else self._mark(result.outcome) + " "
+            points = "" if result.checks else f", {_points(result)} points"
+            self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}{points}: "
+                       f"{result.sentence}", result.outcome)
+            self._detail(result.detail)
+            if points:
+                return
+        if self.printed:
+            self._line("     What the file printed in passing cases is shown with --verbose.")
+        if result.outcome == "pass" and (red := result.red):
+            self._line(f"     no case of this run fails by step {red[0]}, which is red: look at it "
+                       "before you go on")
+        beyond = [check for check in result.checks if check.group == "beyond"]
+        if len(result.checks) > len(beyond) > 0:
+            self._line(_beyond(beyond))
+        right = f"{result.steps_right}, " if result.outcome != "pass" and result.steps_right else ""
+        self._line(f"P{stage.number}: {self._outcome_words(result)}, {right}"
+                   f"{_points(result)} points, {result.seconds:.1f} s"
+                   + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None))
+
+    def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
+        """A line a warm-up, and what is wrong with it."""
+        self._line(f"{self._mark(outcome)} {text}", outcome)
+        for line in lines:
+            self._line("     " + line)
+
+    def say(self, text: str) -> None:
+        """One line of its own."""
+        self._line(text)
+
+    def table(self, lines: list[str]) -> None:
+        """Benchmark lines, already laid out."""
+        for line in lines:
+            self._line(line, wrap=False)
+
+    # -------------------------------------------------------------- summary
+    def summary(self, run: Run, next_command: str) -> None:
+        """Of several stages a line each and their sum; then what to do next.
+
+        --seed with the seed asks the same numbers again.
+        """
+        self.title = ""
+        if len(run.stages) > 1:
+            self._line("")
+            self._line(self._paint("--- Summary ---", "1"), wrap=False)
+            for result in run.stages:
+                mark = self._mark(result.outcome)
+                said = result.outcome.replace("_", " ")
+                if result.outcome not in ("pass", "not_started") and result.steps_right:
+                    said += f", {result.steps_right}"
+                row = (f"{mark} P{result.stage} {result.title:<28.28} {said:<32} "
+                       f"{_points(result):>11}")
+                self._line(self._paint(row, _colour(result.outcome)), wrap=False)
+            total = sum(result.points for result in run.stages)
+            full = sum(result.max_points for result in run.stages)
+            self._line(f"Total: {total:g} of {full} points on {run.device}, seed {run.seed}")
+        if self.verbose:
+            self._line(_isolation(run))
+        self.next(next_command)
+
+    def next(self, command: str) -> None:
+        """What to type now."""
+        self._line(f"Next: {command}", wrap=False)
+
+    # -------------------------------------------------------------- helpers
+    def _detail(self, text: str) -> None:
+        """Traceback or output of the submission, fenced so that it cannot pose as a verdict."""
+        lines = text.strip("\n").splitlines()
+        if not lines:
+            return
+        if len(lines) > DETAIL_LINES:
+            cut = len(lines) - DETAIL_LINES
+            lines = [f"({cut} earlier lines are left out)", *lines[-DETAIL_LINES:]]
+        for line in lines:
+            self._line("   | " + line, wrap=False)
+
+    def _outcome_words(self, result: StageResult) -> str:
+        if result.waits:
+            return "unfinished"
+        checks = [check for check in result.checks if check.group != "beyond"] or result.checks
+        counts = {}
+        for check in checks:
+            counts[check.outcome] = counts.get(check.outcome, 0) + 1
+        if not counts:
+            return result.outcome.replace("_", " ")
+        passed = counts.pop("pass", 0)
+        words = [f"{passed} of {len(checks)} passed"]
+        return ", ".join(words + [f"{n} {outcome}" for outcome, n in counts.items()])
+
+    def _mark(self, outcome: str) -> str:
+        return MARKS.get(outcome, FAIL)[self.symbols]
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
+
+    def _announce(self) -> None:
+        """The stage's title, once there is something to say under it."""
+        if self.title:
+            title, self.title = self.title, ""
+            self._line("")
+            self._line(self._paint(title, "1"), wrap=False)
+
+    def _line(self, text: str, outcome: str = "", wrap: bool = True) -> None:
+        self._announce()
+        if self.is_live:  # a verdict may come while the next case runs
+            self._write("\r\x1b[K")
+        lines = [text]
+        if wrap and _width(text) > WIDTH:
+            indent = len(text) - len(text.lstrip())
+            lines = textwrap.wrap(text, WIDTH - 1, subsequent_indent=" " * (indent + 5),
+                                  break_long_words=False, break_on_hyphens=False)
+        for line in lines:
+            line = line.replace("\N{NO-BREAK SPACE}", " ")
+            self._write(self._paint(line, _colour(outcome)) + "\n")
+
+    def _write(self, text: str) -> None:
+        if self.symbols:
+            text = text.encode(self.stream.encoding or "ascii", "replace").decode(
+                self.stream.encoding or "ascii")
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except BrokenPipeError:  # `| head` has read enough; the grading and its JSON go on
+            if self.stream is sys.stdout:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self.stream = open(os.devnull, "w", encoding="utf-8")
+
+
+def _failure(check: Check) -> tuple[str, str]:
+    """What kind of failure it is: wrong numbers are taken for one mistake until that is mended; of
+    what was raised the words count, not the numbers in them."""
+    words = "" if check.outcome == "wrong" else "".join(check.lines[:1])
+    return check.outcome, re.sub(r"\d+", "", words)
+
+
+def _beyond(checks: list[Check]) -> str:
+    """One line on what decides nothing: beyond the assignment: 4 of 6, not D = 80, ..."""
+    missed = [check.asks for check in checks if check.outcome != "pass"]
+    said = "all of it" if not missed else f"{len(checks) - len(missed)} of {len(checks)}"
+    return f"     beyond the assignment: {said}" + f", not {', '.join(missed)}" * bool(missed)
+
+
+def _isolation(run: Run) -> str:
+    """What held every file that was loaded."""
+    loaded = [set(result.confined) for result in run.stages if result.checks or result.confined]
+    held = [words for name, words in HELD.items() if loaded and all(name in c for c in loaded)]
+    if not held:
+        return OPEN
+    return (f"Isolation: the files ran {', '.join(held)}. Right answers were made once more from "
+            "their kernels alone, on other numbers, by a process without the file.")
+
+
+def _colour(outcome: str) -> str:
+    return COLOURS.get(outcome, "31") if outcome else ""
+
+
+def _points(result: StageResult) -> str:
+    return f"{result.points:g} of {result.max_points}"
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: emoji take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _can_print(stream, text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

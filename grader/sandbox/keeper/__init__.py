@@ -1,0 +1,1 @@
+"""Forks workers and ends them; no line of a submission runs here."""

@@ -1,0 +1,387 @@
+"""The processes between the grader and a worker.  They never run a line of a submission.
+
+The nursery is started once, by host/processes.py, through __main__.py and undertaker.py.  It
+imports what every worker needs, which takes seconds.  Once torch is there it forks a second one,
+whose Triton interprets, and then each forks a keeper for every request that comes in on its socket.
+
+A keeper forks the worker, confines it, and is the ancestor to which every process falls whose own
+parent died: no child of the worker can leave the family.  It ends them all, and removes their
+folder, when the grader says so, when the worker is dead, or when the grader itself is gone.  It
+holds the family to its limits and says one thing to the grader, a JSON line on the control socket:
+{"returncode": as subprocess has it, "over": which limit was passed, or ""}.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from .. import LENGTH
+from ..worker import worker
+from . import confine
+from .undertaker import ON_LINUX, inherit_orphans, remove
+
+LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not every kernel does
+POLL_SECONDS = 0.1
+END_SECONDS = 5.0  # a CUDA context can take this long to come down
+MAX_PROCESSES = 512
+MAX_THREADS = 8192  # of an account of its own; libraries start one a core
+MAX_FOLDER_BYTES = 1 << 30
+GIB = 2.0**30
+TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_generator",
+          "triton.runtime.interpreter")  # what every file of stages 2 to 9 comes to need
+LEAST_TRITON = (3, 6)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+
+
+def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
+    """Both nurseries.  A request is a length, then JSON, with three descriptors: the worker's
+    channel, the keeper's control socket, and where the worker prints.  key_fd: where Triton's key
+    will stand."""
+    if os.fork() == 0:
+        os.close(compiling_fd)
+        if key_fd is not None:
+            os.close(key_fd)
+        os.environ["TRITON_INTERPRET"] = "1"
+        serve(interpreting_fd, None)
+    else:
+        os.close(interpreting_fd)
+        serve(compiling_fd, key_fd)
+    os._exit(0)  # to take down all that torch built up would take half a second
+
+
+def serve(fd: int, key_fd: int | None) -> None:
+    """One nursery's life."""
+    requests = socket.socket(fileno=fd)
+    import_triton()
+    if key_fd is not None:
+        take_key(key_fd)
+    gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
+    gc.enable()
+    sys.dont_write_bytecode = True  # beside a submission's files there is to be nothing of ours
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
+    while (request := receive(requests)) is not None:
+        words, fds = request
+        if words["device"] == "cuda" or words["compile_for"]:
+            read_triton()
+        if os.fork() == 0:
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                keep(words, *fds)
+            finally:
+                os._exit(0)
+        for fd in fds:
+            os.close(fd)
+
+
+def import_triton() -> None:
+    """Once for all workers.  One that is too old, or fails, counts as none: stage 1 needs none, and
+    the hooks would not fit it."""
+    try:
+        for name in TRITON:
+            importlib.import_module(name)
+        if tuple(map(int, sys.modules["triton"].__version__.split(".")[:2])) >= LEAST_TRITON:
+            return
+    except Exception:  # of any kind: it is not ours to mend
+        pass
+    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        del sys.modules[name]
+    sys.modules["triton"] = None  # Python then says that there is none
+
+
+def take_key(fd: int) -> None:
+    """Triton's key, which was made while torch was imported."""
+    with contextlib.suppress(Exception), open(fd) as pipe:
+        if key := pipe.read():
+            importlib.import_module("triton.runtime.cache").triton_key = lambda: key
+
+
+def read_triton() -> None:
+    """Once for all workers: Triton, before it compiles, reads all that it consists of."""
+    with contextlib.suppress(Exception):  # then each does so by itself
+        importlib.import_module("triton.runtime.cache").triton_key()  # which it remembers
+
+
+def receive(requests: socket.socket) -> tuple[dict, list[int]] | None:
+    """The next request and its descriptors; None when the grader is gone, perhaps in the middle."""
+    head, fds, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
+    if len(head) < LENGTH.size:
+        return None
+    text = b""
+    while len(text) < LENGTH.unpack(head)[0]:
+        part = requests.recv(LENGTH.unpack(head)[0] - len(text))
+        if not part:
+            return None
+        text += part
+    return json.loads(text), fds
+
+
+def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
+    """A keeper's whole life."""
+    os.setsid()
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(config["environment"])
+    if sys.modules.get("triton") is None:  # nothing is there to interpret
+        os.environ.pop("TRITON_INTERPRET", None)
+    control = socket.socket(fileno=control_fd)
+    inherit_orphans()
+    child = os.fork()
+    if child == 0:
+        control.close()
+        run_worker({**config, "fd": channel})  # does not return
+    os.close(channel)  # its end must show when the worker ends
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if ON_LINUX:
+        # No process of this account may look into this one.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+    folder = config["folder"]
+    try:
+        over = wait(control, child, config["memory_bytes"], folder)
+        returncode = end_all(child)
+        if over is not None:  # else the grader is done with it: nobody listens
+            line = json.dumps({"returncode": returncode, "over": over}) + "\n"
+            control.sendall(line.encode())
+            control.recv(1)  # until the grader is done with it, or dies
+    except OSError:
+        pass
+    finally:
+        end_all(child)
+        remove(folder)
+
+
+# --------------------------------------------------------------------- the worker's side
+def run_worker(config: dict) -> None:
+    """Become the worker: other user, limits, confinement, and then worker.py."""
+    try:
+        os.chdir(os.path.dirname(config["path"]))
+        if ON_LINUX:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            # Should memory run out all the same, the system is to take this process.
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FOLDER_BYTES, MAX_FOLDER_BYTES))
+        confined = []
+        if config["user"] is not None:
+            uid, gid = config["user"]
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+            resource.setrlimit(resource.RLIMIT_NPROC, (MAX_THREADS, MAX_THREADS))
+            if ON_LINUX:  # lost on the change of user
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            confined.append("user")
+        if ON_LINUX:
+            confined += confine.confine(
+                config["writable"], config["hidden"], config["readable"])
+        config["confined"] = confined
+        # A child that the file starts would run the main module's file, ours, once more.
+        sys.modules["__main__"] = ModuleType("__main__")
+        worker.main(config)
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    finally:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+# --------------------------------------------------------------------- the keeper's side
+def wait(control, child: int, memory_bytes: int, folder: str) -> str | None:
+    """Until something ends.  -> the limit that was passed, "" if the worker ended by itself, None
+    if the grader wants it ended or is gone."""
+    handles = [control]
+    try:
+        handles.append(os.pidfd_open(child))
+    except (AttributeError, OSError):  # not Linux, or an old one: polling will do
+        pass
+    next_walk, pause = time.monotonic() + 1.0, POLL_SECONDS
+    while True:
+        ready = select.select(handles, [], [], pause)[0]
+        if control in ready:
+            return None
+        if has_ended(child):
+            return ""
+        if not ON_LINUX:
+            continue
+        start = time.monotonic()
+        reap(child)
+        members = family(quickly=True)
+        # A machine with thousands of processes can take long to look through.
+        pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
+        if len(members) > MAX_PROCESSES:
+            return f"started more than {MAX_PROCESSES} processes"
+        used = sum(map(resident_bytes, members))
+        if used > memory_bytes:  # shared pages were counted once a process: look again
+            used = sum(map(proportional_bytes, members))
+        if used > memory_bytes:
+            return (f"held {used / GIB:.1f} GiB of host memory, more than the "
+                    f"{memory_bytes / GIB:.3g} GiB it may (--memory)")
+        if time.monotonic() > next_walk:
+            start = time.monotonic()
+            size = folder_bytes(folder)
+            if size > MAX_FOLDER_BYTES:
+                return f"wrote {size / GIB:.1f} GiB into its folder, more than the 1 GiB it may"
+            # A walk over many files takes long: spend no more than a twentieth of the time on it.
+            next_walk = time.monotonic() + max(1.0, 20 * (time.monotonic() - start))
+
+
+def has_ended(child: int) -> bool:
+    if hasattr(os, "waitid"):  # a Mac has none before Python 3.13
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        end_all.returncode = os.waitstatus_to_exitcode(status)
+    return bool(pid)
+
+
+def end_all(child: int) -> int | None:
+    """Kill every descendant.  -> how the worker ended, as subprocess says it."""
+    deadline, returncode = time.monotonic() + END_SECONDS, end_all.returncode
+    while True:
+        members = family() if ON_LINUX else [child] * (returncode is None)
+        for pid in members:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        if returncode is None:
+            try:
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    returncode = os.waitstatus_to_exitcode(status)
+            except ChildProcessError:
+                returncode = 1
+        reap(child)
+        if not members and returncode is not None or time.monotonic() > deadline:
+            end_all.returncode = returncode
+            return returncode
+        time.sleep(0.005)
+
+
+end_all.returncode = None  # a process can be waited for only once
+
+
+def reap(child: int) -> None:
+    """Bury the orphans that died: a zombie would count as a process for ever."""
+    while ON_LINUX:  # elsewhere they are not this process's
+        try:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if seen is None or seen.si_pid == child:
+                return
+            os.waitpid(seen.si_pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+
+
+def family(quickly: bool = False) -> list[int]:
+    """Every living descendant of this process.
+
+    quickly: by the kernel's own lists of children, a few files instead of one for every process of
+    the machine.  Somebody born or buried meanwhile may be missed.
+    """
+    children = listed_children if quickly and LISTS_CHILDREN else all_children()
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        waiting += (below := children(waiting.pop()))
+        found += below
+    return [pid for pid in found if is_alive(pid)]
+
+
+def listed_children(pid: int) -> list[int]:
+    found = []
+    for task in tasks(pid):
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def all_children() -> Callable[[int], list[int]]:
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if seen := state_and_parent(int(name)):
+            children.setdefault(seen[1], []).append(int(name))
+    return lambda pid: children.get(pid, [])
+
+
+def is_alive(pid: int) -> bool:
+    """A process whose first thread has ended looks dead, and is not while it has others."""
+    seen = state_and_parent(pid)
+    return seen is not None and (seen[0] not in b"ZX" or len(tasks(pid)) > 1)
+
+
+def state_and_parent(pid: int) -> tuple[bytes, int] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # "pid (name) state parent ..."; the name may hold anything
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+        return state, int(parent)
+    except (OSError, ValueError):  # it ended meanwhile
+        return None
+
+
+def tasks(pid: int) -> list[str]:
+    """Ids of a process's threads."""
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+
+
+def resident_bytes(pid: int) -> int:
+    # A thread that has ended holds nothing; its process may.
+    pages = _pages(pid) or max(map(_pages, tasks(pid)[-1:]), default=0)
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _pages(task: int | str) -> int:
+    try:
+        return int(Path(f"/proc/{task}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def proportional_bytes(pid: int) -> int:
+    """Resident memory, with every shared page divided among those who share it."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return 1024 * sum(int(line.split()[1]) for line in text.splitlines()
+                          if line.startswith("Pss:"))
+    except (OSError, IndexError, ValueError):
+        return resident_bytes(pid)
+
+
+def folder_bytes(folder: str) -> int:
+    """Bytes on the disk.  Not by os.walk, which is recursive and may be led 2000 folders deep."""
+    total, waiting = 0, [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:  # gone, closed, or too long a path
+            continue
+    return total

@@ -1,0 +1,1 @@
+"""Triton's kernels where there is no GPU: interpreted, compiled only, listed."""

@@ -1,0 +1,128 @@
+"""Compiles what a plan launches, where nothing runs: for a worker that will launch it soon.
+
+Two processes share the work, both without a GPU.  One has the file and says what a call would
+launch; the other has no file, and compiles that from its text alone, as replay.py does, so that
+what it leaves in its cache is the compiler's and not the file's.
+"""
+
+import base64
+import functools
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from ..wire import DTYPES
+from .replay import Replay
+
+SENT = (".cubin", ".json", ".so")  # of a cache's files: what a launch needs
+
+
+class Address:
+    """Of a tensor, what a kernel's compilation depends on."""
+
+    def __init__(self, dtype: torch.dtype, address: int):
+        self.dtype, self.address = dtype, address
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+class Launches(Replay):
+    """A plan whose launches only compile (compile_only.py) and whose operations do nothing."""
+
+    def __init__(self, plan: dict, folder: str):
+        self.plan, self.folder, self.interpreted = plan, Path(folder), False
+        self.device, self.functions = "cuda", {}
+
+    def compile(self) -> list[str]:
+        """-> the names of the cache's folders that hold what came of it."""
+        import triton.compiler.compiler as compiler
+        import triton.runtime.build as build
+
+        names: dict[str, None] = {}
+        open_cache = compiler.get_cache_manager
+
+        def noted(key):
+            cache = open_cache(key)
+            names[Path(cache.cache_dir).name] = None
+            return cache
+
+        compiler.get_cache_manager = build.get_cache_manager = noted
+        try:
+            for step in self.plan["steps"]:
+                if step[0] == "launch":
+                    self._make_launcher(self._launch(*step[1:]))
+        finally:
+            compiler.get_cache_manager = build.get_cache_manager = open_cache
+        return list(names)
+
+    def _make_launcher(self, kernel) -> None:
+        """What Triton compiles with the C compiler for a launch; without a driver it is left."""
+        with suppress(Exception):
+            from triton.backends.nvidia import driver
+
+            driver.CudaUtils()
+            driver.CudaLauncher(kernel.src, kernel.metadata)
+
+    def _tensor(self, what) -> Address:
+        _, offset, _, _, dtype = what
+        return Address(getattr(torch, dtype), 1024 + offset * getattr(torch, dtype).itemsize)
+
+
+def operations(worker) -> dict:
+    """What a worker can be asked of this: its name -> the function."""
+    return {"note": functools.partial(note, worker), "compile_plan": compile_plan, "take": take}
+
+
+def note(worker, request: dict):
+    """What a call would launch, as a plan; no tensor is sent, and nothing runs or compiles."""
+    call = request["call"]
+    worker.compiler.only_notes = True
+    inputs, on_device = worker._place(call["inputs"], _fresh(call["inputs"]), call["grads"])
+    upstream, sent = worker._place(call["douts"], _fresh(call["douts"]), ())
+    gradients = []
+    with (noted := worker._recorder(on_device, sent)):
+        outputs = worker._call(call, inputs)
+    if call["grads"]:
+        with noted:
+            gradients = worker._gradients(call, inputs, outputs, upstream)
+    return {"plan": json.dumps(noted.plan(outputs, gradients, []))}, ()
+
+
+def _fresh(layouts: dict) -> dict[str, torch.Tensor]:
+    """Storages whose numbers nobody will read."""
+    return {name: torch.empty(layout["numel"], dtype=DTYPES[layout["dtype"]], device="cpu")
+            for name, layout in layouts.items()}
+
+
+def compile_plan(request: dict):
+    """Compile what a plan launches.  -> the files of the cache that hold it, by folder."""
+    cache = Path(os.environ["TRITON_CACHE_DIR"])
+    names = Launches(json.loads(request["plan"]), os.getcwd()).compile()
+    return {"compiled": {name: packed(cache, name) for name in names}}, ()
+
+
+def packed(cache: Path, name: str) -> dict[str, str]:
+    """The files of one of the cache's folders, in base64."""
+    return {path.name: base64.b64encode(path.read_bytes()).decode()
+            for path in (cache / name).iterdir() if path.suffix in SENT}
+
+
+def take(request: dict):
+    """Put what another process compiled into this one's cache, unless it is there."""
+    cache = Path(os.environ["TRITON_CACHE_DIR"])
+    for name, files in request["compiled"].items():
+        folder = cache / name
+        if folder.exists():
+            continue
+        folder.mkdir(parents=True)
+        there = {file: str(folder / file) for file in files if not file.startswith("__grp__")}
+        for file, contents in files.items():
+            data = base64.b64decode(contents)
+            if file.startswith("__grp__"):
+                data = json.dumps({"child_paths": there}).encode()
+            (folder / file).write_bytes(data)
+    return {}, ()

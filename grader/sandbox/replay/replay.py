@@ -1,0 +1,392 @@
+"""Carries out a plan of recorder.py in a process that never saw the submission run.
+
+Only the text of its kernels comes here, and only what Triton's language can say: vetting.py refuses
+the rest, since the interpreter would run any Python.
+"""
+
+import base64
+import hashlib
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..wire import UNINITIALISED, poison, storages_in
+from .vetting import MODULES, NotTriton, Unrepeatable, builtin_names, is_language, vet
+
+KINDS = {"tensor", "address", "tuple", "dict", "torch", "device", "constexpr", "tl", "function",
+         "descriptor", "reinterpret", "constants", "module", "from"}
+OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug",
+           "launch_cooperative_grid", "launch_pdl", "sanitize_overflow", "enable_reflect_ftz",
+           "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer"}
+ABSOLUTE = ("as_strided", "set_")  # operations whose offset is that in the storage
+GUARD = 512  # bytes of 255 around what a kernel gets: NaN to read, and a store there shows
+PLAIN = "__plain__"  # the decorator that stands for those of the file
+_scopes: list[tuple[dict, dict[str, str]]] = []  # globals, and what each of their names means
+_built: dict[str, object] = {}  # functions made of their texts, by Replay._key
+
+
+class Overrun(Exception):
+    """A kernel stored where no tensor is."""
+
+
+class Replay:
+    """One plan, on inputs of the caller's.
+
+    plan: of recorder.py.  storages: name -> 1-D tensor on the device, for the plan's inputs.
+    folder: where the kernels' text is written, for Triton reads it from a file.
+    """
+
+    def __init__(self, plan: dict, storages: dict[str, torch.Tensor], device: str, folder: str,
+                 interpreted: bool):
+        self.plan, self.device = plan, device
+        self.folder, self.interpreted = Path(folder), interpreted
+        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.last_use = _last_uses(plan)
+        self.guarded = _to_be_guarded(plan)
+        self.shift: dict[int, int] = {}  # bytes before the tensors of a storage: GUARD where it is
+        self.guards: list[tuple[torch.Tensor, str]] = []  # guarded bytes, and what they are called
+        self.functions: dict[int, object] = {}
+        self.inputs = {}
+        for number, about in enumerate(plan["storages"]):
+            if "input" in about:
+                self.inputs[number] = storages[about["input"]]
+                self.storages[number] = storages[about["input"]].untyped_storage()
+        self._keep()
+
+    def run(self) -> list[torch.Tensor]:
+        """Take every step.  -> the outputs and the gradients.
+
+        Raises:
+            Unrepeatable, Overrun: as they say.
+        """
+        if self.plan["functions"] and not self.interpreted:
+            import triton
+
+            triton.set_allocator(_allocate)
+        for at, step in enumerate(self.plan["steps"]):
+            if step[0] == "op":
+                self._operation(*step[1:])
+            else:
+                self._launch(*step[1:])
+            for number in self.last_use.get(at, ()):
+                self.storages.pop(number, None)
+        self.look_at_guards()
+        return [self.decode(one) for one in self.plan["outputs"] + self.plan["gradients"]]
+
+    def extents(self) -> list[tuple[int, int]]:
+        """First byte and end of every input, and of every storage there is now."""
+        inputs = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in self.inputs.values()]
+        made = [(s.data_ptr() + self.shift.get(number, 0),
+                 s.data_ptr() + s.nbytes() - self.shift.get(number, 0))
+                for number, s in self.storages.items() if number not in self.inputs]
+        return inputs + made
+
+    def _keep(self) -> None:
+        """Make the storages that are older than the call; addresses in them are put right."""
+        kept = {n: about for n, about in enumerate(self.plan["storages"]) if "kept" in about}
+        for number, about in kept.items():
+            there = torch.full((about["bytes"],), 255, dtype=torch.uint8)  # NaN in every float
+            if about["kept"] is not None:
+                there = torch.frombuffer(bytearray(base64.b64decode(about["kept"])),
+                                         dtype=torch.uint8) if about["bytes"] else there
+            self.storages[number] = there.to(self.device, copy=True).untyped_storage()
+        for number, about in kept.items():
+            for at, other, byte in about.get("moved", ()):
+                target = self._view([number, at // 8, [], [], "int64"])
+                target.fill_(self._at(other, byte))
+
+    # ----------------------------------------------------------------- values
+    def decode(self, value):
+        """What an encoded value stands for here."""
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((kind, what),) = value.items()
+        if kind == "other":
+            raise Unrepeatable(f"it passed a {what} on, which is neither a tensor nor a number")
+        if kind not in KINDS:
+            raise Unrepeatable(f"it holds a value of no known kind, {kind}")
+        return getattr(self, "_" + kind)(what)
+
+    def _tensor(self, what) -> torch.Tensor:
+        return self._view(what)
+
+    def _view(self, what) -> torch.Tensor:
+        number, offset, shape, stride, dtype = what
+        storage = self.storages.get(number)
+        if storage is None:
+            raise Unrepeatable("it used memory that no step before had made")
+        empty = torch.empty(0, dtype=getattr(torch, dtype), device=storage.device)
+        offset += self.shift.get(number, 0) // empty.element_size()
+        return empty.set_(storage, offset, shape, stride)
+
+    def _at(self, number: int, byte: int) -> int:
+        if number not in self.storages:
+            raise Unrepeatable("it used the address of a tensor that is gone")
+        return self.storages[number].data_ptr() + self.shift.get(number, 0) + byte
+
+    def _tuple(self, what):
+        return tuple(self.decode(item) for item in what)
+
+    def _dict(self, what):
+        return {key: self.decode(item) for key, item in what}
+
+    def _torch(self, what):
+        found = getattr(torch, what)
+        if not isinstance(found, torch.dtype | torch.memory_format | torch.layout):
+            raise Unrepeatable(f"it passed torch.{what} on")
+        return found
+
+    def _device(self, what):
+        return torch.device(self.device if what == "cuda" else what)
+
+    def _address(self, what):
+        return self._at(*what)
+
+    def _constexpr(self, what):
+        import triton.language as tl
+
+        return tl.constexpr(self.decode(what))
+
+    def _tl(self, what):
+        import triton.language as tl
+
+        return next(value for value in vars(tl).values()
+                    if isinstance(value, tl.dtype) and value.name == what)
+
+    def _function(self, number: int):
+        if number not in self.functions:
+            self._build(number)
+        return self.functions[number]
+
+    def _descriptor(self, what):
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(**{name: self.decode(item) for name, item in what})
+
+    def _reinterpret(self, what):
+        import triton
+
+        return triton.reinterpret(*map(self.decode, what))
+
+    def _constants(self, what):
+        return type("constants", (), {name: self.decode(item) for name, item in what})
+
+    def _module(self, name: str):
+        if name in ("triton", "math") or name.startswith(MODULES):
+            __import__(name)
+            return sys.modules[name]
+        raise NotTriton(f"a kernel uses {name}, which Triton does not have")
+
+    def _from(self, what):
+        module, name = what
+        if not module.startswith("triton."):
+            raise Unrepeatable(f"a kernel uses {module}.{name}")
+        __import__(module)
+        found = getattr(sys.modules[module], name, None)
+        if not is_language(found):
+            raise Unrepeatable(f"a kernel uses {module}.{name}")
+        return found
+
+    # ------------------------------------------------------------------ steps
+    def _operation(self, name: str, args, kwargs, results, line=None) -> None:
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if found is None or not name.startswith("aten::"):
+            raise Unrepeatable(f"PyTorch has no operation {name} of its own")
+        result = found(*self.decode(args), **self.decode(kwargs))
+        if packet in UNINITIALISED:
+            poison(result)
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        new = self.guarded.difference(self.storages)
+        for tensor, said in itertools.zip_longest(made, results):
+            self._made(name, tensor, said)
+        for said in results:  # after all of them, for two may share a storage
+            number, _, shape, _, dtype = said["tensor"]
+            if number in new:
+                new.discard(number)
+                self._guard(number, f"{dtype} tensor of shape {shape}")
+
+    def _made(self, name: str, tensor, said) -> None:
+        """Know a result by the number the plan gives it, once it is what the plan says."""
+        if tensor is None or not isinstance(said, dict) or "tensor" not in said:
+            raise Unrepeatable(f"{name} gave another number of tensors")
+        number, offset, shape, stride, dtype = said["tensor"]
+        storage = tensor.untyped_storage()
+        shift = self.shift.get(number, 0)
+        size = self.plan["storages"][number]["bytes"]
+        same = (list(tensor.shape) == shape and tensor.dtype is getattr(torch, dtype)
+                and list(tensor.stride()) == stride
+                and tensor.storage_offset() == offset + shift // tensor.element_size()
+                and storage.nbytes() == size + 2 * shift)
+        if not same:
+            raise Unrepeatable(f"{name} gave a tensor of another shape")
+        known = self.storages.setdefault(number, storage)
+        if known.data_ptr() != storage.data_ptr():
+            raise Unrepeatable(f"{name} gave memory that another tensor has")
+
+    def _guard(self, number: int, words: str) -> None:
+        """Let a copy with guards on either side stand for this storage, unless it is empty."""
+        storage = self.storages[number]
+        if not storage.nbytes():
+            return
+        plain = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        whole = plain.new_full((storage.nbytes() + 2 * GUARD,), 255)
+        whole[GUARD:-GUARD] = plain.set_(storage, 0, (storage.nbytes(),), (1,))
+        self.storages[number], self.shift[number] = whole.untyped_storage(), GUARD
+        self.guards.append((whole, words))
+
+    def look_at_guards(self) -> None:
+        """Raise Overrun if a kernel stored beside a tensor."""
+        if not self.guards:
+            return
+        sides = [(whole[:GUARD], whole[-GUARD:]) for whole, _ in self.guards]
+        counts = torch.stack([(side != 255).sum() for both in sides for side in both]).tolist()
+        for (_, words), before, after in zip(self.guards, counts[::2], counts[1::2], strict=True):
+            if before or after:
+                where = "past the end" if after else "before the start"
+                raise Overrun(f"a kernel wrote {where} of a {words}: is a mask missing, or is an "
+                              "address off, by its head, batch, stride or start?")
+
+    def _launch(self, number: int, grid, arguments, options):
+        kernel = self._function(number)
+        for name, value in options.items():
+            if name not in OPTIONS or isinstance(value, dict):
+                raise Unrepeatable(f"a kernel was launched with the option {name}")
+        arguments = {name: self.decode(value) for name, value in arguments.items()}
+        return kernel[tuple(grid)](**arguments, **options)
+
+    def _build(self, number: int) -> None:
+        """Make a function of its text, once for all plans that have it."""
+        about = self.plan["functions"][number]
+        if not about["text"]:
+            raise Unrepeatable(f"{about['name']} has no text in the file")
+        key = self._key(number, ())
+        if key in _built:
+            self.functions[number] = _built[key]
+            return
+        text, values, functions = about["text"], {}, []
+        for name, value in about["names"]:
+            if isinstance(value, dict) and "function" in value:
+                functions.append((name, value["function"]))
+            else:
+                values[name] = self._global(value)
+        # The interpreter wants the language among the globals, named or not.
+        given = {"__name__": "submission", "__builtins__": builtin_names(),
+                 "triton.language": self._module("triton.language")}
+        try:
+            vet(text, given | values | {name: None for name, _ in functions}, about["name"],
+                int(about["line"]))
+        except NotTriton:
+            if about["kind"] == "constexpr":  # which Python runs, and not Triton's compiler
+                raise Unrepeatable(f"{about['name']} holds more than Triton's language") from None
+            raise
+        scope = self._scope(about)
+        scope |= given | values
+        path = self.folder / f"kernel_{key}.py"
+        path.write_text(_in_its_place(text, about["first"], about["line"]), "utf-8")
+        name, unset = about["name"], object()
+        before, scope[PLAIN] = scope.get(name, unset), lambda function: function
+        exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
+        plain = scope.pop(name)
+        if before is not unset:  # another function of that name
+            scope[name] = before
+        self.functions[number] = _built[key] = _decorated(plain, about["kind"], {
+            name: self.decode(value) for name, value in about["options"].items()})
+        try:
+            for name, other in functions:  # only now, for they may call it back
+                scope[name] = self._function(other)
+        except Exception:
+            del _built[key], self.functions[number]  # another plan that has it is told so, too
+            raise
+
+    def _scope(self, about: dict) -> dict:
+        """Globals that it can share with functions built before: as in a file, each name stands
+        for one thing.  Triton counts the names of all that a kernel calls, once a scope."""
+        meant = {name: self._meaning(value) for name, value in about["names"]}
+        for scope, meanings in _scopes:  # noqa: B007
+            if all(meanings.get(name, meaning) == meaning for name, meaning in meant.items()):
+                break
+        else:
+            _scopes.append(({}, {}))
+            scope, meanings = _scopes[-1]
+        meanings |= meant
+        return scope
+
+    def _meaning(self, value) -> str:
+        if isinstance(value, dict) and "function" in value:
+            return self._key(value["function"], ())
+        return json.dumps(value)
+
+    def _key(self, number: int, above: tuple[int, ...]) -> str:
+        """A name for a function and all it calls, from what makes them."""
+        if number in above:
+            return f"above {above.index(number)}"
+        about = dict(self.plan["functions"][number])
+        about["names"] = [
+            [name, self._key(value["function"], (*above, number))
+             if isinstance(value, dict) and "function" in value else value]
+            for name, value in about["names"]]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _global(self, value):
+        found = self.decode(value)
+        if not self.interpreted and isinstance(found, bool | int | float | str | tuple):
+            import triton.language as tl  # the compiler takes no other constants of a module
+
+            return tl.constexpr(found)
+        return found
+
+
+def _in_its_place(text: str, first: int, line: int) -> str:
+    """A function at its line of the file, under as many lines of decorators: what Triton compiled
+    of the one is then what it compiles of the other."""
+    above = max(0, int(line) - int(first))
+    return "\n" * (int(line) - above - 1) + (f"@{PLAIN}" + "\n" * above) * bool(above) + text
+
+
+def _allocate(size: int, alignment: int, stream) -> torch.Tensor:
+    """What kernels that make descriptors ask for; it is aligned to 512 bytes."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
+def _decorated(plain, kind: str, options: dict):
+    import triton
+
+    if kind == "jit":
+        return triton.jit(plain, **options)
+    if kind == "constexpr":
+        from triton.runtime.jit import constexpr_function
+
+        return constexpr_function(plain)
+    return plain
+
+
+def _to_be_guarded(plan: dict) -> set[int]:
+    """The storages that kernels get.  None where operations count from a storage's first byte."""
+    if any(step[0] == "op" and step[1].removeprefix("aten::").startswith(ABSOLUTE)
+           for step in plan["steps"]):
+        return set()
+    return set(storages_in([step for step in plan["steps"] if step[0] != "op"]))
+
+
+def _last_uses(plan: dict) -> dict[int, list[int]]:
+    """Step -> the storages that nothing needs after it."""
+    last: dict[int, int] = {}
+    for at, step in enumerate(plan["steps"]):
+        for number in storages_in(step):
+            last[number] = at
+    for number in storages_in([plan["outputs"], plan["gradients"]]):
+        last[number] = len(plan["steps"])
+    for number, about in enumerate(plan["storages"]):
+        if "input" in about or "kept" in about:  # an address may stand for them
+            last.pop(number, None)
+    gone: dict[int, list[int]] = {}
+    for number, at in last.items():
+        gone.setdefault(at, []).append(number)
+    return gone

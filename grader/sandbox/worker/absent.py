@@ -1,0 +1,71 @@
+"""What a file asks of its surroundings that is not there: a module, a folder, a GPU, a notebook."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+from ..kernels import pretend_gpu
+
+NEEDS_GPU = re.compile(
+    r"CUDA|NVTX|nvidia|accelerator|_cuda|dummy base class|'_Driver'|'_Properties'")
+OF_A_GPU = re.compile(r"/torch/(cuda|accelerator|autograd/profiler)|/triton/(testing|backends)")
+ALONE = "a file is graded alone"
+NOTEBOOK = ("get_ipython", "display")
+
+
+def absent(error: BaseException, text: str, path: str, where: str, source: str) -> str:
+    """A sentence, or "".  text: its own; where: as in crashes.explain(); source: the line of the
+    file."""
+    filename, kind = Path(path).name, type(error).__name__
+    first = text.strip().partition("\n")[0][:300]
+    if pretend_gpu.installed and _needs_gpu(error, text, path, source):
+        return (f"{filename} asks for a GPU {where}, and there is none here: put timing, and what "
+                f"else needs one, under if __name__ == \"__main__\": ({kind}: "
+                f"{first or source.strip()[:100]})")
+    if isinstance(error, ImportError):
+        return _module(error, filename, first)
+    if isinstance(error, NameError) and error.name in NOTEBOOK:
+        return f"{filename} calls {error.name}, which only a notebook has: take that out"
+    name = str(getattr(error, "filename", None) or "")[:200]
+    if isinstance(error, PermissionError) and name:
+        return (f"{kind} {where}: {name} is closed to a file that is graded. It may write where it "
+                "runs, in ~, in tempfile.gettempdir(), and in TRITON_CACHE_DIR as it finds it")
+    if isinstance(error, FileNotFoundError) and name and "/triton/" not in str(_files(error)):
+        return (f"{kind} {where}: there is no {name}. {ALONE.capitalize()}, in a folder of its "
+                f"own: put what it needs into {filename}")
+    return ""
+
+
+def _module(error: ImportError, filename: str, first: str) -> str:
+    """The same of an import."""
+    if first.startswith("attempted relative import"):
+        return (f"{filename} imports from its folder by a leading dot, and {ALONE}: put what it "
+                f"needs into {filename}")
+    name = str(error.name)
+    top = name.partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or top in sys.stdlib_module_names:
+        return ""
+    if importlib.util.find_spec(top):
+        version = getattr(sys.modules.get(top), "__version__", "as it is installed")
+        return f"{filename} imports {name}, which {top} {version} does not have"
+    return (f"{filename} imports {top}, which is not here: the course needs PyTorch, Triton and "
+            f"NumPy, and nothing else. If it is a file of yours: {ALONE}, so put what it needs "
+            f"into {filename}")
+
+
+def _needs_gpu(error: BaseException, text: str, path: str, source: str) -> bool:
+    """Whether PyTorch or Triton, and not the file itself, raised it for want of one."""
+    deepest = _files(error)[-1]
+    if deepest == path and re.match(r"\s*(raise|assert)\b", source):
+        return False
+    return bool(OF_A_GPU.search(deepest) or NEEDS_GPU.search(text))
+
+
+def _files(error: BaseException) -> list[str]:
+    """The files that it came through, the deepest last."""
+    files, trace = [""], error.__traceback__
+    while trace is not None:
+        files.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    return files

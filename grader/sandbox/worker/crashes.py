@@ -1,0 +1,327 @@
+"""From an exception in a submission to one sentence, its id and the student's own line."""
+
+import importlib.util
+import re
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import numpy
+
+from ..kernels.interpreter import OutOfBounds
+from ..wire import MAX_TEXT
+from . import asserts
+from .absent import absent
+
+BLANK_STEP = re.compile(r"""raise NotImplementedError\(["']step ([\w.]+)["']\)""")
+# After one of these the CUDA context answers nothing any more.
+DEAD_CONTEXT = re.compile(
+    r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure"
+    r"|device-side assert|illegal address", re.IGNORECASE,
+)
+# What Triton says (compiled or interpreted) -> the id, and what to try.
+WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants in (
+    (r"range must be a power of 2", "arange-not-a-power-of-two", "tl.arange wants a length that is "
+     "a power of two: round it up (triton.next_power_of_2) and mask the lanes past the end"),
+    (r"equal reduction dimensions|not compatible for matmul|mismatch in its core dimension",
+     "dot-shapes",
+     "tl.dot wants (M, K) and (K, N): is one of them to be transposed, tl.trans(x)?"),
+    (r"accumulator shape is incompatible", "dot-shapes", "tl.dot's accumulator has the shape of "
+     "the product, (M, N): start it as tl.zeros([M, N], dtype=tl.float32)"),
+    (r"unexpected keyword argument 'trans_[ab]'", "does-not-compile", "tl.dot has no "
+     "trans_a and no trans_b: write tl.trans(k) in the place of k"),
+    (r"got an unexpected keyword argument '(dim|keepdim)'",
+     "does-not-compile", "Triton's functions say axis= for dim=, and keep_dims= for keepdim="),
+    (r"static_assert\(.* does not hold", "does-not-compile", "make it hold in every case, or leave "
+     "it out where nothing below needs it"),
+    (r"condition could not be determined at compile-time", "not-constexpr", "a static_assert asks "
+     "of constexprs alone: declare the argument as tl.constexpr, or check it before the launch"),
+    (r"both operands must be same dtype", "dot-dtypes", "tl.dot wants both operands in one dtype: "
+     "round one to the other's, p.to(v.dtype)"),
+    (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "dot-too-small", "tl.dot wants "
+     "every side 16 or more: pad the tile with zeros, or take a larger one"),
+    (r"make_shape_compatible|could not be broadcast|cannot broadcast", "shapes-do-not-broadcast",
+     "two tiles are combined whose shapes do not fit: a column is x[:, None], a row x[None, :]"),
+    (r"loop-carried variable|re-?assigned to .* in loop", "loop-type-changes", "a variable keeps "
+     "one shape and dtype through a loop: start it as what the loop makes of it"),
+    (r"must have type .?constexpr|constexpr.* got|not a constexpr", "not-constexpr", "a shape must "
+     "be known when the kernel is compiled: declare the argument as tl.constexpr"),
+    (r"expected dtype .* but got", "wrong-dtype", "this function takes floating-point numbers: "
+     "cast with .to(tl.float32)"),
+    (r"(?-i:unsupported operand type\(s\) for @: 'tensor')", "does-not-compile",
+     "tl.dot(a, b) multiplies two tiles, and @ does not"),
+    (r"(?-i:'tensor' object has no attribute|module 'triton.language' has no attribute)",
+     "does-not-compile", "a tile has few of a PyTorch tensor's methods; Triton's functions are "
+     "tl.where, tl.sum(x, axis=1), tl.trans, x.to(dtype) and so on"),
+    (r"(?-i:must be Tensor, not tensor|got \(tensor)", "does-not-compile", "PyTorch's functions do "
+     "not take a kernel's tiles: take those of tl"),
+    (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel reads tensors that lie on the "
+     "GPU: make them with device=q.device"),
+    (r"mask argument cannot be block type|pointer argument cannot|unsupported ptr type",
+     "shapes-do-not-broadcast",
+     "pointers, mask and other need one shape: build them from the same offsets"),
+    (r"between then block and else block|mismatched type for", "loop-type-changes", "both branches "
+     "of an if leave a variable in one shape and dtype: use tl.where, or a constexpr condition"),
+))
+TEXT_SECONDS = 5.0
+TELLING = {"blank-step", "out-of-bounds-read", "out-of-bounds-write"}  # more than WANTS do
+OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
+
+
+def explain(error: BaseException, path: str, where: str) -> dict:
+    """What to say of anything a submission raised, found in TEXT_SECONDS: it wrote what makes the
+    texts of its own errors.  A worker that still makes one is of no more use."""
+    kind = type(error).__name__
+    found = {"outcome": "crashed", "id": "", "line": None, "lines": [], "detail": "", "fatal": True,
+             "sentence": f"{kind} {where}; its text was not made in {TEXT_SECONDS:g} s"}
+
+    def say():
+        try:
+            found.update(_explained(error, path, where))
+        except OSError:  # the file took away what it would be read from
+            found.update(sentence=f"{kind} {where}")
+
+    thread = Thread(target=say, daemon=True)
+    with suppress(RuntimeError):  # the file has started as many threads as it may
+        thread.start()
+        thread.join(TEXT_SECONDS)
+    return dict(found)
+
+
+def _explained(error: BaseException, path: str, where: str) -> dict:
+    """outcome, id, sentence, detail, line, lines, fatal for anything a submission raised.
+
+    path: the submission's file; where: "while being imported" or "when it was called".  line: the
+    deepest of the file; lines: all that the error went through, from there outwards.
+    """
+    chain = _chain(error)
+    cause = _unwrap(error)
+    around = chain[:next(i for i, e in enumerate(chain) if e is cause)]  # what wraps it
+    placed = next((e for e in (cause, *reversed(around), *chain) if lines_of(e, path)), cause)
+    line = next(iter(lines_of(placed, path)[::-1]), None)
+    text = " ".join(_reason(e) or _text(e) for e in chain)
+    outcome, id, sentence = _sentence(cause, text, path, where, _source_line(path, line))
+    wanted, wants = next((found for words, *found in WANTS
+                          if words.search(text) or words.search(sentence)), ("", ""))
+    if outcome == "crashed" and wants:
+        column = _column(placed, path)
+        place = "" if line is None else f"line {line}" + f", column {column}" * bool(column) + ": "
+        sentence = f"{place}{sentence}. Try: {wants}"
+        id = id if id in TELLING else wanted
+    return {
+        "outcome": outcome, "id": id, "sentence": sentence, "line": line,
+        "lines": _outwards(chain, path), "detail": _traceback(chain, path),
+        "fatal": bool(DEAD_CONTEXT.search(text)),
+    }
+
+
+def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str, str, str]:
+    """-> outcome, id of wire.OBSERVED or "", sentence."""
+    kind, filename = type(error).__name__, Path(path).name
+    first = next((row.strip() for row in _text(error).splitlines() if row.strip()), "")
+    blank = BLANK_STEP.search(source) or re.search(r"^step ([\w.]+)$", first)
+    if blank:
+        return "crashed", "blank-step", f"step {blank[1]} is still blank"
+    if isinstance(error, SystemExit):
+        return "crashed", "", f"{filename} called sys.exit() {where}"
+    if isinstance(error, KeyboardInterrupt):
+        return "crashed", "", f"{filename} raised KeyboardInterrupt {where}"
+    if isinstance(error, SyntaxError):
+        return "crashed", "", f"{kind}: {error.msg}"
+    if "only 0-dimensional arrays" in text and _old_interpreter():
+        return "skipped", "", ("the interpreter of Triton before 3.7 does not work with numpy 2.4 "
+                               "or later: install 'numpy<2.4' or 'triton>=3.7'")
+    if isinstance(error, ModuleNotFoundError):
+        top = str(error.name).partition(".")[0]
+        if top == "triton" and importlib.util.find_spec("triton") is None:
+            return "skipped", "", (f"{filename} imports Triton, and there is none here that can "
+                                   "run: python autograder.py --doctor")
+        if OWN_MODULES.match(str(error.name)):
+            return "crashed", "", (f"{filename} imports {error.name}, but a submission must stand "
+                                   "alone")
+    if kind == "OutOfResources":
+        id = "out-of-shared-memory" if "shared memory" in str(error.name) else ""
+        return "crashed", id, (f"the kernel needs {error.required} of {error.name}, and the GPU "
+                               f"has {error.limit}: make its tiles or num_stages smaller")
+    if kind == "OutOfMemoryError":
+        return "crashed", "out-of-memory", ("out of GPU memory: is something of size N x N kept? "
+                                            f"({first[:200]})")
+    if DEAD_CONTEXT.search(text):
+        return "crashed", "outside-its-tensors", (
+            "a kernel went outside its tensors, or broke on the GPU "
+            f"({first[:200]}): check its offsets and masks")
+    message = _reason(error) if _is_compile_error(error) else _text(error)
+    if failed := asserts.failed(error, path, message):
+        return "crashed", _id_of(error, text, where), failed
+    if _is_compile_error(error):
+        reason = message or source.strip()  # some are raised without a word
+        id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
+        return "crashed", id, f"the kernel does not compile: {reason[:500]}"
+    if missing := absent(error, _text(error), path, where, source):
+        return "crashed", "", missing
+    if isinstance(error, OutOfBounds):
+        return "crashed", error.id, f"{error.what}: {source.strip()[:100]}\n{error.wants}."
+    first = first[:500] or source.strip()[:100]
+    sentence = f"{kind} {where}: {first}" if first else f"{kind} {where}"
+    return "crashed", _id_of(error, text, where), sentence
+
+
+def _id_of(error, text: str, where: str) -> str:
+    """Of an exception that Python or PyTorch raised; text: what the whole chain says."""
+    if re.search(r"invalid gradient at index \d+ - got", text):  # autograd's own words
+        return "gradient-shape"
+    if "is not defined" in text:
+        return "name-not-defined"
+    refuses = type(error) in (ValueError, TypeError, AssertionError)
+    return "input-refused" if refuses and where == "when it was called" else ""
+
+
+def _chain(error) -> list[BaseException]:
+    """The exception, then what it was raised from, then what it interrupted."""
+    chain = []
+    while error is not None and len(chain) < 20:  # a chain can be a circle
+        chain.append(error)
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return chain
+
+
+def _unwrap(error):
+    """Triton wraps an error once for each nested jit call; the innermost is the student's."""
+    for _ in range(20):
+        wraps = type(error).__name__ == "InterpreterError" or (
+            _is_compile_error(error) and _is_compile_error(error.__cause__)
+        )
+        if not wraps or error.__cause__ is None:
+            break
+        error = error.__cause__
+    return error
+
+
+def _is_compile_error(error) -> bool:
+    return any(kind.__name__ == "CompilationError" for kind in type(error).__mro__)
+
+
+def _reason(error) -> str:
+    """Why a kernel does not compile, without the lines of the kernel that Triton quotes."""
+    if not _is_compile_error(error):
+        return ""
+    own = "" if error.error_message is None else str(error.error_message)[:MAX_TEXT]
+    return (own or ("" if error.__cause__ is None else _text(error.__cause__))).strip()
+
+
+def _text(error) -> str:
+    """str(error), which the submission may have written: it can raise or be no string."""
+    try:
+        text = str(error)
+    except BaseException:
+        return "(its __str__ failed)"
+    return text[:MAX_TEXT]
+
+
+def lines_of(error, path: str) -> list[int]:
+    """The lines of the student's file that this exception went through, the deepest last."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return [error.lineno] if error.lineno else []
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    if _is_compile_error(error) and (line := _compile_error_line(error, path)) is not None:
+        lines.append(line)
+    return lines
+
+
+def _outwards(chain: list[BaseException], path: str) -> list[int]:
+    """All lines of the file: those of what was raised first, then of what was raised from it, then
+    of what had been caught before."""
+    raised = 1
+    while raised < len(chain) and chain[raised - 1].__cause__ is chain[raised]:
+        raised += 1
+    inwards = [*reversed(chain[raised:]), *chain[:raised]]
+    lines = [line for error in reversed(inwards) for line in reversed(lines_of(error, path))]
+    return list(dict.fromkeys(lines))[:100]
+
+
+def _column(error, path: str) -> int | None:
+    """The column, from 1, at which the deepest line of the file went wrong."""
+    if _is_compile_error(error):
+        offset = getattr(error.node, "col_offset", None)
+        return None if offset is None else offset + _indent(error, path) + 1
+    column, trace = None, error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == path and trace.tb_lasti >= 0:
+            position = list(code.co_positions())[trace.tb_lasti // 2]
+            column = None if position[2] is None else position[2] + 1
+        trace = trace.tb_next
+    return column
+
+
+def _indent(error, path: str) -> int:
+    """How far the function is indented in the file: Triton counts from its own `def`."""
+    first = (error.src or "").lstrip().split("\n")[:1]
+    return next((len(row) - len(row.lstrip()) for row in _source(path)
+                 if first and row.strip() == first[0].strip()), 0)
+
+
+def _compile_error_line(error, path: str) -> int | None:
+    """A CompilationError counts lines from its function's `def`; find that in the file."""
+    offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().split("\n")
+    if offset is None or not function:
+        return None
+    function = [row.strip() for row in function]
+    rows = [row.strip() for row in _source(path)]
+    for start in range(len(rows) - len(function) + 1):
+        if rows[start:start + len(function)] == function:
+            return start + offset
+    return None
+
+
+def _source(path: str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+
+
+def _source_line(path: str, line: int | None) -> str:
+    rows = _source(path)
+    return rows[line - 1] if line is not None and 0 < line <= len(rows) else ""
+
+
+def _traceback(chain: list[BaseException], path: str) -> str:
+    """Only the student's own frames, a line each, from the call to where it went wrong: those of
+    Triton and PyTorch say nothing to them.  An error that only wraps another adds its frames."""
+    rows, frames, inner = [], [], _unwrap(chain[0])
+    wrapped = next((i for i, error in enumerate(chain) if error is inner), 0)
+    for error in chain[:wrapped + 1]:
+        frames += _frames(error, path)
+    rows += [*frames, f"{type(chain[wrapped]).__name__}: {_text(chain[wrapped])}"]
+    for error in chain[wrapped + 1:]:
+        rows = [*_frames(error, path), f"{type(error).__name__}: {_text(error)}", *rows]
+    return "\n".join(rows)[:MAX_TEXT]
+
+
+def _frames(error, path: str) -> list[str]:
+    frames, trace = [], error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == path:
+            frames.append((trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+
+    def shown(frames) -> list[str]:
+        rows = [(number, name, _source_line(path, number).strip()) for number, name in frames]
+        return [f"{Path(path).name}:{number} in {name}: "
+                + (row if len(row) <= 60 else row[:57] + "...") for number, name, row in rows]
+
+    if len(frames) > 10:  # endless recursion
+        return [*shown(frames[:5]), "...", *shown(frames[-5:])]
+    return shown(frames)
+
+
+def _old_interpreter() -> bool:
+    import triton
+
+    def version(module) -> tuple[int, ...]:
+        return tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
+
+    return version(triton) < (3, 7) and version(numpy) >= (2, 4)

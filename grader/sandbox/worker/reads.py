@@ -1,0 +1,117 @@
+"""Counts what a call walks over: which key rows it reads for which query rows, and the reverse.
+
+A row is known by its numbers, of which hardly two are alike: copies, pads, transposes, wider
+dtypes and a factor that is a power of two do not hide it.  Kernels are counted load by load in
+Triton's interpreter, PyTorch product by product.
+
+Of the two sides, queries and keys, the one that a program loads first leads: its rows stay, and
+those of the other side come and go.  Once the leading side is loaded again, after rows of the
+other, a new walk begins (persistent programs).
+"""
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..kernels.interpreter import watched_loads
+
+PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "mul"}
+QUERIES, KEYS = 0, 1
+
+
+class Reads(TorchDispatchMode):
+    """`with walk:` around a call.  queries, keys: its tensors (.., N, D), all of one N.
+
+    read[QUERIES, i, j]: key row j was read in a walk that query row i led; read[KEYS, j, i] the
+    other way round.  together[side, i, j]: both led one walk.  tiles[side]: the most rows that one
+    load, or one operand of a product, held.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
+        return False
+
+    def __init__(self, queries: list[torch.Tensor], keys: list[torch.Tensor]):
+        super().__init__()
+        N = queries[0].shape[-2]
+        found = [[], [], []]
+        for side, tensors in enumerate((queries, keys)):
+            for tensor in tensors:
+                numbers = _mantissas(tensor)
+                rows = np.broadcast_to(np.arange(N)[:, None], numbers.shape)
+                for part, more in zip(found, (numbers, np.full(numbers.shape, side), rows),
+                                      strict=True):
+                    part.append(more.ravel())
+        numbers, sides, rows = map(np.concatenate, found)
+        self.numbers, first, count = np.unique(numbers, return_index=True, return_counts=True)
+        once = count == 1  # the others tell nothing
+        self.numbers = self.numbers[once]
+        self.sides, self.rows = sides[first[once]], rows[first[once]]
+        self.read, self.together = np.zeros((2, 2, N, N), np.uint8)
+        self.tiles = [0, 0]
+        self._begin()
+
+    def __enter__(self):
+        self.watching = watched_loads(self._loaded, self._begin)
+        self.watching.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.watching.__exit__(*error)
+
+    def _known(self, numbers: np.ndarray):
+        """-> side and rows (ascending) that these numbers are of; None if most are of none."""
+        numbers = numbers[np.isfinite(numbers) & (numbers != 0)]
+        for some in (numbers[::1 + numbers.size // 64], numbers):  # a few tell most of it
+            at = self.numbers.searchsorted(some).clip(max=len(self.numbers) - 1)
+            at = at[self.numbers[at] == some]
+            if 2 * len(at) <= some.size:
+                return None
+        side = round(self.sides[at].mean())
+        return side, np.unique(self.rows[at[self.sides[at] == side]])
+
+    # ---------------------------------------------------------------- kernels
+    def _begin(self) -> None:
+        """Before every program."""
+        self.leader, self.leading, self.followed = None, np.empty(0, np.int64), False
+
+    def _loaded(self, numbers: np.ndarray) -> None:
+        known = self._known(_mantissas(numbers)) if numbers.dtype.kind == "f" else None
+        if known is None:
+            return
+        side, rows = known
+        self.tiles[side] = max(self.tiles[side], len(rows))
+        if self.leader is None:
+            self.leader = side
+        if side == self.leader:
+            self.leading = rows if self.followed else np.union1d(self.leading, rows)
+            self.followed = False
+        else:
+            self.followed = True
+            self._note(self.leader, self.leading, rows)
+
+    def _note(self, leader: int, leading: np.ndarray, rows: np.ndarray) -> None:
+        self.together[leader][np.ix_(leading, leading)] = 1
+        self.read[leader][np.ix_(leading, rows)] = 1
+
+    # ---------------------------------------------------------------- PyTorch
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "overloadpacket", func).__name__
+        if name.rstrip("_") in PRODUCTS:
+            operands = [self._known(_mantissas(x)) for x in tree_leaves((args, kwargs))
+                        if isinstance(x, torch.Tensor) and x.is_floating_point()]
+            rows = dict(filter(None, operands))
+            if len(rows) == 2:  # scores
+                for side in (QUERIES, KEYS):
+                    self.tiles[side] = max(self.tiles[side], len(rows[side]))
+                self._note(QUERIES, rows[QUERIES], rows[KEYS])
+        return func(*args, **(kwargs or {}))
+
+
+def _mantissas(numbers) -> np.ndarray:
+    if isinstance(numbers, torch.Tensor):
+        numbers = numbers.detach().double().numpy()
+    return np.frexp(numbers.astype(np.float64))[0]

@@ -1,0 +1,403 @@
+"""Writes down what a call does to memory, as a plan that somebody else can carry out.
+
+A plan holds the PyTorch operations below autograd and the launches of Triton kernels, in order.
+Tensors stand in it as views of numbered storages, so that neither views nor Python objects matter.
+What goes past both, by NumPy, ctypes, a list or another thread, is in no plan: replay.py then
+computes something else.  hooks.py has launches come here.
+
+    plan       {"storages", "functions", "steps", "backward": first step of it, "outputs",
+               "gradients": encoded tensors, "again": launches of every further call,
+               "read": lines of the file that took a number out of a tensor}
+    storage    {"bytes", "input": name} or {"bytes", "kept": base64 or None, "moved": addresses in
+               it} or {"bytes"}: made by a step; "freed": the step before which it was let go
+    step       ["op", "aten::mul.Tensor", args, kwargs, results, line of the file or None]
+               ["launch", function, grid, {argument: value}, options]
+    function   {"name", "line", "first": line, with decorators, "text", "kind", "options",
+               "names": what its globals stand for}
+
+A call of more than LONGEST steps is not written down, only what it was made of: "cut" is then the
+most bytes it held at once, the steps are one of each operation, and nothing can be replayed.
+
+Values are JSON's, but for a dict of one key that says what its value means: see encode().
+"""
+
+import ast
+import base64
+import contextlib
+import dataclasses
+import functools
+import inspect
+import numbers
+import sys
+import textwrap
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..wire import LONGEST, UNINITIALISED, poison
+
+KEPT = 65536  # bytes of a tensor older than the call whose numbers go into the plan
+ADDRESSES = 1 << 32  # a smaller number is none
+SYMBOLS = (torch.dtype, torch.memory_format, torch.layout)
+JIT_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
+
+_current = None  # the Recorder in force; launches on autograd's own threads must find it too
+
+
+def current() -> "Recorder | None":
+    """The one in force."""
+    return _current
+
+
+class Recorder(TorchDispatchMode):
+    """Use as `with recorder:` around a forward, then, after begin_backward(), around a backward.
+
+    inputs: name -> the 1-D tensor over what may be touched of a storage.  path: of the file.
+    """
+
+    supports_higher_order_operators = True  # flex_attention is one
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
+        return False
+
+    def __init__(self, inputs, on_cuda: bool, path: str = ""):
+        super().__init__()
+        self.path = path
+        self.on_cuda = on_cuda
+        self.paused = 0
+        self.steps: list[list] = []
+        self.storages: list[dict] = []
+        self.alive: dict[int, weakref.ref] = {}  # number -> the storage
+        self.storage_numbers: dict[int, int] = {}  # by the storage's object, while it lives
+        self.functions: list[dict] = []
+        self.function_numbers: dict[int, int] = {}
+        self.began_backward = None
+        self.read: set[int | None] = set()
+        # The operations' names and lines, where there are too many.
+        self.cut: dict[str, int | None] | None = None
+        self.launched = self.live = self.peak = 0  # launches; bytes of storages made, and the most
+        self.eager = contextlib.ExitStack()
+        self.inputs = list(inputs.values())
+        for name, tensor in inputs.items():
+            self._number(tensor.untyped_storage(), {"input": name})
+
+    def __enter__(self):
+        global _current
+        _current = self
+        self.eager.enter_context(uncompiled())  # compiled code would go past the recorder
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        global _current
+        _current = None
+        super().__exit__(*error)
+        self.eager.close()
+
+    def begin_backward(self) -> None:
+        self.began_backward = len(self.steps)
+
+    def launches(self) -> int:
+        return self.launched
+
+    def plan(self, outputs, gradients, again) -> dict:
+        """What was recorded.  again: the recorders of later calls.  To be asked at the end."""
+        if self.cut is not None:
+            results = sum(x.untyped_storage().nbytes() for x in (*outputs, *gradients))
+            steps = [["op", name, [], {}, [], line] for name, line in self.cut.items()]
+            return {"again": [later.launches() for later in again], "storages": [],
+                    "functions": [], "steps": steps, "backward": len(steps), "outputs": [],
+                    "gradients": [], "cut": max(0, self.peak - results)}
+        return {
+            "again": [later.launches() for later in again],
+            "storages": self.storages, "functions": self.functions, "steps": self.steps,
+            "backward": len(self.steps) if self.began_backward is None else self.began_backward,
+            "outputs": self.encode(list(outputs)), "gradients": self.encode(list(gradients)),
+            "read": sorted(self.read - {None})[:10],
+        }
+
+    def extents(self) -> list[tuple[int, int]]:
+        """First byte and end of every input, and of every storage of the call."""
+        return [(first, end) for _, first, end in self._tensors()]
+
+    def named(self) -> list[tuple[str, int, int, list[int], list[int]]]:
+        """Of every tensor that the last launch was given: what the kernel calls it, its first byte,
+        the bytes of a number, shape and strides."""
+        arguments = self.steps[-1][3] if self.steps and self.steps[-1][0] == "launch" else {}
+        places = {number: first for number, first, _ in self._places()}
+        given = [(name, value["tensor"]) for name, value in arguments.items()
+                 if isinstance(value, dict) and value.get("tensor", [None])[0] in places]
+        return [(name, places[number] + offset * (size := getattr(torch, dtype).itemsize), size,
+                 shape, strides) for name, (number, offset, shape, strides, dtype) in given]
+
+    def _tensors(self):
+        for number, x in enumerate(self.inputs):
+            yield number, x.data_ptr(), x.data_ptr() + x.nbytes
+        for number, first, end in self._places():
+            if "input" not in self.storages[number]:
+                yield number, first, end
+
+    def _places(self):
+        for number, reference in list(self.alive.items()):
+            storage = reference()
+            if storage is not None:
+                yield number, storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+    def _freed(self, key: int, number: int) -> None:
+        self.storages[number]["freed"] = len(self.steps)
+        if self.storages[number].keys() == {"bytes", "freed"}:
+            self.live -= self.storages[number]["bytes"]
+        self.alive.pop(number, None)
+        if self.storage_numbers.get(key) == number:
+            del self.storage_numbers[key]
+
+    # ------------------------------------------------------------- operations
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        space = getattr(func, "namespace", "")
+        if space != "aten" and isinstance(func, torch._ops.OpOverload):
+            return self._own_operator(func, args, kwargs)
+        if space != "aten":  # of higher order
+            self._add(["op", str(func), [], {}, [], self._line()])
+            return func(*args, **kwargs)
+        before = (), {}
+        if self.cut is None:
+            before = self.encode(list(args)), self.encode(dict(kwargs))
+        result = func(*args, **kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.read.add(self._line())
+        if func.overloadpacket.__name__ in UNINITIALISED:
+            poison(result)
+        if not _only_looks(func):
+            made = [self._encode_tensor(leaf, {}) for leaf in tree_leaves(result)
+                    if isinstance(leaf, torch.Tensor)]
+            self._add(["op", func.name(), *before, made, self._line()])
+        return result
+
+    def _add(self, step: list) -> None:
+        if self.cut is None and len(self.steps) == LONGEST:
+            self.cut = {step[1]: step[5] for step in reversed(self.steps) if step[0] == "op"}
+            self.steps.clear()
+        if self.cut is None:
+            self.steps.append(step)
+        elif step[0] == "op":
+            self.cut.setdefault(step[1], step[5])
+
+    def _line(self) -> int | None:
+        """The line of the file that is at work; None where autograd is, after its last one."""
+        frame = sys._getframe()  # a thread of autograd has no more than these
+        while frame is not None and frame.f_code.co_filename != self.path:
+            frame = frame.f_back
+        return None if frame is None else frame.f_lineno
+
+    def _own_operator(self, func, args, kwargs):
+        """An operator of the file's own: what happens inside it is recorded, not its name."""
+        key = torch._C.DispatchKey.CUDA if self.on_cuda else torch._C.DispatchKey.CPU
+        TorchDispatchMode.__enter__(self)  # a mode is off while it handles an operation
+        try:
+            return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+        finally:
+            TorchDispatchMode.__exit__(self, None, None, None)
+
+    @contextlib.contextmanager
+    def unrecorded(self):
+        """The grader's and Triton's own operations; the autotuner's trials."""
+        self.paused += 1
+        try:
+            yield
+        finally:
+            self.paused -= 1
+
+    # ----------------------------------------------------------------- values
+    def encode(self, value):
+        """A value as JSON has it, or a dict that says what it is."""
+        if isinstance(value, torch.Tensor):
+            return self._encode_tensor(value, None)
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, numbers.Integral):
+            return self._encode_int(int(value))
+        if isinstance(value, numbers.Real):
+            return float(value)
+        if isinstance(value, list):
+            return [self.encode(item) for item in value]
+        if isinstance(value, tuple):
+            return {"tuple": [self.encode(item) for item in value]}
+        if isinstance(value, dict):
+            return {"dict": [[str(key), self.encode(item)] for key, item in value.items()]}
+        if isinstance(value, SYMBOLS):
+            return {"torch": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device):
+            return {"device": value.type}
+        return self._encode_of_triton(value)
+
+    def _encode_of_triton(self, value):
+        kind = type(value).__name__
+        if kind == "constexpr":
+            return {"constexpr": self.encode(value.value)}
+        if kind == "dtype" and type(value).__module__.startswith("triton.language"):
+            return {"tl": value.name}
+        if kind in ("JITFunction", "InterpretedFunction"):
+            return {"function": self._function(value)}
+        if kind == "TensorDescriptor":
+            return {"descriptor": [[field.name, self.encode(getattr(value, field.name))]
+                                   for field in dataclasses.fields(value)]}
+        if kind == "TensorWrapper":  # of triton.reinterpret
+            return {"reinterpret": [self.encode(value.base), self.encode(value.dtype)]}
+        return {"other": kind}
+
+    def _encode_tensor(self, tensor, fresh):
+        if tensor.layout is not torch.strided:
+            return {"other": str(tensor.layout)}
+        number = self._number(tensor.untyped_storage(), fresh)
+        return {"tensor": [number, tensor.storage_offset(), list(tensor.shape),
+                           list(tensor.stride()), str(tensor.dtype).removeprefix("torch.")]}
+
+    def _number(self, storage, about) -> int:
+        """about: what the plan says of a new storage; None for one that no step made."""
+        number = self.storage_numbers.get(storage._cdata)
+        if number is None:
+            number = self.storage_numbers[storage._cdata] = len(self.storages)
+            self.alive[number] = weakref.ref(storage)
+            weakref.finalize(storage, self._freed, storage._cdata, number)
+            self.storages.append({"bytes": storage.nbytes(), **(about or {})})
+            if about == {}:
+                self.live += storage.nbytes()
+                self.peak = max(self.peak, self.live)
+            if about is None:
+                self.storages[number] |= self._numbers_in(storage)
+        return number
+
+    def _numbers_in(self, storage) -> dict:
+        """Of a storage older than the call, or made by unseen hands; addresses in it are marked."""
+        if storage.nbytes() > KEPT or not storage.data_ptr():
+            return {"kept": None}
+        with self.unrecorded(), torch.no_grad():
+            device = storage.device
+            seen = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+            there = bytes(memoryview(torch.empty(storage.nbytes(), dtype=torch.uint8)
+                                     .copy_(seen).numpy()))
+        moved = []
+        for at in range(0, len(there) - 7, 8):
+            found = self._place_of(int.from_bytes(there[at:at + 8], sys.byteorder))
+            if found:
+                moved.append([at, *found])
+        return {"kept": base64.b64encode(there).decode(), "moved": moved}
+
+    def _encode_int(self, value: int):
+        found = self._place_of(value) if value > ADDRESSES else None
+        return {"address": found} if found else value
+
+    def _place_of(self, address: int):
+        """[storage, byte in it] where a tensor of the call lies at this address."""
+        if address > ADDRESSES:
+            for number, first, end in self._places():
+                if first <= address < end:
+                    return [number, address - first]
+        return None
+
+    # --------------------------------------------------------------- launches
+    def launch(self, kernel, arguments: dict, grid, options: dict) -> None:
+        """kernel: a jitted function; arguments: as its parameters are named."""
+        if not self.paused:
+            self.launched += 1
+            self._add([
+                "launch", self._function(kernel), [int(size) for size in grid],
+                {name: self.encode(value) for name, value in arguments.items()},
+                {name: value if value is None or isinstance(value, int | str) else
+                 {"other": type(value).__name__} for name, value in options.items()}])
+
+    def _function(self, function) -> int:
+        """The number of a kernel, or of what a kernel calls."""
+        plain = getattr(function, "fn", function)
+        number = self.function_numbers.get(id(plain))
+        if number is None:
+            number = self.function_numbers[id(plain)] = len(self.functions)
+            self.functions.append({})
+            self.functions[number] = self._describe(function, plain)
+        return number
+
+    def _describe(self, function, plain) -> dict:
+        kind = {"JITFunction": "jit", "InterpretedFunction": "jit",
+                "ConstexprFunction": "constexpr"}.get(type(function).__name__, "plain")
+        about = {"name": plain.__name__, "line": 0, "first": 0, "text": "", "kind": kind,
+                 "names": [], "options": {}}
+        try:
+            text, first, line = _definition(plain)
+        except (OSError, TypeError, SyntaxError, ValueError):  # made by no text
+            return about
+        about |= {"text": text, "line": line, "first": first}
+        if kind == "jit":
+            settings = getattr(function, "kwargs", None) or vars(function)
+            about["options"] = {name: self.encode(settings[name]) for name in JIT_OPTIONS
+                                if settings.get(name)}
+        scope = dict(plain.__globals__)
+        for name, cell in zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # not filled yet
+                scope[name] = cell.cell_contents
+        about["names"] = [[name, self._global(scope[name], attributes)]
+                          for name, attributes in _names(text).items() if name in scope]
+        return about
+
+    def _global(self, value, attributes: set[str]):
+        if inspect.ismodule(value):
+            return {"module": value.__name__}
+        module = str(getattr(getattr(value, "fn", value), "__module__", ""))
+        if module.startswith("triton.") and hasattr(value, "__name__"):
+            return {"from": [module, value.__name__]}
+        if inspect.isfunction(value) or type(value).__name__ == "ConstexprFunction":
+            return {"function": self._function(value)}
+        found = self.encode(value)
+        if found == {"other": type(value).__name__} and attributes:  # a class of constants, say
+            return {"constants": [[name, self.encode(getattr(value, name, None))]
+                                  for name in sorted(attributes)]}
+        return found
+
+
+def uncompiled():
+    """`with uncompiled():` torch.compile has no effect."""
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.set_stance("force_eager")
+    return contextlib.nullcontext()
+
+
+@functools.cache
+def _definition(plain) -> tuple[str, int, int]:
+    """The text of a function without decorators and indentation; its first line in the file, with
+    them and without."""
+    rows, first = inspect.getsourcelines(plain)
+    text = textwrap.dedent("".join(rows))
+    start = ast.parse(text).body[0].lineno - 1
+    return text.split("\n", start)[start], max(first, 1), max(first, 1) + start
+
+
+@functools.cache
+def _names(text: str) -> dict[str, set[str]]:
+    """The names a function uses and does not set -> the attributes it reads of each."""
+    nodes = list(ast.walk(ast.parse(text)))
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    own |= {node.id for node in nodes
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    found: dict[str, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id not in own:
+            found.setdefault(node.id, set())
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in found:
+            found[node.value.id].add(node.attr)
+    return found
+
+
+@functools.cache
+def _only_looks(func) -> bool:
+    """Whether an operation neither computes nor writes: a view, or a number for Python."""
+    schema = func._schema
+    if schema.is_mutable:
+        return False
+    tensors = [found for found in schema.returns if "Tensor" in str(found.type)]
+    return all(found.alias_info is not None for found in tensors)

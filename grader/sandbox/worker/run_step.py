@@ -1,0 +1,328 @@
+"""One blank of the file, run alone: given names in, what it leaves out, and nothing but data.
+
+The request's text is a function `step` made of the file's own lines, at the lines where they stand
+there, so that an error names the student's line.  It runs among the names of the imported file.
+What it calls is the file's own, but for the stand-ins that the request names: these take the
+arguments of the function whose place they take, and write down with what they were called.
+
+A value is a number, None, or one of these, on the way in and out:
+
+    {"tile": array}            numbers of a Triton tensor; of PyTorch's on the way out
+    {"torch": array, "strides"}    a PyTorch tensor on the way in; {"slice"}, {"needs_input_grad"}
+    {"pointer": name, "at": array}    addresses, in elements from where the memory `name` begins
+    {"tuple": [values]}        {"other": name of its type}, on the way out only
+"""
+
+import inspect
+import io
+import linecache
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from ..wire import pack_array, unpack_array
+from . import crashes
+
+CALLS = 500  # of stand-ins in one example
+MARGIN = 1 << 16  # bytes of nothing on either side of a memory
+
+
+class Endless(BaseException):
+    """Too long, or too many calls; no `except Exception` of a student's stops it."""
+
+
+class Memory:
+    """Named arrays that pointers lead to; what is beside them is no tensor's."""
+
+    def __init__(self, arrays: dict[str, np.ndarray]):
+        self.arrays, self.names = {}, {}
+        for name, array in arrays.items():
+            edge = MARGIN // array.itemsize
+            whole = np.zeros(array.size + 2 * edge, array.dtype)
+            self.arrays[name] = whole[edge:edge + array.size]
+            self.arrays[name][:] = array.ravel()
+
+    def extents(self) -> list[tuple[int, int]]:
+        """As interpreter.hold_to() wants them: what a kernel may touch.  A kernel without memory
+        may touch nothing, for which one empty extent stands."""
+        return [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in self.arrays.values()] or [(0, 0)]
+
+    def address(self, name: str, at: int) -> int:
+        array = self.arrays[name]
+        return array.ctypes.data + at * array.itemsize
+
+    def place(self, addresses: np.ndarray) -> tuple[str, np.ndarray]:
+        """The memory these lie in or next to, and where in it, in elements."""
+        middle = int(np.median(addresses.astype(np.int64)))
+        name = min(self.arrays, key=lambda name: abs(
+            middle - self.address(name, self.arrays[name].size // 2)), default="")
+        if not name:
+            return "", addresses.astype(np.int64)
+        array = self.arrays[name]
+        return name, (addresses.astype(np.int64) - array.ctypes.data) // array.itemsize
+
+
+def run(worker, request: dict) -> list[dict]:
+    """Every example of the request -> {"programs": [name -> value], "calls", "memory"}, or
+    {"error"}: as crashes.explain() has it."""
+    with _shown(worker.path, request["text"]):
+        return _run(worker, request)
+
+
+def _run(worker, request: dict) -> list[dict]:
+    namespace = dict(vars(worker.module))
+    originals = {name: namespace.get(name) for name in request["stand_ins"]}
+    left: list[dict] = []
+    if request["kernel"]:  # the text says triton and tl, and the file has them, as a rule
+        import triton
+        import triton.language as tl
+        namespace = {"triton": triton, "tl": tl} | namespace
+    namespace["_leave"] = lambda names: left.append(
+        {name: names[name] for name in request["asked"] if name in names})
+    exec(compile(request["text"], worker.path, "exec"), namespace)
+    function = namespace["step"]
+    if request["kernel"]:
+        function.rewrite()
+    answers = []
+    for example in request["examples"]:
+        left.clear()
+        calls: list[dict] = []
+        memory = Memory({name: unpack_array(a) for name, a in example["memory"].items()})
+        given = {name: _made(value, memory) for name, value in example["given"].items()}
+        for name, kind in request["stand_ins"].items():
+            namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
+        worker.replaying = memory  # whose extents bound what a kernel may touch
+        try:
+            with _limited(request["seconds"]), _undefined_lanes():
+                if request["kernel"]:
+                    function[(example["programs"],)](**given)
+                else:
+                    function(**given)
+            answers.append({
+                "programs": [{name: _told(value, memory) for name, value in names.items()}
+                             for names in left],
+                "calls": calls,
+                "memory": {name: pack_array(memory.arrays[name]) for name in example["read"]}})
+        except Endless as error:
+            answers.append({"error": {"id": "timeout", "sentence": str(error), "line": next(
+                iter(crashes.lines_of(error, worker.path)[::-1]), None)}})
+        except BaseException as error:
+            found = crashes.explain(error, worker.path, "in this step")
+            if found["outcome"] == "skipped":  # nothing of the step's
+                raise
+            answers.append({"error": {key: found[key] for key in ("id", "sentence", "line")}})
+        finally:
+            worker.replaying = None
+        if "error" in answers[-1]:
+            break
+    return answers
+
+
+# --------------------------------------------------------------------- values
+# All that is known here of the interpreter's own objects, alike in Triton 3.6 to 3.9.
+def _made(value, memory: Memory):
+    """The object that a step is given for a value."""
+    if not isinstance(value, dict):
+        return value
+    if "tuple" in value:
+        return tuple(_made(item, memory) for item in value["tuple"])
+    if "slice" in value:
+        return slice(*value["slice"])
+    if "needs_input_grad" in value:
+        return SimpleNamespace(needs_input_grad=tuple(value["needs_input_grad"]))
+    if "torch" in value:
+        whole = torch.from_numpy(unpack_array(value["torch"]).copy())
+        if 0 in value["strides"]:
+            return whole.flatten()[:1].expand(whole.shape)
+        return torch.empty_strided(whole.shape, value["strides"], dtype=whole.dtype).copy_(whole)
+    import triton.language as tl
+    if "pointer" in value:
+        dtype = tl.pointer_type(_dtype(memory.arrays[value["pointer"]].dtype))
+        address = memory.address(value["pointer"], value["at"])
+        return _tensor(np.array([address], np.uint64), dtype, dtype)
+    array = unpack_array(value["tile"]).copy()
+    dtype = _dtype(array.dtype)
+    if not array.ndim:
+        return _tensor(array.reshape(1), dtype, dtype)
+    return _tensor(array, dtype, tl.block_type(dtype, list(array.shape)))
+
+
+def _tensor(data: np.ndarray, dtype, kind):
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+    return tl.core.tensor(TensorHandle(data, dtype), kind)
+
+
+def _dtype(dtype: np.dtype):
+    import triton.language as tl
+    return {"float16": tl.float16, "float32": tl.float32, "int32": tl.int32, "int64": tl.int64,
+            "bool": tl.int1}[dtype.name]
+
+
+def _told(value, memory: Memory):
+    """The value of an object, for the way out."""
+    if isinstance(value, bool | int | float | None):
+        return value
+    if type(value).__name__ == "constexpr":
+        return _told(value.value, memory)
+    if isinstance(value, tuple | list) or type(value).__name__ == "tuple":
+        return {"tuple": [_told(item, memory) for item in value]}
+    if hasattr(value, "handle") and hasattr(value.handle, "data"):
+        data = np.asarray(value.handle.data)
+        if not value.type.is_block():
+            data = data.reshape(-1)[0]
+        if value.dtype.is_ptr():
+            name, at = memory.place(np.asarray(data))
+            return {"pointer": name, "at": pack_array(np.asarray(at))}
+        return {"tile": pack_array(np.asarray(data))}
+    if type(value).__module__ == "torch" and hasattr(value, "detach"):
+        return {"tile": pack_array(value.detach().numpy())}
+    if isinstance(value, np.ndarray | np.generic):
+        return {"tile": pack_array(np.asarray(value))}
+    return {"other": type(value).__name__[:50]}
+
+
+# ------------------------------------------------------------------ stand-ins
+def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memory):
+    """What stands in the place of a function of the file.
+
+    kind: the names of the arguments that it gives back changed, so that no call gives what another
+    did; or "store", which stores a tile's rows as the file's own _store says it does; or "dx" or
+    "dw", a kernel of stage 2 to be launched.
+    """
+    if kind in ("dx", "dw"):
+        return _Launched(original.fn, kind)
+    signature = inspect.signature(getattr(original, "fn", original))
+
+    def called(*args, **kwargs):
+        kwargs.pop("_semantic", None)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        number = len(calls)
+        if number >= CALLS:
+            raise Endless(f"it calls {name} more than {CALLS} times")
+        calls.append({"function": name, "arguments": {
+            key: _told(value, memory) for key, value in bound.arguments.items()}})
+        if kind == "store":
+            return _store(memory, **bound.arguments)
+        results = [_made({"tile": pack_array(np.full(_shape(given[key]), 3.0 * number + i + 1,
+                                                     np.float32))}, memory)
+                   for i, key in enumerate(kind)]
+        return results[0] if len(results) == 1 else tuple(results)
+    return called
+
+
+def _shape(value) -> tuple[int, ...]:
+    return np.asarray(value.handle.data).shape
+
+
+def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
+    """Rows of a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i."""
+    def number(value) -> np.ndarray:
+        return np.asarray(value.handle.data if hasattr(value, "handle") else
+                          getattr(value, "value", value))
+
+    name, at = memory.place(number(ptr).reshape(-1)[:1])
+    tile, rows, width = number(tile), number(rows).reshape(-1), int(number(D).reshape(-1)[0])
+    target, wanted = memory.arrays[name], rows < number(N).reshape(-1)[0]
+    if tile.ndim != 2 or len(tile) != len(rows):
+        raise ValueError(f"want a tile of {len(rows)} rows to store; got shape {tile.shape}")
+    where = at + (number(bh).reshape(-1)[0].astype(np.int64) * number(N).reshape(-1)[0] + rows)[
+        :, None] * width + np.arange(width)
+    where, values = where[wanted], tile[wanted][:, :width]
+    if where.size and not (0 <= where.min() and where.max() < target.size):
+        raise IndexError(f"_store writes outside of {name}")
+    target[where] = values.astype(target.dtype)
+
+
+class _Launched:
+    """A right kernel of stage 2's backward, in PyTorch, as far as the grid goes."""
+
+    def __init__(self, function, kind: str):
+        self.signature, self.kind = inspect.signature(function), kind
+
+    def __getitem__(self, grid):
+        def launch(*args, num_warps=None, num_stages=None, **kwargs):
+            given = SimpleNamespace(**self.signature.bind(*args, **kwargs).arguments)
+            programs = grid(vars(given)) if callable(grid) else grid
+            self.run(given, int(programs[0] if isinstance(programs, tuple) else programs))
+        return launch
+
+    def run(self, given: SimpleNamespace, programs: int) -> None:
+        M, N, BM, BN = given.M, given.N, given.BLOCK_M, given.BLOCK_N
+        dy = torch.as_strided(given.dy_ptr, (M,), (given.stride_dym,))
+        if self.kind == "dw":
+            x = torch.as_strided(given.x_ptr, (M, N), (given.stride_xm, given.stride_xn))
+            wide = min(N, programs * BN)
+            torch.as_strided(given.dw_ptr, (wide,), (1,)).copy_((dy.double() @ x.double())[:wide])
+            return
+        w = torch.as_strided(given.w_ptr, (N,), (given.stride_wn,))
+        dx = torch.as_strided(given.dx_ptr, (M, N), (given.stride_dxm, given.stride_dxn))
+        across = -(-N // BN)
+        for program in range(min(programs, across * -(-M // BM))):
+            m = slice(program // across * BM, (program // across + 1) * BM)
+            n = slice(program % across * BN, (program % across + 1) * BN)
+            dx[m, n] = (dy[m, None].double() * w[None, n].double()).to(dx.dtype)
+
+
+# --------------------------------------------------------------------- limits
+@contextmanager
+def _shown(path: str, text: str):
+    """While it lasts, this is the text of the file for whoever reads a function's source."""
+    real = linecache.cache.get(path)
+    linecache.cache[path] = len(text), None, list(io.StringIO(text)), path
+    try:
+        yield
+    finally:
+        linecache.cache.pop(path)
+        if real is not None:
+            linecache.cache[path] = real
+
+
+@contextmanager
+def _limited(seconds: float):
+    """Endless in the line that runs when so much CPU time is over, wherever others keep us."""
+    def over(number, frame):
+        raise Endless(f"it did not end within {seconds:g} s of CPU time")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@contextmanager
+def _undefined_lanes():
+    """While it lasts, a masked lane of a load without `other=` is NaN: a GPU promises nothing."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        yield
+        return
+    from triton.runtime import interpreter
+
+    builder = type(interpreter.interpreter_builder)
+    load = builder.create_masked_load
+
+    def undefined(self, ptrs, mask, other, *args, **kwargs):
+        result = load(self, ptrs, mask, other, *args, **kwargs)
+        if other is None and mask is not None and result.data.dtype.kind == "f":
+            data = np.array(result.data)
+            data[~np.broadcast_to(mask.data, data.shape)] = np.nan
+            result.data = data
+        return result
+
+    builder.create_masked_load = undefined
+    try:
+        yield
+    finally:
+        builder.create_masked_load = load

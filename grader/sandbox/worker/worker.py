@@ -1,0 +1,386 @@
+"""The process that runs a submission.  Nothing else in the grader ever imports one.
+
+keeper.py confines it and calls main(), in a directory that holds only a copy of the submission.
+It knows no truth, no tolerance and no score: tensors come in as bytes, outputs go back as bytes,
+and the parent judges them.  Importing this module has no side effects.
+"""
+
+import importlib.util
+import io
+import json
+import linecache
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+
+from ..kernels import compile_only, interpreter, pretend_gpu
+from ..replay import launches, replay
+from ..wire import DTYPES, Channel, raw_bytes
+from . import crashes, hooks, recorder, run_step
+from .gaps import gathered, spread
+from .reads import Reads
+from .returned import Failure, check, check_gradient, outputs_of, signature_of
+
+_empty = torch.empty
+MARGIN_BYTES = interpreter.NEAR  # on either side of an input, without a GPU
+LATE_SECONDS = 0.05  # outputs are read again this long after everything else
+_sleep = time.sleep
+_plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
+
+
+class Server:
+    """One submission, loaded once, called many times."""
+
+    def __init__(self, channel: Channel, config: dict):
+        self.channel = channel
+        self.path = config["path"]
+        self.device = config["device"]
+        self.on_cuda = self.device == "cuda"
+        self.module = self.function = None
+        self.name = ""
+        self.prepared: dict = {}
+        self.recorder = recorder
+        self.replaying: replay.Replay | run_step.Memory | None = None  # under way
+        self.compiler = None
+        if config["compile_for"]:
+            self.compiler = compile_only.CompileOnly(config["compile_for"], self.path)
+        if self.on_cuda:  # a broken GPU must show before the submission can be blamed for it
+            torch.zeros(1, device="cuda")
+            self.synchronize = torch._C._cuda_synchronize  # of all streams, and not to be patched
+            self.synchronize()
+            if config["idle"]:  # no file waits for it
+                hooks.load_launcher()
+        else:
+            self.synchronize = lambda: None
+            torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait
+            pretend_gpu.install(config["compile_for"] or 90)
+        if triton := sys.modules.get("triton"):  # a file may name a folder where it may not write
+            triton.knobs.cache.dir = os.environ["TRITON_CACHE_DIR"]
+        self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
+        if self.interprets:
+            interpreter.insist()
+            interpreter.hold_to(self._extents, self._named)
+            interpreter.spare_repetition()
+            interpreter.multiply_constants()
+        hooks.install(lambda phase: self.channel.send({"phase": phase}))
+
+    def _extents(self) -> list[tuple[int, int]]:
+        """Of the tensors a kernel may touch; none where nobody knows them."""
+        known = self.replaying or self.recorder.current()
+        return [] if known is None else known.extents()
+
+    def _named(self) -> list[tuple]:
+        """As Recorder.named(); none of a plan, which is not the student's to read."""
+        return [] if self.replaying else self.recorder.current().named()
+
+    def serve(self) -> None:
+        """Answer requests until the parent closes the channel."""
+        operations = launches.operations(self) | {operation.__name__: operation for operation in (
+            self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
+            self.memory, self.compile, self.walk, self.step)}
+        while True:
+            request = self.channel.receive_header()
+            tensors = self._receive_tensors(request)
+            try:
+                header, blobs = operations[request["op"]](request, *tensors)
+                reply = {"ok": True, **header}
+            except Failure as failure:
+                reply, blobs = {"ok": False, "outcome": failure.outcome, "id": failure.id,
+                                "sentence": failure.sentence, "detail": "", "line": None,
+                                "fatal": False}, ()
+            except BaseException as error:  # SystemExit and KeyboardInterrupt included
+                where = "while being imported" if request["op"] == "load" else "when it was called"
+                reply, blobs = crashes.explain(error, self.path, where), ()
+                reply["ok"] = False
+            self.channel.send(reply, blobs)
+            if reply.get("fatal"):  # a CUDA context does not survive an illegal address
+                os._exit(1)
+
+    def _receive_tensors(self, request: dict) -> list[dict]:
+        """Read the bytes announced by the (trusted) parent: inputs, then douts, then refill."""
+        groups = []
+        for group in ("inputs", "douts", "refill"):
+            tensors = {}
+            for name, layout in request.get(group, {}).items():
+                storage = torch.empty(layout["numel"], dtype=DTYPES[layout["dtype"]], device="cpu")
+                self.channel.receive_into(raw_bytes(storage))
+                tensors[name] = storage
+            if group in request:
+                groups.append(tensors)
+        return groups
+
+    # ------------------------------------------------------------- operations
+    def load(self, request: dict):
+        """Import the file, find the entry point and bind the arguments it will be given."""
+        entry, attribute = request["entry"], request["attribute"]
+        name = Path(self.path).stem
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        sys.argv = [self.path]
+        text = spec.loader.get_source(name)
+        # The kernels' text is read again at a launch, whatever has become of the file by then.
+        linecache.cache[self.path] = len(text), None, list(io.StringIO(text)), self.path
+        spec.loader.exec_module(module)
+        if self.interprets and (kernel := interpreter.compiled(module)):
+            raise Failure("crashed", f"want every kernel in Triton's interpreter, for lack of a "
+                          f"GPU; got {kernel} without: take out what turns the interpreter off")
+        self.module = module
+        found = self._defined(entry)
+        self.name = entry if attribute is None else f"{entry}.{attribute}"
+        self.function = found if attribute is None else getattr(found, attribute, None)
+        if not callable(self.function):
+            raise Failure("crashed", f"want {self.name} to be callable; got {type(found).__name__}")
+        signature = signature_of(found, self.function)
+        try:
+            if signature is not None:
+                signature.bind(*request["positional"])
+        except TypeError as error:
+            want = ", ".join(request["positional"])
+            raise Failure(
+                "crashed", f"want {self.name}({want}); got {self.name}{signature} ({error})",
+                "wrong-signature") from None
+        return {}, ()
+
+    def run(self, request: dict, storages: dict, douts: dict, refill: dict | None = None):
+        """Call the entry point, fetch everything, and write down how the first call did it."""
+        inputs, on_device = self._place(request["inputs"], storages, request["grads"])
+        upstream, sent = self._place(request["douts"], douts, ())
+        answers, gradients, recorders, kept = [], [], [], []
+        for _ in range(request["repeats"]):
+            recorders.append(self._recorder(on_device, sent))
+            with recorders[-1]:
+                outputs = self._call(request, inputs)
+            answers += self._fetch(outputs)
+            kept = kept or outputs
+        first, *again = recorders
+        if request["grads"]:
+            first.begin_backward()
+            with first:
+                gradients = self._gradients(request, inputs, kept, upstream)
+        grads = self._fetch(gradients)
+        plan = json.dumps(first.plan(kept, gradients, again))
+        after = self._fetch(gathered(storage, request["inputs"][name])
+                            for name, storage in on_device.items())
+        refilled = []
+        if refill is not None:
+            with torch.no_grad():
+                for name, storage in refill.items():
+                    target = gathered(on_device[name], request["inputs"][name])
+                    _plain_copy(target, storage.view(target.shape))
+            # Not recorded: a file that looks whether it is watched finds that it is not.
+            with self.recorder.uncompiled():
+                refilled = self._fetch(self._call(request, inputs))
+        _sleep(LATE_SECONDS * request["late"])
+        return {"plan": plan}, answers + grads + refilled + self._fetch(kept) + after
+
+    def _recorder(self, on_device: dict, sent: dict):
+        return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
+
+    def replay(self, request: dict, storages: dict, douts: dict):
+        """Carry out a plan that another process made of a call like this, on these inputs."""
+        inputs, on_device = self._place(request["inputs"], storages, ())
+        _, sent = self._place(request["douts"], douts, ())
+        try:
+            with torch.no_grad():
+                self.replaying = replay.Replay(
+                    json.loads(request["plan"]), _named(on_device, sent), self.device,
+                    os.getcwd(), not self.on_cuda)
+                results = self.replaying.run()
+            names = [spec["name"] for spec in request["outputs"]]
+            if len(results) != len(names) + len(request["grads"]):
+                raise Failure("wrong", "want a plan of all outputs and gradients; got another")
+            for result, spec in zip(results, request["outputs"], strict=False):
+                check(result, spec, self.device)
+            for result, name in zip(results[len(names):], request["grads"], strict=True):
+                check_gradient(result, name, inputs[name], self.device)
+            return {}, self._fetch(results)
+        except replay.NotTriton as error:
+            raise Failure("crashed", f"{error}: the kernel does not compile",
+                          "does-not-compile") from None
+        except replay.Unrepeatable as error:
+            raise Failure("wrong", str(error)) from None
+        except replay.Overrun as error:
+            raise Failure("crashed", str(error)) from None
+        finally:
+            self.replaying = None
+
+    def prepare(self, request: dict, storages: dict, douts: dict):
+        """Place the inputs and make one call, so that what follows compiles nothing."""
+        inputs, on_device = self._place(request["inputs"], storages, request["grads"])
+        upstream, _ = self._place(request["douts"], douts, ())
+        self.prepared = {"request": request, "inputs": inputs, "upstream": upstream,
+                         "on_device": on_device}
+        self._once(inputs)
+        self.synchronize()
+        return {}, ()
+
+    def arrange(self, request: dict):
+        """Make the inputs of n calls, each a step further into the storages than the one before:
+        other addresses and other values every time, so that nothing kept from earlier helps."""
+        call, on_device = self.prepared["request"], self.prepared["on_device"]
+        self.prepared["turns"] = []
+        for turn in range(request["n"]):
+            layouts = {name: {**layout, "offset": layout["offset"] + turn * request["step"]}
+                       for name, layout in call["inputs"].items()}
+            self.prepared["turns"].append(self._views(layouts, on_device, call["grads"]))
+        self.prepared["kept"] = None
+        return {}, ()
+
+    def time(self, request: dict):
+        """The arranged calls back to back.  The parent holds the clock; this only does the work,
+        and keeps what one of the calls answered."""
+        for turn, inputs in enumerate(self.prepared["turns"]):
+            result = self._once(inputs)
+            if turn == request["keep"]:
+                self.prepared["kept"] = result
+        self.synchronize()
+        return {}, ()
+
+    def kept(self, request: dict):
+        """The answer that was kept: outputs, then gradients."""
+        if self.prepared["kept"] is None:
+            raise Failure("wrong", "it was not made")
+        return {}, self._fetch(self.prepared["kept"])
+
+    def memory(self, request: dict):
+        """Peak bytes of one call above what was live before it, outputs included."""
+        self.synchronize()
+        if not self.on_cuda:
+            raise Failure("crashed", "memory is measured on a GPU only")
+        torch.cuda.empty_cache()  # the parent asks the driver, who counts what is only cached
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        self._once(self.prepared["inputs"])
+        self.synchronize()
+        return {"peak_bytes": torch.cuda.max_memory_allocated() - before}, ()
+
+    def compile(self, request: dict, storages: dict, douts: dict):
+        """Compile what one call launches.  Nothing runs, so nothing is fetched."""
+        inputs, _ = self._place(request["inputs"], storages, request["grads"])
+        upstream, _ = self._place(request["douts"], douts, ())
+        self.compiler.kernels.clear()
+        outputs = self._call(request, inputs)
+        if request["grads"]:
+            self._gradients(request, inputs, outputs, upstream)
+        return {"kernels": self.compiler.report()}, ()
+
+    def walk(self, request: dict, storages: dict, douts: dict):
+        """Which rows one call reads for which: reads.Reads's read, together and tiles."""
+        inputs, _ = self._place(request["inputs"], storages, request["grads"])
+        upstream, _ = self._place(request["douts"], douts, ())
+        counted = Reads([inputs["q"], *upstream.values()], [inputs["k"], inputs["v"]])
+        with counted, self.recorder.uncompiled():
+            outputs = self._call(request, inputs)
+            if request["grads"]:
+                self._gradients(request, inputs, outputs, upstream)
+        return {}, [torch.from_numpy(x) for x in (counted.read, counted.together)] + [
+            torch.tensor(counted.tiles)]
+
+    def step(self, request: dict):
+        """What one blank of the file leaves, run alone on the examples of the request."""
+        return {"examples": run_step.run(self, request)}, ()
+
+    # ---------------------------------------------------------------- helpers
+    def _defined(self, entry: str):
+        found = getattr(self.module, entry, None)
+        if found is None:
+            raise Failure("crashed", f"{Path(self.path).name} defines no {entry}",
+                          "entry-missing")
+        return found
+
+    def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
+        """Storages on the device, and the views into them that the entry point sees."""
+        place = _apart if self.device == "cpu" else lambda storage: storage.to(self.device)
+        on_device = {name: spread(place(storage), layouts[name]["apart"],
+                                  layouts[name]["shape"][0])
+                     for name, storage in storages.items()}
+        return self._views(layouts, on_device, with_grad), on_device
+
+    def _views(self, layouts: dict, on_device: dict, with_grad) -> dict:
+        views = {}
+        for name, layout in layouts.items():
+            shape, stride, offset = layout["shape"], layout["stride"], layout["offset"]
+            storage = on_device[name]
+            view = storage.as_strided(shape, stride, storage.storage_offset() + offset)
+            views[name] = view.requires_grad_() if name in with_grad else view
+        return views
+
+    def _once(self, inputs: dict) -> list[torch.Tensor]:
+        request = self.prepared["request"]
+        outputs = self._call(request, inputs)
+        if not request["grads"]:
+            return outputs
+        return outputs + self._gradients(request, inputs, outputs, self.prepared["upstream"])
+
+    def _call(self, request: dict, inputs: dict) -> list[torch.Tensor]:
+        """Call the entry point; the outputs asked for, each of the right kind."""
+
+        def resolve(value):
+            named = isinstance(value, str) and value.startswith("@")
+            return inputs[value[1:]] if named else value
+
+        args = [resolve(value) for value in request["args"]]
+        kwargs = {key: resolve(value) for key, value in request["kwargs"].items()}
+        other = request["entry"]
+        function = self._defined(other) if other else self.function
+        return outputs_of(function(*args, **kwargs), request["outputs"], self.device,
+                          other or self.name)
+
+    def _gradients(self, request, inputs, outputs, upstream):
+        """dL/d(input) for every input asked for, given the upstream gradients."""
+        pairs = []
+        for output, spec in zip(outputs, request["outputs"], strict=True):
+            if spec["name"] in upstream:
+                if not output.requires_grad:
+                    raise Failure("wrong", f"{spec['name']}: want an output with a gradient; got "
+                                           "one cut off from autograd (no grad_fn)",
+                                  "gradient-missing")
+                pairs.append((output, upstream[spec["name"]]))
+        wanted = [inputs[name] for name in request["grads"]]
+        # What torch.autograd.grad comes to; its checks import sympy, which takes 0.5 to 2 s.
+        gradients = torch.autograd.Variable._execution_engine.run_backward(
+            *zip(*pairs, strict=True), False, False, tuple(wanted), True, False)
+        for name, source, gradient in zip(request["grads"], wanted, gradients, strict=True):
+            if gradient is None:
+                raise Failure("wrong", f"d{name}: want a gradient; got None from backward",
+                              "gradient-missing")
+            check_gradient(gradient, name, source, self.device)
+        return list(gradients)
+
+    def _fetch(self, tensors) -> list[torch.Tensor]:
+        """Copies on the CPU, made by our own copy_ and not by a method of theirs."""
+        self.synchronize()
+        fetched = []
+        with torch.no_grad():
+            for tensor in tensors:
+                target = _empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+                fetched.append(_plain_copy(target, tensor))
+        return fetched
+
+
+def _named(on_device: dict, sent: dict) -> dict:
+    """Every storage of a call by the name a plan has for it."""
+    return on_device | {"d_" + name: storage for name, storage in sent.items()}
+
+
+def _apart(storage: torch.Tensor) -> torch.Tensor:
+    """A copy with nothing known near it: what interpreter.py finds outside is outside of all."""
+    margin = MARGIN_BYTES // storage.element_size()
+    whole = torch.zeros(storage.numel() + 2 * margin, dtype=storage.dtype)
+    return _plain_copy(whole[margin:margin + storage.numel()], storage)
+
+
+def main(config: dict) -> None:
+    """Answer the grader on config["fd"] until it closes that."""
+    # Of lanes that no store keeps; nothing that a student wrote stands in such a line.
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.")
+    channel = Channel(config["fd"])
+    worker = Server(channel, config)
+    channel.send({"ready": True, "confined": config["confined"], "pid": os.getpid()})
+    worker.serve()
+

@@ -1,0 +1,208 @@
+"""The attention matrix that a submission really uses, read through its own function.
+
+O is linear in V: where V is one-hot, column c of O is the weight that every query gives to one key.
+dV is linear in dO in the same way, and shows the weights of the backward.  Each of a few batch
+entries carries the next D keys, so one call is enough.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+import reference
+from grader.course.calls import TensorInput
+from grader.course.cases import Case
+from grader.course.inputs import Built, build
+from grader.words.describe import constant
+
+SEEN = 1e-6  # a weight above this is one that was given
+ALIKE = 0.05  # of a weight: what rounding may change
+LONGEST = 128  # queries: more would be more than a picture can show
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Weights of one query head, (N, keys), float64: what they should be, and what they are."""
+
+    case: Case
+    head: int
+    expected: torch.Tensor
+    found: torch.Tensor
+    keep: torch.Tensor  # bool: which keys each query should see
+    scores: torch.Tensor  # of all pairs, hidden or not
+    backward: bool = False
+
+    @property
+    def label(self) -> str:
+        """The sizes of the case; its batch entries are ours."""
+        return replace(self.case, B=1).label
+
+
+def small(case: Case) -> Case:
+    """The case that is asked for its matrix: as the wrong one, in float32, short enough to draw."""
+    N = min(case.N, LONGEST)
+    NK = None if case.NK is None else min(case.NK, LONGEST)
+    return replace(case, group="probe", B=-(-(NK or N) // case.D), N=N, NK=NK, layout="dense",
+                   dtype=torch.float32, dout="dense", repeats=1, refill=False, growth=False,
+                   grads=("v",) if case.grads else ())
+
+
+def read(ask: Callable[[Built], dict | None], case: Case, head: int,
+         backward: bool = False) -> Matrix | None:
+    """Recover the matrix of one query head.  ask: as in search.Search.  None: no answer."""
+    case = small(case)
+    if not backward:
+        case = replace(case, grads=())
+    built = build(case, 1)
+    B, D, kv = case.B, case.D, head // (case.HQ // case.HKV)
+    length = case.N if backward else case.n_keys
+    hot = torch.zeros(B, length, D)
+    position = torch.arange(min(B * D, length))
+    hot[position // D, position, position % D] = 1.0
+    for name in ("q", "k"):
+        built.tensors[name] = built.tensors[name][:1].expand_as(built.tensors[name]).contiguous()
+    if backward:
+        dout = torch.zeros(B, case.HQ, case.N, D)
+        dout[:, head] = hot
+        built.call.douts["o"] = TensorInput.dense(dout)
+    else:
+        built.tensors["v"] = hot[:, None].expand(B, case.HKV, length, D).contiguous()
+    for name, x in built.tensors.items():
+        built.call.inputs[name] = TensorInput.dense(x)
+    got = ask(built)
+    if got is None:
+        return None
+    if backward:  # (B, keys, D), entry b holds the queries from b D on -> (queries, keys)
+        found = got["d_v"][:, kv].mT.flatten(0, 1)[:case.N]
+    else:
+        found = torch.cat(list(got["o"][:, head]), 1)[:, :case.n_keys]
+    keep = reference.keep_mask(case.N, case.n_keys, case.is_causal, case.window, case.sinks or 0)
+    scale = case.D**-0.5 if case.scale is None else case.scale
+    q, k = built.tensors["q"][0, head].double(), built.tensors["k"][0, kv].double()
+    scores = q @ k.T * scale
+    s = scores.masked_fill(~keep, -torch.inf)
+    if case.sink_logits:
+        sink = built.tensors["sink_logits"].double()[head].expand(case.N, 1)
+        expected = torch.softmax(torch.cat([s, sink], 1), 1)[:, :-1]
+    else:
+        expected = torch.softmax(s, 1)
+    return Matrix(case, head, expected, found.double(), keep, scores, backward)
+
+
+def right(matrix: Matrix) -> bool:
+    """Whether these are the weights that they should be."""
+    return bool(((matrix.found - matrix.expected).abs() <= 1e-4 + 1e-3 * matrix.expected).all())
+
+
+def describe(matrix: Matrix) -> tuple[str, str] | None:
+    """What is wrong with it: (stable id, a sentence), or None where nothing is.
+
+    That a key is seen or not is said only of what a wrong mask gives: where the weights of all
+    that is seen are in the right proportions.
+    """
+    found, keep, N = matrix.found, matrix.keep, matrix.case.N
+    where = "In the backward, q" if matrix.backward else "Q"
+    bad = ~torch.isfinite(found).all(1)
+    if bool(bad.any()):
+        return "effect-nan", (f"{where}uery {_first(bad)} has weights that are NaN; "
+                              f"{int(bad.sum())} of {N} queries do.")
+    if right(matrix):
+        return None
+    given = found > SEEN
+    extra, missing = given & ~keep, ~given & keep & (matrix.expected > 1e-4)
+    # The logarithm of a weight is its score less a number of its row.
+    over = found.clamp_min(SEEN).log() - matrix.scores
+    over = over - over.masked_fill(~(given & keep), torch.inf).amin(1, keepdim=True)
+    over = torch.where(given & torch.isfinite(over), over, 0.0)
+    if not bool((over.abs() > ALIKE).any()) and not _by_size(matrix, missing):
+        if bool(extra.any()):
+            i, j = extra.nonzero()[0].tolist()
+            return "effect-extra-keys", (f"{where}uery {i} sees key {j}, which it should not; "
+                                         f"{_pattern(extra)}")
+        if bool(missing.any()):
+            i, j = missing.nonzero()[0].tolist()
+            return "effect-missing-keys", (f"{where}uery {i} does not see key {j}; "
+                                           f"{_pattern(missing)}")
+        return _sums(matrix)
+    return _proportions(matrix, given, over, where)
+
+
+def _by_size(matrix: Matrix, missing: torch.Tensor) -> bool:
+    """Whether it is the smaller scores of every row that are not seen: they have underflowed."""
+    seen = (matrix.found > SEEN) & matrix.keep
+    rows = missing.any(1) & seen.any(1)
+    largest = matrix.scores.masked_fill(~missing, -torch.inf).amax(1)[rows]
+    least = matrix.scores.masked_fill(~seen, torch.inf).amin(1)[rows]
+    return len(largest) > 3 and bool((largest <= least).all())
+
+
+def _sums(matrix: Matrix) -> tuple[str, str]:
+    """The right keys in the right proportions, but not the right sum."""
+    ratio = matrix.found.sum(1) / matrix.expected.sum(1)
+    off = (ratio - 1).abs() > 1e-3
+    first = _first(off) if bool(off.any()) else int((ratio - 1).abs().argmax())
+    spread = float(ratio[off].max() - ratio[off].min()) if bool(off.any()) else 0.0
+    alike = "as they do in every such row" if spread < 1e-3 else "and other rows differ"
+    return "effect-row-sums", (f"The right keys are seen, in the right proportions, but the "
+                               f"weights of query {first} add up to {float(ratio[first]):.4g} "
+                               f"times what they should, {alike}.")
+
+
+def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
+    """Weights that are not those of their scores: sharper, flatter, or some of them alone."""
+    some = given & matrix.keep
+    count = some.sum(1, keepdim=True).clamp_min(1)
+
+    def centred(x):
+        x = x.masked_fill(~some, 0.0)
+        return (x - x.sum(1, keepdim=True) / count).masked_fill(~some, 0.0)
+
+    s, w = centred(matrix.scores), centred(matrix.found.clamp_min(SEEN).log())
+    slope = float((s * w).sum() / s.square().sum().clamp_min(1e-30))
+    enough = int((some.sum(1) > 2).sum()) > 3
+    near = ALIKE + 0.02 * float(w.abs().max())
+    if enough and abs(slope - 1) > 0.01 and float((w - slope * s).abs().max()) < near:
+        id = "effect-too-sharp" if slope > 1 else "effect-too-flat"
+        return id, (f"The weights are too {id[11:]}: those of scores that are {slope:.4g}"
+                    f"{constant(slope, matrix.case)} times what they should be.")
+    hidden = given & ~matrix.keep
+    if bool(hidden.any()):
+        i, j = hidden.nonzero()[0].tolist()
+        return "effect-hidden-weights", (
+            f"{where}uery {i} gives key {j}, which it should not see, a weight that is not that of "
+            f"its score; {_pattern(hidden)}")
+    off = (over.abs() > ALIKE) & some
+    if not bool(off.any()):  # a few large scores are all that is left
+        return "effect-too-sharp", "The weights are too sharp: only the largest scores are left."
+    i, j = off.nonzero()[0].tolist()
+    times = over[off].exp()
+    if float(times.max() - times.min()) < ALIKE * float(times.max()):
+        return "effect-weights", (f"{where}uery {i} gives key {j} {float(times.median()):.3g} "
+                                  f"times its weight, beside the others; {_pattern(off)}")
+    return "effect-weights", f"The weights are not in the right proportions, from query {i} on."
+
+
+def _first(rows: torch.Tensor) -> int:
+    return int(rows.nonzero()[0])
+
+
+def _pattern(pairs: torch.Tensor) -> str:
+    """What the wrong pairs have in common."""
+    i, j = pairs.nonzero().unbind(1)
+    count, ages = len(i), (i - j).unique()
+    text = f"{count} pair{'s' * (count > 1)} in all"
+    if len(ages) == 1 and count > 1:
+        return f"{text}, always query - key = {int(ages)}."
+    if len(j.unique()) == 1 and count > 1:
+        return f"{text}, always key {int(j[0])}."
+    if len(i.unique()) == 1 and count > 1:
+        return f"{text}, all of query {int(i[0])}."
+    for tile in (16, 32, 64):
+        if bool((i // tile == j // tile).all()) and pairs.shape[0] > tile:
+            return f"{text}, all within tiles of {tile} on the diagonal."
+    if bool((j > i).all()):
+        return f"{text}, all of them keys after the query."
+    if int(j.max()) < 16 < pairs.shape[1]:
+        return f"{text}, all among the first {int(j.max()) + 1} keys."
+    return f"{text}, queries {int(i.min())}-{int(i.max())}, keys {int(j.min())}-{int(j.max())}."

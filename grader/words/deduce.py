@@ -1,0 +1,59 @@
+"""What follows from which gradients are wrong, where the outputs are right."""
+
+from grader.course.stages import Stage
+
+# The wrong gradients -> what follows, and the places that are left.  In stages 8 and 9 one kernel
+# makes dq, and another dk and dv; in stage 1 all come of one P.
+KERNELS = {
+    ("q",): ("The gradients of k and v are right, so the saved lse and the stored delta are: the "
+             "mistake is in what makes dq alone.", ()),
+    ("k",): ("The gradient of v is right, which comes of the same P in the same walk: so dS is "
+             "wrong, by delta or dP, or what it is multiplied with.",
+             ("dkdv products", "delta", "dkdv calls")),
+    ("v",): ("The gradient of k is right, which comes of the same P in the same walk: so it is the "
+             "product of P and dO that is wrong.", ("dkdv products",)),
+    ("k", "v"): ("The gradient of q is right, so the saved lse is: the mistake is in what makes dk "
+                 "and dv alone: P, the walk over the queries, or which rows and heads it takes.",
+                 ()),
+    ("q", "k"): ("The gradient of v is right, so the saved lse and P are: dS is wrong, in both.",
+                 ("delta", "dq products", "dkdv products")),
+    ("q", "k", "v"): ("o is right, and no gradient is: what all share is the saved lse; or the "
+                      "same mistake stands in both kernels.", ("lse", "dq P", "dkdv P")),
+    ("sink_logits",): ("The other gradients are right, so lse and delta are.", ("dsink",)),
+}
+ONE_P = {
+    ("q",): ("The gradients of k and v are right, so P and dS are.", ("dq products",)),
+    ("k",): ("The gradients of q and v are right, so P and dS are.", ("dkdv products",)),
+    ("v",): ("The gradients of q and k are right, so P is.", ("dkdv products",)),
+    ("k", "v"): ("The gradient of q is right, so P and dS are.", ("dkdv products",)),
+    ("q", "k"): ("The gradient of v is right, so P is: dS is wrong.", ("delta", "dq products")),
+    ("q", "k", "v"): ("o and lse are right, and no gradient is: P, or each product with it.",
+                      ("dq P", "dq products")),
+}
+GIVEN = ("o is right, and the backward that was given takes nothing else of yours but lse: it is "
+         "lse that is wrong, or the m and l that it is made of.", ("lse", "walk"))
+
+
+SURE = 0.5  # of the limit; a right kernel stays below, and what lies between may be either
+
+
+def deduce(stage: Stage, times: dict[str, float]) -> tuple[str, tuple[str, ...]]:
+    """times: of every tensor of an answer its error, as a multiple of the limit.  -> a sentence or
+    "", and the places that are left; nothing follows where a tensor is neither wrong nor surely
+    right."""
+    if any(SURE < error <= 1 for error in times.values()):
+        return "", ()
+    wrong = {name: not error <= 1 for name, error in times.items()}
+    gradients = {name[2:]: bad for name, bad in wrong.items() if name.startswith("d_")}
+    if not any(gradients.values()) or any(bad and n[:2] != "d_" for n, bad in wrong.items()):
+        return "", ()
+    bad = tuple(name for name in ("q", "k", "v", "sink_logits", "x", "w") if gradients.get(name))
+    if len(bad) > 3:  # of the sink's logits, too: they come of lse and delta alone
+        bad = ("q", "k", "v")
+    if stage.sums_rows:
+        return "", tuple("d" + name for name in bad) + ("launch",)
+    if stage.backward_is_given:
+        return GIVEN
+    if not {"q", "k", "v"} <= gradients.keys():
+        return "", ()
+    return (KERNELS if stage.needs_triton else ONE_P).get(bad, ("", ()))

@@ -1,0 +1,177 @@
+"""After a wrong answer: asks the live worker a little more, and says what the mistake is.
+
+What comes back is only data: it is compared, never believed, and it decides no verdict.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from grader.course.calls import Reply, SubmissionError
+from grader.course.cases import Case
+from grader.course.correctness import answer
+from grader.course.inputs import Built
+from grader.course.stages import Stage
+from grader.host.options import Options
+from grader.host.session import Session
+from grader.report.overview import command
+from grader.report.results import Check, told
+from grader.words import attention_map, drawing, probes
+from grader.words.deduce import deduce
+from grader.words.describe import (
+    Finding,
+    describe,
+    either,
+    kept_in_16_bits,
+    locate,
+    steps_of,
+)
+from grader.words.isolating import Thing, in_words, isolate
+from grader.words.search import Name, Sample, Search
+
+NOTHING = 1e-9  # a gradient that large is as good as none
+PROBE_SECONDS = 15.0  # for one further call of the submission
+
+
+def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
+            options: Options, steps: Sequence[dict] = ()) -> None:
+    """Put the name of the mistake, or else what was seen, into a wrong check.
+
+    steps: their lights, as in the JSON: where some are wrong, they are the answer.  Else asks the
+    session further cases; where one of them ends it, the session is gone afterwards.
+    """
+    red = [step for step in steps if step["light"] == "wrong"]
+    right = [step["id"] for step in steps if step["light"] == "right"]
+    case, device = built.case, options.device
+    got = dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
+    exact = answer(built, device)
+    sample = Sample.of(built, got, device, exact)
+    wrong = [name for name in got if sample.wrong[name]]
+    if not wrong:  # right at first: it is another run, or other values, that went wrong
+        return
+    failures: list[tuple[Case, SubmissionError]] = []
+    with _patience(session):
+        def ask(other: Built) -> dict | None:
+            if session.gone:
+                return None
+            try:
+                found = session.run(other.call)
+            except SubmissionError as error:
+                failures.append((other.case, error))
+                return None
+            return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
+
+        search = Search(sample, ask, device, options.patience)
+        name, things, matrix = None if red else search.run(), [], None
+        if name is None and not red and not search.gave_up and search.plain_is_right():
+            things = isolate(case, search.answer, search.names)
+        if red and (options.show or options.plot):  # a plain case is small enough to draw
+            search.answer(probes.general(case))
+        if not stage.sums_rows and (not (name or red) or options.show or options.plot):
+            matrix = _matrix(search, ask)
+    finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
+    said, steps = (), [step["id"] for step in red]
+    if red:
+        check.diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
+                           "text": told(red[0])}
+    elif name is None:
+        finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
+    else:
+        check.diagnosis = _named(name)
+    if not (name or red) and (narrow := kept_in_16_bits(case, reply.plan)):
+        said = (narrow, *said)
+    if search.gave_up or not (name or red) and any(e.outcome == "timeout" for _, e in failures):
+        said += ("The search for the mistake ran out of time: it may well be a known one.",)
+    steps = steps or steps_of(stage, finding, name)
+    check.diagnosis["step"] = either([step for step in steps if step not in right]) or None
+    # The command that asks this one case, with the same numbers.
+    again = command(case.stage, options.directory,
+                    f" --seed {options.seed} --case {case.name}")
+    check.lines = describe(finding, stage, steps, name=name, seen=said, again=again,
+                           right=right)
+    if matrix is not None and options.show:
+        check.picture = tuple(drawing.text(matrix))
+    if matrix is not None and options.plot:
+        try:
+            drawing.plot(matrix, options.plot)
+            check.picture += (f"The picture is in {options.plot}.",)
+        except ImportError:
+            check.picture += ("--plot wants matplotlib: pip install matplotlib.",)
+
+
+@contextlib.contextmanager
+def _patience(session: Session):
+    """Less of it than for what decides points."""
+    usual, session.timeout = session.timeout, min(session.timeout, PROBE_SECONDS)
+    try:
+        yield
+    finally:
+        session.timeout = usual
+
+
+def _named(name: Name) -> dict:
+    """What the JSON says of a mistake that has a name."""
+    return {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
+            "distance": round(name.distance, 3), "runner_up": name.runner_up,
+            "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
+            "truth_distance": round(min(name.truth_distance, 1e9), 3)}
+
+
+def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
+             matrix: attention_map.Matrix | None, failures):
+    """All that was seen instead of a name.
+
+    -> the finding, with the places that are left; sentences, what says most first; the JSON.
+    """
+    said = in_words(things)
+    seen = attention_map.describe(matrix) if matrix is not None else None
+    if seen and seen[0] == "effect-nan" and finding.id in ("nan", "never-stored"):
+        seen = None  # as is known
+    deduced = ""
+    if not finding.places and all(  # one key, and dq and dk are 0 whatever is wrong
+            float(sample.truth(name).abs().max()) > NOTHING
+            for name in sample.wrong if name.startswith("d_")):
+        deduced, places = deduce(stage, sample.times)
+        finding = replace(finding, places=places)
+    if finding.places:  # where it may stand says more than a hint
+        said = said[:1]
+    record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
+    if seen:
+        record = {"id": seen[0], "kind": "seen", "text": seen[1]}
+        said = (f"seen in {matrix.label}: {seen[1]} --show draws it.", *said)
+    if len(things) == 1:
+        record = {"id": "only-" + things[0].id, "kind": "isolated", "text": in_words(things)[0]}
+    for case, error in failures:  # how long an answer takes says little of a mistake in it
+        if error.id and error.outcome != "timeout":
+            record = {"id": error.id, "kind": "observed", "text": error.sentence}
+            said = (*said, f"In another case, {case.label}: {error.sentence}")
+            break
+    return finding, (*said, *[deduced] * bool(deduced)), record
+
+
+def _matrix(search: Search, ask) -> attention_map.Matrix | None:
+    """The attention matrix of a wrong case: the smallest one, if the mistake shows there."""
+    names = search.names
+    wrong = [s for s in (search.sample, *search.answers.values())
+             if s is not None and any(map(s.wrong.get, names))]
+    wrong.sort(key=lambda s: (s.built.case.N < 8, s.built.case.N))
+    matrix = None
+    for sample in wrong[:3]:
+        name = next(n for n in names if sample.wrong.get(n))
+        found = attention_map.read(ask, sample.built.case, _worst_head(sample, name),
+                                   backward=name.startswith("d_"))
+        if found is not None and not attention_map.right(found):
+            return found
+        matrix = matrix or found
+    return matrix
+
+
+def _worst_head(sample: Sample, name: str) -> int:
+    """The query head to draw: where the error is largest."""
+    x, truth = sample.got[name], sample.truth(name)
+    error = (x - truth).abs().nan_to_num(nan=1e30, posinf=1e30)
+    case = sample.built.case
+    if error.dim() < 3:
+        return 0
+    head = int(error.flatten(2).amax(2)[0].argmax())
+    return head if error.shape[1] == case.HQ else head * (case.HQ // case.HKV)

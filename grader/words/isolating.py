@@ -1,0 +1,108 @@
+"""What of a case makes its answer wrong, where a plain case is right and no mistake was named?
+
+The case is asked again with one thing at a time made plain.  Where that makes it right, that thing
+is what the submission does not bear: an observation, from which a hint follows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from grader.course.cases import Case
+from grader.words.deduce import SURE
+from grader.words.search import Sample
+
+LARGE = "shift+", "shift-", "deep", "steep"
+LONGEST = 1024  # longer cases are asked but once
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing that can be made plain.  plain(case) -> the case without it."""
+
+    id: str
+    right: str  # "the same case is right ..."
+    plain: Callable[[Case], Case]
+    hint: str
+
+
+THINGS = (
+    Thing("strides", "with inputs that lie side by side in memory",
+          lambda c: replace(c, layout="dense"),
+          "use the strides of every axis of every tensor as they were passed, and read nothing "
+          "that lies between."),
+    Thing("dout-strides", "where the gradient that arrives is contiguous",
+          lambda c: replace(c, dout="dense") if c.dout in ("expanded", "transposed") else c,
+          "the gradient that arrives may have any strides, 0 too: use its own."),
+    Thing("large-scores", "with ordinary scores",
+          lambda c: replace(c, family="randn") if c.family in LARGE else c,
+          "the scores are far from 0 here: what is the largest exponent? A row's own maximum, "
+          "subtracted first, leaves none above 0."),
+    Thing("rising-maximum", "where the maximum does not rise from tile to tile",
+          lambda c: replace(c, family="randn") if c.family in ("rising", "creeping") else c,
+          "when the maximum grows by x, what is summed so far must shrink by exp(-x): the sum of "
+          "the weights and that of the values alike."),
+    Thing("edges", "with ordinary weights; here one key a row, at the mask's edge, has them all",
+          lambda c: replace(c, family="randn") if c.family == "needles" else c,
+          "compare the first wrong row with the mask's rule: which key at its edges is seen or "
+          "missed?"),
+    Thing("family", "with normally distributed numbers", lambda c: replace(c, family="randn")
+          if c.family not in (*LARGE, "rising", "creeping", "needles") else c, ""),
+    Thing("float32", "in float32", lambda c: replace(c, dtype=torch.float32),
+          "what is rounded to 16 bits, and when? Sums and statistics belong in float32."),
+    Thing("width", "where D is 64", lambda c: c if c.asker.sums_rows else replace(c, D=64),
+          "what depends on D, or on how many columns a tile has?"),
+    Thing("length", "where the length is a multiple of 128",
+          lambda c: replace(c, N=_whole(c.N), NK=c.NK and _whole(c.NK)),
+          "what happens in the last tile, where fewer rows or keys are left?"),
+    Thing("window", "with a window that hides nothing",
+          lambda c: replace(c, window=c.N + 1) if c.window is not None else c,
+          "query i sees W keys, itself and those before it."),
+    Thing("sinks", "without sinks", lambda c: replace(c, sinks=0) if c.sinks else c,
+          "keys j < S stay visible to every later query, and count once."),
+    Thing("scale", "without a scale of its own", lambda c: replace(c, scale=None),
+          "the caller's scale belongs wherever there is a scale."),
+    Thing("sink-logits", "without sink logits", lambda c: replace(
+        c, sink_logits=False, grads=tuple(g for g in c.grads if g != "sink_logits")),
+          "the logit counts in the sum, once, and in lse, but has no value."),
+    Thing("batch", "with one batch entry", lambda c: replace(c, B=1),
+          "what depends on the batch entry?"),
+    Thing("groups", "where every query head has keys and values of its own",
+          lambda c: replace(c, HKV=c.HQ),
+          "what depends on how many query heads share keys and values?"),
+)
+
+
+NUMBERS = Thing("numbers", "with other numbers", lambda c: c, "")
+SURROUNDINGS = Thing(
+    "surroundings", "where numbers, not NaN, lie around and between the inputs", lambda c: c,
+    "something outside of the inputs is read, and multiplied by 0: 0 * NaN is NaN. Do not read it.")
+
+
+def isolate(case: Case, answer: Callable[[Case], Sample | None], names: list[str]) -> list[Thing]:
+    """The things without which these tensors are right, not barely.  answer: as Search's."""
+    if max(case.N, case.M) > LONGEST or case.layout == "far":
+        return []
+
+    def right(other: Case) -> bool:
+        sample = answer(other)
+        return sample is not None and all(sample.times.get(name, 0) <= SURE for name in names)
+
+    own = replace(case, group="probe", repeats=1, refill=False, growth=False)
+    if right(own):  # further cases have numbers around their inputs
+        return [SURROUNDINGS if case.layout != "dense" else NUMBERS]
+    return [thing for thing in THINGS if (plain := thing.plain(own)) != own and right(plain)]
+
+
+def _whole(length: int) -> int:
+    return -(-length // 128) * 128
+
+
+def in_words(things: list[Thing]) -> tuple[str, ...]:
+    """The observation, and a hint where it is one thing alone."""
+    if not things:
+        return ()
+    right = "; also ".join(thing.right for thing in things[:3])
+    hint = [f"try: {things[0].hint}"] if len(things) == 1 and things[0].hint else []
+    return (f"The same case is right {right}.", *hint)

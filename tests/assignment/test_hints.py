@@ -1,0 +1,46 @@
+"""Hints climb three rungs and remember where they stood."""
+
+import pytest
+
+from grader.assignment import hints
+
+TOML = """
+["4.2"]
+nudge = "Which keys come after the query?"
+formula = "keep = j <= i"
+near_code = "compare offs_n[None, :] with offs_m[:, None]"
+
+["10.1"]
+nudge = "a"
+formula = "b"
+near_code = "c"
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "hints.toml").write_text(TOML, "utf-8")
+    return tmp_path / "hints.toml", tmp_path / "state" / "hints.json"
+
+
+def test_each_asking_climbs_one_rung_and_stays_on_the_last(files):
+    told = [hints.next_hint("4.2", *files) for _ in range(4)]
+    assert "Which keys" in told[0] and "hint 1 of 3" in told[0]
+    assert "j <= i" in told[1] and "offs_n" in told[2] and "offs_n" in told[3]
+
+
+def test_steps_are_remembered_apart(files):
+    hints.next_hint("4.2", *files)
+    assert "hint 1 of 3" in hints.next_hint("10.1", *files)
+
+
+@pytest.mark.parametrize("step, known", [("10.2", "10.1"), ("9.9", "4.2"), ("p4", "4.2")])
+def test_an_unknown_step_is_told_those_of_its_problem(files, step, known):
+    with pytest.raises(hints.UnknownStep, match=f"want a step such as {known}; got {step}"):
+        hints.next_hint(step, *files)
+
+
+def test_a_damaged_state_file_means_starting_again(files):
+    files[1].parent.mkdir()
+    files[1].write_text('["not", "a", "table"', "utf-8")
+    assert "hint 1 of 3" in hints.next_hint("4.2", *files)

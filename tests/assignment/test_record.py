@@ -1,0 +1,53 @@
+"""Which grader it is: one name for one content."""
+
+import shutil
+
+import pytest
+
+from grader.assignment import record
+from grader.assignment.record import ROOT, Assignment
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """A small one."""
+    (tmp_path / "grader/judge").mkdir(parents=True)
+    (tmp_path / "grader/judge/verdict.py").write_text("right\n")
+    (tmp_path / "reference.py").write_text("truth\n")
+    return tmp_path
+
+
+def test_the_version_changes_with_what_decides_a_verdict_and_with_nothing_else(engine):
+    first = record.version(engine)
+    (engine / "grader/__pycache__").mkdir()
+    (engine / "grader/__pycache__/verdict.pyc").write_text("x")
+    (engine / "grader/assignment.json").write_text("{}")
+    (engine / "README.md").write_text("x")
+    assert record.version(engine) == first
+    (engine / "reference.py").write_text("another\n")
+    assert record.version(engine) != first
+    (engine / "reference.py").write_text("truth\n")
+    (engine / "grader/judge/verdict.py").rename(engine / "grader/other.py")
+    assert record.version(engine) != first
+
+
+def test_the_repository_and_an_assignment_of_it_are_one_grader(tmp_path):
+    shutil.copytree(ROOT / "grader", tmp_path / "grader",
+                    ignore=shutil.ignore_patterns("__pycache__", "assignment.md"))
+    shutil.copy(ROOT / "reference.py", tmp_path)
+    assert record.version(tmp_path) == record.version()
+
+
+def test_a_record_is_read_as_it_was_written():
+    given = Assignment("0.2.0+1a2b", (1, 2), {"problem_1.py": "00"})
+    assert record.decoded(given.encoded()) == given
+
+
+@pytest.mark.parametrize("contents", [b"", b"[]", b'{"grader": 1}', b'{"stages": 3}', b"\xff"])
+def test_a_damaged_record_is_refused(contents):
+    with pytest.raises(ValueError):
+        record.decoded(contents)
+
+
+def test_where_nothing_was_given_there_is_no_record():
+    assert record.read(ROOT) is None

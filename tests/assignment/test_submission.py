@@ -1,0 +1,307 @@
+"""Reading a file without running it: missing, not started, broken or ready; and its steps."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from grader.assignment.submission import (
+    Step,
+    blank_steps,
+    foreign_texts,
+    misjoined_tiles,
+    read,
+    steps,
+)
+
+TWO_STEPS = '''\
+"""A stage."""
+
+
+def entry(x):
+    # Step 4.1 -- Which rows are mine?
+    #   offs: row numbers.
+    # BEGIN SOLUTION 4.1
+    offs = x + 1
+    # END SOLUTION 4.1
+    if offs:
+        # Step 4.2 -- Add them.
+        # BEGIN SOLUTION 4.2
+        offs += 2
+        offs *= 3
+        # END SOLUTION 4.2
+    return offs
+'''
+BLANK_1 = TWO_STEPS.replace(
+    "    offs = x + 1\n", '    raise NotImplementedError("step 4.1")  # TODO: your code here\n')
+BLANK_BOTH = BLANK_1.replace(
+    "        offs += 2\n        offs *= 3\n", "        # nothing yet\n        pass\n")
+
+
+def submission(folder, text, name="problem_4.py"):
+    data = text if isinstance(text, bytes) else text.encode()
+    (folder / name).write_bytes(data)
+    return read(folder, name, "entry")
+
+
+def test_a_file_that_is_not_there_is_missing(tmp_path):
+    found = read(tmp_path, "problem_4.py", "entry")
+    assert (found.state, found.source, found.sha256) == ("missing", None, None)
+    assert "problem_4.py" in found.sentence
+
+
+def test_a_folder_in_place_of_the_file_is_missing_and_says_why(tmp_path):
+    (tmp_path / "problem_4.py").mkdir()
+    found = read(tmp_path, "problem_4.py", "entry")
+    assert found.state == "missing" and "directory" in found.sentence
+
+
+def test_a_solved_file_is_ready_and_hashed(tmp_path):
+    found = submission(tmp_path, TWO_STEPS)
+    assert (found.state, found.blank_steps) == ("ready", ())
+    assert found.source == TWO_STEPS.encode()
+    assert found.sha256 == hashlib.sha256(found.source).hexdigest()
+
+
+def test_a_half_filled_file_is_ready_and_names_its_blank_step(tmp_path):
+    found = submission(tmp_path, BLANK_1)
+    assert (found.state, found.blank_steps) == ("ready", ("4.1",))
+
+
+def test_a_file_with_only_blank_steps_is_not_started(tmp_path):
+    found = submission(tmp_path, BLANK_BOTH)
+    assert (found.state, found.blank_steps) == ("not_started", ("4.1", "4.2"))
+
+
+def test_a_step_says_which_earlier_one_it_is_a_copy_of(tmp_path):
+    text = TWO_STEPS.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
+    first, second = submission(tmp_path, text).steps
+    assert (first.origin, first.words) == ("", "step 4.1")
+    assert (second.origin, second.words) == ("3.5", "step 4.2, carried from 3.5")
+
+
+def test_a_line_of_the_file_is_in_a_step_or_in_none(tmp_path):
+    found = submission(tmp_path, TWO_STEPS)
+    line = TWO_STEPS.splitlines().index("        offs *= 3") + 1
+    assert found.step_at(line).id == "4.2"
+    assert found.step_at(1) is None and found.step_at(None) is None
+
+
+def test_the_students_own_line_is_the_innermost_in_a_step(tmp_path):
+    found = submission(tmp_path, TWO_STEPS)
+    first, given, second = (TWO_STEPS.splitlines().index(row) + 1
+                            for row in ("    offs = x + 1", "    if offs:", "        offs *= 3"))
+    assert found.own_line(given, (given, second, first)) == second
+    assert found.own_line(first, (first, second)) == first
+    assert found.own_line(given, (given, 1)) == given
+    assert found.own_line(None, ()) is None
+
+
+def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
+    text = BLANK_BOTH.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
+    found = submission(tmp_path, text)
+    assert (found.blank_new, found.blank_carried) == (("4.1",), ("4.2",))
+    assert found.blanks() == ("yours to write: 4.1.",
+                              "python -m grader.carry 4 copies what you wrote before into 4.2, "
+                              "or says what is in the way.")
+    assert submission(tmp_path, TWO_STEPS).blanks() == ()
+
+
+def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):
+    left = '        offs *= 3\n        raise NotImplementedError("step 4.2")\n'
+    found = submission(tmp_path, BLANK_1.replace("        offs *= 3\n", left))
+    assert (found.blank_new, found.left_raises) == (("4.1",), ("4.2",))
+    assert found.blanks() == ("written, but for its raise NotImplementedError, which still stands "
+                              "there: step 4.2. Delete that line.", "yours to write: 4.1.")
+    written = TWO_STEPS.replace("        offs *= 3\n", left)
+    written = written.replace("= x + 1\n", "= x + 1\n    raise NotImplementedError('step 4.1')\n")
+    assert submission(tmp_path, written).state == "ready"
+
+
+@pytest.mark.parametrize("line, said", [
+    ("keep = (i >= j) and (j < N)", "`and` does not join tiles, only its last part counts"),
+    ("keep = i >= j or j < S", "`or` does not join tiles, only its first part counts"),
+    ("x = tl.load(p, mask=a and b)", "Write &, and parentheses"),
+    ("keep = i < N & j < D", "a chain of comparisons does not work on tiles"),
+    ("keep = not i < j", "`not` asks for one truth value"),
+    ("x = f(not MASKED)", ""),
+    ("keep = (i < N) & (j < D)", ""),
+    ("x = tl.load(p, mask=i < N) if CAUSAL and i < N else 0", ""),  # a test
+    ("x = f(MASKED and RAGGED)", ""),  # constants
+])
+def test_tiles_joined_by_and_are_found(line, said):
+    source = f"@triton.jit\ndef kernel(p):\n    {line}\n"
+    found = misjoined_tiles(source.encode())
+    assert said in found and found.startswith("line 3: ") == bool(said)
+    assert misjoined_tiles(source.replace("@triton.jit\n", "").encode()) == ""
+
+
+def test_of_a_file_whose_cases_pass_only_a_step_that_would_raise_is_missing(tmp_path):
+    assert submission(tmp_path, BLANK_1).unreached == ("4.1",)
+    moved = TWO_STEPS.replace("        offs += 2\n        offs *= 3\n", "        pass\n")
+    found = submission(tmp_path, moved)
+    assert (found.blank_steps, found.unreached) == (("4.2",), ())
+
+
+@pytest.mark.parametrize("body", [
+    "", "    pass", "    ...", "    # a note", '    raise NotImplementedError("step 4.1")',
+    "    raise NotImplementedError", '    """a thought"""',
+])
+def test_every_way_of_leaving_a_step_blank_counts(tmp_path, body):
+    text = f"def entry():\n    # BEGIN SOLUTION 4.1\n{body}\n    # END SOLUTION 4.1\n    return 1\n"
+    assert submission(tmp_path, text).state == "not_started"
+
+
+@pytest.mark.parametrize("body", ["    x = 1", "    raise ValueError", "    pass\n    x = 1"])
+def test_anything_else_in_a_step_is_a_start(tmp_path, body):
+    text = f"def entry():\n    # BEGIN SOLUTION 4.1\n{body}\n    # END SOLUTION 4.1\n    return 1\n"
+    assert submission(tmp_path, text).state == "ready"
+
+
+@pytest.mark.parametrize(("text", "state"), [
+    ("", "not_started"), ("# only a note\n", "not_started"),
+    ('"""Only a title."""\n', "not_started"),
+    ("def entry(x):\n    pass\n", "not_started"),
+    ('def entry(x):\n    """Doc."""\n    raise NotImplementedError\n', "not_started"),
+    ("class entry:\n    def forward(ctx):\n        pass\n    def backward(ctx):\n        ...\n",
+     "not_started"),
+    ("class entry:\n    def forward(ctx):\n        return 1\n", "ready"),
+    ("def entry(x):\n    return x\n", "ready"), ("def other(x):\n    pass\n", "ready"),
+    ("entry = print\n", "ready"),
+])
+def test_a_file_without_markers_is_judged_by_its_entry_point(tmp_path, text, state):
+    assert submission(tmp_path, text).state == state
+
+
+def test_a_file_whose_markers_were_moved_about_is_judged_by_its_code(tmp_path):
+    found = submission(tmp_path, TWO_STEPS.replace("    # END SOLUTION 4.1\n", ""))
+    assert found.state == "ready"
+
+
+def test_a_blank_step_is_named_even_without_its_markers(tmp_path):
+    text = 'def entry(x):\n    raise NotImplementedError("step 4.1")\n    return x\n'
+    assert submission(tmp_path, text).blank_steps == ("4.1",)
+    assert blank_steps('# raise NotImplementedError("step 4.1")\n') == ()
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("x = 1\ndef entry(:\n", 2), ("def entry():\n\tx = 1\n        y = 2\n", 3),
+    ("if True:\npass\n", 2),
+])
+def test_a_syntax_error_has_its_line(tmp_path, text, line):
+    found = submission(tmp_path, text)
+    assert (found.state, found.line) == ("syntax_error", line)
+    assert "Error: " in found.sentence
+
+
+@pytest.mark.parametrize("text", [
+    b"x = '\xff'\n", b"# coding: nonsense\nx = 1\n", b"x = 1\0\n", b"(" * 5000,
+    b"x = " + b"-" * 200_000 + b"1\n", b"#" * (2 << 20),
+], ids=["not utf-8", "unknown coding", "null byte", "parentheses", "nesting", "two megabytes"])
+def test_bytes_that_are_not_python_never_break_the_reader(tmp_path, text):
+    found = submission(tmp_path, text)
+    assert found.state == "syntax_error" and found.sentence
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\r\n", b"\r", b"\n"])
+@pytest.mark.parametrize("number", range(1, 10))
+def test_a_file_from_any_editor_is_graded_as_the_same_text(tmp_path, number, end, mark):
+    given = (Path(__file__).parents[2] / f"problem_{number}.py").read_bytes()
+    saved = mark + given.replace(b"\n", end)
+    found = submission(tmp_path, saved)
+    assert found.source == given and found.sha256 == hashlib.sha256(saved).hexdigest()
+    assert found.steps == tuple(steps(given.decode())) and found.state == "ready"
+
+
+@pytest.mark.parametrize(("data", "got", "line"), [
+    (TWO_STEPS.encode("utf-16"), "UTF-16: save it as UTF-8", None),
+    (TWO_STEPS.encode("utf-16-le"), "a null byte in line 1, as UTF-16 has them", 1),
+    ((TWO_STEPS + "# d\xe9j\xe0 vu\n").encode("latin-1"), "the byte 0xe9 in line 17", 17),
+    (("# d\xe9j\xe0 vu\n" + TWO_STEPS).encode("latin-1"), "the byte 0xe9 in line 1: save it", 1),
+    (("x = 1\n# \u201ckeep\u201d\n").encode("cp1252"), "the byte 0x93 in line 2", 2),
+    ("# coding: ascii\n\n# \xe9\n".encode(), "the byte 0xc3 in line 3, where coding ascii has", 3),
+    (b"# -*- coding: nonsense -*-\nx = 1\n", "nonsense, which line 1 names: take that line out", 1),
+    (b"#!/usr/bin/python\n# coding: gbk\n", "gbk, which line 2 names: take that line out", 2),
+], ids=["UTF-16", "UTF-16 without a mark", "Latin-1", "Latin-1 in line 1", "cp1252", "ascii",
+        "nonsense", "gbk"])
+def test_a_file_that_is_not_utf_8_is_told_where_and_what_to_do(tmp_path, data, got, line):
+    found = submission(tmp_path, data)
+    assert (found.state, found.line) == ("syntax_error", line)
+    assert found.sentence.startswith(f"want a file in UTF-8; got {got}")
+    assert found.sentence.endswith("save it as UTF-8") and found.place == ""
+    assert found.blank_carried == () and found.unreached == ()  # nobody decodes it again
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("%%writefile a.py\nx = 1\n", "line 1, %%writefile a.py, belongs to a notebook"),
+    ("x = 1\n!pip install triton\n", "line 2, !pip install triton, belongs to a notebook"),
+    ("%matplotlib inline\n", "line 1, %matplotlib inline, belongs to a notebook"),
+    ("if 1:\n    files = !ls\n", "line 2, files = !ls, belongs to a notebook"),
+    ("import torch\ntorch.where?\n", "line 2, torch.where?, belongs to a notebook"),
+    ('{"cells": [], "metadata": {}}', "problem_4.py holds a notebook, and a Python file is wanted"),
+    ("```python\nx = 1\n```\n", "line 1, ```python, belongs to the page or the chat"),
+    ("<!DOCTYPE html>\n<html>\n", "line 1, <!DOCTYPE html>, belongs to a web page"),
+    ("x = 1\n<<<<<<< HEAD\n", "line 2, <<<<<<< HEAD, belongs to git"),
+])
+def test_what_was_not_written_for_a_python_file_is_told_where_it_belongs(tmp_path, text, said):
+    found = submission(tmp_path, text)
+    assert found.state == "syntax_error" and found.sentence.startswith(said)
+
+
+@pytest.mark.parametrize("text", ["x = = 1  # is it?\n", "x = (1\n     % )\n", "x = {1: 2\n"])
+def test_any_other_line_that_python_refuses_keeps_pythons_words(tmp_path, text):
+    assert "Error: " in submission(tmp_path, text).sentence
+
+
+@pytest.mark.parametrize("odd", ["\f", "\v", "\x1c", "\x85", "\u2028"])
+def test_a_form_feed_is_no_line_end(tmp_path, odd):
+    found = submission(tmp_path, f"# page{odd}two\n{odd if odd == chr(12) else ''}\n{TWO_STEPS}")
+    assert [step.first_line for step in found.steps] == [9, 14]
+
+
+def test_reading_never_runs_the_file(tmp_path):
+    proof = tmp_path / "ran"
+    assert submission(tmp_path, f"open({str(proof)!r}, 'w')\n").state == "ready"
+    assert not proof.exists()
+
+
+def test_steps_carry_id_title_and_the_lines_of_their_markers():
+    assert steps(TWO_STEPS) == [
+        Step("4.1", "Which rows are mine?", 7, 9), Step("4.2", "Add them.", 12, 15),
+    ]
+
+
+@pytest.mark.parametrize(("markers", "message"), [
+    (["BEGIN SOLUTION 1.1", "BEGIN SOLUTION 1.2", "END SOLUTION 1.2", "END SOLUTION 1.1"],
+     "begins inside step 1.1"),
+    (["BEGIN SOLUTION 1.1"], "never closed"),
+    (["END SOLUTION 1.1"], "ends inside no step"),
+    (["BEGIN SOLUTION 1.1", "END SOLUTION 1.2"], "step 1.2 ends inside step 1.1"),
+    (["BEGIN SOLUTION 1.1", "END SOLUTION 1.1"] * 2, "is there twice"),
+    (["BEGIN SOLUTION"], "want an id"), (["BEGIN SOLUTION one"], "want an id"),
+])
+def test_malformed_markers_are_refused_with_their_line(markers, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        steps("".join(f"# {marker}\n" for marker in markers))
+    assert str(caught.value).startswith("line ")
+
+
+def test_the_text_of_a_kernel_is_found_whatever_its_indentation_and_coding():
+    source = "# -*- coding: latin-1 -*-\nclass A:\n    def f(x):\n        return x  # \xe9\n"
+    text = "def f(x):\n    return x  # \xe9\n"
+    there = source.encode("latin-1")
+    assert foreign_texts(there, [("f", text)]) == []
+    assert foreign_texts(there, [("f", text), ("f", text + "    pass")]) == ["f"]
+    assert foreign_texts(there, [("f", "")]) == ["f"]
+
+
+@pytest.mark.parametrize("statement", [
+    "import utils", "from utils import f", "from .utils import f", "from . import utils",
+    "import math, utils.deep"])
+def test_an_import_of_what_lies_beside_is_named(tmp_path, statement):
+    (tmp_path / "utils.py").write_text("")
+    found = submission(tmp_path, f"import torch\n{statement}\n")
+    assert found.beside(2) == ("utils.py lies beside it, but a file is graded alone: put what it "
+                               "needs of that into problem_4.py")
+    assert found.beside(1) == found.beside(None) == ""

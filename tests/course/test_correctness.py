@@ -1,0 +1,147 @@
+"""The verdict rule: it takes every honest kernel, and no wrong one, on the real list of cases."""
+
+import pytest
+import torch
+
+from grader.course import correctness, inputs
+from grader.course.case_table import listed
+from grader.course.cases import Case
+from tests import variants
+
+ATTENTION = (1, 3, 4, 5, 6, 7, 8, 9)
+
+
+def small_cases(number: int) -> list[Case]:
+    return [case for case in listed(number, "cpu", False) if case.N <= 512]
+
+
+def mistakes(number: int) -> dict[str, dict]:
+    found = dict(variants.FORWARD)
+    if number >= 4:
+        found |= variants.CAUSAL
+    if number in (5, 6, 7, 8, 9):
+        found |= variants.GROUPED
+    if number in (6, 7, 9):
+        found |= variants.WINDOW
+    if number in (7, 9):
+        found |= variants.SINKS
+    if number in (8, 9):
+        found |= variants.BACKWARD
+    if number == 9:
+        found |= variants.BACKWARD_WINDOW
+    return found
+
+
+def share_of_limit(number: int, case: Case, switches: dict, seed: int = 0) -> float:
+    """The worst error of a variant over its limit; infinite where it is not a number."""
+    return _share(number, inputs.build(case, seed), None, switches)
+
+
+def _share(number, built, answer, switches) -> float:
+    answer = answer or correctness.answer(built, "cpu")
+    got = variants.attend(**built.tensors, **built.upstream, **built.case.mask(), **switches)
+    worst = 0.0
+    for name, x in got.items():
+        if name not in answer.truth or (name == "lse" and number != 1):
+            continue
+        verdict = answer.judge(name, x)
+        assert verdict.accepted == (verdict.times <= 1)
+        worst = max(worst, verdict.times)
+    return worst
+
+
+@pytest.mark.parametrize("number", ATTENTION)
+@pytest.mark.parametrize("honest", variants.HONEST)
+def test_honest_variants_stay_well_inside_the_limits(number, honest):
+    for seed in (0, 1):
+        for case in small_cases(number):
+            share = share_of_limit(number, case, variants.HONEST[honest], seed)
+            assert share <= 0.85, f"{case.name}, seed {seed}"
+
+
+@pytest.mark.parametrize("number", ATTENTION)
+def test_every_small_mistake_is_rejected_by_some_case_of_its_stage(number):
+    worst = dict.fromkeys(mistakes(number), 0.0)
+    for case in small_cases(number):
+        built = inputs.build(case, 0)
+        answer = correctness.answer(built, "cpu")
+        for name, switches in mistakes(number).items():
+            if worst[name] < 2:
+                windowed = "window" not in switches and "backward_window" not in switches
+                if windowed or (case.window or 1) > 1:
+                    worst[name] = max(worst[name], _share(number, built, answer, switches))
+    missed = {name: share for name, share in worst.items() if share < 2}
+    assert not missed
+
+
+def _answer(truth: torch.Tensor, tiled: torch.Tensor) -> correctness.Answer:
+    return correctness.Answer({"o": truth}, {}, {"o": tiled}, 2.0**-12)
+
+
+@pytest.mark.parametrize("number, family", [(8, "steep"), (9, "needles")])
+def test_a_kernel_may_round_its_scores_otherwise_in_the_backward(number, family):
+    case = next(case for case in listed(number, "cpu", False)
+                if case.family == family and case.dtype == torch.float32)
+    for seed in range(12):
+        built = inputs.build(case, seed)
+        answer = correctness.answer(built, "cpu")
+        x = correctness.tiled_attention(**built.tensors, **built.upstream, **case.mask(),
+                                        scaled=("k", "scores"))
+        for name in answer.truth:
+            assert answer.judge(name, x[name]).times < 0.8, (seed, name)
+
+
+def test_nan_and_inf_never_pass():
+    truth = torch.randn(1, 1, 4, 8, dtype=torch.float64)
+    for bad in (float("nan"), float("inf")):
+        x = truth.clone()
+        x[0, 0, 2, 3] = bad
+        verdict = _answer(truth, truth).judge("o", x)
+        assert not verdict.accepted and verdict.nan == 1
+
+
+def test_one_wrong_row_of_thousands_is_seen_by_the_row_error():
+    truth = torch.randn(1, 1, 4096, 16, dtype=torch.float64)
+    x = truth.clone()
+    x[0, 0, 4000] *= 1.02
+    verdict = _answer(truth, truth).judge("o", x)
+    assert verdict.fro < verdict.fro_limit and not verdict.accepted
+
+
+def test_a_small_error_everywhere_is_seen_by_the_frobenius_error():
+    truth = torch.randn(1, 1, 64, 16, dtype=torch.float64)
+    verdict = _answer(truth, truth).judge("o", truth * 1.002)
+    assert verdict.row < verdict.row_limit and not verdict.accepted
+
+
+def test_lse_is_judged_by_its_absolute_error_near_zero():
+    truth = torch.zeros(1, 1, 8, dtype=torch.float64)
+    answer = correctness.Answer({"lse": truth}, {"lse": torch.ones_like(truth)}, {"lse": truth},
+                                2.0**-12)
+    assert answer.judge("lse", truth + 1e-4).accepted
+    assert not answer.judge("lse", truth + 1e-2).accepted
+
+
+def test_row_sums_that_cancel_are_judged_by_the_size_of_their_terms():
+    built = inputs.build(Case(2, "robust", 400, M=50, dtype=torch.float16), 3)
+    answer = correctness.answer(built, "cpu")
+    x, w = built.tensors["x"], built.tensors["w"]
+    split = sum((x[:, i:i + 37].float() * w[i:i + 37].float()).sum(1) for i in range(0, 400, 37))
+    assert answer.judge("y", split.half()).accepted
+    assert answer.judge("y", (x * w).float().sum(1).half()).accepted  # products rounded first
+    assert not answer.judge("y", (x[:, :-1].float() @ w[:-1].float()).half()).accepted
+    assert not answer.judge("y", (x.float() @ w.float() * 1.04).half()).accepted
+
+
+def test_float32_on_a_gpu_is_given_the_room_tf32_needs():
+    t = torch.randn(1000)
+    error = (correctness._round_tf32(t) - t).abs() / t.abs()
+    assert 2.0**-13 < error.max() <= 2.0**-11
+
+
+def test_our_own_tiles_agree_with_the_truth_in_float32():
+    case = Case(9, "robust", 150, D=24, HQ=4, HKV=2, dtype=torch.float32, is_causal=True,
+                window=20, sinks=3, sink_logits=True, grads=("q", "k", "v", "sink_logits"))
+    answer = correctness.answer(inputs.build(case, 1), "cpu")
+    for name, truth in answer.truth.items():
+        torch.testing.assert_close(answer.tiled[name].double(), truth, rtol=1e-4, atol=1e-5)

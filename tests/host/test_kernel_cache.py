@@ -1,0 +1,89 @@
+import fcntl
+import os
+
+import pytest
+
+from grader.host import kernel_cache
+from tests.sessions import double_call, open_session
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path / "flash-attention-course"
+    let_go()
+
+
+def let_go() -> None:
+    """As the end of a grading does."""
+    while kernel_cache._held:
+        os.close(kernel_cache._held.popitem()[1])
+
+
+def test_the_same_bytes_find_the_same_folder_and_others_another(home):
+    first = kernel_cache.folder_for(b"a")
+    assert first.is_dir() and kernel_cache.folder_for(b"a") == first
+    assert kernel_cache.folder_for(b"b") != first
+
+
+def test_the_files_not_used_for_longest_are_forgotten(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "KEPT", 2)
+    folders = [kernel_cache.folder_for(bytes([i])) for i in range(2)]
+    let_go()
+    for age, folder in enumerate(folders):
+        os.utime(folder, (age, age))
+    kernel_cache.folder_for(bytes([0]))  # used again
+    newest = kernel_cache.folder_for(b"new")
+    assert sorted(home.iterdir()) == sorted([folders[0], newest])
+
+
+def test_what_a_grading_still_uses_is_never_forgotten(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "KEPT", 2)
+    folders = [kernel_cache.folder_for(bytes([i])) for i in range(5)]
+    assert all(folder.is_dir() for folder in folders)
+    let_go()
+    kernel_cache.folder_for(b"new")
+    assert len(list(home.iterdir())) == 2
+
+
+def test_kernels_of_replaying_workers_stay_while_another_grading_may_read_them(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "REPLAYED_KEPT", 1)
+    folder = kernel_cache.replaying_folder()
+    for name in "ab":
+        (folder / name).mkdir()
+    other = os.open(folder, os.O_RDONLY)  # as another process would
+    fcntl.flock(other, fcntl.LOCK_SH)
+    let_go()
+    assert kernel_cache.replaying_folder() == folder and len(list(folder.iterdir())) == 2
+    os.close(other)
+    let_go()
+    assert kernel_cache.replaying_folder() == folder and len(list(folder.iterdir())) == 1
+
+
+def test_replaying_workers_have_a_folder_of_their_own_that_forgets_old_kernels(home, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "REPLAYED_KEPT", 1)
+    folder = kernel_cache.replaying_folder()
+    for age in range(3):
+        (folder / str(age)).mkdir()
+        os.utime(folder / str(age), (age, age))
+    let_go()
+    assert kernel_cache.replaying_folder() == folder
+    assert [path.name for path in folder.iterdir()] == ["2"]
+
+
+def test_without_a_place_to_write_there_is_no_folder(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert kernel_cache.folder_for(b"a") is None
+
+
+def test_what_one_session_compiles_the_next_one_finds(tmp_path):
+    def compiled() -> dict:
+        with open_session("kernels.py", compile_for=90, cache=tmp_path) as session:
+            session.load("differentiable", None, ("x",))
+            session.compile(double_call())
+        return {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.cubin")}
+
+    first = compiled()
+    assert first and compiled() == first  # nothing new, nothing written again
+    assert tmp_path.is_dir()  # a session removes its own folder, not a cache it was given

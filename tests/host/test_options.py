@@ -1,0 +1,66 @@
+"""Who imports a file, and when."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from grader.course.calls import SubmissionError
+from grader.course.stages import STAGES
+from grader.host.options import Imports
+
+
+class Worker(SimpleNamespace):
+    """A session whose import ends when it is told to, in an error if it is given one."""
+
+    def __init__(self, error=None, ends=True):
+        super().__init__(error=error, begun=threading.Event(), ends=threading.Event())
+        if ends:
+            self.ends.set()
+
+    def load(self, entry, attribute, positional):
+        self.begun.set()
+        assert self.ends.wait(60)
+        if self.error:
+            raise self.error
+
+
+def thread(imports: Imports, worker: Worker) -> threading.Thread:
+    found = threading.Thread(target=imports.helper, args=(worker, STAGES[3]), daemon=True)
+    found.start()
+    return found
+
+
+def test_of_helpers_one_imports_until_somebody_has_got_through():
+    imports, one, other = Imports(), Worker(ends=False), Worker()
+    first = thread(imports, one)
+    assert one.begun.wait(60)
+    second = thread(imports, other)
+    assert not other.begun.wait(0.2)
+    one.ends.set()
+    first.join(60)
+    second.join(60)
+    assert other.begun.is_set() and imports.got_through
+
+
+def test_the_worker_of_the_cases_waits_for_no_helper_and_makes_way_for_all():
+    imports, one, cases, other = Imports(), Worker(ends=False), Worker(), Worker()
+    thread(imports, one)
+    assert one.begun.wait(60)
+    imports.first(cases, STAGES[3])
+    imports.helper(other, STAGES[3])
+    assert other.begun.is_set() and not one.ends.is_set()
+    one.ends.set()
+
+
+def test_what_one_helper_failed_by_no_other_is_asked_until_the_file_has_been_imported():
+    late = SubmissionError("timeout", "no answer within 10 s")
+    imports, other = Imports(), Worker()
+    with pytest.raises(SubmissionError):
+        imports.helper(Worker(late), STAGES[3])
+    with pytest.raises(SubmissionError) as told:
+        imports.helper(other, STAGES[3])
+    assert told.value is late and not other.begun.is_set()
+    imports.first(Worker(), STAGES[3])
+    imports.helper(other, STAGES[3])
+    assert other.begun.is_set()

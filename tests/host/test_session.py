@@ -1,0 +1,497 @@
+"""What comes out of a worker, for honest files and for every way of going wrong."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from grader.course.calls import OutputSpec, SubmissionError, TensorInput
+from grader.course.cases import Case
+from grader.host import session as session_module
+from grader.host.clock import Clock
+from grader.host.processes import Worker
+from grader.host.session import STEP, Session
+from grader.judge.timing import _not_made, _NotMade, _Timed
+from tests.sessions import (
+    SUBMISSIONS,
+    X,
+    double_call,
+    error_of,
+    names,
+    open_session,
+    reaching,
+    run,
+    with_gradient,
+)
+
+
+def finding(name: str, *, entry: str = "double", call_timeout=60.0, **settings) -> SubmissionError:
+    """The error of loading and calling a whole file of its own."""
+    with open_session(name, **settings) as session:
+        with pytest.raises(SubmissionError) as caught:
+            session.load(entry, None, ("x",))
+            session.timeout = call_timeout
+            session.run(double_call())
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def answers():
+    with open_session("answers.py") as session:
+        yield session
+
+
+# ------------------------------------------------------------ honest answers
+@pytest.mark.parametrize("entry", ["right", "as_list", "with_lse", "expects_gpu"])
+def test_a_right_answer_comes_back_bit_for_bit(answers, entry):
+    reply = run(answers, entry)
+    assert torch.equal(reply.outputs[0]["y"], X * 2)
+    assert torch.equal(reply.late["y"], X * 2)
+    assert torch.equal(reply.inputs_after["x"], X.reshape(-1))
+    assert reply.seconds > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_every_dtype_and_a_strided_view_in_nan_storage_survive_the_trip(answers, dtype):
+    storage = torch.full((64,), float("nan"), dtype=dtype)
+    sent = TensorInput(storage, (3, 4), (1, 5), 7)
+    sent.view().copy_(X)
+    spec = (OutputSpec("y", (3, 4), dtype),)
+    reply = run(answers, "right", double_call(inputs={"x": sent}, outputs=spec))
+    assert torch.equal(reply.outputs[0]["y"], (X * 2).to(dtype))
+    assert reply.inputs_after["x"].isnan().sum() == 64 - 12
+
+
+def test_entries_far_from_one_another_are_sent_dense_and_come_back_dense(answers):
+    sent = TensorInput(X.reshape(-1).clone(), (3, 4), (1000, 1), apart=1000)
+    again = TensorInput(1 - X.reshape(-1), (3, 4), (1000, 1), apart=1000)
+    assert torch.equal(sent.view(), X)
+    reply = run(answers, "right", double_call(inputs={"x": sent}, refill={"x": again}))
+    assert torch.equal(reply.outputs[0]["y"], X * 2)
+    assert torch.equal(reply.refilled["y"], (1 - X) * 2)
+    assert torch.equal(reply.inputs_after["x"], X.reshape(-1))
+    (x,) = [about for about in reply.plan.value["storages"] if about.get("input") == "x"]
+    assert x["bytes"] >= 4 * 2004  # the gaps were there
+
+
+def test_keyword_arguments_and_plain_values_reach_the_entry_point(answers):
+    answers.load("two_arguments", None, ("x", "y"))
+    reply = answers.run(double_call(args=("@x",), kwargs={"y": 1.5}))
+    assert torch.equal(reply.outputs[0]["y"], X + 1.5)
+
+
+def test_two_outputs_come_back_under_their_names(answers):
+    specs = (OutputSpec("y", (3, 4), torch.float32), OutputSpec("lse", (3,), torch.float32))
+    reply = run(answers, "with_lse", double_call(outputs=specs))
+    assert torch.equal(reply.outputs[0]["lse"], X.sum(-1))
+
+
+def test_gradients_of_an_autograd_function_come_back(answers):
+    reply = run(answers, "Double", with_gradient(), attribute="apply")
+    assert torch.equal(reply.grads["x"], torch.full((3, 4), 6.0))
+
+
+def test_repeats_and_a_refill_of_the_same_memory_are_all_returned(answers):
+    new = TensorInput.dense(X + 100)
+    reply = run(answers, "right", double_call(repeats=3, refill={"x": new}))
+    assert len(reply.outputs) == 3
+    assert torch.equal(reply.refilled["y"], (X + 100) * 2)
+    assert torch.equal(reply.inputs_after["x"], X.reshape(-1))
+
+
+def test_a_refill_of_another_layout_is_refused_before_anything_is_sent(answers):
+    answers.load("right", None, ("x",))
+    with pytest.raises(ValueError, match="refilled"):
+        answers.run(double_call(refill={"x": TensorInput.dense(X.reshape(4, 3))}))
+
+
+# ------------------------------------------------------- answers that tell on themselves
+def test_an_answer_kept_by_pointer_shows_in_the_refill(answers):
+    reply = run(answers, "cached_by_pointer",
+                double_call(refill={"x": TensorInput.dense(X + 100)}))
+    assert torch.equal(reply.refilled["y"], X * 2)
+
+
+def test_an_output_that_a_later_call_changes_differs_when_read_again(answers):
+    reply = run(answers, "one_buffer", double_call(repeats=2))
+    assert not torch.equal(reply.outputs[0]["y"], reply.late["y"])
+
+
+def test_an_overwritten_input_shows(answers):
+    reply = run(answers, "overwrites_input")
+    assert torch.equal(reply.inputs_after["x"], (X * 2).reshape(-1))
+
+
+def test_an_output_nobody_wrote_is_nan(answers):
+    assert run(answers, "unwritten").outputs[0]["y"].isnan().all()
+
+
+def test_every_way_to_make_an_uninitialised_tensor_is_poisoned(answers):
+    spec = (OutputSpec("y", (6,), torch.float32),)
+    reply = run(answers, "unwritten_everywhere", double_call(outputs=spec))
+    assert reply.outputs[0]["y"].tolist() == [1.0] * 6
+
+
+@pytest.mark.parametrize(("entry", "sentence"), [
+    ("nothing", "want y; got None: nothing returned nothing"),
+    ("number", "y: want a torch.Tensor; got float"),
+    ("wrong_shape", "y: want shape (3, 4), float32; got (4, 3), float32"),
+    ("wrong_dtype", "y: want shape (3, 4), float32; got (3, 4), float64"),
+    ("parameter", "y: want a torch.Tensor; got Parameter"),
+    ("subclass", "y: want a torch.Tensor; got Lazy"),
+    ("on_meta", "y: want a dense tensor on cpu; got meta"),
+    ("sparse", "y: want a dense tensor on cpu; got torch.sparse_coo"),
+])
+def test_a_wrong_kind_of_output_has_its_own_sentence(answers, entry, sentence):
+    error = error_of(answers, entry)
+    assert (error.outcome, error.sentence) == ("wrong", sentence)
+
+
+def test_swapped_axes_are_named(answers):
+    x = TensorInput.dense(torch.zeros(1, 2, 3, 4))
+    spec = (OutputSpec("o", (1, 3, 2, 4), torch.float32),)
+    sentence = error_of(answers, "right", double_call(inputs={"x": x}, outputs=spec)).sentence
+    assert sentence.endswith("got (1, 2, 3, 4), float32 (axes 1 and 2 are swapped)")
+
+
+def test_too_few_outputs_are_counted(answers):
+    specs = (OutputSpec("y", (3, 4), torch.float32), OutputSpec("lse", (3,), torch.float32))
+    sentence = error_of(answers, "right", double_call(outputs=specs)).sentence
+    assert sentence == "want 2 outputs (y, lse); got one Tensor"
+    assert "got 1" in error_of(answers, "as_list", double_call(outputs=specs)).sentence
+
+
+def test_a_missing_gradient_is_wrong_and_named(answers):
+    error = error_of(answers, "NoGradient", with_gradient(), attribute="apply")
+    assert error.outcome == "wrong"
+    assert error.sentence == "dx: want a gradient; got None from backward"
+
+
+def test_an_output_cut_off_from_autograd_is_wrong(answers):
+    error = error_of(answers, "cut_off", with_gradient())
+    assert error.outcome == "wrong" and "cut off from autograd" in error.sentence
+
+
+# ---------------------------------------------------------------------- plans
+def test_products_and_library_attention_are_seen_in_the_pass_they_happen_in(answers):
+    assert names(run(answers, "right").plan.operations) == ["aten::mul.Tensor"]
+    assert "aten::mm" in names(run(answers, "matrix_product").plan.operations)
+    seen = names(run(answers, "library_attention").plan.operations)
+    assert any("scaled_dot_product" in name for name in seen)
+    seen = run(answers, "ProductInBackward", with_gradient(), attribute="apply").plan
+    assert "aten::mm" not in names(seen.operations)
+    assert "aten::mm" in names(seen.backward_operations)
+
+
+def test_peak_memory_counts_what_is_alive_at_once_and_not_inputs_or_outputs(answers):
+    assert run(answers, "right").plan.peak_bytes == 0
+    assert 4000 <= run(answers, "frees_as_it_goes").plan.peak_bytes < 2 * 4096
+    square = 256 * 1024 * 4
+    kept = run(answers, "keeps_score_matrix").plan.peak_bytes
+    assert square <= kept < square + 1024
+
+
+def test_a_plan_is_carried_out_on_other_numbers_by_a_worker_without_the_file(answers):
+    plan = run(answers, "Double", with_gradient(), attribute="apply").plan
+    other = with_gradient(inputs={"x": TensorInput.dense(X + 100)})
+    with open_session("raises_at_import.py") as clean:
+        got = clean.replay(other, plan)
+    assert torch.equal(got["y"], (X + 100) * 2) and got["d_x"].tolist() == [[6.0] * 4] * 3
+
+
+def test_a_plan_of_an_answer_that_numpy_made_gives_something_else(answers):
+    reply = run(answers, "by_numpy")
+    assert torch.equal(reply.outputs[0]["y"], X * 2)
+    with open_session("raises_at_import.py") as clean:
+        got = clean.replay(double_call(inputs={"x": TensorInput.dense(X + 100)}), reply.plan)
+    assert not torch.equal(got["y"], (X + 100) * 2)
+
+
+def test_a_plan_that_names_no_such_operation_says_so(answers):
+    plan = run(answers, "right").plan
+    plan.text = plan.text.replace("aten::mul.Tensor", "aten::multiply_by_magic")
+    with open_session("raises_at_import.py") as clean:
+        with pytest.raises(SubmissionError, match="no operation aten::multiply_by_magic"):
+            clean.replay(double_call(), plan)
+
+
+def test_output_is_escaped_and_cut_to_its_ends(answers):
+    printed = run(answers, "prints").stdout
+    assert "\\x1b[2J✅ all tests passed\\x0d" in printed and "\\u202e" in printed
+    printed = run(answers, "prints_a_megabyte").stdout
+    assert "bytes left out" in printed and printed.rstrip().endswith("last words")
+    assert len(printed) < 80_000
+
+
+def test_time_is_the_work_of_n_calls(answers):
+    answers.load("slow", None, ("x",))
+    assert 0.6 <= answers.time(reaching(3), 3) < 3.0
+
+
+def test_timed_calls_that_would_read_past_their_storage_are_refused_before_any_is_made(answers):
+    with pytest.raises(ValueError, match=r"x: want a storage of \d+ elements for 3 .* got \d+"):
+        answers.time(reaching(1), 3)
+
+
+def test_every_timed_call_has_inputs_of_its_own_and_one_answer_is_kept(answers):
+    call = reaching(5)
+    answers.load("right", None, ("x",))
+    answers.time(call, 5)
+    turn, got = answers.kept(call)
+    x = call.inputs["x"].storage[STEP * turn:][:12].reshape(3, 4)
+    assert 0 <= turn < 5 and torch.equal(got["y"], 2 * x)
+
+
+def test_a_timed_call_that_was_not_made_left_no_answer():
+    with open_session("fewer_calls.py") as session:
+        session.load("double", None, ("x",))
+        call = reaching(4)
+        session.prepare(call)
+        session.kept_turn = 0
+        while session.kept_turn == 0:  # by lot; the first call was made
+            session.time(call, 4)
+        with pytest.raises(SubmissionError, match="it was not made") as caught:
+            session.kept(call)
+    check = _not_made(Case(3, "standard", 64), caught.value)
+    assert check.outcome == "rejected" and "left no answer: it was not made." in check.message
+    assert _not_made(Case(3, "standard", 64), SubmissionError("timeout", "late")) is None
+
+
+def test_long_requests_are_asked_for_an_answer_not_the_last_short_one_alone():
+    with open_session("fewer_calls.py") as session:
+        session.load("double", None, ("x",))
+        timed = _Timed(session, reaching(40))
+        with pytest.raises(_NotMade, match="it was not made"):
+            for _ in range(9):  # measure() ends with a short request, which was carried out whole
+                timed(40)
+                session.time(timed.call, 1)
+
+
+def test_of_the_answers_of_long_requests_one_is_kept(answers):
+    call = reaching(12)
+    answers.load("right", None, ("x",))
+    timed = _Timed(answers, call)
+    assert timed(2) > 0 and timed.kept is None
+    assert timed(12) > 0
+    turn, got = timed.kept
+    x = call.inputs["x"].storage[STEP * turn:][:12].reshape(3, 4)
+    assert torch.equal(got["y"], 2 * x)
+
+
+def test_gradients_of_a_timed_call_are_kept_too(answers):
+    call = reaching(2, douts=with_gradient().douts, grads=("x",))
+    answers.load("Double", "apply", ("x",))
+    answers.time(call, 2)
+    assert answers.kept(call)[1]["d_x"].tolist() == [[6.0] * 4] * 3
+
+
+# -------------------------------------------------------------------- errors
+@pytest.mark.parametrize(("entry", "sentence", "text"), [
+    ("raises", "ValueError when it was called: want more; got less", 'raise ValueError("want more'),
+    ("raises_from_library", "RuntimeError when it was called: shape", "return x.reshape("),
+    ("raises_deep", "RuntimeError when it was called: outer", 'raise RuntimeError("outer")'),
+    ("endless_recursion", "RecursionError when it was called", "return endless_recursion(x)"),
+    ("exits", "answers.py called sys.exit() when it was called", "sys.exit(0)"),
+    ("interrupts", "answers.py raised KeyboardInterrupt", "raise KeyboardInterrupt"),
+    ("evil_exception", "EvilError when it was called: (its __str__ failed)", "raise EvilError"),
+    ("blank_step", "step 4.2 is still blank", 'raise NotImplementedError("step 4.2")'),
+])
+def test_an_exception_is_a_crash_with_its_own_line_and_the_worker_lives(
+        answers, entry, sentence, text):
+    error = error_of(answers, entry)
+    assert error.outcome == "crashed"
+    assert error.sentence.startswith(sentence)
+    line = (SUBMISSIONS / "answers.py").read_text().splitlines()[error.line - 1]
+    assert line.strip().startswith(text)
+
+
+def test_what_was_printed_before_an_exception_is_told_before_it(answers):
+    detail = error_of(answers, "prints_and_raises").detail
+    assert detail.index("I was here") < detail.index("ZeroDivisionError")
+
+
+def test_a_huge_message_is_cut_and_its_control_characters_are_shown(answers):
+    error = error_of(answers, "huge_message")
+    assert len(error.sentence) <= 1000 and len(error.detail) <= 8192
+    assert "\\x1b[31m" in error.sentence and "\x1b" not in error.sentence + error.detail
+
+
+@pytest.mark.parametrize(("entry", "positional", "sentence"), [
+    ("absent", ("x",), "answers.py defines no absent"),
+    ("two_arguments", ("x",), "want two_arguments(x); got two_arguments(x, y)"),
+    ("right", ("x", "is_causal"), "want right(x, is_causal); got right(x)"),
+    ("not_callable", ("x",), "want not_callable to be callable; got int"),
+])
+def test_an_entry_point_that_is_not_as_agreed_is_a_crash(answers, entry, positional, sentence):
+    with pytest.raises(SubmissionError, match="(?s).*") as caught:
+        answers.load(entry, None, positional)
+    assert caught.value.outcome == "crashed"
+    assert caught.value.sentence.startswith(sentence)
+
+
+def test_the_signature_of_apply_is_that_of_forward_without_ctx(answers):
+    answers.load("Double", "apply", ("x", "factor"))
+    with pytest.raises(SubmissionError, match="factor=2.0"):
+        answers.load("Double", "apply", ("x", "factor", "more"))
+
+
+# ----------------------------------------------------------- ends of a process
+@pytest.mark.parametrize(("name", "sentence", "line"), [
+    ("exits_at_import.py", "exits_at_import.py called sys.exit() while being imported", 3),
+    ("raises_at_import.py", "RuntimeError while being imported: no good", 4),
+])
+def test_an_import_that_fails_is_a_crash(name, sentence, line):
+    error = finding(name)
+    assert (error.outcome, error.sentence, error.line) == ("crashed", sentence, line)
+
+
+def test_importing_another_file_of_the_course_is_told_to_stand_alone():
+    error = finding("imports_a_sibling.py")
+    assert error.outcome == "crashed" and "must stand alone" in error.sentence
+
+
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("leaves_its_process.py", "the file ended its own process with exit code 0 during a call"),
+    ("segfaults.py", "the file crashed the process with a segmentation fault during a call"),
+    ("is_killed.py", "the file was killed by signal 9 (SIGKILL), probably for want of host memory"),
+])
+def test_a_death_is_a_crash_in_its_own_words(name, sentence):
+    error = finding(name)
+    assert error.outcome == "crashed" and error.fatal
+    assert error.sentence.startswith(sentence)
+    if name == "leaves_its_process.py":
+        assert "so long" in error.detail
+
+
+@pytest.mark.parametrize("name", ["closes_the_channel.py", "forges_a_reply.py"])
+def test_a_broken_or_forged_channel_is_a_crash(name):
+    error = finding(name)
+    assert error.outcome == "crashed" and error.fatal
+
+
+@pytest.mark.parametrize(("name", "limit", "sentence"), [
+    ("hangs_at_import.py", "timeout", "no answer within 1 s while being imported"),
+    ("hangs_in_call.py", "call_timeout", "no answer within 1 s in a call of the entry point"),
+])
+def test_a_hang_ends_at_the_deadline_and_says_where(name, limit, sentence):
+    error = finding(name, **{limit: 1.0})
+    assert (error.outcome, error.sentence, error.fatal) == ("timeout", sentence, True)
+
+
+@pytest.mark.parametrize("overloaded", [True, False])
+def test_a_worker_that_had_no_cpu_was_starved_only_where_the_machine_was_overloaded(
+        monkeypatch, overloaded):
+    monkeypatch.setattr(session_module, "is_overloaded", lambda: overloaded)
+    assert finding("hangs_in_call.py", call_timeout=1.0).starved == overloaded
+
+
+def test_a_worker_that_had_its_cpu_was_not_starved(monkeypatch):
+    monkeypatch.setattr(session_module, "is_overloaded", lambda: True)
+    seconds = iter((5.0, 65.0))  # when the request is sent, and when it is late
+    with open_session("hangs_at_import.py", timeout=1.0) as session:
+        session.start()
+        monkeypatch.setattr(session_module, "cpu_seconds", lambda pid: next(seconds))
+        with pytest.raises(SubmissionError, match="no answer within 1 s") as caught:
+            session.load("double", None, ("x",))
+    assert not caught.value.starved
+
+
+@pytest.mark.parametrize("waited, outcome", [(0.0, "timeout"), (90.0, "pass")])
+def test_what_others_keep_a_worker_waiting_for_a_cpu_does_not_count(monkeypatch, waited, outcome):
+    source = b"import time\ndef double(x):\n    time.sleep(2.5)\n    return x * 2\n"
+    before = iter([0.0])  # when the request is sent
+    with Session(Worker(source, "problem_2.py", device="cpu", interpret=False), 60) as session:
+        session.load("double", None, ("x",))
+        session.timeout = 2.0
+        monkeypatch.setattr(session_module, "waited_seconds", lambda pid: next(before, waited))
+        try:
+            session.run(double_call())
+            got = "pass"
+        except SubmissionError as error:
+            got = error.outcome
+    assert got == outcome
+
+
+def test_a_stage_that_is_over_ends_the_request_under_way():
+    with open_session("hangs_in_call.py") as session:
+        session.load("double", None, ("x",))
+        session.clock = Clock(0.5)
+        with pytest.raises(SubmissionError) as caught:
+            session.run(double_call())
+    error = caught.value
+    assert (error.outcome, error.id, error.fatal) == ("timeout", "", True)
+    assert error.sentence == \
+        "the stage's 0.5 s (--stage-timeout) ran out in a call of the entry point"
+
+
+def test_a_worker_that_is_gone_answers_nothing_more():
+    with open_session("leaves_its_process.py") as session:
+        session.load("double", None, ("x",))
+        for sentence in ("exit code 0", "ended earlier"):
+            with pytest.raises(SubmissionError, match=sentence):
+                session.run(double_call())
+
+
+def test_children_left_behind_neither_stall_the_grader_nor_outlive_it():
+    with open_session("leaves_children.py") as session:
+        session.load("double", None, ("x",))
+        with pytest.raises(SubmissionError, match="exit code 3"):  # stalled: no answer within 60 s
+            session.run(double_call())
+        folder = session.worker.folder
+    assert not folder.exists()
+    mark = f"HOME={folder}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            assert mark not in entry.read_bytes()
+        except OSError:
+            continue
+
+
+def test_the_worker_sees_a_clean_folder_and_a_clean_environment(monkeypatch):
+    monkeypatch.setenv("SECRET_SEED", "42")
+    source = (
+        b"import os, sys, torch\n"
+        b"def double(x):\n"
+        b"    clean = 'SECRET_SEED' not in os.environ and os.listdir('.') == ['problem_2.py']\n"
+        b"    alone = not any('grader' in m for m in sys.modules if not m.startswith('_'))\n"
+        b"    return torch.tensor([float(clean), float(alone)])\n"
+    )
+    spec = (OutputSpec("y", (2,), torch.float32),)
+    with Session(Worker(source, "problem_2.py", device="cpu", interpret=False), 60) as session:
+        session.load("double", None, ("x",))
+        assert session.run(double_call(outputs=spec)).outputs[0]["y"].tolist() == [1.0, 1.0]
+
+
+def test_neither_worker_nor_folder_outlive_a_killed_parent(tmp_path):
+    script = (
+        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "from grader.host.processes import Nursery, Worker\n"
+        "from grader.host.session import Session\n"
+        "s = Session(Worker(b'print(1)', 'a.py', device='cpu', interpret=False), 60)\n"
+        "try: s.load('x', None, ())\n"
+        "except Exception: pass\n"
+        "print(Nursery.running().process.pid, flush=True); time.sleep(600)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE,
+                              env={**os.environ, "TMPDIR": str(tmp_path)})
+    nursery = int(parent.stdout.readline())
+    assert list(tmp_path.iterdir())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 600
+    while _is_running(nursery) or list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline, "the nursery or the worker's folder is still there"
+        time.sleep(0.05)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,111 @@
+"""Gradings side by side take turns where the GPU has no memory for all of them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from grader.assignment.record import ROOT
+from grader.host import turns
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(turns.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(turns, "_others", [])
+
+
+def held_elsewhere(*names) -> subprocess.Popen:
+    """Another process, which holds these; it says so before it waits to be killed."""
+    code = (f"import sys; from grader.host import turns; turns.tempfile.tempdir = "
+            f"{turns.tempfile.gettempdir()!r}; print([turns.is_mine(turns.lock(n)) for n in "
+            f"{names!r}], flush=True); sys.stdin.read()")
+    other = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout.readline() == f"{[True for _ in names]}\n"
+    return other
+
+
+def test_a_grading_knows_how_many_are_beside_it_now_whoever_came_first():
+    turns.wait("gpu", 3, pytest.fail)
+    assert turns.gradings() == 1
+    others = [held_elsewhere("gpu-1"), held_elsewhere("gpu-2")]
+    assert turns.gradings() == 3
+    others[0].communicate()
+    assert turns.gradings() == 2
+    others[1].communicate()
+    assert turns.gradings() == 1
+
+
+def test_one_too_many_waits_until_another_process_has_ended_however_it_ended(monkeypatch):
+    others, said = [held_elsewhere("gpu-0"), held_elsewhere("gpu-1")], []
+
+    def sleep(seconds):
+        others[1].kill()
+        others[1].wait()
+
+    monkeypatch.setattr(turns.time, "sleep", sleep)
+    turns.wait("gpu", 2, said.append)
+    assert said == ["Waiting for the GPU: other gradings need its memory, 6 GiB each."]
+    assert turns.gradings() == 2  # with the one that lives
+    others[0].communicate()
+
+
+def test_a_place_that_is_never_given_back_is_not_waited_for_for_ever(monkeypatch):
+    other, said, now = held_elsewhere("gpu-0"), [], iter(range(0, 10**6, 250))
+    monkeypatch.setattr(turns.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(turns.time, "sleep", lambda seconds: None)
+    turns.wait("gpu", 1, said.append)
+    assert len(said) == 1 and turns.gradings() == 2
+    other.communicate()
+
+
+def test_another_gpu_has_places_of_its_own():
+    other = held_elsewhere("gpu-0")
+    turns.wait("another", 1, pytest.fail)
+    other.communicate()
+
+
+class Driver:
+    """Of a GPU with 13 GiB; everything succeeds.  contexts: of which devices."""
+
+    def __init__(self):
+        self.contexts = []
+
+    def cuInit(self, flags):
+        return 0
+
+    def cuDeviceGet(self, device, number):
+        device._obj.value = 7
+        return 0
+
+    def cuDeviceTotalMem_v2(self, total, device):
+        total._obj.value = 13 * 2**30
+        return 0
+
+    def cuDeviceGetUuid(self, uuid, device):
+        uuid[0] = 255
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context, device):
+        self.contexts.append(device.value)
+        return 0
+
+
+def test_a_place_is_taken_before_the_context_is_made(monkeypatch):
+    driver = Driver()
+    monkeypatch.setattr(turns.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(turns, "wait", lambda gpu, count, say: say(gpu, count, *driver.contexts))
+    said = []
+    make_context = turns.take(lambda *words: said.append(words))
+    assert said == [("ff" + 15 * "00", 2)] and driver.contexts == []
+    make_context()
+    turns.take(None)()
+    assert len(said) == 1 and driver.contexts == [7, 7]
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a driver")
+def test_without_a_driver_nothing_is_taken_and_nothing_said():
+    turns.take(pytest.fail)()
+    assert not turns._others and not os.listdir(turns.tempfile.gettempdir())

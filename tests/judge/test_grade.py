@@ -1,0 +1,548 @@
+"""The loop: points, outcomes, dead workers, faults of our own.  The worker is a stand-in here."""
+
+import io
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grader.course import correctness, stages
+from grader.course.calls import Reply, SubmissionError
+from grader.course.case_table import listed
+from grader.course.stages import STAGES
+from grader.host import device_memory, options, without_file
+from grader.host.clock import Clock
+from grader.host.options import Options
+from grader.judge import grade
+from grader.judge.grade import grade_stage
+from grader.judge.points import settle
+from grader.report import results
+from grader.report.results import Check
+from grader.report.screen import Reporter
+from tests.sessions import plan
+
+STAGE = STAGES[1]
+SEEN = plan()
+PLAIN = "class FlashAttention2Function:\n    apply = staticmethod(abs)\n"
+KERNEL = "def kernel(): pass\n"  # the text of SEEN's kernel
+
+
+class Honest:
+    """Stands in for a Session whose submission is right."""
+
+    started = 0
+    confined = ()
+    gone = False
+    timeout = 60.0
+
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def start(self):
+        pass
+
+    def close(self):
+        pass
+
+    def load(self, *args):
+        type(self).started += 1
+
+    def run(self, call):
+        options = {"q": None, "k": None, "v": None}
+        q, k, v = (call.inputs[name].view() for name in options)
+        got = correctness.tiled_attention(q, k, v, is_causal=call.args[3])
+        again = None
+        if call.refill:
+            again = correctness.tiled_attention(*(call.refill[n].view() for n in options),
+                                                is_causal=call.args[3])
+        return Reply([got] * call.repeats, {}, again, got,
+                     {n: t.storage for n, t in call.inputs.items()}, SEEN, "", 0.0)
+
+
+
+class Replaying:
+    """Stands in for the workers that carry out plans."""
+
+    count = 1
+
+    def begin(self):
+        pass
+
+    def replay(self, call, plan):
+        return Honest().run(call).outputs[0]
+
+
+@pytest.fixture
+def graded(tmp_path, monkeypatch):
+    """graded(session class, source, ...) -> the result of stage 1."""
+    short = [case for case in listed(STAGE.number, "cpu", False)
+             if case.N < 500 or case.group == "standard"]
+    short = [grade.replace(case, N=min(case.N, 300), growth=False) for case in short]
+    monkeypatch.setattr(grade.case_table, "listed", lambda number, device, bf16: short)
+
+    def run(session, source=PLAIN, replaying=Replaying, **chosen):
+        monkeypatch.setattr(options, "Session", session)
+        monkeypatch.setattr(without_file, "workers", lambda *settings: replaying())
+        session.started = 0
+        (tmp_path / "problem_1.py").write_text(KERNEL + source, "utf-8")
+        settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **chosen)
+        return grade_stage(STAGE, settings, Reporter(io.StringIO()))
+
+    return run
+
+
+def spoiled(wrong):
+    """A session that is right but for the calls wrong(call) is true of."""
+    class Session(Honest):
+        def run(self, call):
+            reply = super().run(call)
+            if wrong(call):
+                reply.outputs = [{n: x * 1.1 for n, x in outputs.items()}
+                                 for outputs in reply.outputs]
+            return reply
+    return Session
+
+
+def failing(outcome, fatal, when):
+    class Session(Honest):
+        def run(self, call):
+            if when(call):
+                raise SubmissionError(outcome, "a sentence", fatal=fatal)
+            return super().run(call)
+    return Session
+
+
+def is_standard(call):
+    return call.inputs["q"].shape[1] >= 8
+
+
+def test_a_right_submission_gets_all_points(graded):
+    result = graded(Honest)
+    assert (result.outcome, result.points) == ("pass", 200)
+
+
+def test_robust_cases_carry_thirty_percent(graded):
+    result = graded(spoiled(lambda call: not is_standard(call)))
+    assert (result.outcome, result.points) == ("wrong", 140)
+
+
+def test_standard_cases_carry_seventy_percent(graded):
+    result = graded(spoiled(is_standard))
+    assert (result.outcome, result.points) == ("wrong", 60)
+
+
+def test_quick_asks_the_standard_cases_only(graded):
+    result = graded(Honest, quick=True)
+    assert {check.group for check in result.checks} == {"standard"}
+    assert (result.outcome, result.points) == ("pass", 140)
+
+
+def test_rejected_costs_every_point(graded):
+    result = graded(cheat())
+    assert (result.outcome, result.points) == ("rejected", 0)
+
+
+def cheat(wrong=lambda call: False):
+    class Cheat(spoiled(wrong)):
+        def run(self, call):
+            reply = super().run(call)
+            reply.plan = plan(operations=("aten::scaled_dot_product_attention",))
+            return reply
+    return Cheat
+
+
+def test_a_file_that_is_wrong_in_a_standard_case_is_accused_of_nothing(graded):
+    result = graded(cheat(lambda call: is_standard(call) and call.args[3]))
+    assert (result.outcome, result.points) == ("wrong", 0)
+    assert "rejected" not in {check.outcome for check in result.checks}
+    result = graded(cheat(lambda call: not is_standard(call)))
+    assert (result.outcome, result.points) == ("rejected", 0)
+
+
+@pytest.mark.parametrize(("fro", "outcome"), [(math.nan, "wrong"), (0.5, "rejected")])
+def test_a_file_that_reads_beside_its_tensors_is_accused_of_nothing(fro, outcome, tmp_path):
+    grading = grade.Grading(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
+    grading.cases, grading.result.kernels = [grade.Case(3, "standard", 64)], {"k@1"}
+    grading.result.checks.append(Check("robust/H2-N65-guarded", "robust", "wrong", lines=("NaN",),
+                                       errors={"o": {"fro": fro}}))
+    grading.done(Check("robust/H2-N40", "robust", "rejected", lines=("other numbers",)))
+    grading.accuse()
+    settle(grading.result, grading.cases, grading.options)
+    assert (grading.result.outcome, grading.result.points) == (outcome, 0)
+
+
+class Elsewhere(Replaying):
+    """Plans that are wrong in one case, as of kernels that read what the host computed."""
+
+    def replay(self, call, plan):
+        got = super().replay(call, plan)
+        return {n: x * 1.1 for n, x in got.items()} if call.inputs["q"].shape[2] == 65 else got
+
+
+def test_a_plan_that_is_wrong_where_the_file_is_right_is_the_proof_of_an_accusation(graded):
+    result = graded(Honest, replaying=Elsewhere)
+    assert (result.outcome, result.points) == ("rejected", 0)
+
+
+def test_a_file_that_is_wrong_on_the_numbers_of_the_replay_is_wrong(graded):
+    asked = []
+
+    def later(call):  # right when it is asked first
+        asked.append(call.inputs["q"].shape[2])
+        return asked.count(65) > 1 and asked[-1] == 65
+
+    result = graded(spoiled(later), replaying=Elsewhere)
+    assert (result.outcome, result.points) == ("wrong", 140)
+    check, = [check for check in result.checks if check.outcome != "pass"]
+    assert "not on others of the same shape" in check.lines[0] and "where: " in check.message
+    assert check.lines[-1].startswith("again: python autograder.py --p1 ")
+    assert check.lines[-1].endswith(f" --case {check.name}")
+
+
+@pytest.mark.parametrize(("kernels", "outcome"), [(set(), "not_started"), ({"k@1"}, "rejected")])
+def test_a_file_that_launches_nothing_is_not_started(kernels, outcome, tmp_path):
+    said = io.StringIO()
+    grading = grade.Grading(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(said))
+    grading.cases, grading.result.kernels = [grade.Case(3, "standard", 64)], kernels
+    grading.done(Check("standard/x", "standard", "rejected", lines=("no kernel ran",)))
+    assert said.getvalue() == ""
+    grading.accuse()
+    settle(grading.result, grading.cases, grading.options)
+    assert (grading.result.outcome, grading.result.points) == (outcome, 0)
+    assert ("No kernel was launched yet" in said.getvalue()) == (outcome == "not_started")
+
+
+def test_what_is_beyond_the_assignment_decides_nothing(graded):
+    result = graded(spoiled(lambda call: call.inputs["q"].shape[3] == 40))
+    assert (result.outcome, result.points) == ("pass", 200)
+    missed = [check for check in result.checks if check.outcome != "pass"]
+    assert [(check.group, check.asks) for check in missed] == [("beyond", "D = 40")]
+
+
+def test_inputs_that_the_driver_cannot_lay_out_are_no_case(graded):
+    result = graded(failing("skipped", False, lambda call: call.inputs["q"].shape[3] == 40))
+    assert (result.outcome, result.points) == ("pass", 200)
+    assert result.checks and all(check.outcome == "pass" for check in result.checks)
+
+
+def test_what_the_course_alone_promises_is_beyond_for_a_file_without_its_markers(graded):
+    marked = "\n".join(["# BEGIN SOLUTION 1.1", "x = 1", "# END SOLUTION 1.1", ""])
+    for source, group in ((PLAIN, "beyond"), (PLAIN + marked, "robust")):
+        groups = {c.group for c in graded(Honest, source).checks if c.asks == "gradients"}
+        assert groups == {group}
+
+
+def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
+    grading = grade.Grading(STAGES[4], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
+    grading.cases = [grade.Case(4, "standard", 64)]
+    grading.done(Check(grading.cases[0].name, "standard", "pass"))
+    grading.done(Check("needless-work", "walk", "needless work", lines=("tile 3 reads 16",)))
+    settle(grading.result, grading.cases, grading.options)
+    assert (grading.result.outcome, grading.result.points) == ("pass", 90)
+
+
+def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
+    session = failing("crashed", False, lambda call: call.refill is not None)
+    result = graded(session)
+    assert (result.outcome, result.points, session.started) == ("crashed", 140, 1)
+    assert [check.outcome for check in result.checks].count("crashed") == 1
+
+
+def late(starved, at_import=False, times=1):
+    """A session whose first so many loads, or calls, time out."""
+    class Session(Honest):
+        ended = 0
+
+        def spend(self, due):
+            if due and type(self).ended < times:
+                type(self).ended += 1
+                raise SubmissionError("timeout", "late", id="timeout", fatal=True, starved=starved)
+
+        def load(self, *args):
+            super().load(*args)
+            self.spend(at_import)
+
+        def run(self, call):
+            self.spend(not at_import)
+            return super().run(call)
+    return Session
+
+
+@pytest.mark.parametrize("at_import", [True, False])
+def test_a_timeout_of_a_starved_worker_is_asked_again_of_another(graded, at_import):
+    session = late(starved=True, at_import=at_import)
+    result = graded(session, quick=True)
+    assert (result.outcome, result.points, session.started) == ("pass", 140, 2)
+
+
+@pytest.mark.parametrize("starved, started", [(True, 2), (False, 1)])
+def test_a_call_that_does_not_end_is_a_timeout_all_the_same(graded, starved, started):
+    session = late(starved, times=9)
+    result = graded(session)
+    assert (result.outcome, result.points, session.started) == ("timeout", 0, started)
+    assert len(result.checks) == 1 and "a call did not end" in result.sentence
+
+
+def test_before_it_is_asked_again_what_else_was_under_way_has_ended(graded, monkeypatch):
+    seen = []
+    monkeypatch.setattr(grade.Confirmations, "flush",
+                        lambda self, at_most=0: seen.append(("flush", at_most)))
+    monkeypatch.setattr(grade.Compiling, "wait", lambda self: seen.append("wait"))
+    graded(late(starved=True))
+    assert seen[:2] == [("flush", 0), "wait"]
+
+
+def test_a_starved_confirmation_is_made_again(graded, monkeypatch):
+    calls = []
+
+    def replay(self, call, plan):
+        calls.append(call)
+        if len(calls) == 2:
+            raise SubmissionError("timeout", "late", fatal=True, starved=True)
+        return Honest().run(call).outputs[0]
+
+    monkeypatch.setattr(Replaying, "replay", replay)
+    result = graded(Honest, quick=True)
+    assert (result.outcome, len(calls)) == ("pass", len(result.checks) + 1)
+
+
+def test_a_confirmation_that_is_late_twice_is_a_timeout(graded, monkeypatch):
+    def replay(self, call, plan):
+        raise SubmissionError("timeout", "late", fatal=True, starved=True)
+
+    monkeypatch.setattr(Replaying, "replay", replay)
+    result = graded(Honest)
+    assert result.outcome == "timeout" and "Carried out again" in result.checks[0].lines[0]
+
+
+def test_a_stage_whose_time_is_over_ends_and_what_was_judged_stands(graded):
+    class Session(Honest):
+        def run(self, call):
+            if not is_standard(call):
+                self.clock.end = 0.0
+                raise SubmissionError("timeout", self.clock.words(), fatal=True)
+            return super().run(call)
+
+    result = graded(Session, stage_timeout=900.0)
+    standard = [check for check in result.checks if check.group == "standard"]
+    assert {check.outcome for check in standard} == {"pass"}
+    assert (result.outcome, result.points) == ("timeout", 140)
+    assert result.sentence.startswith("the stage's 900 s (--stage-timeout) ran out in case ")
+    assert "cases were not run" in result.sentence
+
+
+def test_memory_that_our_own_judgement_lacks_is_no_death_of_the_worker(graded, monkeypatch):
+    right, failed = grade.judge, set()
+
+    def judge(stage, built, reply, device):
+        if built.case.name not in failed:
+            failed.add(built.case.name)
+            raise torch.OutOfMemoryError
+        return right(stage, built, reply, device)
+
+    monkeypatch.setattr(grade, "judge", judge)
+    result = graded(Honest)
+    assert (result.outcome, result.points) == ("pass", 200) and len(failed) > 10
+
+
+def test_a_dead_worker_is_replaced_once(graded):
+    session = failing("crashed", True, lambda call: call.refill is not None)
+    result = graded(session)
+    assert session.started == 2 and result.sentence == ""
+    assert [check.outcome for check in result.checks].count("pass") == len(result.checks) - 1
+
+
+def test_a_second_death_ends_the_stage(graded):
+    session = failing("crashed", True, lambda call: True)
+    result = graded(session)
+    assert session.started == 2 and len(result.checks) == 2
+    assert (result.outcome, result.points) == ("crashed", 0) and "were not run" in result.sentence
+
+
+def test_a_timeout_ends_the_stage_and_cases_not_run_earn_nothing(graded):
+    result = graded(failing("timeout", True, lambda call: call.inputs["q"].shape[2] == 65))
+    assert (result.outcome, result.points) == ("timeout", 140)
+    assert "were not run" in result.sentence
+
+
+def test_an_error_at_import_is_the_stages_outcome(graded):
+    class Broken(Honest):
+        def load(self, *args):
+            raise SubmissionError("crashed", "ImportError: no such thing", fatal=True)
+
+    result = graded(Broken)
+    assert (result.outcome, result.points, result.checks) == ("crashed", 0, [])
+
+
+def test_a_fault_of_the_grader_settles_nothing_that_was_not_judged(graded):
+    class Faulty(Honest):
+        def run(self, call):
+            if call.repeats > 1:
+                raise ZeroDivisionError("ours")
+            return super().run(call)
+
+    result = graded(Faulty)
+    assert (result.outcome, result.points) == ("grader_fault", 140)
+    assert "ZeroDivisionError" in result.detail
+
+
+def test_a_fault_the_sandbox_reports_is_ours_too(graded):
+    result = graded(failing("grader_fault", True, lambda call: call.repeats > 1))
+    assert (result.outcome, result.points) == ("grader_fault", 140)
+
+
+def test_missing_and_syntactically_wrong_files_have_their_own_outcomes(graded, tmp_path):
+    settings = Options(tmp_path / "nowhere", "cpu", 1, 60.0)
+    result = grade_stage(STAGE, settings, Reporter(io.StringIO()))
+    assert (result.outcome, result.points) == ("missing", 0)
+    assert graded(Honest, "def f(:\n").outcome == "crashed"
+
+
+def test_a_blank_step_no_call_reaches_still_fails_the_stage(graded):
+    source = (
+        "class FlashAttention2Function:\n    apply = staticmethod(abs)\n\n\n"
+        "def a():\n    # BEGIN SOLUTION 1.1\n    x = 1\n    # END SOLUTION 1.1\n    return x\n\n\n"
+        "def b():\n    # BEGIN SOLUTION 1.2\n    raise NotImplementedError('step 1.2')\n"
+        "    # END SOLUTION 1.2\n")
+    result = graded(Honest, source)
+    assert (result.outcome, result.points) == ("crashed", 140)
+    assert "step 1.2 is still blank" in result.checks[-1].message
+
+
+def test_a_raise_left_below_finished_code_is_called_that(graded):
+    source = ("class FlashAttention2Function:\n    apply = staticmethod(abs)\n\n\n"
+              "def b():\n    # BEGIN SOLUTION 1.2\n    x = 1\n"
+              "    raise NotImplementedError('step 1.2')\n    # END SOLUTION 1.2\n")
+    message = graded(Honest, source).checks[-1].message
+    assert "written, but for its raise" in message and "still blank" not in message
+
+
+def test_without_triton_the_triton_stages_are_skipped_with_the_ways_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "no_triton", lambda: stages.NO_TRITON)
+    (tmp_path / "problem_3.py").write_text("def flash_attention_forward(q, k, v):\n    return q\n")
+    settings = Options(tmp_path, "cpu", 1, 60.0)
+    result = grade_stage(STAGES[3], settings, Reporter(io.StringIO()))
+    assert result.outcome == "skipped"
+    assert all(way in result.sentence for way in ("WSL", "container", "Codespaces", "Colab"))
+
+
+TEMPLATE = """\
+class FlashAttention2Function:
+    def forward(ctx, q, k, v):
+        # --- STUDENT IMPLEMENTATION REQUIRED HERE ---
+        pass
+        # --- END OF STUDENT IMPLEMENTATION ---
+        return q
+    apply = forward
+"""
+EMPTY = "nothing is written here yet: problem_1.py, lines 4-6."
+
+
+def test_an_unfilled_template_is_not_started_in_words(graded):
+    result = graded(failing("crashed", False, lambda call: True), TEMPLATE)
+    assert (result.outcome, result.checks, result.sentence) == ("not_started", [], EMPTY)
+    result = graded(spoiled(lambda call: True), TEMPLATE)
+    assert (result.outcome, result.checks, result.sentence) == ("not_started", [], EMPTY)
+
+
+def test_a_file_that_answers_though_its_blocks_are_empty_is_graded_as_any_other(graded):
+    result = graded(Honest, TEMPLATE)
+    assert (result.outcome, result.points, result.sentence) == ("pass", 200, "")
+    result = graded(spoiled(lambda call: not is_standard(call)), TEMPLATE)
+    assert (result.outcome, result.points, result.sentence) == ("wrong", 140, EMPTY)
+
+
+@pytest.mark.parametrize("session, outcome", [(spoiled(is_standard), "wrong"),
+                                              (late(starved=False), "timeout")])
+def test_a_block_that_is_empty_is_told_whatever_becomes_of_the_file(graded, session, outcome):
+    begun = TEMPLATE + "def g():\n    # STUDENT IMPLEMENTATION\n    return given(1)\n"
+    result = graded(session, begun)
+    assert result.outcome == outcome and result.sentence.endswith(EMPTY)
+
+
+def out_of_memory(in_use: str) -> SubmissionError:
+    return SubmissionError(
+        "crashed", "out of GPU memory: is something of size N x N kept?", id="out-of-memory",
+        detail="CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+               "79.60 GiB of which 812.00 MiB is free. Including non-PyTorch memory, this process "
+               f"has {in_use} memory in use.")
+
+
+@pytest.mark.parametrize("free_now", [1, 70])
+@pytest.mark.parametrize("in_use, blamed", [("3.10 GiB", True), ("512.00 MiB", True),
+                                            ("60.00 GiB", False)])
+def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, free_now,
+                                                              monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_now * 2**30, 80 * 2**30))
+    said = device_memory.held_by_others(out_of_memory(in_use))
+    assert bool(said) == blamed
+    assert not blamed or "other processes hold 7" in said
+    assert not device_memory.held_by_others(SubmissionError("crashed", "another crash"))
+
+
+@pytest.mark.parametrize("said", ["CUDA error: out of memory",
+                                  "Triton Error [CUDA]: out of memory"])
+def test_memory_that_the_driver_itself_could_not_find_is_asked_about_too(said, monkeypatch):
+    error = SubmissionError("crashed", f"RuntimeError when it was called: {said}", detail=said)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    assert "other processes hold 79 of 80 GiB" in device_memory.held_by_others(error)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
+    assert not device_memory.held_by_others(error)
+
+
+@pytest.mark.parametrize("times, outcome", [(1, "pass"), (3, "pass"), (4, "grader_fault")])
+def test_a_case_waits_for_memory_that_others_hold_and_is_asked_again(graded, monkeypatch, times,
+                                                                     outcome):
+    class Session(Honest):
+        ended = 0
+
+        def run(self, call):
+            if Session.ended < times:
+                Session.ended += 1
+                raise out_of_memory("3.10 GiB")
+            return super().run(call)
+
+    free, slept = iter(()), []
+
+    def memory():
+        return next(free, 70) * 2**30, 80 * 2**30
+
+    def judged_on_a_gpu(name):
+        real = getattr(grade.Grading, name)
+        return lambda self, *given: real(SimpleNamespace(device="cuda", clock=self.clock), *given)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    monkeypatch.setattr(device_memory.time, "sleep", slept.append)
+    for name in ("crowded_out", "absolved"):
+        monkeypatch.setattr(grade.Grading, name, judged_on_a_gpu(name))
+    free = iter([1, 1, 1])  # when it is blamed, and twice while it waits
+    result = graded(Session, quick=True)
+    assert result.outcome == outcome and len(slept) == 2
+
+
+def test_more_memory_than_there_is_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 2 * 2**30))
+    monkeypatch.setattr(device_memory.time, "sleep", lambda seconds: pytest.fail("it waited"))
+    assert not device_memory.comes_back(out_of_memory("3.10 GiB").detail, Clock(600))
+
+
+def test_nor_is_it_where_the_call_is_carried_out_again(graded, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    absolved, on_a_gpu = grade.Grading.absolved, SimpleNamespace(device="cuda")
+    monkeypatch.setattr(grade.Grading, "absolved",
+                        lambda self, check, error: absolved(on_a_gpu, check, error))
+
+    def replay(self, call, plan):
+        raise out_of_memory("3.10 GiB")
+
+    monkeypatch.setattr(Replaying, "replay", replay)
+    result = graded(Honest)
+    assert result.outcome == "grader_fault" and result.points == 0
+    assert "other processes hold 7" in result.checks[0].message

@@ -1,0 +1,95 @@
+"""Benchmark: the arithmetic of the clock, and the table, without a GPU."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grader.course.cases import Case
+from grader.course.stages import STAGES
+from grader.judge import timing
+from grader.judge.timing import Row
+from grader.report.screen import Reporter
+
+
+def test_the_constant_cost_of_a_request_cancels():
+    ms, spread = timing.measure(lambda n: 5.0 + 0.002 * n)
+    assert ms == pytest.approx(2.0) and spread == pytest.approx(0.0, abs=1e-9)
+
+
+def test_two_shapes_a_stage_the_assignments_and_one_of_today():
+    for number, stage in STAGES.items():
+        first, second = timing.shapes(stage)
+        assert first.group == second.group == "standard"
+        if number != 2:
+            assert (first.B, first.HQ, first.N, first.D) == (1, 16, 4096, 16)
+            assert second.D in (64, 128)
+            assert (first.window, first.sinks) == (second.window, second.sinks)
+
+
+def test_sdpa_is_left_out_where_it_cannot_do_the_work():
+    assert timing._sdpa(Case(6, "standard", 64, is_causal=True, window=16)) is None
+    assert timing._sdpa(Case(5, "standard", 64, HQ=4, HKV=2, is_causal=True)) is not None
+
+
+def test_the_table_keeps_the_shape_readers_know():
+    case = Case(3, "standard", 4096, HQ=16, HKV=16)
+    rows = [Row("Triton (yours)", 0.25, 0.02, 10.0), Row("PyTorch (Naive)", 10.0, 0.1, 2000.0),
+            Row("PyTorch (SDPA)")]
+    lines = timing.table(STAGES[3], case, rows)
+    assert "--- Benchmark Results ---" in lines
+    assert any(line.startswith("Implementation ") and "Avg Time (ms)" in line for line in lines)
+    assert "Triton is 40.00x faster than PyTorch (Naive)." in lines
+    assert "Triton uses 200.00x less memory." in lines
+    assert any(line.startswith("PyTorch (SDPA)") and "n/a" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_no_ratio_where_naive_ran_out_of_memory():
+    rows = [Row("Triton (yours)", 0.25, 0.02, 10.0),
+            Row("PyTorch (Naive)", note="n/a (out of memory)"), Row("PyTorch (SDPA)")]
+    lines = timing.table(STAGES[3], Case(3, "standard", 4096), rows)
+    assert any("n/a (out of memory)" in line for line in lines)
+    assert not any("faster" in line for line in lines)
+    assert timing.as_record(rows)["naive_ms"] is None
+
+
+def test_a_backward_benchmark_says_what_it_times():
+    rows = [Row("Triton (yours)", 1.0, 0.1, 1.0)] + [Row("x")] * 2
+    case = Case(8, "standard", 64, grads=("q", "k", "v"))
+    assert any("forward + backward" in line for line in timing.table(STAGES[8], case, rows))
+
+
+def test_without_a_gpu_timing_is_skipped_in_words():
+    stream = io.StringIO()
+    options = SimpleNamespace(device="cpu")
+    assert timing.run(STAGES[3], options, None, None, None, Reporter(stream)) == (None, None)
+    assert stream.getvalue() == "timing skipped: no GPU\n"
+
+
+def test_a_spread_of_a_quarter_is_no_measurement():
+    assert timing._row("x", 1.0, 0.2, 3.0).ms == 1.0
+    assert timing._row("x", 1.0, 0.3, 3.0).note == "n/a (too noisy)"
+
+
+def test_timed_calls_have_storages_to_go_on_in():
+    call = timing.build(Case(3, "standard", 64), 0).call
+    longer = timing._lengthened(call)
+    most = timing.STEP * (timing.MOST + timing.FEW)
+    for name, old in call.inputs.items():
+        new = longer.inputs[name]
+        assert new.storage.numel() - old.storage.numel() >= most
+        assert (new.view() == old.view()).all()
+
+
+def test_the_inputs_of_a_timed_call_are_those_that_far_into_the_storages():
+    built = timing.build(Case(3, "standard", 64), 0)
+    call = timing._lengthened(built.call)
+    third = timing._of_turn(built, call, 3)
+    start = 3 * timing.STEP
+    for name, old in built.call.inputs.items():
+        want = call.inputs[name].storage[start:start + old.storage.numel()].view(old.shape)
+        assert third.call.inputs[name].storage.numel() == old.storage.numel()
+        assert torch.equal(third.call.inputs[name].view(), want)
+        assert torch.equal(third.tensors[name], want)

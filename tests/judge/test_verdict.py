@@ -1,0 +1,142 @@
+"""One reply judged: right, wrong, or right by forbidden means."""
+
+from dataclasses import replace
+
+import pytest
+
+from grader.assignment import submission
+from grader.assignment.submission import Step
+from grader.course.calls import SubmissionError
+from grader.course.cases import Case
+from grader.course.stages import STAGES
+from grader.judge import verdict
+from tests.judged import PLAIN, answered, judged
+
+
+@pytest.mark.parametrize("case", [
+    Case(1, "robust", 40, HQ=2, HKV=2), Case(2, "robust", 40, M=9), PLAIN,
+    replace(PLAIN, refill=True), replace(PLAIN, repeats=3),
+    Case(9, "robust", 40, HQ=2, HKV=1, is_causal=True, window=5, sink_logits=True,
+         grads=("q", "k", "v", "sink_logits")),
+], ids=lambda case: case.name)
+def test_a_right_reply_passes(case):
+    check = judged(*answered(case))
+    assert check.outcome == "pass" and check.errors
+
+
+def test_a_wrong_gradient_is_wrong_though_the_output_is_right():
+    built, reply = answered(Case(8, "robust", 40, HQ=2, HKV=1, is_causal=True,
+                                 grads=("q", "k", "v")))
+    reply.grads["v"] = reply.grads["v"] * 1.04
+    check = judged(built, reply)
+    assert check.outcome == "wrong" and "the gradient of v" in check.lines[0]
+    assert check.lines[-1].startswith("look at step 8.17; more: ")
+
+
+def test_outputs_that_differ_between_runs_are_wrong():
+    built, reply = answered(replace(PLAIN, repeats=2))
+    reply.outputs[1]["o"][0, 0, 0, 0] += 2.0**-11
+    check = judged(built, reply)
+    assert check.outcome == "wrong" and "differs between runs" in check.lines[0]
+
+
+@pytest.mark.parametrize("stage, name", [(2, "x"), (4, "k")])
+def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
+    case = Case(stage, "robust", 20, M=3, B=3, layout="far", apart=name)
+    crash = verdict.from_error(case, SubmissionError("crashed", "illegal address"), "problem.py")
+    assert f"Entries of {name} lie 1,073,741,824 elements apart" in crash.message
+    assert "tl.int64" in crash.message
+    near = verdict.from_error(replace(case, layout="dense"), SubmissionError("crashed", "x"),
+                              "p.py")
+    assert "tl.int64" not in near.message
+
+
+def test_a_crash_says_the_line_and_the_step_that_it_is_in():
+    step = Step("4.5", "Carried over: step 3.5.", 90, 99)
+    error = SubmissionError("crashed", "ValueError: x", line=95)
+    assert verdict.from_error(PLAIN, error, "p.py", step).lines[1] == \
+        "where: p.py, line 95, step 4.5, carried from 3.5."
+    assert verdict.from_error(PLAIN, SubmissionError("crashed", "x", id="dot-shapes", line=95),
+                            "p.py", step).diagnosis["step"] == "4.5"
+    error = SubmissionError("crashed", "line 95: ValueError", line=95)
+    assert verdict.from_error(PLAIN, error, "p.py", step).lines[1] == \
+        "where: step 4.5, carried from 3.5."
+    assert len(verdict.from_error(PLAIN, error, "p.py").lines) == 1
+
+
+def test_a_crash_in_given_code_says_both_lines():
+    step = Step("4.5", "", 90, 99)
+    check = verdict.from_error(PLAIN, SubmissionError("crashed", "x", line=120), "p.py", step, 95)
+    assert check.where == "p.py:95" and check.lines[1] == \
+        "where: p.py, line 95, step 4.5; it came up in line 120, outside of the steps."
+
+
+STEPS = '''\
+def kernel(s):
+    # BEGIN SOLUTION 1.1
+    p = given(s)
+    # END SOLUTION 1.1
+    return o
+
+
+def given(s):
+    return s[0]
+'''
+
+
+@pytest.mark.parametrize("id, line, lines, where, said", [
+    ("", 9, (9, 3, 20), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1; it came up in "
+     "line 9, outside of the steps."),
+    ("", 9, (9, 20), "problem_1.py:9", "where: problem_1.py, line 9."),
+    ("", 3, (3, 9), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1."),
+    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "try: is it step 1.1, above, that makes it?"),
+])
+def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id, line, lines,
+                                                                    where, said):
+    (tmp_path / "problem_1.py").write_text(STEPS)
+    file = submission.read(tmp_path, "problem_1.py", "kernel")
+    error = SubmissionError("crashed", "an error", id=id, line=line, lines=lines)
+    check = verdict.crashed(PLAIN, error, file, STAGES[1])
+    assert (check.where, check.lines[-1]) == (where, said)
+
+
+def test_an_access_outside_points_at_the_steps_that_its_address_is_made_of(tmp_path):
+    (tmp_path / "problem_3.py").write_text(STEPS.replace("1.1", "3.1"))
+    file = submission.read(tmp_path, "problem_3.py", "kernel")
+    error = SubmissionError("crashed", "an error", id="out-of-bounds-read", line=9, lines=(9, 5))
+    check = verdict.crashed(PLAIN, error, file, STAGES[3])
+    assert check.lines[-1].startswith("look at step 3.1; more:")
+    assert check.diagnosis["step"] == "3.1"
+
+
+def test_a_step_that_the_stage_does_not_have_is_not_pointed_at(tmp_path):
+    (tmp_path / "problem_3.py").write_text(STEPS.replace("1.1", "7.77"))
+    file = submission.read(tmp_path, "problem_3.py", "kernel")
+    error = SubmissionError("crashed", "an error", id="out-of-bounds-read", line=9, lines=(9, 5))
+    said = verdict.crashed(PLAIN, error, file, STAGES[3]).lines
+    assert not any("look at" in line for line in said)
+
+
+def test_an_output_that_changes_after_the_return_is_wrong():
+    built, reply = answered(PLAIN)
+    reply.late["o"][0, 0, 0, 0] += 1
+    assert "changed after" in judged(built, reply).lines[0]
+
+
+def test_an_overwritten_input_is_named():
+    built, reply = answered(PLAIN)
+    reply.inputs_after["k"][70] = 0
+    assert "overwrote its input k" in judged(built, reply).lines[0]
+
+
+def test_an_answer_kept_from_an_earlier_call_is_rejected():
+    built, reply = answered(replace(PLAIN, refill=True))
+    reply.refilled = reply.outputs[0]
+    check = judged(built, reply)
+    assert check.outcome == "rejected" and "earlier call" in check.lines[0]
+
+
+def test_a_refilled_call_that_is_merely_wrong_is_wrong():
+    built, reply = answered(replace(PLAIN, refill=True))
+    reply.refilled["o"] = reply.refilled["o"] * 1.04
+    assert judged(built, reply).outcome == "wrong"

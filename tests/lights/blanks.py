@@ -1,0 +1,54 @@
+"""What the tests of the lights share: a file's steps asked in the worker of its solved file."""
+
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from grader.assignment import submission
+from grader.assignment.record import ROOT
+from grader.assignment.submission import Submission
+from grader.course.stages import STAGES
+from grader.host.options import Options
+from grader.lights.blanks import Blanks
+from grader.lights.lights import Asking, Light
+
+torch.set_num_threads(1)
+
+
+def solved(stage: int) -> str:
+    return (ROOT / f"problem_{stage}.py").read_text("utf-8")
+
+
+def submitted(source: str, stage: int) -> Submission:
+    return Submission(Path(f"problem_{stage}.py"), source.encode(), None, "ready", "", None,
+                      submission.blank_steps(source), tuple(submission.steps(source)))
+
+
+@cache
+def asking(stage: int) -> Asking:
+    """Of the solved file; its worker is kept, for other texts of its steps."""
+    options = Options(ROOT, "cpu", 1, 60.0)
+    return Asking(STAGES[stage], options, submitted(solved(stage), stage))
+
+
+def lights(source: str, stage: int) -> dict[str, Light]:
+    """Of a file that is the solved one but for what stands in its steps."""
+    one, known = asking(stage), _solved_lights(stage)
+    texts = _texts(source)
+    changed = {id for id, text in _texts(solved(stage)).items() if texts[id] != text}
+    file = submitted(source, stage)
+    one.blanks = Blanks(source, file.steps)
+    same = {id: light for id, light in known.items() if id not in changed}
+    return {light.id: light for light in one.lights(known=same)}
+
+
+@cache
+def _solved_lights(stage: int) -> dict[str, Light]:
+    return {light.id: light for light in asking(stage).lights()}
+
+
+def _texts(source: str) -> dict[str, list[str]]:
+    rows = submission.lines(source)
+    return {step.id: rows[step.first_line:step.last_line - 1] for step in submission.steps(source)}
+

@@ -1,0 +1,413 @@
+"""Lights: green for what is right, in any arrangement; red for the step that is wrong, alone."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+
+from attacks.catalogue import UNSEEN, attacks, changed_step, mutants
+from grader.assignment import submission
+from grader.assignment.record import ROOT
+from grader.course import stages
+from grader.course.calls import SubmissionError
+from grader.course.stages import STAGES
+from grader.host.options import Options
+from grader.host.session import Session
+from grader.lights import blanks, edits, named, repair
+from grader.lights.lights import Lights
+from grader.lights.table import entry
+from grader.sandbox.wire import OBSERVED
+from grader.sandbox.worker import run_step
+from grader.starter import blank
+from tests.lights.blanks import lights, solved, submitted
+from tests.lights.rearranged import REARRANGED
+
+LIT = sorted({int(step.id.partition(".")[0]) for stage in range(1, 10)
+              for step in submission.steps(solved(stage)) if entry(step.id)})
+NAMES = tomllib.loads((ROOT / "attacks/names.toml").read_text("utf-8"))
+# Two mistakes in one, of which the lights name the other; a mask that a walk's borders narrow.
+ALSO = {(1, "max_of_the_tile_no_rescale"),
+        *((stage, "window_lower_bound_per_tile") for stage in (6, 7, 9))}
+
+
+# Names that the step's own words give, whatever the mistake is called in the whole computation.
+NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
+SAID_ALIKE = ("handed-wrongly", "result-dropped", "nothing-stored", "blind-row-max",
+              "load-without-other", "lse-in-base-2", *OBSERVED)
+
+
+def colours(found, light: str) -> list[str]:
+    return [id for id, one in found.items() if one.light == light]
+
+
+@pytest.mark.parametrize("stage", LIT)
+def test_every_step_of_a_solved_file_is_right(stage):
+    found = lights(solved(stage), stage)
+    assert {id: one.lines for id, one in found.items() if one.light != "right"} == {}
+
+
+@pytest.mark.parametrize("stage", LIT)
+def test_a_blank_step_is_blank_and_the_others_keep_their_lights(stage):
+    for step in submission.steps(solved(stage)):
+        rows = submission.lines(solved(stage))
+        rows[step.first_line:step.last_line - 1] = [
+            rows[step.first_line].replace(rows[step.first_line].strip(), "pass")]
+        found = lights("".join(rows), stage)
+        assert colours(found, "blank") == [step.id]
+        assert colours(found, "wrong") == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_in_float16_are_told_by_what_is_wrong_with_them_and_no_warning_is_shown():
+    scores = "s = tl.dot(q, tl.trans(k))"
+    found = lights(solved(4).replace(scores, f"{scores}.to(tl.float16)"), 4)
+    assert colours(found, "wrong") == ["4.4"]
+    assert "-inf" not in " ".join(found["4.4"].lines)
+
+
+# Some of each stage's; `python -m attacks --kind mutants` asks them all.
+STEPWISE = [(mutant, step) for stage in LIT for mutant in [
+    one for one in mutants(stage) if not one.id.endswith(UNSEEN)][stage % 8::8]
+    if (step := changed_step(mutant))]
+
+
+@pytest.mark.parametrize("mutant, step", STEPWISE, ids=lambda value: getattr(value, "name", value))
+def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(mutant, step, monkeypatch):
+    monkeypatch.setattr("grader.lights.lights.PLACED", 0)  # it takes longer; asked below
+    found = lights(mutant.source.decode(), mutant.stage)
+    red, name = colours(found, "wrong"), found[step].mistake
+    assert red == [step] or red == [] and mutant.outcomes == ("pass",)
+    own = NAMES.get(f"stage_{mutant.stage}", {})
+    known = own.get(mutant.id) or NAMES["any"].get(mutant.id, [])
+    known = [known] if isinstance(known, str) else known
+    assert not name or name in {*SAID_ALIKE, *known, *NEW} or (mutant.stage, mutant.id) in ALSO
+
+
+def test_those_mistakes_are_in_steps_of_every_stage():
+    assert len(STEPWISE) > 60 and {mutant.stage for mutant, _ in STEPWISE} == set(LIT)
+
+
+@pytest.mark.parametrize("stage, steps", REARRANGED, ids=lambda value: str(value)[:60])
+def test_what_is_right_in_another_arrangement_is_not_red(stage, steps):
+    source = solved(stage)
+    for step in reversed(submission.steps(source)):
+        if step.id in steps:
+            rows = submission.lines(source)
+            indent = " " * (len(rows[step.first_line]) - len(rows[step.first_line].lstrip()))
+            rows[step.first_line:step.last_line - 1] = [
+                indent + row + "\n" for row in steps[step.id].strip("\n").split("\n")]
+            source = "".join(rows)
+    found = lights(source, stage)
+    assert {id: one.lines for id, one in found.items() if one.light == "wrong"} == {}
+    assert colours(found, "right") == [step.id for step in submission.steps(source)]
+
+
+@pytest.mark.parametrize("file", [one for one in attacks(("honest",)) if one.stage in LIT
+                                  and b"BEGIN SOLUTION" in one.source], ids=lambda one: one.id)
+def test_an_honest_file_with_markers_has_no_red_light(file):
+    try:
+        found = lights(file.source.decode(), file.stage)
+    except ValueError:  # it moved the markers about
+        return
+    assert colours(found, "wrong") == []
+
+
+@pytest.mark.parametrize("text, says", [
+    ("while True:\n    pass", "did not end"),
+    ("keep = key < N\nimport os; os._exit(0)", "ended"),
+    ("keep = key < M", "name 'M' is not defined"),
+    ("kept = key < N", "keep is not made here"),
+    ("return key < N", "what stands below it is never done"),
+])
+def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(text, says):
+    source = solved(3)
+    rows = text.replace("\n", "\n    ")
+    found = lights(source.replace("keep = key < N", rows), 3)
+    assert colours(found, "wrong") == ["3.6"]
+    assert says in " ".join(found["3.6"].lines)
+    if "name" in says or "did not end" in says:
+        step = next(step for step in submission.steps(source) if step.id == "3.6")
+        assert f"line {step.first_line + 1}" in " ".join(found["3.6"].lines)
+    assert len(colours(found, "right")) == 7
+
+
+DIAGONAL = """\
+    for start_n in range(start_m, start_m + BLOCK_M, BLOCK_N):
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, """
+INTERIOR = """\
+    for start_n in range(inner, start_m, BLOCK_N):
+        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
+                                sink_size, scale * LOG2E, D, BLOCK_N, MASKED=False)
+"""
+
+
+@pytest.mark.parametrize("stage, old, new, id", [
+    (1, "alpha = torch.exp(m_i - m_new)", "alpha = torch.exp(m_new - m_i)", "alpha-inverted"),
+    (2, " * w.to(tl.float32)[None, :], axis=1", ", axis=1", "w-ignored"),
+    (3, "alpha = tl.math.exp2(m_i - m_new)", "alpha = tl.math.exp2(m_new - m_i)",
+     "alpha-inverted"),
+    (4, "keep = key <= query", "keep = key < query", "strictly-causal"),
+    (5, "h // (HQ // HKV)", "h // HKV", "heads-divided-by-hkv"),
+    (6, "age < window_size", "age <= window_size", "window-plus-one"),
+    (6, "age < window_size", "age > window_size", "window-inverted"),
+    *((stage, "tl.max(s, axis=1) * scale_log2e", "tl.max(s, axis=1)", "max-not-scaled")
+      for stage in (3, 4, 6, 7)),
+    (2, "x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1", "x * w[None, :], axis=1",
+     "tile-sum-in-16-bits"),
+    (2, "x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1",
+     "(x * w[None, :]).to(tl.float32), axis=1", "product-in-16-bits"),
+    (3, "whole = N // BLOCK_N * BLOCK_N", "whole = N // BLOCK_N", "walk-in-tiles"),
+    (4, "range(0, start_m, BLOCK_N)", "range(0, start_m - BLOCK_N, BLOCK_N)",
+     "last-full-tile-skipped"),
+    (4, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
+     "tl.dot((p / l_i[:, None]).to(v.dtype), v, acc)", "normalised-each-tile"),
+    (7, DIAGONAL + "window_size,", DIAGONAL + "N,", "diagonal-without-window"),
+    (9, "dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, edge, N, window_size,",
+     "dq = _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, edge, N, N,",
+     "dq-diagonal-without-window"),
+    (7, INTERIOR + "    for start_n in range(first, inner, BLOCK_N):",
+     "    for start_n in range(tl.maximum(start_m - window_size, 0), start_m, BLOCK_N):",
+     "window-into-the-diagonal"),
+    (8, "tl.dot(q, tl.trans(k)) * scale_log2e - lse_log2",
+     "tl.dot(q, tl.trans((k * scale_log2e).to(k.dtype))) - lse_log2", "scaled-in-16-bits"),
+    (8, "tl.dot(k, tl.trans(q)) * scale_log2e - lse_log2",
+     "tl.dot(k, tl.trans((q * scale_log2e).to(q.dtype))) - lse_log2", "scaled-in-16-bits"),
+    (8, "keep = key <= query if CAUSAL else key < N", "keep = key <= query", "always-causal"),
+    (5, "h // (HQ // HKV)", "h", "heads-not-mapped"),
+    (5, "h // (HQ // HKV)", "0", "one-kv-head-for-all"),
+    (9, "tl.zeros_like(l_i) + 1.0", "tl.zeros_like(l_i)", "sink-logits-ignored"),
+    (9, "tl.zeros_like(m_i) + sink * LOG2E", "tl.zeros_like(m_i) + sink", "sink-logit-wrong"),
+])
+def test_a_mistake_has_the_name_that_the_table_of_mistakes_has_for_it(stage, old, new, id):
+    assert old in solved(stage)
+    found = lights(solved(stage).replace(old, new, 1), stage)
+    assert [light.mistake for light in found.values() if light.light == "wrong"] == [id]
+
+
+def test_where_the_interpreter_cannot_run_there_are_no_lights_and_one_line_says_so(monkeypatch):
+    versions = {"triton": "3.6.0", "numpy": "2.5.2"}
+    monkeypatch.setattr(stages.metadata, "version", versions.get)
+    stage = Lights(STAGES[3], Options(ROOT, "cpu", 1, 60.0), submitted(solved(3), 3))
+    with stage:
+        assert stage.result() == [] and "does not work with numpy 2.5.2" in stage.why
+    versions["numpy"] = "2.3.5"
+    assert stages.interpreter_fault() == ""
+
+
+def test_an_error_of_the_machine_makes_no_step_red(monkeypatch):
+    def step(session, request):
+        raise SubmissionError("skipped", "the interpreter does not work here")
+    monkeypatch.setattr(Session, "step", step)
+    found = _asked(solved(3))
+    assert colours(found, "none") == list(found)
+    assert found["3.6"].lines == ("the interpreter does not work here.",)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_worker_passes_an_error_of_the_machine_on(monkeypatch, tmp_path, old):
+    monkeypatch.setattr(run_step.crashes, "_old_interpreter", lambda: old)
+    text = "def step():\n    raise TypeError('only 0-dimensional arrays can be converted')\n"
+    request = {"text": text, "seconds": 5.0, "kernel": False, "asked": [], "stand_ins": {},
+               "examples": [{"given": {}, "memory": {}, "programs": 1, "read": []}]}
+    (tmp_path / "problem_1.py").write_text(text, "utf-8")
+    worker = SimpleNamespace(module=SimpleNamespace(), path=str(tmp_path / "problem_1.py"),
+                             replaying=None)
+    if old:
+        with pytest.raises(TypeError, match="only 0-dimensional"):
+            run_step.run(worker, request)
+    else:
+        assert "error" in run_step.run(worker, request)[0]
+
+
+def test_a_step_that_leaves_what_nobody_expects_does_not_put_out_the_other_lights():
+    source = solved(3).replace("b, h = bh // HQ, bh % HQ", "b, h = (bh, bh), (HQ, HQ)")
+    found = lights(source, 3)
+    assert found["3.1"].light in ("wrong", "none")
+    assert len(colours(found, "right")) == 7
+
+
+def test_a_step_in_changed_surroundings_has_no_light():
+    call = "keep = _keep(query[:, None], key[None, :], N)"
+    source = solved(3).replace(call, call.replace("N)", "N + 0)"))
+    found = lights(source, 3)
+    asked = {id: one.light for id, one in _asked(source).items()}
+    assert asked["3.4"] == asked["3.5"] == "none"
+    assert asked["3.1"] == asked["3.6"] == "right"
+    assert found.keys() == asked.keys()
+
+
+def test_a_step_that_uses_what_another_makes_has_no_light():
+    source = solved(3).replace("    whole = N", "    _ = num_tiles\n    whole = N")
+    found = lights(source, 3)
+    assert found["3.2"].light == "none"
+    assert "num_tiles" in found["3.2"].lines[0]
+
+
+def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
+    found = lights(solved(3).replace("acc = tl.dot(p.to(v.dtype), v,",
+                                     "acc = tl.dot(p.to(v.dtype), k,"), 3)
+    assert colours(found, "wrong") == ["3.5"]
+    assert found["3.5"].lines[1] == "it uses k, which the comment above it does not promise."
+
+
+def test_a_step_that_asserts_what_only_its_small_tiles_break_has_no_light():
+    source = solved(3).replace("    s = tl.dot(q,", "    tl.static_assert(BLOCK_N >= 64)\n"
+                               "    s = tl.dot(q,")
+    found = lights(source, 3)
+    assert found["3.4"].light == "none" and "does not hold of the small tiles" in \
+        found["3.4"].lines[0]
+
+
+def test_a_step_that_uses_a_constant_of_its_function_has_no_light():
+    source = solved(3).replace("    b, h = bh // HQ,",
+                               "    tl.static_assert(BLOCK_N >= 16)\n    b, h = bh // HQ,")
+    found = lights(source, 3)
+    assert found["3.1"].light == "none" and "it uses BLOCK_N" in found["3.1"].lines[0]
+
+
+def _asked(source: str):
+    from tests.lights.blanks import asking
+    one = asking(3)
+    one.blanks = blanks.Blanks(source, submitted(source, 3).steps)
+    return {light.id: light for light in one.lights()}
+
+
+def test_a_comment_or_another_layout_does_not_change_the_surroundings():
+    source = solved(3)
+    given = blanks.skeletons(source, tuple(submission.steps(source)))
+    other = source.replace("    keep = _keep(query[:, None], key[None, :], N)\n",
+                           "    keep = _keep(query[:, None],\n        key[None, :], N)  # mine\n\n")
+    assert other != source
+    assert blanks.skeletons(other, tuple(submission.steps(other))) == given
+
+
+def test_the_starter_has_the_surroundings_of_the_solved_file():
+    for stage in range(1, 10):
+        texts = solved(stage), blank(solved(stage))
+        first, second = (blanks.skeletons(text, tuple(submission.steps(text)))
+                         for text in texts)
+        assert first == second
+
+
+def test_the_record_of_the_surroundings_is_that_of_the_problem_files():
+    assert blanks.RECORD.read_text("utf-8") == blanks.record(ROOT), \
+        "python -m grader.lights.blanks writes it anew"
+
+
+def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
+    source = solved(3).replace("whole = N // BLOCK_N * BLOCK_N", "whole = N // BLOCK_N")
+    source = source.replace("    keep = key < N\n", "    raise NotImplementedError('step 3.6')\n")
+    (tmp_path / "problem_3.py").write_text(source, "utf-8")
+
+    def ran(*arguments):
+        return subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
+                               *arguments], cwd=ROOT, capture_output=True, text=True)
+
+    alone = ran("--step", "3.2")
+    assert alone.returncode == 1
+    assert "visited  0 2*\n" in alone.stdout and "wanted   0 16 32*" in alone.stdout
+    assert ran("--step", "3.1").returncode == 0
+    assert ran("--step", "3.9").returncode == 2
+    whole = ran("--p3", "--json", str(tmp_path / "out.json"))
+    first = whole.stdout.partition("Flash Attention ---\n")[2].splitlines()[0]
+    assert first == "steps  3.1 ✓  3.2 ✗  3.3 ✓  3.4 ✓  3.5 ✓  3.6 ·  3.7 ✓  3.8 ✓"
+    assert "6 of 8 steps right" in whole.stdout
+    steps = json.loads((tmp_path / "out.json").read_text())["stages"][0]["steps"]
+    assert [step["light"] for step in steps] == [
+        "right", "wrong", "right", "right", "right", "blank", "right", "right"]
+    assert "wanted   0 16 32*" in steps[1]["text"]
+
+
+@pytest.mark.parametrize(("id", "said"), [
+    ("delta-added", "delta is added, not subtracted: dS = P * (dP + delta)"),
+    ("ds-without-p", "dS lacks its factor P"),
+    ("backward-without-lse", "it computes P without subtracting lse"),
+    ("dq-heads-divided-by-hkv", "query head h reads key/value head h // HKV")])
+def test_a_name_is_said_without_what_no_search_has_tried(id, said):
+    assert named.words(id)[0] == f"the mistake: {said}."
+
+
+# A mistake, and the line of the step in which it stands.
+PLACES = [
+    (1, "l_i = alpha * l_i + p.sum(dim=-1)", "l_i = alpha * l_i + p.sum(dim=-2)", "wrong-number"),
+    (3, "b, h = bh // HQ, bh % HQ", "h, b = bh // HQ, bh % HQ", "names-exchanged"),
+    (3, "lse, mask=query < N)", "lse)", "wrong-argument"),
+    (3, "acc / l_i[:, None], bh", "acc, bh", "one-missing"),
+    (3, "    keep = key < N", "    keep = key <= N", "wrong-comparison"),
+]
+
+
+@pytest.mark.parametrize("stage, old, new, id", PLACES)
+def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, new, id):
+    assert old in solved(stage)
+    source = solved(stage).replace(old, new, 1)
+    light, = (light for light in lights(source, stage).values() if light.light == "wrong")
+    assert light.mistake == id
+    line = next(number for number, rows in enumerate(zip(
+        source.splitlines(), solved(stage).splitlines(), strict=True), 1) if rows[0] != rows[1])
+    assert f"line {line}" in light.lines[-1] and old not in light.lines[-1]
+
+
+# A mistake in one part of a walk; its id, and what is said of the part.
+PARTS = [
+    (3, "if whole < N:", "if whole < N - 1:",
+     "phase-too-short", "the walk of the ragged last tile ends too early"),
+    (3, "range(0, whole, BLOCK_N)", "range(BLOCK_N, whole, BLOCK_N)",
+     "phase-too-late", "the walk of the full tiles begins too late"),
+    (6, "range(inner, start_m, BLOCK_N)", "range(first, start_m, BLOCK_N)",
+     "phase-too-early", "the walk of the interior begins too early"),
+    (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
+     "phase-too-long", "the walk of the sinks before the window goes on too far"),
+    (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)",
+     "phase-left-out", "the walk of the sinks before the window is missing"),
+    (9, "range(outer, last, BLOCK_M)", "range(last, last, BLOCK_M)",
+     "dkdv-phase-left-out", "the walk of the right edge is missing"),
+    (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
+     "border-wrong", "`outer` is not as the lesson defines it; the others are right beside it"),
+]
+
+
+@pytest.mark.parametrize("stage, old, new, id, said", PARTS)
+def test_a_wrong_part_of_a_walk_has_its_name(stage, old, new, id, said):
+    assert old in solved(stage)
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert light.mistake == id
+    assert f"the mistake: {said}." in light.lines
+    assert light.lines[-1].startswith(("one change makes it right: line ", "the rule: each tile"))
+
+
+def test_what_no_single_change_mends_is_told_as_it_was_seen():
+    source = solved(3).replace("p = tl.math.exp2(s * scale_log2e - m_new[:, None])",
+                               "p = tl.cos(s) * 0.3 + 0.1")
+    light = lights(source, 3)["3.5"]
+    assert (light.light, light.mistake) == ("wrong", None)
+    assert light.lines[-1].startswith("l_i[")
+
+
+def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_right():
+    source = solved(3).replace("(m_i + tl.math.log2(l_i)) * LN2", "m_i + tl.math.log2(l_i)")
+    light = lights(source.replace("acc / l_i[:, None], bh", "acc, bh"), 3)["3.3"]
+    assert light.lines[1].startswith("o, row 16 of head 1, column 0: want ")
+    assert light.lines[2].startswith("one change makes lse right: line 130, ")
+
+
+def test_every_kind_of_change_is_said_in_words_and_has_its_turn():
+    assert repair.WORDS.keys() == edits.RANKS.keys()
+
+
+@pytest.mark.parametrize("stage, old, new, said", [
+    (2, "mask_m[:, None] & mask_n[None, :]", "mask_m[:, None] and mask_n[None, :]", "`and` does"),
+    (4, "keep = key <= query", "keep = not key > query", "`not` asks"),
+    (6, "(age >= 0) & (age < window_size)", "0 <= age < window_size", "a chain of comparisons"),
+    (3, "(start + i < N) & (j < D)", "start + i < N & j < D", "a chain"),
+    (3, "    keep = key < N", "    keep = (key <= N) and (key < N + 1)", "`and` does not")])
+def test_tiles_that_are_joined_by_words_are_named_whatever_else_is_wrong(stage, old, new, said):
+    assert old in solved(stage)
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert light.mistake == "truth-of-a-tile"
+    assert said in light.lines[-1] and light.lines[-1].startswith("line ")

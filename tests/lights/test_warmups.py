@@ -1,0 +1,216 @@
+"""The warm-ups: solved they pass, blank they are not started, and their mistakes have names."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from grader import cli, starter
+from grader.assignment import submission
+from grader.assignment.record import ROOT
+from grader.course import stages
+from grader.host.options import Options
+from grader.host.processes import Worker
+from grader.host.session import Session
+from grader.lights import warmups
+from grader.report.screen import Reporter
+from tests.commands import grader
+
+SOLVED = (ROOT / warmups.FOLDER / warmups.NAME).read_text("utf-8")
+WARM_UPS = {one.step: one for one in warmups.WARM_UPS}
+TRITON = ("W.3", "W.4", "W.5")
+
+# step, text of the solved file, what stands there instead, words of the mistake's name
+MISTAKES = [
+    ("W.1", "l_i * torch.exp(m_i - m_new) +", "l_i +", "l_i is not multiplied"),
+    ("W.1", "torch.exp(m_i - m_new)", "torch.exp(m_new - m_i)", "upside down"),
+    ("W.1", "l_i * torch.exp(m_i - m_new) + ", "", "only the last tile is in the sum"),
+    ("W.1", "m_new = torch.maximum(m_i, tile.max())", "m_new = tile.max()",
+     "m_i is the last tile's maximum"),
+    ("W.1", "torch.exp(tile - m_new)", "torch.exp(tile - m_i)", "made with the old maximum"),
+    ("W.1", "        m_i = m_new\n        # END SOLUTION W.1", "        # END SOLUTION W.1",
+     "m_i is never brought up to date"),
+    ("W.2", "torch.maximum(m_i, s_tile.amax(dim=1))", "torch.maximum(m_i, s_tile.max())",
+     "one maximum for all rows"),
+    ("W.2", "p.sum(dim=1)", "p.sum()", "l_i is one sum for all rows"),
+    ("W.2", "alpha[:, None] * acc + p", "acc + p", "acc is not multiplied"),
+    ("W.2", "alpha * l_i + p", "l_i + p", "l_i is not multiplied"),
+    ("W.2", "alpha = torch.exp(m_i - m_new)", "alpha = torch.ones(M)", "neither l_i nor acc"),
+    ("W.2", "alpha = torch.exp(m_i - m_new)", "alpha = torch.exp(m_new - m_i)", "exp is infinite"),
+    ("W.2", "        m_i = m_new\n        # END SOLUTION W.2", "        # END SOLUTION W.2",
+     "m_i is never brought up to date"),
+    ("W.2", "torch.exp(s_tile - m_new[:, None])", "torch.exp(s_tile - m_i[:, None])",
+     "exp is infinite"),
+    ("W.2", "acc = alpha[:, None] * acc + p", "l_i = p.sum(dim=1)\n        acc = p",
+     "what l_i and acc held before is not kept"),
+    ("W.2", "m_new = torch.maximum(m_i, s_tile.amax(dim=1))", "m_new = s_tile.amax(dim=1)",
+     "m_i is the last tile's maximum"),
+    ("W.3", "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    mask", "tl.arange(0, BLOCK)\n"
+     "    mask", "tl.program_id(0) is left out"),
+    ("W.3", "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    mask",
+     "tl.program_id(0) + tl.arange(0, BLOCK)\n    mask", "not at i * BLOCK"),
+    ("W.3", "tl.load(y_ptr + offs", "tl.load(x_ptr + offs", "x is added to itself"),
+    ("W.3", "x + y, mask=mask", "x, mask=mask", "y is not added"),
+    ("W.4", "(offs < N) & (offs <= row)", "offs < N", "all columns count"),
+    ("W.4", "offs <= row", "offs < row", "the diagonal itself is left out"),
+    ("W.4", "offs <= row", "offs >= row", "from the diagonal on"),
+    ("W.4", "acc += tl.sum(x", "acc = tl.sum(x", "only the last tile counts"),
+    ("W.4", "offs = start + tl", "offs = tl", "start is left out"),
+    ("W.4", "x_ptr + row * N + offs", "x_ptr + offs", "row * N is left out"),
+    ("W.4", "x_ptr + row * N + offs", "x_ptr + row + offs", "not from i * N on"),
+    ("W.5", "tl.dot(a, b)", "a * b", "in 16 bits"),
+    ("W.5", "acc += tl.dot(a, b)", "acc = tl.dot(a, b)", "only the last tile counts"),
+    ("W.5", "offs_m[:, None] * K + offs_k", "offs_m[:, None] * N + offs_k", "not N"),
+    ("W.5", "offs_k[:, None] * N + offs_n[None, :]", "offs_k[:, None] + offs_n[None, :] * N",
+     "rows and columns exchanged"),
+    ("W.5", "offs_k[:, None] * N + offs_n[None, :]", "offs_k[:, None] + offs_n[None, :] * K",
+     "as if it were (N, K)"),
+    ("W.5", "tl.dot(a, b)", "a.to(tl.float32) * b.to(tl.float32)", "want tl.dot, not *"),
+]
+
+
+def asked(step: str, text: str, seed: int = 5) -> tuple[str, tuple[str, ...]]:
+    file = submission.Submission(Path(warmups.NAME), text.encode(), "", "ready", "", None, (),
+                                 tuple(submission.steps(text)))
+    return warmups.ask(WARM_UPS[step], file, Options(Path("."), "cpu", seed, 60.0))
+
+
+def graded(folder: Path) -> tuple[int, str]:
+    said = io.StringIO()
+    code = warmups.grade(Options(folder, "cpu", 7, 60.0), Reporter(said))
+    return code, said.getvalue()
+
+
+@pytest.mark.interpreter
+def test_solved_they_all_pass_whatever_the_numbers():
+    for step in WARM_UPS:
+        for seed in range(3):
+            assert asked(step, SOLVED, seed) == ("pass", ())
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("step, right, wrong, words", MISTAKES)
+def test_a_mistake_is_named(step, right, wrong, words):
+    assert right in SOLVED
+    outcome, lines = asked(step, SOLVED.replace(right, wrong, 1))
+    assert outcome == "wrong"
+    named = [line for line in lines if line.startswith("the mistake: ")]
+    assert len(named) == 1 and words in named[0], lines
+
+
+def test_every_warm_up_has_at_least_three_mistakes_tried():
+    assert all(len({words for step, *_, words in MISTAKES if step == one}) >= 3
+               for one in WARM_UPS)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("step, right, wrong", [
+    ("W.3", "x = tl.load(x_ptr + offs, mask=mask, other=0.0)", "x = tl.load(x_ptr + offs)"),
+    ("W.4", "mask=(offs < N) & (offs <= row)", "mask=offs < N + 999"),
+    ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K + 99), other=0.0)")])
+def test_a_missing_mask_is_said_with_its_line_and_step(step, right, wrong):
+    text = SOLVED.replace(right, wrong, 1)
+    outcome, lines = asked(step, text)
+    assert outcome == "crashed" and "outside of" in lines[0], lines
+    assert any(f"step {step}" in line for line in lines), lines
+
+
+def test_the_solved_kernels_compile_for_a_gpu():
+    for step in TRITON:
+        one = WARM_UPS[step]
+        tensors = one.examples(warmups._numbers(1, step))[0]
+        with Session(Worker(SOLVED.encode(), warmups.NAME, device="cpu", interpret=False,
+                            compile_for=90), 60.0) as session:
+            session.load(one.entry, None, one.positional)
+            kernels = session.compile(warmups._call(one, tensors))
+        assert len(kernels) == 1 and not kernels[0].warnings
+
+
+@pytest.mark.interpreter
+def test_masks_joined_by_and_are_said():
+    outcome, lines = asked("W.4", SOLVED.replace("(offs < N) & (offs", "(offs < N) and (offs", 1))
+    assert outcome == "crashed" and any("`and` does not join tiles" in line for line in lines)
+
+
+def test_the_starter_blanks_all_five_and_says_which_to_begin_with(tmp_path):
+    assert starter.main([str(tmp_path / "flash"), "--stages", "1"]) == 0
+    code, said = graded(tmp_path / "flash")
+    assert code == 1 and said.count("not started") == 5 and "write step W.1" in said
+
+
+@pytest.mark.interpreter
+def test_one_that_is_written_is_asked_and_the_rest_is_not_started(tmp_path):
+    assert starter.main([str(tmp_path / "flash"), "--stages", "1"]) == 0
+    path = tmp_path / "flash" / starter.WARM_UPS
+    rows, blank = SOLVED.splitlines(keepends=True), path.read_text()
+    one = submission.steps(SOLVED)[3]
+    inside = "".join(rows[one.first_line:one.last_line - 1])
+    text = blank.replace('        raise NotImplementedError("step W.4")  # TODO: your code here\n',
+                         inside)
+    assert text != blank
+    path.write_text(text)
+    code, said = graded(tmp_path / "flash")
+    assert code == 1 and "W.4 the sum of each row up to the diagonal: right" in said
+    assert said.count("not started") == 4 and "Warm-ups: 1 of 5 right" in said
+
+
+def test_without_triton_the_pytorch_ones_are_asked_and_the_rest_says_what_to_do(
+        tmp_path, monkeypatch):
+    (tmp_path / warmups.FOLDER).mkdir()
+    hidden = "import sys\nsys.modules['triton'] = None\n"  # of the worker
+    (tmp_path / warmups.FOLDER / warmups.NAME).write_text(
+        SOLVED.replace("import torch\n", "import torch\n" + hidden, 1))
+    monkeypatch.setattr(warmups, "no_triton", lambda: stages.NO_TRITON)
+    code, said = graded(tmp_path)
+    assert code == 1 and said.count(": right") == 2 and said.count(": skipped") == 3
+    assert "GitHub Codespaces" in said
+
+
+def test_a_file_that_is_not_there_or_no_python_is_said(tmp_path):
+    assert graded(tmp_path)[0] == 1 and "there is no" in graded(tmp_path)[1]
+    (tmp_path / warmups.FOLDER).mkdir()
+    (tmp_path / warmups.FOLDER / warmups.NAME).write_text("def f(:\n")
+    assert "(warmups.py, line 1)" in graded(tmp_path)[1]
+
+
+def test_an_update_keeps_what_is_written(tmp_path):
+    flash = tmp_path / "flash"
+    assert starter.main([str(flash), "--stages", "1"]) == 0
+    (flash / starter.WARM_UPS).write_text(SOLVED)
+    assert starter.main([str(flash), "--update"]) == 0
+    assert (flash / starter.WARM_UPS).read_text() == SOLVED
+    assert starter.main([str(flash), "--check"]) == 0
+
+
+def test_an_assignment_without_problem_1_has_none(tmp_path):
+    assert starter.main([str(tmp_path / "flash"), "--stages", "3"]) == 0
+    assert not (tmp_path / "flash" / warmups.FOLDER).exists()
+
+
+@pytest.mark.parametrize("other", ["--quick", "--submit", "--json=x.json", "--case=x",
+                                   "--step=1.1", "--p1", "--show"])
+def test_it_goes_with_no_option_of_the_problems(other, capsys):
+    assert cli.main("autograder.py", ["--warmup", other]) == 2
+    assert "--warmup: want it alone" in capsys.readouterr().err
+
+
+@pytest.mark.interpreter
+def test_the_command_asks_all_five():
+    done = grader("--warmup")
+    assert done.returncode == 0 and "Warm-ups: 5 of 5 right" in done.stdout, done.stderr
+
+
+@pytest.mark.interpreter
+def test_what_a_wrong_exercise_printed_is_shown():
+    text = SOLVED.replace("        acc += tl.sum(x, axis=0)", "        print(7 * 6)")
+    outcome, lines = asked("W.4", text)
+    assert outcome == "wrong" and lines[-1] == "| 42"
+
+
+@pytest.mark.interpreter
+def test_a_mask_joined_by_and_is_named_beside_wrong_numbers():
+    _, lines = asked("W.4", SOLVED.replace("(offs < N) & (offs <= row)",
+                                           "(offs <= row) and (offs < N)"))
+    assert any("`and` does not join tiles" in line for line in lines)
+    assert not any("`and`" in line for line in asked("W.5", SOLVED.replace(
+        "(offs < N) & (offs <= row)", "(offs <= row) and (offs < N)"))[1])

@@ -1,0 +1,96 @@
+"""The first screen, and what to do next."""
+
+import pytest
+
+from grader.report import overview
+from grader.starter import ROOT, blank
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An assignment of problems 3, 4 and 8, and in it."""
+    for n in (3, 4, 8):
+        (tmp_path / f"problem_{n}.py").write_text(blank((ROOT / f"problem_{n}.py").read_text()))
+    monkeypatch.chdir(tmp_path)
+    return overview.Path(".")
+
+
+def solve(folder, *numbers):
+    for n in numbers:
+        (folder / f"problem_{n}.py").write_text((ROOT / f"problem_{n}.py").read_text())
+
+
+def test_who_has_begun_nothing_sees_what_there_is_and_where_to_begin(folder):
+    lines = overview.first_screen([3, 4, 5], folder)
+    assert [line.split() for line in lines if "P3" in line][0][-2:] == ["8", "steps"]
+    assert any(line.endswith("3 steps, 5 carried over") for line in lines)
+    assert any(line.split() == ["P5", "missing"] for line in lines)
+    assert lines[-1] == ("Next: read problem_3.py, write step 3.1, then\n"
+                         "      python autograder.py --p3 --watch")
+
+
+def test_the_warm_ups_are_named_where_they_are_given_and_blanks_are_left(folder):
+    assert not any("--warmup" in line for line in overview.first_screen([3, 4], folder))
+    source = (ROOT / "problem_1.py").read_text()
+    (folder / "problem_1.py").write_text(blank(source))
+    assert not any("--warmup" in line for line in overview.first_screen([1, 3], folder))
+    path = folder / overview.WARM_UPS
+    path.parent.mkdir()
+    solved = (ROOT / overview.WARM_UPS).read_text()
+    path.write_text(blank(solved))
+    said = "      or first: python autograder.py --warmup   (5 short exercises, no points)"
+    assert overview.first_screen([1, 3], folder)[-1] == said
+    elsewhere = overview.first_screen([1, 3], folder.resolve())[-1]
+    assert f"--warmup --submission {folder.resolve()}   (5 short" in elsewhere
+    path.write_text(solved)
+    assert not any("--warmup" in line for line in overview.first_screen([1, 3], folder))
+
+
+def test_once_something_is_written_there_is_no_first_screen(folder):
+    (folder / "problem_4.py").write_text("print(1)\n")
+    assert overview.first_screen([3, 4], folder) == []
+
+
+def test_without_triton_what_cannot_run_sends_to_the_doctor(folder, monkeypatch):
+    monkeypatch.setattr(overview, "no_triton", lambda: "no Triton")
+    lines = overview.first_screen([3, 4], folder)
+    assert lines[-1] == ("Triton is not installed or too old, and problems 3-4 need it: "
+                         "python autograder.py --doctor")
+    solve(folder, 8)
+    assert overview.begin(8, folder) == \
+        "python autograder_optional.py --doctor   (problem 8 needs Triton)"
+    solve(folder, 1)
+    assert overview.begin(1, folder) == "python autograder.py --p1"
+
+
+def test_an_empty_folder_is_told_how_to_name_another(tmp_path):
+    lines = overview.first_screen([1, 2], tmp_path)
+    assert lines == [f"There is no problem_1.py ... problem_2.py in {tmp_path}.",
+                     "Next: python autograder.py --p1 --submission FOLDER"]
+
+
+def test_what_has_not_passed_gets_its_own_command_again_unless_steps_are_blank(folder):
+    assert overview.begin(3, folder, " --quick").startswith("read problem_3.py, write step 3.1")
+    solve(folder, 3)
+    assert overview.begin(3, folder, " --quick") == "python autograder.py --p3 --quick"
+    assert overview.begin(4, folder, " --quick") == \
+        "python -m grader.carry 4   (copies your earlier steps into it)"
+
+
+def test_steps_that_cannot_be_copied_yet_are_to_be_written_first(folder):
+    assert overview.begin(4, folder).startswith("read problem_3.py, write step 3.1")
+    assert overview.begin(8, folder).startswith("python -m grader.carry 8 --from FOLDER")
+
+
+def test_after_a_stage_comes_the_next_one_that_was_given(folder):
+    solve(folder, 3)
+    assert overview.after(3, [3, 4, 8], folder).startswith("python -m grader.carry 4 ")
+    assert overview.after(4, [3, 4, 8], folder).startswith("python -m grader.carry 8 ")
+    assert overview.after(8, [3, 4, 8], folder) == "nothing: that was the last problem."
+
+
+def test_a_stage_that_is_written_is_graded_by_its_own_program(folder):
+    (folder / "problem_8.py").write_text((ROOT / "problem_8.py").read_text())
+    assert overview.after(4, [4, 8], folder) == "python autograder_optional.py --p8"
+    other = folder.resolve()
+    assert overview.after(4, [4, 8], other).endswith(f"--p8 --submission {other}")

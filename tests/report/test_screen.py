@@ -1,0 +1,232 @@
+"""The human report: words beside every symbol, 80 columns, colour only on a terminal."""
+
+import io
+import re
+import time
+
+import pytest
+
+from grader.course.stages import STAGES
+from grader.report.results import Check, Run, StageResult
+from grader.report.screen import Reporter
+
+
+@pytest.fixture(autouse=True)
+def no_dumb_terminal(monkeypatch):
+    monkeypatch.delenv("TERM", raising=False)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Latin(io.StringIO):
+    encoding = "latin-1"
+
+
+def check(outcome, **more):
+    return Check("standard/x", "standard", outcome, "(B=1, H=8, L=512, D=16)", **more)
+
+
+def printed(stream, *checks, verbose=False):
+    reporter = Reporter(stream, verbose)
+    reporter.stage_begins(STAGES[3])
+    for one in checks:
+        reporter.check_done(STAGES[3], one)
+    reporter.stage_ends(STAGES[3], StageResult(3, "x", 200, "wrong", checks=list(checks)))
+    return stream.getvalue()
+
+
+def test_a_passing_case_reads_as_in_the_assignment():
+    text = printed(io.StringIO(), check("pass"))
+    assert "--- Running Autograder for Problem 3: Non-Causal Flash Attention ---" in text
+    assert "✅ P3 Correctness Test Passed! (B=1, H=8, L=512, D=16)" in text
+
+
+FAILING = [check("wrong", lines=(f"o differs {i}", "try: this"), detail=f"output {i}")
+           for i in range(3)]
+
+
+def test_only_the_first_failing_case_is_told_in_full_and_the_others_are_counted():
+    text = printed(io.StringIO(), check("pass"), *FAILING, check("pass"))
+    assert "o differs 0" in text and "   | output 0" in text
+    assert "o differs 1" not in text and "output 1" not in text
+    assert text.count("Failed: wrong") == 1 and text.count("Passed!") == 1
+    assert "     and 2 more like it\nP3: 2 of 5 passed, 3 wrong" in text
+
+
+def test_a_line_for_every_case_on_request():
+    text = printed(io.StringIO(), *FAILING, check("pass"), verbose=True)
+    assert text.count("Failed: wrong") == 3 and "Passed!" in text and "more like it" not in text
+
+
+def test_every_failing_case_is_told_in_full_on_request():
+    text = printed(io.StringIO(), *FAILING, verbose=True)
+    for i in range(3):
+        assert f"     o differs {i}\n     try: this\n   | output {i}\n" in text
+
+
+def test_no_sentence_is_cut_off():
+    said = "RuntimeError in line 133, column 9: " + "a long word and the other " * 9 + "end."
+    text = printed(io.StringIO(), check("crashed", lines=("one",)), check("crashed", lines=(said,)))
+    assert said in " ".join(text.split()) and "..." not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_a_passing_case_prints_is_not_lost():
+    right = [check("pass", detail=f"my number {i}") for i in range(2)]
+    text = printed(io.StringIO(), *right)
+    assert "my number" not in text and text.count("printed in passing cases is shown") == 1
+    text = printed(io.StringIO(), *right, verbose=True)
+    assert "   | my number 1" in text and "printed in passing cases" not in text
+    assert "printed" not in printed(io.StringIO(), check("pass"))
+
+
+def test_another_way_to_fail_has_a_line_of_its_own():
+    words = "ValueError: 1 of a", "ValueError: 2 of a", "ValueError: b", "ValueError: b"
+    crashes = [check("crashed", lines=(text,)) for text in words]
+    text = printed(io.StringIO(), *crashes, *FAILING)
+    assert text.count("ValueError: b") == 1 and "2 of a" not in text
+    assert text.count("Failed: wrong") == 1 and "     and 4 more like these\n" in text
+
+
+def test_a_stage_without_cases_is_one_line():
+    stream = io.StringIO()
+    blank = StageResult(3, "x", 200, "not_started", sentence="no step is filled in yet.")
+    Reporter(stream, seed=1).stage_ends(STAGES[3], blank)
+    assert stream.getvalue() == "➖ P3 not started, 0 of 200 points: no step is filled in yet.\n"
+    Reporter(stream := io.StringIO()).stage_ends(STAGES[3], blank)
+    assert stream.getvalue() == ""  # of several stages the summary says it
+
+
+def test_what_a_submission_prints_is_fenced_and_cut():
+    text = printed(io.StringIO(), check("crashed", detail="\n".join(map(str, range(100)))))
+    assert "   | (76 earlier lines are left out)" in text
+    assert all(line.startswith("   | ") for line in text.splitlines()[3:-1])
+
+
+def test_no_line_is_wider_than_80_columns():
+    long = Check("robust/x", "robust", "wrong", "(" + "B=1, " * 30 + ")",
+                 lines=("word " * 60,))
+    text = printed(io.StringIO(), long, long, Check("r", "robust", "pass", "word " * 40))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[32m" in printed(Terminal(), check("pass"))
+    assert "\x1b" not in printed(io.StringIO(), check("pass"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in printed(Terminal(), check("pass"))
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in printed(Terminal(), check("pass"))
+
+
+def test_a_terminal_without_emoji_gets_words():
+    text = printed(Latin(), check("pass"), check("wrong"))
+    assert "[ok] P3" in text and "[XX] P3" in text
+
+
+def test_a_live_line_on_a_terminal_and_nothing_when_piped():
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        with Reporter(stream).working(STAGES[3], "case 1 of 4"):
+            pass
+        assert ("problem 3: case 1 of 4" in stream.getvalue()) == shown
+
+
+PASSED = StageResult(3, "Non-Causal Flash Attention", 200, "pass", 200)
+
+
+def summary(*stages, verbose=False) -> str:
+    stream = io.StringIO()
+    run = Run("cpu", "2", "3", 77, "0.2.0", list(stages))
+    Reporter(stream, verbose).summary(run, "python autograder.py --p4")
+    return stream.getvalue()
+
+
+def test_a_verdict_that_comes_while_a_case_runs_does_not_stand_behind_the_live_line():
+    stream = Terminal()
+    reporter = Reporter(stream)
+    with reporter.working(STAGES[3], "case 2 of 4"):
+        while "case 2 of 4" not in stream.getvalue():
+            time.sleep(0.01)
+        reporter.check_done(STAGES[3], check("pass"))
+    shown = re.sub(r"\x1b\[\d*m", "", stream.getvalue())
+    assert "\r\x1b[K✅ P3 Correctness Test Passed!" in shown
+
+
+def test_of_one_stage_the_next_command_is_all_there_is_to_add():
+    assert summary(PASSED) == "Next: python autograder.py --p4\n"
+
+
+def test_the_summary_of_several_stages_has_points_seed_and_the_next_command():
+    text = summary(PASSED, PASSED)
+    assert "Total: 400 of 400 points on cpu, seed 77" in text
+    assert text.endswith("Next: python autograder.py --p4\n")
+
+
+def test_what_held_the_files_is_said_on_request():
+    assert "Self-check" in summary(PASSED, verbose=True) and "Self-check" not in summary(PASSED)
+
+
+def test_the_seed_of_a_single_stage_stands_in_its_line_of_result():
+    stream = io.StringIO()
+    Reporter(stream, seed=77).stage_ends(STAGES[3], PASSED)
+    assert stream.getvalue().rstrip().endswith("seed 77")
+
+
+def test_a_reader_that_leaves_early_does_not_stop_the_grading():
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    reporter = Reporter(Closed())
+    reporter.check_done(STAGES[3], check("pass"))
+    reporter.check_done(STAGES[3], check("pass"))
+
+
+RED = [{"id": "3.4", "light": "wrong", "mistake": "wrong-number",
+        "text": "q (16, 16):\ns[0, 2] is 0.\none change makes it right: line 151, `0.0`, x."},
+       {"id": "3.5", "light": "wrong", "mistake": "acc-not-rescaled",
+        "text": "s (16, 32):\nacc[0]: want 1; got 2.\nthe mistake: acc is not rescaled.\nz"},
+       {"id": "3.6", "light": "wrong", "mistake": "truth-of-a-tile",
+        "text": "keys 0-31:\nquery 1 sees key 2.\nline 170: `and` does not join tiles."}]
+
+
+def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line():
+    stream = io.StringIO()
+    Reporter(stream).lights(STAGES[3], RED)
+    text = stream.getvalue()
+    assert "step 3.4, asked alone. Q (16, 16):\n       s[0, 2] is 0.\n" in text
+    assert "     step 3.5: acc is not rescaled.\n" in text
+    assert "     step 3.6: line 170: `and` does not join tiles.\n" in text
+    assert "more: python autograder.py --step 3.4, or --hint 3.4\n" in text
+
+
+def test_a_stage_that_passes_with_a_red_step_says_so():
+    stream = io.StringIO()
+    Reporter(stream).stage_ends(STAGES[3], StageResult(
+        3, "x", 200, "pass", 200, checks=[check("pass")], steps=RED))
+    assert "no case of this run fails by step 3.4, which is red" in stream.getvalue()
+
+
+def test_what_waits_for_blank_steps_is_unfinished_and_has_not_crashed():
+    stream = io.StringIO()
+    blank = check("crashed", diagnosis={"id": "blank-step"}, lines=("step 3.2 is still blank",))
+    result = StageResult(3, "x", 200, "crashed", checks=[check("pass"), blank],
+                         sentence="the other 3 cases wait for what is blank.")
+    Reporter(stream).stage_ends(STAGES[3], result)
+    text = stream.getvalue()
+    assert "➖ P3 is not finished: the other 3 cases wait" in text and "crashed" not in text
+    assert "P3: unfinished, 0 of 200 points" in text
+    result.checks.append(check("wrong"))
+    assert not result.waits
+
+
+def test_a_seed_stands_on_one_line_with_its_word():
+    stream = io.StringIO()
+    Reporter(stream, seed=123456789012345).stage_ends(STAGES[3], StageResult(
+        3, "x", 200, "wrong", checks=[check("pass"), check("wrong")], steps=RED))
+    assert "seed 123456789012345\n" in stream.getvalue()

@@ -1,0 +1,224 @@
+"""What the keeper ends: processes that hide from their parent, and those over a limit."""
+
+import os
+import platform
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from grader.assignment.record import ROOT
+from grader.course.calls import SubmissionError
+from grader.host.processes import Confinement, Worker
+from grader.host.session import Session
+from grader.sandbox import LENGTH
+from grader.sandbox.keeper import keeper
+from tests.sessions import double_call
+
+LIMITED = Confinement(memory_bytes=1 << 30)
+EXIT = {"x86_64": 60, "aarch64": 93}  # the system call that ends one thread
+
+
+def ending(source: str, confinement=LIMITED, call_timeout=60.0) -> SubmissionError:
+    """How a submission with this double(x) ends."""
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False,
+                        confinement=confinement), 60) as session:
+        session.load("double", None, ("x",))
+        session.timeout = call_timeout
+        with pytest.raises(SubmissionError) as caught:
+            session.run(double_call())
+    return caught.value
+
+
+def processes_with(mark: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in entry.read_bytes():
+                found.append(entry.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_daemon_that_cleared_its_environment_and_left_its_session_is_ended():
+    mark = f"{os.getpid()}.25"
+    source = f"""
+import os
+def double(x):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execve("/bin/sleep", ["sleep", "{mark}"], {{}})
+        os._exit(0)
+    os._exit(3)
+"""
+    error = ending(source)
+    assert error.outcome == "crashed" and "exit code 3" in error.sentence
+    assert processes_with(mark) == []
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT, reason="the number of exit is not known here")
+def test_a_process_whose_first_thread_has_ended_is_ended_too():
+    source = f"""
+import ctypes, os, threading, time
+def double(x):
+    pid = os.fork()
+    if pid == 0:
+        threading.Thread(target=time.sleep, args=(60,)).start()
+        ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
+    while open(f"/proc/{{pid}}/stat").read().split()[2] != "Z":
+        time.sleep(0.01)
+    return 0 * x + pid
+"""
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False),
+                 60.0) as session:
+        session.load("double", None, ("x",))
+        pid = int(session.run(double_call()).outputs[0]["y"][0, 0])
+        assert len(os.listdir(f"/proc/{pid}/task")) == 2
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+@pytest.mark.skipif(not keeper.ON_LINUX, reason="needs Linux's /proc")
+@pytest.mark.parametrize("quickly, lists", [(False, True), (True, True), (True, False)])
+def test_the_family_are_all_below_whoever_started_them_and_no_dead(quickly, lists, monkeypatch):
+    monkeypatch.setattr(keeper, "LISTS_CHILDREN", lists and keeper.LISTS_CHILDREN)
+    started = []
+
+    def start():
+        command = ["sh", "-c", "sleep 600 & echo $!; wait"]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        started.append(subprocess.Popen(["true"]))
+
+    thread = threading.Thread(target=start)  # its children stand in a list of their own
+    thread.start()
+    thread.join()
+    shell, dead = started
+    below = int(shell.stdout.readline())
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # not buried yet
+    try:
+        found = keeper.family(quickly)
+        assert {shell.pid, below} <= set(found) and dead.pid not in found
+        assert os.getpid() not in found and os.getppid() not in found
+    finally:
+        os.kill(below, 9)
+        shell.communicate()
+        dead.wait()
+
+
+def test_a_child_that_python_spawns_runs_none_of_our_files():
+    source = """
+import multiprocessing
+def double(x):
+    child = multiprocessing.get_context("spawn").Process(target=int)
+    child.start()
+    child.join()
+    return 0 * x + child.exitcode
+"""
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False,
+                        confinement=Confinement(hidden=(ROOT,))), 60.0) as session:
+        session.load("double", None, ("x",))
+        assert session.run(double_call()).outputs[0]["y"][0, 0] == 0
+
+
+def test_a_worker_that_compiles_need_not_read_all_of_triton_first():
+    source = b"""
+from triton.runtime.cache import triton_key
+print("read", triton_key.cache_info().currsize, "times")
+def double(x):
+    return x * 2
+"""
+    with Session(Worker(source, "problem_2.py", device="cpu", interpret=False,
+                        compile_for=90), 60.0) as session:
+        session.load("double", None, ("x",))
+        assert "read 1 times" in session.output.text()
+
+
+def test_host_memory_over_the_limit_is_a_crash_that_says_so():
+    source = """
+def double(x):
+    kept = []
+    for _ in range(60):
+        kept.append(bytearray(b"x") * (32 << 20))
+    return x
+"""
+    error = ending(source)
+    assert error.outcome == "crashed"
+    assert "GiB of host memory, more than the 1 GiB it may (--memory)" in error.sentence
+
+
+def test_memory_that_children_share_counts_once():
+    source = """
+import os, time
+kept = bytearray(b"x") * (300 << 20)
+def double(x):
+    for _ in range(6):
+        if os.fork() == 0:
+            time.sleep(600)
+            os._exit(0)
+    time.sleep(1.5)
+    return x * 2
+"""
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False,
+                        confinement=LIMITED), 60) as session:
+        session.load("double", None, ("x",))
+        assert session.run(double_call()).outputs
+
+
+def test_a_folder_filled_with_files_is_a_crash_that_says_so():
+    source = """
+import time
+def double(x):
+    for i in range(12):
+        with open(f"file{i}", "wb") as file:
+            file.write(bytes(100 << 20))
+    time.sleep(600)
+"""
+    error = ending(source)
+    assert "GiB into its folder, more than the 1 GiB it may" in error.sentence
+
+
+def test_a_folder_without_rights_and_a_deep_one_are_removed():
+    source = """
+import os
+os.makedirs("locked/inside")
+open("locked/inside/file", "w").close()
+os.chmod("locked/inside", 0)
+os.chmod("locked", 0)
+for _ in range(1500):
+    os.mkdir("d")
+    os.chdir("d")
+def double(x):
+    return x * 2
+"""
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False),
+                 60) as session:
+        session.load("double", None, ("x",))
+        folder = session.worker.folder
+    assert not folder.exists()
+
+
+def test_a_worker_that_ignores_signals_has_ended_when_its_session_has():
+    mark = f"{os.getpid()}.77"
+    source = f"""
+import os, signal, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+def double(x):
+    if os.fork() == 0:
+        os.execve("/bin/sleep", ["sleep", "{mark}"], {{}})  # signals stay ignored
+    time.sleep(600)
+"""
+    assert ending(source, call_timeout=1.0).outcome == "timeout"
+    assert processes_with(mark) == []
+
+
+def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
+    ours, theirs = socket.socketpair()
+    with open(os.devnull) as nothing:
+        socket.send_fds(ours, [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
+        ours.close()
+        assert keeper.receive(theirs) is None
+    theirs.close()

@@ -1,0 +1,183 @@
+"""The interpreter that workers have computes what Triton's own does, in fewer steps."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from grader.sandbox.kernels import interpreter
+
+ROOT = Path(__file__).parents[3]
+
+# Runs a kernel with functions in functions, of this file and of Triton, as Triton has it, and then
+# as a worker has it.
+COMPARE = '''
+import inspect, os, sys
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, sys.argv[1])
+import torch, triton, triton.language as tl
+from grader.sandbox.kernels.interpreter import spare_repetition
+
+@triton.jit
+def shifted(x):
+    return x - tl.max(x, 1)[:, None]
+
+@triton.jit
+def kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    for start in tl.range(0, tl.cdiv(N, BLOCK)):
+        at = start * BLOCK + tl.arange(0, BLOCK)
+        at = at[:, None] * N + tl.arange(0, BLOCK)[None, :]
+        x = tl.load(x_ptr + at, mask=at < N * N, other=0.0)
+        p = tl.exp2(shifted(x.to(tl.float32)))
+        tl.store(y_ptr + at, (p / tl.sum(p, 1)[:, None]).to(tl.float16), mask=at < N * N)
+
+looked = []
+members = inspect.getmembers
+inspect.getmembers = lambda *args: looked.append(args) or members(*args)
+
+def run():
+    looked.clear()
+    torch.manual_seed(0)
+    x, y = torch.randn(32, 32).to(torch.float16), torch.zeros(32, 32, dtype=torch.float16)
+    kernel[(2,)](x, y, 32, 16)
+    return y, len(looked)
+
+pointer = tl.pointer_type(tl.float16)
+
+def types():
+    made = [tl.block_type(element, [32, tl.constexpr(16)]) for element in (tl.float32, pointer)]
+    tile = tl.tensor(None, made[1])
+    assert [kind.element_ty for kind in made] == [tl.float32, pointer] and tile.dtype == pointer
+    return [(str(kind), kind.numel, list(kind.shape)) for kind in made] + [
+        (tile.numel.value, [size.value for size in tile.shape])]
+
+def refused():
+    for shape in ([32, 16.0], [32, tl.constexpr(16.0)], (32, 16), 32, [], [3]):
+        try:
+            tl.block_type(tl.float32, shape)
+            yield None
+        except Exception as error:
+            yield type(error), str(error)
+
+original = tl.sum, tl.load
+plain, many = run()
+known, wrong = types(), list(refused())
+spare_repetition()
+quick, few = run()
+again, as_few = run()
+assert known == types() == types() and None not in wrong and wrong == list(refused())
+assert torch.equal(plain, quick) and torch.equal(plain, again) and plain.abs().sum() > 0
+assert many > 3 * few and few == as_few, (many, few, as_few)
+assert original == (tl.sum, tl.load), "Triton's own functions come back after a launch"
+'''
+
+
+# 100 numbers each, as Recorder.named() has them, in storages of which X's is 20 numbers longer.
+X, Y = ("x_ptr", 10_000, 4, [100], [1]), ("y_ptr", 20_000, 4, [100], [1])
+STORAGES = [(9_960, 10_440), (20_000, 20_400)]
+
+
+def outside(addresses, mask=None, verb="reads", base=None, tensors=(X, Y)) -> str:
+    """What is said of a tile that goes outside of X and Y."""
+    pointers = SimpleNamespace(data=np.asarray(addresses, np.uint64))
+    if base is not None:
+        pointers.base = base
+    with pytest.raises(interpreter.OutOfBounds) as caught:
+        interpreter._check(pointers, mask is not None and SimpleNamespace(data=np.asarray(mask))
+                           or None, verb, lambda: STORAGES, lambda: list(tensors))
+    return str(caught.value)
+
+
+ADVICE = "no mask leaves them out, or their address (tile, stride, head, batch) is wrong"
+
+
+def test_lanes_outside_are_told_with_their_tensor_and_whether_it_is_a_load_or_a_store():
+    lanes = 20_000 + 4 * np.arange(128)
+    assert outside(lanes) == ("tl.load reads 28 numbers outside of its tensor, at y_ptr, "
+                              f"lanes 100-127 of 128: {ADVICE}")
+    assert outside(lanes, np.arange(128) < 101, "writes") == (
+        "tl.store writes 1 number outside of its tensor, at y_ptr, lane 100 of 128: "
+        f"{ADVICE}")
+
+
+def test_what_lies_around_a_tensor_in_its_storage_is_outside_of_it():
+    assert outside(10_000 + 4 * np.arange(128)) == (
+        f"tl.load reads 28 numbers outside of its tensor, at x_ptr, lanes 100-127 of 128: {ADVICE}")
+    assert "reads 12 numbers outside of its tensor, at x_ptr, lanes 0-11 of 128" in outside(
+        9_952 + 4 * np.arange(128), np.arange(128) < 112)
+
+
+@pytest.mark.parametrize("rows, columns, step, first, said", [
+    (16, 8, 8, 0, "at y_ptr, rows 12-15 of the (16, 8) tile"),
+    (4, 16, 0, 92, "at y_ptr, columns 8-15 of the (4, 16) tile"),
+    (10, 12, 10, 0, "at y_ptr, row 9 and columns 10-11 of the (10, 12) tile"),
+    (4, 8, 8, 101, "at y_ptr, all of the (4, 8) tile"),
+    (4, 8, 8, 1 << 30, "every tensor, all of the (4, 8) tile"),  # near none
+])
+def test_of_a_tile_its_rows_and_columns_outside_are_told(rows, columns, step, first, said):
+    tile = first + step * np.arange(rows)[:, None] + np.arange(columns)
+    assert f"{said}: {ADVICE}" in outside(20_000 + 4 * tile)
+
+
+def test_the_tensor_is_the_one_that_the_pointer_was_made_of():
+    tile = 20_000 + 4 * np.arange(128)  # in Y, and past its end
+    assert "reads 128 numbers outside of its tensor, at x_ptr, all of 128" in outside(
+        tile, base=10_000)
+    assert "at x_ptr" in outside(1 << 30, base=10_000)
+    assert "at y_ptr, lanes 100-127 of 128" in outside(tile, base=20_000)
+
+
+def test_rows_of_another_head_are_told_apart_from_those_outside():
+    heads = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 50, 10, 1])
+    tile = 20_000 + 4 * (10 * np.arange(16)[:, None] + np.arange(10))
+    assert "at k_ptr, rows 10-15 of the (16, 10) tile, rows 5-9 in another head: " in outside(
+        tile, tensors=[X, heads])
+    strided = ("k_ptr", 20_000, 4, [1, 2, 5, 10], [100, 10, 20, 1])  # head by head in each row
+    rows = 20_000 + 4 * (10 + 20 * np.arange(16)[:, None] + np.arange(10))
+    assert "at k_ptr, rows 5-15 of the (16, 10) tile: " in outside(rows, tensors=[X, strided])
+
+
+def test_a_single_number_outside_has_no_lanes():
+    assert outside(20_400) == f"tl.load reads 1 number outside of its tensor, at y_ptr: {ADVICE}"
+
+
+@pytest.mark.interpreter
+def test_a_launch_gives_the_same_bits_with_less_repetition_and_leaves_triton_as_it_was():
+    done = subprocess.run([sys.executable, "-c", COMPARE, str(ROOT)], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+CONSTANTS = '''
+import os, sys
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, sys.argv[1])
+import torch, triton, triton.language as tl
+from grader.sandbox.kernels.interpreter import multiply_constants
+
+C = tl.constexpr(1.5)
+
+@triton.jit
+def kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    offs = tl.arange(0, BLOCK)
+    x, first = tl.load(x_ptr + offs), tl.load(x_ptr)
+    y = tl.math.exp2(C * x) + tl.math.exp2(C - first) + tl.math.exp2(C + x) + tl.abs(C / x)
+    tl.store(y_ptr + offs, y)
+
+multiply_constants()
+x, y = torch.rand(16) + 1, torch.empty(16)
+kernel[(1,)](x, y, BLOCK=16)
+want = torch.exp2(1.5 * x) + torch.exp2(1.5 - x[0]) + torch.exp2(1.5 + x) + 1.5 / x
+torch.testing.assert_close(y, want)
+assert (C * 2).value == 3 and isinstance(C - 1, tl.constexpr)
+'''
+
+
+@pytest.mark.interpreter
+def test_a_constant_may_stand_left_of_a_tensor():
+    done = subprocess.run([sys.executable, "-c", CONSTANTS, str(ROOT)], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr

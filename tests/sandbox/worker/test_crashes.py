@@ -1,0 +1,238 @@
+"""Triton's errors: the student's line and column, what Triton wants, what to try."""
+
+import textwrap
+
+import pytest
+
+from grader.sandbox.kernels.interpreter import OutOfBounds
+from grader.sandbox.wire import OBSERVED
+from grader.sandbox.worker import crashes
+
+
+@pytest.mark.parametrize("said, id, wants", [
+    ("arange's range must be a power of 2", "arange-not-a-power-of-two", "power of two"),
+    ("input and other must have equal reduction dimensions", "dot-shapes", "tl.trans"),
+    ("Both operands must be same dtype. Got fp32 and fp16", "dot-dtypes", "p.to(v.dtype)"),
+    ("Cannot make_shape_compatible: incompatible dimensions at index 1: 16 and 64",
+     "shapes-do-not-broadcast", "x[:, None]"),
+    ("accumulator shape is incompatible", "dot-shapes", "tl.zeros([M, N]"),
+    ("Shape element 0 must have type `constexpr[int]`, got `constexpr[tensor]", "not-constexpr",
+     "tl.constexpr"),
+    ("Input shapes should have M >= 1, N >= 1 and K >= 16", "dot-too-small", "16 or more"),
+    ("unsupported operand type(s) for @: 'tensor' and 'tensor'", "does-not-compile", "tl.dot(a,"),
+    ("'tensor' object has no attribute 'masked_fill'", "does-not-compile", "tl.where"),
+    ("module 'triton.language' has no attribute 'wher'", "does-not-compile", "tl.where"),
+    ("exp(): argument 'input' (position 1) must be Tensor, not tensor", "does-not-compile",
+     "take those of tl"),
+    ("dot() got an unexpected keyword argument 'trans_b'", "does-not-compile", "tl.trans(k)"),
+    ("max() got an unexpected keyword argument 'keepdim'", "does-not-compile", "keep_dims="),
+    ("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)", "not-on-the-gpu",
+     "device=q.device"),
+])
+def test_what_triton_says_is_followed_by_what_it_wants(tmp_path, said, id, wants):
+    path = tmp_path / "problem_3.py"
+    path.write_text(textwrap.dedent(f"""\
+        def kernel():
+            x = 1
+            y = [x, error()]
+
+        def error():
+            raise ValueError({said!r})
+        kernel()
+        """))
+    with pytest.raises(ValueError) as caught:
+        exec(compile(path.read_text(), str(path), "exec"), {})
+    found = crashes.explain(caught.value, str(path), "when it was called")
+    assert found["line"] == 6 and found["outcome"] == "crashed" and found["id"] == id
+    assert found["sentence"].startswith("line 6, column 5: ") and wants in found["sentence"]
+
+
+def test_an_error_without_words_quotes_the_line_that_raised_it(tmp_path):
+    found = _raised("""\
+        D = 16
+        if D < 32:
+            raise ValueError
+        """, tmp_path / "problem_3.py")
+    assert found["sentence"] == "ValueError when it was called: raise ValueError"
+
+
+def test_an_error_of_the_students_own_gets_no_advice(tmp_path):
+    path = tmp_path / "problem_3.py"
+    path.write_text("raise KeyError('k')\n")
+    with pytest.raises(KeyError) as caught:
+        exec(compile(path.read_text(), str(path), "exec"), {})
+    sentence = crashes.explain(caught.value, str(path), "while being imported")["sentence"]
+    assert "Try:" not in sentence and sentence.startswith("KeyError")
+
+
+def test_an_error_about_pytorchs_tensors_gets_no_advice_about_tiles(tmp_path):
+    path = tmp_path / "problem_1.py"
+    path.write_text("import torch\ntorch.zeros(2).masked_fil(1)\n")
+    with pytest.raises(AttributeError) as caught:
+        exec(compile(path.read_text(), str(path), "exec"), {})
+    assert "Try:" not in crashes.explain(caught.value, str(path), "when it was called")["sentence"]
+
+
+@pytest.mark.parametrize("raised, where, id", [
+    (OutOfBounds("reads", 944), "when it was called", "out-of-bounds-read"),
+    (OutOfBounds("writes", 1), "when it was called", "out-of-bounds-write"),
+    (NameError("name 'x' is not defined"), "when it was called", "name-not-defined"),
+    (NotImplementedError("step 4.5"), "when it was called", "blank-step"),
+    (TypeError("want q in float16"), "when it was called", "input-refused"),
+    (TypeError("want q in float16"), "while being imported", ""),
+    (RuntimeError("_FlashBackward returned an invalid gradient at index 1 - got [2] but expected "
+                  "shape compatible with [3]"), "when it was called", "gradient-shape"),
+    (RuntimeError("_FlashBackward returned an invalid gradient at index 1 - expected device cuda:0 "
+                  "but got cpu"), "when it was called", ""),
+    (RuntimeError("CUDA error: an illegal memory access was encountered"), "when it was called",
+     "outside-its-tensors"),
+    (KeyError("k"), "when it was called", ""),
+])
+def test_what_was_raised_has_an_id_where_it_needs_no_search(tmp_path, raised, where, id):
+    path = tmp_path / "problem_3.py"
+    path.write_text("")
+    assert crashes.explain(raised, str(path), where)["id"] == id
+
+
+def test_every_id_is_one_that_the_grader_knows():
+    assert {id for _, id, _ in crashes.WANTS} | crashes.TELLING <= set(OBSERVED)
+
+
+def _raised(source: str, path) -> dict:
+    path.write_text(textwrap.dedent(source))
+    try:
+        exec(compile(path.read_text(), str(path), "exec"), {})
+    except BaseException as error:
+        return crashes.explain(error, str(path), "when it was called")
+    raise AssertionError("nothing was raised")
+
+
+def test_the_line_is_the_deepest_one_of_the_students_file(tmp_path):
+    found = _raised("""\
+        import json
+        def helper():
+            json.loads("{")
+        helper()
+        """, tmp_path / "problem_3.py")
+    assert found["line"] == 3 and found["outcome"] == "crashed"
+    assert "problem_3.py:3 in helper" in found["detail"] and str(tmp_path) not in found["detail"]
+
+
+def test_all_lines_of_the_file_are_told_from_the_deepest_outwards(tmp_path):
+    found = _raised('''\
+        def kernel():
+            given()
+        def given():
+            raise IndexError("the real one")
+        def caught():
+            raise KeyError("k")
+        try:
+            caught()
+        except KeyError:
+            try:
+                kernel()
+            except IndexError as error:
+                raise RuntimeError("around it") from error
+        ''', tmp_path / "problem_3.py")
+    assert found["lines"] == [4, 2, 11, 13, 6, 8]
+
+
+def test_memory_outside_is_told_with_the_line_that_asked_for_it(tmp_path):
+    (path := tmp_path / "problem_3.py").write_text("x = 1\ntl.load(ptrs)\n")
+    with pytest.raises(OutOfBounds) as caught:
+        exec(compile("\n" + "load()", str(path), "exec"), {"load": _reads_outside})
+    found = crashes.explain(caught.value, str(path), "when it was called")
+    assert found["sentence"] == (
+        "tl.load reads 1008 numbers outside of its tensor: tl.load(ptrs)\n"
+        "at k_ptr, rows 1-63 of the (64, 16) tile: no mask leaves them out, or their address "
+        "(tile, stride, head, batch) is wrong.")
+
+
+def _reads_outside():
+    raise OutOfBounds("reads", 1008, "k_ptr", "rows 1-63 of the (64, 16) tile")
+
+
+def test_the_lines_of_wrapped_interpreter_errors_are_unwrapped(tmp_path):
+    found = _raised("""\
+        class InterpreterError(Exception):
+            pass
+        def kernel():
+            raise IndexError("the real one")
+        try:
+            kernel()
+        except IndexError as error:
+            raise InterpreterError(repr(error)) from error
+        """, tmp_path / "problem_3.py")
+    assert found["line"] == 4
+    assert found["sentence"] == "IndexError when it was called: the real one"
+
+
+def test_a_circle_of_causes_ends(tmp_path):
+    found = _raised("""\
+        a, b = ValueError("a"), ValueError("b")
+        a.__cause__, b.__cause__ = b, a
+        raise a
+        """, tmp_path / "problem_3.py")
+    assert found["sentence"] == "ValueError when it was called: a"
+
+
+def test_a_text_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(crashes, "TEXT_SECONDS", 0.1)
+    found = _raised('''\
+        import time
+        class Sleepy(Exception):
+            def __str__(self):
+                time.sleep(3)
+                return "good morning"
+        raise Sleepy
+        ''', tmp_path / "problem_3.py")
+    assert (found["outcome"], found["fatal"]) == ("crashed", True)
+    assert found["sentence"] == "Sleepy when it was called; its text was not made in 0.1 s"
+
+
+def test_the_old_interpreter_under_a_new_numpy_is_skipped_not_blamed(tmp_path, monkeypatch):
+    triton = pytest.importorskip("triton")
+    source = 'raise TypeError("only 0-dimensional arrays can be converted to Python scalars")'
+    monkeypatch.setattr(triton, "__version__", "3.6.0")
+    monkeypatch.setattr("numpy.__version__", "2.4.1")
+    found = _raised(source, tmp_path / "problem_3.py")
+    assert found["outcome"] == "skipped" and "numpy<2.4" in found["sentence"]
+    for module, version in (("numpy", "2.3.5"), ("triton", "3.7.1")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}.__version__", version)
+            assert _raised(source, tmp_path / "problem_3.py")["outcome"] == "crashed"
+
+
+def test_a_missing_triton_is_skipped_but_any_other_missing_module_is_a_crash(
+        tmp_path, monkeypatch):
+    source = "raise ModuleNotFoundError('No module named x', name='{}')"
+    assert _raised(source.format("triton"), tmp_path / "a.py")["outcome"] == "crashed"  # it is here
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert _raised(source.format("triton"), tmp_path / "a.py")["outcome"] == "skipped"
+    assert _raised(source.format("flash_attn"), tmp_path / "a.py")["outcome"] == "crashed"
+
+
+@pytest.mark.parametrize(("message", "fatal"), [
+    ("CUDA error: an illegal memory access was encountered", True),
+    ("CUDA error: misaligned address", True),
+    ("CUDA error: invalid argument", False),
+])
+def test_a_dead_cuda_context_ends_the_worker(tmp_path, message, fatal):
+    found = _raised(f"raise RuntimeError({message!r})", tmp_path / "problem_3.py")
+    assert found["fatal"] is fatal and message in found["sentence"]
+
+
+def test_out_of_memory_on_the_gpu_asks_about_n_squared(tmp_path):
+    found = _raised("""\
+        import torch
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB")
+        """, tmp_path / "problem_3.py")
+    assert "N x N" in found["sentence"] and "8.00 GiB" in found["sentence"]
+
+
+def test_out_of_resources_says_what_to_make_smaller(tmp_path):
+    found = _raised("""\
+        from triton.runtime.errors import OutOfResources
+        raise OutOfResources(270336, 232448, "shared memory")
+        """, tmp_path / "problem_3.py")
+    assert "needs 270336 of shared memory, and the GPU has 232448" in found["sentence"]

@@ -1,0 +1,73 @@
+"""A walk is counted as it was made, however the kernels come by their rows."""
+
+import pytest
+import torch
+
+from grader.course.cases import Case
+from grader.course.inputs import build
+from grader.judge import needless
+from tests.sessions import open_session
+
+QUERIES, KEYS = needless.QUERIES, needless.KEYS
+pytestmark = pytest.mark.interpreter
+
+
+@pytest.fixture(scope="module")
+def walks():
+    with open_session("walks.py") as session:
+        yield session
+
+
+def counted(session, entry: str, N: int = 56, heads: tuple[int, int] = (1, 1)):
+    session.load(entry, None, ("q", "k", "v"))
+    case = Case(3, "walk", N, HQ=heads[0], HKV=heads[1], dtype=torch.float32)
+    call = build(case, 0).call
+    call.kwargs.clear()
+    return session.walk(call)
+
+
+def tiles_of(N: int, late: int = 0) -> torch.Tensor:
+    """(N, N): key tiles up to that of the query's."""
+    tile = torch.arange(N) // 16
+    return tile[None, :] <= tile[:, None] + late
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2)], ids=["a_head", "groups"])
+@pytest.mark.parametrize("entry", ["by_tile", "axes_swapped", "one_program", "persistent",
+                                   "masked_off", "copied", "in_pytorch"])
+def test_the_keys_that_a_query_tile_reads(walks, entry, heads):
+    read, together, tiles = counted(walks, entry, heads=heads)
+    assert torch.equal(read[QUERIES], tiles_of(56)) and not read[KEYS].any()
+    tile = torch.arange(56) // 16
+    assert torch.equal(together[QUERIES], tile[None, :] == tile[:, None])
+    assert tiles == (16, 16)
+
+
+def test_products_without_a_matrix_product_count(walks):
+    read, _, tiles = counted(walks, "summed_in_pytorch")
+    assert torch.equal(read[QUERIES], tiles_of(56)) and tiles == (16, 56)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (6, 2)], ids=["a_head", "groups"])
+def test_the_queries_that_a_key_tile_walks(walks, heads):
+    read, together, tiles = counted(walks, "keys_lead", heads=heads)
+    assert torch.equal(read[KEYS], tiles_of(56).T) and not read[QUERIES].any()
+    tile = torch.arange(56) // 16
+    assert torch.equal(together[KEYS], tile[None, :] == tile[:, None]) and tiles == (16, 16)
+
+
+def test_two_tiles_more_are_seen(walks):
+    read, _, _ = counted(walks, "late", N=128)
+    assert torch.equal(read[QUERIES], tiles_of(128, late=2))
+
+
+def test_what_is_not_recognised_is_not_counted(walks):
+    read, together, _ = counted(walks, "scaled_beyond_recognition")
+    assert not read.any() and not together.any()
+
+
+def test_the_interpreter_is_as_it_was_afterwards(walks):
+    before = counted(walks, "by_tile")
+    counted(walks, "keys_lead")
+    again = counted(walks, "by_tile")
+    assert all(torch.equal(a, b) for a, b in zip(before[:2], again[:2], strict=True))

@@ -1,0 +1,100 @@
+"""The effective matrix is the one that is used, and what is wrong with it is said and drawn."""
+
+import pytest
+import torch
+
+import reference
+from grader.course.cases import Case
+from grader.words import attention_map, drawing
+
+CASE = Case(4, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True)
+
+
+def ask(spoil):
+    """A submission whose mask spoil changes.  -> ask(built), gradients included."""
+    def answer(built):
+        case, t = built.case, {n: x.double() for n, x in built.tensors.items()}
+        keep = spoil(reference.keep_mask(case.N, case.N, True))
+        s = (t["q"] @ t["k"].mT * case.D**-0.5).masked_fill(~keep, -torch.inf)
+        p = torch.softmax(s, -1)
+        found = {"o": (p @ t["v"]).float()}
+        if case.grads:
+            found["d_v"] = (p.mT @ built.call.douts["o"].view().double()).float()
+        return found
+    return answer
+
+
+def later(keep):
+    query = torch.arange(len(keep))[:, None]
+    return keep | (torch.arange(len(keep))[None] == query + 1)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_matrix_of_a_right_function_is_the_expected_one(backward):
+    case = CASE if not backward else Case(8, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True,
+                                          grads=("q", "k", "v"))
+    matrix = attention_map.read(ask(lambda keep: keep), case, 1, backward)
+    torch.testing.assert_close(matrix.found, matrix.expected, atol=1e-6, rtol=1e-5)
+    assert attention_map.describe(matrix) is None
+    assert drawing.caption(matrix).startswith("nothing")
+
+
+def test_extra_keys_are_found_with_what_they_have_in_common():
+    id, text = attention_map.describe(attention_map.read(ask(later), CASE, 0))
+    assert id == "effect-extra-keys" and "query 0 sees key 1" in text.lower()
+    assert "query - key = -1" in text
+
+
+def test_missing_keys_are_found():
+    def hidden(keep):
+        keep = keep.clone()
+        keep[1:, 0] = False
+        return keep
+    id, text = attention_map.describe(attention_map.read(ask(hidden), CASE, 0))
+    assert id == "effect-missing-keys" and "always key 0" in text
+
+
+def weights(change):
+    """As ask, for a submission that changes its weights, (queries, keys)."""
+    def answer(built):
+        case, t = built.case, {n: x.double() for n, x in built.tensors.items()}
+        keep = reference.keep_mask(case.N, case.N, True)
+        s = (t["q"] @ t["k"].mT * case.D**-0.5).masked_fill(~keep, -torch.inf)
+        return {"o": (change(torch.softmax(s, -1), s) @ t["v"]).float()}
+    return answer
+
+
+def doubled(p, s):
+    p = p.clone()
+    p[..., :, :16] *= 2
+    return p / p.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("change, id, said", [
+    (lambda p, s: torch.softmax(s * 40, -1), "effect-too-sharp", "too sharp"),
+    (lambda p, s: torch.softmax(s * 1.4427, -1), "effect-too-sharp", "1.443 = log2(e) times"),
+    (lambda p, s: torch.softmax(s * 0.25, -1), "effect-too-flat", "0.25 = 1 / sqrt(D) times"),
+    (lambda p, s: torch.softmax(s.masked_fill(s == -torch.inf, 0), -1), "effect-hidden-weights",
+     "gives key 1, which it should not see"),
+    (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),
+    (doubled, "effect-weights", "all among the first 16 keys"),
+    (lambda p, s: p.flip(-1), "effect-hidden-weights", "query 0 gives key"),
+])
+def test_a_key_is_not_said_to_be_hidden_where_no_mask_hides_it(change, id, said):
+    found = attention_map.describe(attention_map.read(weights(change), CASE, 0))
+    assert found[0] == id and said in found[1][0].lower() + found[1][1:], found
+
+
+def test_the_picture_fits_a_terminal_and_marks_what_differs():
+    lines = drawing.text(attention_map.read(ask(later), CASE, 0))
+    assert all(len(line) <= 80 for line in lines)
+    assert any("X" in line.split("   ")[-1] for line in lines[3:-4])
+    assert lines[-1].startswith("Look at: query 0, key 1")
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_plot_is_written(tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"matrix.{ending}"
+    drawing.plot(attention_map.read(ask(later), CASE, 0), path)
+    assert path.stat().st_size > 1000

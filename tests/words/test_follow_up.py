@@ -1,0 +1,149 @@
+"""After a wrong answer: the mistake is named, with the step that it stands in."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attacks.catalogue import mutants
+from attacks.named import without_markers
+from grader.course.cases import Case
+from grader.course.correctness import answer
+from grader.course.inputs import build
+from grader.course.stages import STAGES
+from grader.host.options import Options
+from grader.host.processes import confinement
+from grader.judge.grade import grade_stage
+from grader.report.screen import Reporter
+from grader.words import follow_up
+from grader.words.search import Sample
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("wrong, told", [
+    ("acc)", "look at step 5.6, carried from 3.5; more: python autograder.py "
+     "--hint 3.5"),
+    ("acc * alpha[:, None, None, None])", "where: step 5.6, carried from 3.5."),
+])
+def test_a_mistake_in_a_copied_step_is_told_with_its_origin(wrong, told, tmp_path):
+    result, _ = graded(tmp_path, 5, "acc * alpha[:, None])", wrong)
+    lines = next(check.lines for check in result.checks if check.outcome != "pass")
+    assert told in lines, lines
+
+
+def graded(folder, number: int, old: str, new: str, change=str):
+    """-> the result of a stage whose solved file has new in the place of old, and the report.
+
+    change: made of the whole text then.
+    """
+    source = (ROOT / f"problem_{number}.py").read_text("utf-8")
+    assert old in source
+    (folder / f"problem_{number}.py").write_text(change(source.replace(old, new)), "utf-8")
+    report = io.StringIO()
+    options = Options(folder, "cpu", 1, 60.0, benchmark=False, quick=True, stop_early=True)
+    return grade_stage(STAGES[number], options, Reporter(report)), report.getvalue()
+
+
+def test_a_file_with_a_red_light_is_told_the_step_and_is_not_searched(tmp_path, monkeypatch):
+    monkeypatch.setattr(follow_up.Search, "run", None)
+    result, said = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
+                          "tl.dot(p.to(v.dtype), (v * 0.7 + 0.5).to(v.dtype), "
+                          "acc * alpha[:, None])")
+    check = next(check for check in result.checks if check.outcome != "pass")
+    assert (check.diagnosis["kind"], check.diagnosis["step"]) == ("step", "3.5")
+    assert check.diagnosis["text"].startswith("acc[")  # what was seen: it has no name
+    assert "look at step 3.5" in check.message
+    assert "step 3.5, asked alone" in said and "3.5 ✗" in said
+
+
+def test_what_no_case_reaches_and_no_compiler_takes_is_said_in_every_case(tmp_path):
+    result, _ = graded(tmp_path, 3, 's = tl.where(keep, s, float("-inf"))',
+                       's = s.masked_fill(keep, float("-inf"))')
+    assert {check.outcome for check in result.checks} == {"crashed"}
+    assert {check.message for check in result.checks} == {
+        "line 152, in _attend, reads .masked_fill, which a tile does not have: the kernel does "
+        "not compile."}
+
+
+def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path):
+    result, _ = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
+                       "tl.dot(p.to(v.dtype), (v * 0.7 + 0.5).to(v.dtype), "
+                       "acc * alpha[:, None])", change=without_markers)
+    check = next(check for check in result.checks if check.outcome != "pass")
+    assert check.diagnosis["kind"] == "seen" and check.diagnosis["step"] is None
+    said = " ".join(" ".join(check.lines).split())
+    assert "seen in H=3, L=90, D=16: The weights are not in the right proportions" in said
+    assert "look at" not in said and "try:" not in said and "--show draws it" in said
+
+
+def test_memory_that_is_never_stored_points_at_what_stores_it(tmp_path):
+    """Half of every row: no mistake has a name for it in all cases, and none is needed."""
+    result, _ = graded(tmp_path, 3, "(rows[:, None] < N) & (j < D))",
+                       "(rows[:, None] < N) & (j < D) & (j * (rows[:, None] % 3) < 9))",
+                       change=without_markers)
+    check = next(check for check in result.checks if check.outcome != "pass")
+    assert check.diagnosis["id"] == "pattern-never-stored"
+    assert "nothing was stored there" in check.message
+
+
+class Asked:
+    """As much of a Search as a matrix is drawn of: its answers, some of them wrong."""
+
+    def __init__(self, failing: Case, *further: Case):
+        self.sample, *others = (
+            Sample.of(built, {"o": answer(built, "cpu").truth["o"] * (1 + (case.N != 64))}, "cpu")
+            for case in (failing, *further) for built in [build(case, 0)])
+        self.answers = {sample.built.case: sample for sample in others}
+        self.names = ["o"]
+
+
+@pytest.mark.parametrize("shows_from, drawn", [(0, 90), (100, 128)])
+def test_the_smallest_wrong_case_in_which_the_mistake_shows_is_drawn(shows_from, drawn):
+    case = Case(4, "standard", 300, D=16, HQ=2, HKV=2, is_causal=True)
+
+    def ask(built):
+        exact = answer(built, "cpu").truth["o"]
+        return {"o": exact * 0.5 if built.case.N > shows_from else exact}
+    search = Asked(case, replace(case, N=64), replace(case, N=90), replace(case, N=257))
+    assert follow_up._matrix(search, ask).case.N == drawn
+
+
+def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):
+    result, said = graded(tmp_path, 4, "    keep = key <= query\n",
+                          '    raise NotImplementedError("step 4.6")\n')
+    assert (result.outcome, result.points, len(result.checks)) == ("crashed", 0, 1)
+    assert "4.6 ·" in said and "cases wait for what is blank" in said
+    assert "   | " not in said
+
+
+def test_a_name_that_a_step_should_have_made_is_told_with_the_step(tmp_path):
+    result, said = graded(tmp_path, 4, "    keep = key <= query\n", "    mask = key <= query\n")
+    assert "name 'keep' is not defined" in said
+    assert "try: is it step 4.6, above, that makes it?" in said
+
+
+def test_warnings_of_triton_itself_are_not_shown(tmp_path):
+    result, said = graded(tmp_path, 3, "m_new = tl.maximum(",
+                          "m_new = float('-inf') + 0 * tl.maximum(")
+    assert result.outcome == "wrong" and "Warning" not in said
+
+
+def test_a_wrong_file_is_told_its_mistake_and_the_command(tmp_path):
+    mutant = next(m for m in mutants(6) if m.id == "window_plus_one")
+    (tmp_path / "problem_6.py").write_bytes(mutant.source)
+    options = Options(tmp_path, "cpu", 1, 60.0, quick=True, benchmark=False, show=True,
+                            stop_early=True, confinement=confinement((ROOT, tmp_path)))
+    report = io.StringIO()
+    result = grade_stage(STAGES[6], options, Reporter(report))
+    check = result.checks[0]
+    assert check.diagnosis["id"] == "window-plus-one" and check.diagnosis["kind"] == "step"
+    assert check.diagnosis["text"] == "the window is one key too wide: query i sees W + 1 keys"
+    assert len(check.lines) <= 12 and check.lines[-1].endswith("--case " + check.name)
+    said = report.getvalue()
+    assert "the mistake: the window is one key too wide" in said
+    assert "Attention matrix of head" in said and "\x1b" not in said
+    again = grade_stage(STAGES[6], replace(options, case=check.name, show=False),
+                              Reporter(io.StringIO()))
+    assert [one.name for one in again.checks] == [check.name] and again.points == 0
