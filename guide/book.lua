@@ -1,6 +1,6 @@
 -- Divs of the page that look like something in print: a source, a mistake, an exercise.
 local kinds = { from = true, source = true, mistake = true, wrong = true, right = true,
-  told = true, solved = true, exercise = true, place = true, rubric = true }
+  told = true, solved = true, exercise = true, place = true, rubric = true, algorithm = true }
 
 local function wrapped(blocks, name)
   local made = pandoc.List({ pandoc.RawBlock("typst", "#" .. name .. "[") })

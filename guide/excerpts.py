@@ -54,6 +54,19 @@ def definition(stage: str, name: str) -> str:
     return found[0].replace("\n ):", "\n):").strip()
 
 
+def kernel(stage: str) -> list[tuple[str, str]]:
+    """(name, text) of every function between the banners "kernel" and "launch" of problem_3.py, in
+    its order, without the words that ask for steps and the marks around them."""
+    source = (ROOT / f"problem_{stage}.py").read_text(encoding="utf-8")
+    found = re.search(r"^# -+ kernel\n(.*?)^# -+ launch", source, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise Missing(f"want the banners kernel and launch in problem_{stage}.py; got none")
+    text = re.sub(r"^ *# Step .*\n(?: *#   .*\n)*", "", found[1], flags=re.MULTILINE)
+    text = re.sub(r"^ *# (?:(?:BEGIN|END) SOLUTION .*|-+.*)\n", "", text, flags=re.MULTILINE)
+    parts = re.split(r"^(?=@triton\.jit)", text, flags=re.MULTILINE)[1:]
+    return [(re.search(r"def (\w+)", part)[1], part.strip()) for part in parts]
+
+
 @cache
 def _mutants(stage: int) -> dict[str, dict]:
     """Those of the catalogue, and those that were written as a new student may err."""

@@ -2,6 +2,8 @@
 
     {step} 4.2              the solution of a step, from the problem file
     {code-of} 4 _keep       a whole function of it
+    {kernel} 3              every kernel function of a problem file, solved: as steps are
+    {algorithm} words       a numbered algorithm in a box, which the words name
     {mistake} 4 no_max      a mistake of the grader's catalogue, and what the grader says of it
     {numbers} name          a table of measured.py or worked.py
     {n}`name`               one number of measured.py
@@ -74,6 +76,28 @@ class Function(Quoting):
         path = f"problem_{stage}.py" if stage.isdigit() else f"guide/{stage}.py"
         self.env.note_dependency(str(excerpts.ROOT / path))
         return self.code(excerpts.definition(stage, name), f"{path}, {name}")
+
+
+class Kernel(Quoting):
+    """Folded, in the appendix or left out, as a step is."""
+
+    def made(self, stage):
+        self.env.note_dependency(str(excerpts.ROOT / f"problem_{stage}.py"))
+        caption = f"problem_{stage}.py, the kernel in one piece"
+        if not self.solutions:
+            return [_paragraph(f"{caption}: yours to write", "solved")]
+        if self.on_the_site:
+            blocks = [self.code(text, "")[1] for _, text in excerpts.kernel(stage)]
+            return _folded(f"{caption}: solved", blocks)
+        return [_paragraph(f"{caption}: in the appendix, ", "solved", f"kernel-{stage}")]
+
+
+class Algorithm(Quoting):
+    def made(self, *words):
+        made = nodes.container("", classes=["algorithm"])
+        made += nodes.rubric("", " ".join(words))
+        self.state.nested_parse(self.content, self.content_offset, made)
+        return [made]
 
 
 class Mistake(Quoting):
@@ -197,6 +221,11 @@ class Appendix(Quoting):
                 caption, code = self.code(excerpts.step(number),
                                           f"problem_{stage}.py, step {number}")
                 made += [_target(f"step-{number}", caption), code]
+            if f"```{{kernel}} {stage}\n" in page:
+                caption = nodes.paragraph("", f"problem_{stage}.py, the kernel in one piece",
+                                          classes=["from"])
+                made += _target(f"kernel-{stage}", caption)
+                made += [self.code(text, "")[1] for _, text in excerpts.kernel(str(stage))]
             for name in re.findall(rf"^```{{mistake}} {stage} (\w+)$", page, re.MULTILINE):
                 slip, box = excerpts.slip(stage, name), nodes.container("", classes=["mistake"])
                 box += [_judged("wrong", slip.wrong), _judged("right", slip.right)]
@@ -325,7 +354,8 @@ def _with_labels(app, page, template, context, doctree):
 
 
 def setup(app):
-    for name, directive in {"step": Step, "code-of": Function, "mistake": Mistake,
+    for name, directive in {"step": Step, "code-of": Function, "kernel": Kernel,
+                            "algorithm": Algorithm, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
                             "appendix": Appendix, "steps-of-a-walk": Walk,
                             "elsewhere": Elsewhere}.items():

@@ -1,7 +1,7 @@
 """Drawings of what happens: the machine, the walk, heads, the backward."""
 
 from guide.figures.pen import Pen
-from guide.measured import CEILING, H200, WORK
+from guide.measured import CEILING, H200, WORK, asked_bytes
 
 
 def memory(pen: Pen):
@@ -19,6 +19,32 @@ def memory(pen: Pen):
         pen.write(axis, 99, 5.5 + 11 * i, holds, ha="right", size=8)
         if i:
             pen.arrow(axis, (42, 1 + 11 * i), (42, -1 + 11 * i), arrowstyle="<|-|>")
+    return figure
+
+
+def traffic(pen: Pen):
+    """What crosses each border between the four memories: naive attention, and one kernel."""
+    label = "stage 3, D=64, forward"
+    least, scores = WORK[label].bytes() / 1e9, 4 * WORK[label].score_bytes() / 1e9
+    tiles = asked_bytes(label, 64) / 1e9
+    figure, axes = pen.canvas(50, 62, 2)
+    tile = [(13, tiles, f"tiles of k, v: {tiles:.1f} GB")]
+    naive = [(4, scores, f"S, P: {scores:.1f} GB"), (27, least, f"q, k, v, o: {least:.2f} GB")]
+    sides = {"naive attention: a kernel a line": (["", "", "", ": holds S and P"], [naive] * 3),
+             "one kernel, query tiles of 64": (
+                 [": S, P stay here", "", "", ""],
+                 [tile, tile, [(13, least, f"q, k, v, o, lse: {least:.2f} GB")]])}
+    levels = [("registers, matrix units", "whole"), ("shared memory", "whole"), ("L2 cache", "cut"),
+              ("device memory", "sink")]
+    for axis, (title, (holds, moved)) in zip(axes, sides.items(), strict=True):
+        pen.write(axis, 25, 2, title, size=9)
+        for i, (name, fill) in enumerate(levels):
+            pen.box(axis, 1, 5 + 16 * i, 48, 7, name + holds[i], fill=fill)
+        for i, lines in enumerate(moved):
+            for x, size, words in lines:
+                axis.plot([x, x], [12.6 + 16 * i, 20.4 + 16 * i], solid_capstyle="butt",
+                          color=pen.b if size == scores else pen.a, linewidth=max(0.9 * size, 1))
+                pen.write(axis, x + 2 + size / 10, 16.5 + 16 * i, words, size=8, ha="left")
     return figure
 
 

@@ -50,6 +50,15 @@ def test_a_solved_step_is_folded_away(built):
         assert text in words(file) and text not in words(file, "details.solution")
 
 
+def test_a_kernel_in_one_piece_is_folded_away_in_the_appendix_or_left_out(built, for_a_class):
+    file, source = built / "html" / "stage_3.html", (built / "guide.typ").read_text("utf-8")
+    chapters, appendix = source.split("= Answers and solved steps\n", 1)
+    for _, text in excerpts.kernel("3"):
+        assert text in words(file) and text not in words(file, "details.solution")
+        assert text in appendix and text not in chapters
+        assert text not in words(for_a_class / "html" / "stage_3.html")
+
+
 def test_the_book_has_solved_steps_in_the_appendix_only(built):
     source = (built / "guide.typ").read_text("utf-8")
     chapters, appendix = source.split("= Answers and solved steps\n", 1)

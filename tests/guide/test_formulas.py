@@ -151,6 +151,43 @@ def test_the_borders_of_dkdv_are_those_of_the_mask(block, window, sinks, length=
         assert columns[inner:outer].all()
 
 
+@pytest.mark.parametrize("window, sinks", [(N, 0), (W, 0), (W, SINKS)])
+def test_the_boxes_of_the_whole_algorithm_give_attention_and_its_gradients(window, sinks):
+    """algorithm.md, line by line, in tiles of two; a tile without a visible pair is passed over."""
+    q, k, v, do = torch.randn(4, N, D, dtype=torch.float64)
+    keep = reference.keep_mask(N, N, True, window, sinks)
+    tiles = [slice(start, start + 2) for start in range(0, N, 2)]
+    o, lse, delta = torch.zeros(N, D, dtype=torch.float64), *torch.zeros(2, N, dtype=torch.float64)
+    dq, dk, dv = torch.zeros(3, N, D, dtype=torch.float64)
+    for i in tiles:
+        m, length, a = torch.full_like(lse[i], -torch.inf), 0 * lse[i], 0 * q[i]
+        for j in tiles:
+            if not keep[i, j].any():
+                continue
+            s = (SCALE * q[i] @ k[j].T).masked_fill(~keep[i, j], -torch.inf)
+            new = torch.maximum(m, s.max(1).values)
+            pivot = new.where(new.isfinite(), torch.zeros_like(new))  # stage 6
+            p, alpha = torch.exp(s - pivot[:, None]), torch.exp(m - pivot)
+            length, a, m = alpha * length + p.sum(1), alpha[:, None] * a + p @ v[j], new
+        o[i], lse[i] = a / length[:, None], m + torch.log(length)
+
+    def parts(i, j):
+        p = torch.exp(SCALE * q[i] @ k[j].T - lse[i, None]) * keep[i, j]
+        return p, p * (do[i] @ v[j].T - delta[i, None])
+
+    for i in tiles:
+        delta[i] = (do[i] * o[i]).sum(1)
+        dq[i] = SCALE * sum(parts(i, j)[1] @ k[j] for j in tiles if keep[i, j].any())
+    for j in tiles:
+        made = [(i, *parts(i, j)) for i in tiles if keep[i, j].any()]
+        dv[j] = sum(p.T @ do[i] for i, p, _ in made)
+        dk[j] = SCALE * sum(ds.T @ q[i] for i, _, ds in made)
+    want = reference.attention(*(x[None, None] for x in (q, k, v)), scale=SCALE, is_causal=True,
+                               dout=do[None, None], window_size=window, sink_size=sinks)
+    for got, name in ((o, "o"), (lse, "lse"), (dq, "q"), (dk, "k"), (dv, "v")):
+        torch.testing.assert_close(got, want[name][0, 0])
+
+
 @pytest.mark.parametrize("tiles", [1, 2, 5, 16])
 def test_the_share_of_the_tiles_of_a_causal_walk(tiles):
     from guide.worked import counted

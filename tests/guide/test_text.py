@@ -58,6 +58,18 @@ def test_a_step_or_function_that_is_gone_is_an_error():
         excerpts.slip(4, "gone")
 
 
+def test_a_kernel_in_one_piece_is_the_file_s_without_its_marks():
+    names = [name for name, _ in excerpts.kernel("3")]
+    text = "\n".join(text for _, text in excerpts.kernel("3"))
+    source = (excerpts.ROOT / "problem_3.py").read_text(encoding="utf-8")
+    assert names == ["_fwd_kernel", "_attend", "_keep", "_head", "_load", "_store"]
+    assert "SOLUTION" not in text and "Step 3" not in text
+    whole = {node.name: ast.dump(node) for node in ast.parse(source).body
+             if isinstance(node, ast.FunctionDef)}
+    shown = {node.name: ast.dump(node) for node in ast.parse(text).body}
+    assert shown == {name: whole[name] for name in names}
+
+
 def test_step_8_1_is_not_the_start_of_step_8_10():
     assert excerpts.step("8.1") != excerpts.step("8.10")
 
