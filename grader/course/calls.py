@@ -6,6 +6,7 @@ import torch
 
 from grader.course.plan import Plan
 from grader.sandbox.wire import dtype_name
+from grader.text import escape
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,29 @@ class Call:
     late: bool = False  # the first outputs are read again some time after everything else
 
 
+@dataclass(frozen=True)
+class Race:
+    """Two programs of a launch that meet in one number.  verb: what the second does with what the
+    first writes, "writes" or "reads"; index: of the number in the tensor, if that is known."""
+
+    verb: str
+    programs: tuple[tuple[int, ...], tuple[int, ...]]
+    tensor: str
+    index: tuple[int, ...]
+    line: int
+
+    @classmethod
+    def read(cls, said) -> "Race | None":
+        """Raises ValueError, TypeError, KeyError: it is none."""
+        if said is None:
+            return None
+        if said["verb"] not in ("writes", "reads"):
+            raise ValueError("want writes or reads")
+        first, second = (tuple(map(count, place)) for place in said["programs"])
+        return cls(said["verb"], (first[:3], second[:3]), escape(str(said["tensor"])[:60]),
+                   tuple(map(count, said["index"]))[:6], count(said["line"]))
+
+
 @dataclass
 class Reply:
     """Everything one call sent back.  Tensors have exactly the shapes and dtypes asked for."""
@@ -77,6 +101,7 @@ class Reply:
     plan: Plan  # how the worker says the first call was made
     stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
     seconds: float
+    race: Race | None = None  # of two programs, if the worker saw one
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,16 @@ from collections.abc import Iterable
 
 import torch
 
-from grader.course.calls import Call, CompiledKernel, Reply, SubmissionError, count, pack, results
+from grader.course.calls import (
+    Call,
+    CompiledKernel,
+    Race,
+    Reply,
+    SubmissionError,
+    count,
+    pack,
+    results,
+)
 from grader.course.plan import Plan
 from grader.host.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
 from grader.host.processes import Worker
@@ -86,15 +95,17 @@ class Session:
             return {name: next(blobs) for name in names}
 
         names = [spec.name for spec in call.outputs]
+        plan, race = self._account(reply)
         return Reply(
             outputs=[named(names) for _ in range(call.repeats)],
             grads=named(call.grads),
             refilled=named(names) if call.refill is not None else None,
             late=named(names),
             inputs_after=named(call.inputs),
-            plan=self._plan(reply),
+            plan=plan,
             stdout=self.output.text(),
             seconds=seconds,
+            race=race,
         )
 
     def replay(self, call: Call, plan: Plan) -> dict[str, torch.Tensor]:
@@ -353,10 +364,10 @@ class Session:
         self._drain()
         return self.output.text()[-wire.MAX_TEXT:]
 
-    def _plan(self, reply: dict) -> Plan:
+    def _account(self, reply: dict) -> tuple[Plan, Race | None]:
         """The worker's account of a call, or the end of the worker if it is no such account."""
         try:
-            return Plan(reply["plan"])
+            return Plan(reply["plan"]), Race.read(reply["race"])
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError,
                 RecursionError, MemoryError) as error:
             raise self._broken(error) from None

@@ -43,7 +43,7 @@ from grader.judge.means import judge_growth
 from grader.judge.needless import Counting
 from grader.judge.points import settle
 from grader.judge.precompile import Precompiler
-from grader.judge.verdict import blanks_left, crashed, judge, note_command, note_misjoined
+from grader.judge.verdict import blanks_left, crashed, judge, note_command, note_misjoined, raced
 from grader.lights.lights import Lights
 from grader.report.overview import command
 from grader.report.results import Check, StageResult, read_beside, settled_by_reading
@@ -328,7 +328,10 @@ class Grading:
 
     def judge(self, built, reply) -> Check:
         with judging():
-            return judge(self.stage, built, reply, self.device)
+            check = judge(self.stage, built, reply, self.device)
+        if check.outcome == "pass" and reply.race:
+            raced(check, reply.race, self.file)
+        return check
 
     def crash(self, case: Case, error: SubmissionError) -> Check:
         return crashed(case, error, self.file, self.stage)

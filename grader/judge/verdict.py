@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import replace
 
 from grader.assignment.submission import Step, Submission, misjoined_tiles
-from grader.course.calls import Reply, SubmissionError, same_bits
+from grader.course.calls import Race, Reply, SubmissionError, same_bits
 from grader.course.correctness import Answer, answer
 from grader.course.inputs import FAR, Built
 from grader.course.stages import Stage
@@ -101,6 +101,23 @@ def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Che
         check.diagnosis["step"] = either(ids)
     check.lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
     return check
+
+
+def raced(check: Check, race: Race, file: Submission) -> None:
+    """Make a right check wrong: on a GPU, where programs run at once, it would not be right."""
+    first, second = (str(place[0]) if len(place) == 1 else f"({', '.join(map(str, place))})"
+                     for place in race.programs)
+    number = race.tensor + (f"[{', '.join(map(str, race.index))}]" if race.index else "")
+    step = file.step_at(race.line)
+    where = f"{file.path.name}, line {race.line}" + (f", {step.words}" if step else "")
+    said = (f"Programs {first} and {second} of one launch both write {number}."
+            if race.verb == "writes" else
+            f"Program {second} reads {number}, which program {first} of the same launch writes.")
+    check.fail("wrong", said, "The interpreter runs programs one after another; on a GPU they run "
+               "at once, and this is wrong.", f"where: {where}.",
+               "try: give each number to one program, or add with tl.atomic_add; what needs "
+               "another's result belongs in a kernel launched after it.", id="race",
+               where=f"{file.path.name}:{race.line}", step=step.id if step else None)
 
 
 def note_misjoined(check: Check, file: Submission) -> None:

@@ -245,7 +245,7 @@ def _check(ptrs, mask, verb: str, extents, named) -> None:
     outside = asked & ~inside
     if not outside.any():
         return
-    tensor = _tensor(getattr(ptrs, "base", None), tile[asked], named())
+    tensor = tensor_of(getattr(ptrs, "base", None), tile[asked], named())
     if tensor is None:
         raise OutOfBounds(verb, int(outside.sum()), "", _lanes(outside))
     name, *place = tensor
@@ -258,7 +258,7 @@ def _check(ptrs, mask, verb: str, extents, named) -> None:
     raise OutOfBounds(verb, int(outside.sum()), name, lanes)
 
 
-def _tensor(base: int | None, asked: np.ndarray, named: list[tuple]) -> tuple | None:
+def tensor_of(base: int | None, asked: np.ndarray, named: list[tuple]) -> tuple | None:
     """Of these tensors the one that a pointer was made of; where that is not known the one that its
     first lane lies in, or within NEAR bytes of."""
     pointer, found = int(asked[0]) if base is None else base, []

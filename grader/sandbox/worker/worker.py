@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..kernels import compile_only, interpreter, pretend_gpu
+from ..kernels import compile_only, interpreter, pretend_gpu, races
 from ..replay import launches, replay
 from ..wire import DTYPES, Channel, raw_bytes
 from . import crashes, hooks, recorder, run_step
@@ -60,10 +60,12 @@ class Server:
             pretend_gpu.install(config["compile_for"] or 90)
         if triton := sys.modules.get("triton"):  # a file may name a folder where it may not write
             triton.knobs.cache.dir = os.environ["TRITON_CACHE_DIR"]
+        self.races = races.Races(self._extents, self._named, self.path)
         self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
         if self.interprets:
             interpreter.insist()
             interpreter.hold_to(self._extents, self._named)
+            self.races.install()
             interpreter.spare_repetition()
             interpreter.multiply_constants()
         hooks.install(lambda phase: self.channel.send({"phase": phase}))
@@ -151,6 +153,7 @@ class Server:
         inputs, on_device = self._place(request["inputs"], storages, request["grads"])
         upstream, sent = self._place(request["douts"], douts, ())
         answers, gradients, recorders, kept = [], [], [], []
+        self.races.begin()
         for _ in range(request["repeats"]):
             recorders.append(self._recorder(on_device, sent))
             with recorders[-1]:
@@ -162,6 +165,7 @@ class Server:
             first.begin_backward()
             with first:
                 gradients = self._gradients(request, inputs, kept, upstream)
+        race = self.races.end()
         grads = self._fetch(gradients)
         plan = json.dumps(first.plan(kept, gradients, again))
         after = self._fetch(gathered(storage, request["inputs"][name])
@@ -176,7 +180,7 @@ class Server:
             with self.recorder.uncompiled():
                 refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS * request["late"])
-        return {"plan": plan}, answers + grads + refilled + self._fetch(kept) + after
+        return {"plan": plan, "race": race}, answers + grads + refilled + self._fetch(kept) + after
 
     def _recorder(self, on_device: dict, sent: dict):
         return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
