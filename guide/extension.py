@@ -7,7 +7,7 @@
     {mistake} 4 no_max      a mistake of the grader's catalogue, and what the grader says of it
     {numbers} name          a table of measured.py or worked.py
     {n}`name`               one number of measured.py
-    {draw} name             a figure of figures/, light and dark, with a caption
+    {draw} name             a figure of figures/, light and dark, wide and narrow, with a caption
     {exercise} 4.1          an exercise of questions.py, its answer folded away
     {appendix} solutions    all solved steps, in the book; {appendix} answers
     {elsewhere}             links to the other form of the guide and to the repository
@@ -18,6 +18,7 @@ import html
 import json
 import re
 import subprocess
+from itertools import product
 
 import pypandoc
 from docutils import nodes
@@ -167,12 +168,12 @@ class Draw(Quoting):
             raise LookupError("want a figure of guide/figures; got none")
         figure = nodes.figure("", classes=["drawing"], ids=[nodes.make_id(
             f"figure {name} {self.env.docname}")])
-        themes = ("light", "dark") if self.env.app.builder.name == "html" else ("light",)
         alt = figures.FIGURES[name].__doc__.strip().splitlines()[0]
-        for theme in themes:
-            image = nodes.image(uri=f"drawn/{name}-{theme}.svg", alt=alt)
-            if len(themes) == 2:
-                image["classes"] = [f"only-{theme}"]
+        for form, theme in (product(figures.WIDTHS, ("light", "dark")) if self.on_the_site
+                            else [("wide", "light")]):
+            image = nodes.image(uri=f"drawn/{name}-{form}-{theme}.svg", alt=alt)
+            if self.on_the_site:
+                image["classes"] = [f"only-{theme}", f"only-{form}"]
             figure += image
         caption = nodes.caption()
         self.state.nested_parse(self.content, self.content_offset, caption)

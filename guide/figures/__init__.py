@@ -1,13 +1,14 @@
-"""The figures: one function each, drawn twice, for a light and for a dark page.
+"""The figures: one function each, drawn for a light and for a dark page, wide and narrow.
 
-A function gets a Pen and draws with its colours only, so that both come out alike.
+A function gets a Pen and draws with its colours only, so that all forms say the same.
 """
 
+from itertools import product
 from pathlib import Path
 
 from guide.colours import THEMES
 from guide.figures import diagrams, masks, plots
-from guide.figures.pen import Pen
+from guide.figures.pen import WIDTHS, Pen
 
 FIGURES = {name.replace("_", "-"): make
            for module in (diagrams, masks, plots) for name, make in vars(module).items()
@@ -15,13 +16,12 @@ FIGURES = {name.replace("_", "-"): make
 
 
 def draw_all(folder: Path, names=None) -> list[Path]:
-    """Write NAME-light.svg and NAME-dark.svg into the folder."""
+    """Write NAME-wide-light.svg and so on into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name in names or FIGURES:
-        for theme in THEMES:
-            pen = Pen(theme)
-            figure = FIGURES[name](pen)
-            written.append(folder / f"{name}-{theme}.svg")
-            pen.save(figure, written[-1])
+        for form, theme in product(WIDTHS, THEMES):
+            pen = Pen(theme, form)
+            written.append(folder / f"{name}-{form}-{theme}.svg")
+            pen.save(FIGURES[name](pen), written[-1])
     return written

@@ -6,19 +6,22 @@ from guide.measured import CEILING, H200, WORK, asked_bytes
 
 def memory(pen: Pen):
     """The memory of a GPU as a pyramid: registers, shared memory, L2 cache, device memory."""
-    figure, axis = pen.canvas(100, 44)
-    levels = [("registers", f"{H200['registers']} a multiprocessor", "m_i, l_i, acc, p", 30,
-               "whole"),
-              ("shared memory", f"up to {H200['shared']} a program", "tiles of q, k, v", 48,
-               "whole"),
-              ("L2 cache", f"{H200['l2']}, for all", "k, v of heads at work", 66, "cut"),
+    width, thick, narrowest = (66, 13, 44) if pen.narrow else (100, 9, 30)
+    figure, axis = pen.canvas(width, 4 * thick + 8)
+    levels = [("registers", f"{H200['registers']} a multiprocessor", "m_i, l_i, acc, p", "whole"),
+              ("shared memory", f"up to {H200['shared']} a program", "tiles of q, k, v", "whole"),
+              ("L2 cache", f"{H200['l2']}, for all", "k, v of heads at work", "cut"),
               ("device memory", f"{H200['memory']}, {CEILING.bytes / 1e12:.1f} TB/s measured",
-               "q, k, v, o, lse", 84, "sink")]
-    for i, (name, size, holds, width, fill) in enumerate(levels):
-        pen.box(axis, 42 - width / 2, 1 + 11 * i, width, 9, f"{name}\n{size}", fill=fill)
-        pen.write(axis, 99, 5.5 + 11 * i, holds, ha="right", size=8)
+               "q, k, v, o, lse", "sink")]
+    for i, (name, size, holds, fill) in enumerate(levels):
+        y, wide = 1 + (thick + 2) * i, narrowest + (7 if pen.narrow else 18) * i
+        words = f"{name}\n{size}" + (f"\nholds {holds}" if pen.narrow else "")
+        middle = width / 2 if pen.narrow else 42
+        pen.box(axis, middle - wide / 2, y, wide, thick, words, fill=fill)
+        if not pen.narrow:
+            pen.write(axis, 99, y + thick / 2, holds, ha="right", size=8)
         if i:
-            pen.arrow(axis, (42, 1 + 11 * i), (42, -1 + 11 * i), arrowstyle="<|-|>")
+            pen.arrow(axis, (middle, y), (middle, y - 2), arrowstyle="<|-|>")
     return figure
 
 
@@ -50,25 +53,30 @@ def traffic(pen: Pen):
 
 def programs(pen: Pen):
     """A grid of programs is handed out to multiprocessors: program 0 to the first, and so on."""
-    figure, axis = pen.canvas(100, 36)
+    figure, axis = pen.canvas(100, 42 if pen.narrow else 36)
+    left, wide = (15, 28) if pen.narrow else (11, 26)
     pen.write(axis, 1, 2, "the grid: 10 programs, each owns a tile of the result", ha="left")
     for i in range(10):
         pen.box(axis, 1 + 9.8 * i, 4.5, 8.5, 6, str(i), fill=("whole", "cut", "sink")[i // 4])
     pen.write(axis, 1, 17, "4 places on the chip, in time →", ha="left")
     for place in range(4):
-        pen.write(axis, 9, 21 + 4 * place, f"place {place}", ha="right", size=8, colour="faint")
+        pen.write(axis, left - 2, 21 + 4 * place, f"place {place}", ha="right", size=8,
+                  colour="faint")
         for wave in range(3):
             i = 4 * wave + place
             if i < 10:
-                pen.box(axis, 11 + 26 * wave, 19.3 + 4 * place, 25, 3.4, str(i), size=8,
+                pen.box(axis, left + wide * wave, 19.3 + 4 * place, wide - 1, 3.4, str(i), size=8,
                         fill=("whole", "cut", "sink")[wave])
-    pen.write(axis, 76, 33, "the last wave\nleaves two idle", size=8, colour="faint")
+    if pen.narrow:
+        pen.write(axis, 99, 39, "the last wave leaves two idle", size=8, colour="faint", ha="right")
+    else:
+        pen.write(axis, 76, 33, "the last wave\nleaves two idle", size=8, colour="faint")
     return figure
 
 
 def tiling(pen: Pen):
     """One query tile stays, key tiles stream past it: the order of FlashAttention-2."""
-    figure, axis = pen.canvas(100, 46)
+    figure, axis = pen.canvas(100, 51 if pen.narrow else 46)
     pen.write(axis, 60, 2.5, "k, v: walked, tile after tile →")
     for j in range(4):
         pen.box(axis, 34 + 13 * j, 5, 12, 6, f"k{j}, v{j}", fill="cut" if j == 1 else "paper")
@@ -79,19 +87,25 @@ def tiling(pen: Pen):
             fill = "cut" if mine and j == 1 else "skipped" if mine and j < 1 else "paper"
             pen.box(axis, 34 + 13 * j, 14 + 7.5 * i, 12, 6.5, f"S{i}{j}" if mine else "", fill=fill)
         pen.box(axis, 88, 14 + 7.5 * i, 11, 6.5, f"o{i}", fill="whole" if mine else "paper")
-    pen.write(axis, 7, 32, "one program\nowns one\nquery tile", size=8)
+    if pen.narrow:
+        pen.write(axis, 16, 48, "one program owns one query tile (green)", size=8, ha="left")
+    else:
+        pen.write(axis, 7, 32, "one program\nowns one\nquery tile", size=8)
     return figure
 
 
 def heads(pen: Pen):
     """Six query heads read two key/value heads: the first three one, the others the other."""
-    figure, axis = pen.canvas(100, 24)
+    high = 10 if pen.narrow else 7
+    figure, axis = pen.canvas(100, 2 * high + 13)
     for h in range(6):
         kv = h // 3
-        pen.box(axis, 4 + 16 * h, 2, 13, 6, f"query head {h}", fill=("whole", "cut")[kv], size=8)
-        pen.arrow(axis, (10.5 + 16 * h, 8.2), (27 + 48 * kv, 15.8))
+        pen.box(axis, 3 + 16 * h, 2, 14, high, f"query\nhead {h}", fill=("whole", "cut")[kv],
+                size=8)
+        pen.arrow(axis, (10 + 16 * h, high + 2.2), (26 + 48 * kv, high + 9.8))
     for kv in range(2):
-        pen.box(axis, 17 + 48 * kv, 16, 20, 6, f"key/value head {kv}", fill=("whole", "cut")[kv])
+        pen.box(axis, 14 + 48 * kv, high + 10, 24, high, f"key/value\nhead {kv}",
+                fill=("whole", "cut")[kv], size=8)
     return figure
 
 
@@ -107,7 +121,7 @@ def sink(pen: Pen):
         for j, weight in enumerate(weights):
             axis.barh(y, weight, left=left, height=0.62, edgecolor=pen.paper,
                       color=pen.sink if j == 3 else (pen.a, pen.c, pen.b)[j])
-            if weight > 0.05:
+            if weight > (0.14 if pen.narrow else 0.05):
                 pen.write(axis, left + weight / 2, y, ("key 0", "key 1", "key 2", "sink")[j],
                           size=8, colour="ink" if j == 3 else "paper")
             left += weight
@@ -143,15 +157,23 @@ def backward(pen: Pen):
 
 def phases(pen: Pen):
     """The phases of stage 7's walk along the keys: sinks, a gap, left edge, interior, diagonal."""
-    figure, axis = pen.canvas(100, 20)
     parts = [("sinks", 10, "sink"), ("not visited", 26, "skipped"), ("left edge", 14, "cut"),
              ("interior, no mask", 28, "whole"), ("diagonal", 14, "cut"), ("", 8, "skipped")]
-    x, marks = 0, ["0", "sink_end", "first", "inner", "start_m", "+ BLOCK_M"]
-    for (text, width, fill), mark in zip(parts, marks, strict=True):
-        pen.box(axis, x, 4, width, 7, text, fill=fill, size=8)
-        pen.write(axis, x, 14, mark, size=8, colour="faint", ha="left" if x == 0 else "center")
-        x += width
-    pen.write(axis, 50, 18, "keys →", size=8, colour="faint")
+    marks = ["0", "sink_end", "first", "inner", "start_m", "+ BLOCK_M"]
+    figure, axis = pen.canvas(100, 108 if pen.narrow else 20)
+    at = 0
+    for (text, size, fill), mark in zip(parts, marks, strict=True):
+        if pen.narrow:  # downwards
+            pen.box(axis, 30, 4 + at, 55, size, text, fill=fill, size=8)
+            pen.write(axis, 28, 4 + at, mark, size=8, colour="faint", ha="right")
+        else:
+            pen.box(axis, at, 4, size, 7, text, fill=fill, size=8)
+            pen.write(axis, at, 14, mark, size=8, colour="faint", ha="center" if at else "left")
+        at += size
+    if pen.narrow:
+        pen.write(axis, 28, 104, "keys ↓", size=8, colour="faint", ha="right")
+    else:
+        pen.write(axis, 50, 18, "keys →", size=8, colour="faint")
     return figure
 
 
@@ -167,7 +189,11 @@ def work_and_bytes(pen: Pen):
         axis.barh(y + 0.18, least, height=0.34, color=pen.a)
         pen.write(axis, scores * 1.1, y - 0.18, f"{scores:,.0f} GB", ha="left", size=8)
         pen.write(axis, least * 1.1, y + 0.18, f"{least:.2f} GB", ha="left", size=8)
-    axis.set(xscale="log", yticks=range(len(names)), yticklabels=names, xlim=(0.08, 600),
-             xlabel="GB: S and P, each written and read once (upper); q, k, v, o, lse (lower)")
+    axis.set(xscale="log", yticks=range(len(names)), xlim=(0.08, 1500 if pen.narrow else 600),
+             yticklabels=[x.replace(", ", ",\n") if pen.narrow else x for x in names],
+             xlabel="GB: upper, S and P, each written and read once;"
+                    + ("\n" if pen.narrow else " ") + "lower, q, k, v, o, lse")
+    if pen.narrow:
+        axis.xaxis.label.set(size=8, x=0.2)
     axis.invert_yaxis()
     return figure

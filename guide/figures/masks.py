@@ -30,7 +30,7 @@ def _tiles(pen, axis, N, block, title, **mask):
 
 
 def _row_of_maps(pen, maps, N=24, block=4):
-    figure, axes = pen.canvas(N + 1, N + 3, len(maps))
+    figure, axes = pen.canvas(N + 1, N + 3, len(maps), across=2 if len(maps) == 4 else 3)
     for axis, (title, mask) in zip(axes, maps.items(), strict=True):
         axis.set(xlim=(-0.7, N + 0.3), ylim=(N + 0.4, -2.4))
         _tiles(pen, axis, N, block, title, **mask)
@@ -48,7 +48,7 @@ def masks_all(pen: Pen):
 def mask_causal(pen: Pen):
     """The causal mask in tiles: whole tiles below the diagonal, cut tiles on it, none above; beside
     it the same with a length that is no multiple of the tile."""
-    figure, axes = pen.canvas(26, 28, 3)
+    figure, axes = pen.canvas(26, 28, 3, across=3)
     for axis, (N, block) in zip(axes, ((24, 8), (24, 4), (22, 8)), strict=True):
         axis.set(xlim=(-0.7, 25), ylim=(25, -2.4))
         _tiles(pen, axis, N, block, f"N = {N}, tiles of {block}")
@@ -70,15 +70,19 @@ def mask_sinks(pen: Pen):
 def mask_columns(pen: Pen):
     """The mask of stage 9 seen from one tile of keys: diagonal, interior and right edge, down the
     queries."""
-    figure, axis = pen.canvas(46, 26)
-    axis.set(xlim=(-9, 37), ylim=(25.5, -2.5))
-    _tiles(pen, axis, 24, 4, "W = 10, Z = 2: a program of dkdv owns a column of tiles", window=10,
-           sinks=2)
+    figure, axis = pen.canvas(46, 34 if pen.narrow else 26)
+    if pen.narrow:
+        axis.set(xlim=(-13, 33), ylim=(33.5, -2.5))
+    else:
+        axis.set(xlim=(-9, 37), ylim=(25.5, -2.5))
+    _tiles(pen, axis, 24, 4, "W = 10, Z = 2" + ": a program of dkdv owns a column of tiles" * (
+        not pen.narrow), window=10, sinks=2)
     for j, colour in ((0, "d"), (2, "b")):
         axis.add_patch(Rectangle((4 * j, 4 * j), 4, 24 if j == 0 else 13, facecolor="none",
                                  edgecolor=getattr(pen, colour), linewidth=2))
-    for y, text in ((10, "diagonal: first ... inner"), (14, "interior: inner ... outer"),
-                    (19, "right edge: outer ... last")):
-        pen.write(axis, 25, y, text, colour="b", ha="left")
+    for y, below, text in ((10, 26.5, "diagonal: first ... inner"),
+                           (14, 29, "interior: inner ... outer"),
+                           (19, 31.5, "right edge: outer ... last")):
+        pen.write(axis, *((0, below) if pen.narrow else (25, y)), text, colour="b", ha="left")
     pen.write(axis, -0.8, 2, "holds sinks:\nlast = N", colour="d", ha="right")
     return figure

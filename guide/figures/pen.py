@@ -13,34 +13,44 @@ from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
 
 from guide.colours import THEMES  # noqa: E402
 
-WIDTH = 7.0  # inches, of every figure
+WIDTHS = {"wide": 7.0, "narrow": 3.7}  # inches; a phone shows the narrow form, words as large
 HATCHES = {"cut": "////", "sink": "....", "skipped": ""}  # so that no meaning hangs on a colour
 
 
 class Pen:
-    """One theme: colours as attributes, and figures that have them."""
+    """One theme: colours as attributes, and figures that have them, in one of the WIDTHS."""
 
-    def __init__(self, theme: str):
+    def __init__(self, theme: str, form: str = "wide"):
         self.__dict__.update(THEMES[theme])
+        self.width, self.narrow = WIDTHS[form], form == "narrow"
 
-    def axes(self, height: float, columns: int = 1, **options):
-        """A figure with axes for data."""
+    def axes(self, height: float, columns: int = 1, across: int = 1):
+        """A figure with axes for data, each of that height; a narrow figure has `across` of the
+        columns side by side, and the next ones below."""
+        if not self.narrow:
+            across = columns
+        rows = -(-columns // across)
         colours = {"text.color": self.ink, "axes.labelcolor": self.ink,
                    "axes.edgecolor": self.faint,
                    "xtick.color": self.faint, "ytick.color": self.faint, "grid.color": self.line,
                    "axes.titlecolor": self.ink, "legend.labelcolor": self.ink}
         with pyplot.rc_context(colours | {"font.size": 9, "axes.titlesize": 9,
                                           "legend.frameon": False}):
-            figure, axes = pyplot.subplots(1, columns, figsize=(WIDTH, height),
-                                           layout="constrained", **options)
+            figure, axes = pyplot.subplots(rows, across, figsize=(self.width, rows * height),
+                                           layout="constrained")
+        if columns > 1:
+            for axis in axes.flat[columns:]:
+                axis.remove()
+            axes = axes.flat[:columns]
         for axis in axes if columns > 1 else [axes]:
             axis.set_facecolor("none")
             axis.spines[["top", "right"]].set_visible(False)
         return figure, axes
 
-    def canvas(self, width: float, height: float, columns: int = 1):
+    def canvas(self, width: float, height: float, columns: int = 1, across: int = 1):
         """A figure to draw shapes on: x from 0 to width, y from 0 at the top to height, square."""
-        figure, axes = self.axes(WIDTH / columns * height / width, columns)
+        figure, axes = self.axes(
+            self.width / (across if self.narrow else columns) * height / width, columns, across)
         for axis in axes if columns > 1 else [axes]:
             axis.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
             axis.axis("off")

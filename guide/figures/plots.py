@@ -1,5 +1,7 @@
 """Plots of committed results, and of the error that the build computes."""
 
+from functools import cache
+
 from guide.figures.pen import Pen
 from guide.measured import CEILING, MIB, WORK, entry, records
 
@@ -10,19 +12,24 @@ def roofline(pen: Pen):
     """Roofline of an H200: work a second against FLOP a byte, with the stages' measured points."""
     import numpy
 
-    figure, axis = pen.axes(4.4)
+    figure, axis = pen.axes(4.7 if pen.narrow else 4.4)
     x = numpy.logspace(0.3, 4.3, 200)
     ridge, top = CEILING.flops / CEILING.bytes, CEILING.flops / 1e12
     axis.plot(x, numpy.minimum(CEILING.flops, x * CEILING.bytes) / 1e12, color=pen.ink)
     pen.write(axis, 6, 6 * CEILING.bytes / 1e12 * 1.35, f"memory, {CEILING.bytes / 1e12:.1f} TB/s",
-              rotation=30, rotation_mode="anchor", ha="center")
+              rotation=41 if pen.narrow else 30, rotation_mode="anchor", ha="center")
     pen.write(axis, 2.2e4, top * 1.12, f"matrix units, {top:.0f} TFLOP/s", ha="right", va="bottom")
     axis.plot([ridge, ridge], [0.08, top], color=pen.faint, linewidth=0.8, linestyle=":")
     pen.write(axis, ridge * 0.93, 0.1, f"ridge, {ridge:.0f}", ha="right", va="bottom", size=8)
     roof = CEILING.exponentials * 4 * 16 / 1e12  # at D = 64 it lies above that of the matrix units
     axis.plot([roof * 1e12 / CEILING.bytes, x[-1]], [roof, roof], "--", color=pen.ink, linewidth=1)
-    pen.write(axis, roof * 1.2e12 / CEILING.bytes, roof * 1.05,
-              f"exponentials at D = 16, {roof:.0f} TFLOP/s", ha="left", va="bottom", size=8)
+    words = f"exponentials at D = 16,{chr(10) if pen.narrow else ' '}{roof:.0f} TFLOP/s"
+    if pen.narrow:  # there is no room on the line
+        axis.annotate(words, (1.4e4, roof), (2e4, 3), ha="right", size=8, color=pen.ink,
+                      arrowprops={"arrowstyle": "-", "color": pen.faint, "linewidth": 0.6})
+    else:
+        pen.write(axis, roof * 1.2e12 / CEILING.bytes, roof * 1.05, words, ha="left", va="bottom",
+                  size=8)
     for marker, colour, name, told in (
             ("o", "a", "stages", "stages, on the least bytes"),
             ("^", "c", "fast", "fast, on the least bytes"),
@@ -38,7 +45,7 @@ def roofline(pen: Pen):
         axis.plot([p[1] for p in points], [p[2] for p in points], marker, markersize=4.5,
                   color=getattr(pen, colour), label=told, linestyle="none",
                   markerfacecolor="none" if name == "fast" else getattr(pen, colour))
-        if name == "stages":
+        if name == "stages" and not pen.narrow:
             for label, at, reached in points:
                 if label in NAMED:
                     axis.annotate(label.removesuffix(", forward"), (at, reached), NAMED[label],
@@ -48,7 +55,9 @@ def roofline(pen: Pen):
     axis.set(xscale="log", yscale="log", xlabel="FLOP a byte of device memory",
              ylabel="useful TFLOP/s", ylim=(0.08, 2500), xlim=(x[0], x[-1]))
     axis.grid(alpha=0.5)
-    axis.legend(loc="lower right", fontsize=8, labelcolor=pen.ink, frameon=False)
+    axis.legend(fontsize=8, labelcolor=pen.ink, frameon=False, **(
+        {"loc": "upper right", "bbox_to_anchor": (1, -0.14)} if pen.narrow else
+        {"loc": "lower right"}))
     return figure
 
 
@@ -97,27 +106,35 @@ def sweep_4(pen: Pen):
     return _sweep(pen, 4)
 
 
-def error(pen: Pen):
-    """Relative error of stage 1 against float64 over N, by dtype, beside one rounding of each."""
+@cache
+def _errors(dtype: str) -> list[tuple[int, float]]:
+    """(N, relative error of stage 1 against float64) of that dtype."""
     import torch
 
     import problem_1
     import reference
 
+    points = []
+    for N in (64, 256, 1024, 2048):
+        torch.manual_seed(0)
+        q, k, v = torch.randn(3, 1, 1, N, 64).to(getattr(torch, dtype))
+        got, _ = problem_1.flash_attention_tiled(q, k, v)
+        want = reference.attention(q, k, v)["o"]
+        points.append((N, float((got.double() - want).norm() / want.norm())))
+    return points
+
+
+def error(pen: Pen):
+    """Relative error of stage 1 against float64 over N, by dtype, beside one rounding of each."""
+    import torch
+
     figure, axis = pen.axes(2.7)
-    for dtype, colour, line in ((torch.bfloat16, "b", "o-"), (torch.float16, "a", "s--"),
-                                (torch.float32, "c", "^-.")):
-        points = []
-        for N in (64, 256, 1024, 2048):
-            torch.manual_seed(0)
-            q, k, v = torch.randn(3, 1, 1, N, 64).to(dtype)
-            got, _ = problem_1.flash_attention_tiled(q, k, v)
-            want = reference.attention(q, k, v)["o"]
-            points.append((N, float((got.double() - want).norm() / want.norm())))
-        axis.plot(*zip(*points, strict=True), line, markersize=3.5, label=str(dtype)[6:],
+    for dtype, colour, line in (("bfloat16", "b", "o-"), ("float16", "a", "s--"),
+                                ("float32", "c", "^-.")):
+        axis.plot(*zip(*_errors(dtype), strict=True), line, markersize=3.5, label=dtype,
                   color=getattr(pen, colour))
-        axis.axhline(torch.finfo(dtype).eps / 4, color=getattr(pen, colour), linestyle=":",
-                     linewidth=1)
+        axis.axhline(torch.finfo(getattr(torch, dtype)).eps / 4, color=getattr(pen, colour),
+                     linestyle=":", linewidth=1)
     axis.set(xscale="log", yscale="log", xlabel="N", ylabel="‖o − truth‖ / ‖truth‖",
              ylim=(1e-8, 1e-2))
     axis.set_xticks([64, 256, 1024, 2048], ["64", "256", "1k", "2k"])

@@ -9,7 +9,7 @@ import pytest
 
 from guide import excerpts
 from guide.excerpts import ROOT
-from tests.guide.conftest import WANTED, build
+from tests.guide.conftest import WANTED, build, shared
 
 # Not imported here: SciPy does other things where it finds a module of that name loaded.
 pytestmark = pytest.mark.skipif(any(find_spec(module) is None for module in WANTED),
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(any(find_spec(module) is None for module in WANT
 
 @pytest.fixture(scope="module")
 def for_a_class(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("class"), "--no-solutions", "--only", "site")
+    return build(shared(tmp_path_factory, "guide-for-a-class"), "--no-solutions", "--only", "site")
 
 
 def solved() -> list[tuple[str, str]]:

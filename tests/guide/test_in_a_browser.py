@@ -39,17 +39,17 @@ addEventListener("load", () => {
 
 
 
-def left_by(folder, body: str):
+def left_by(folder, body: str, name: str = "page"):
     """What a page of this body leaves, as JSON, in an element with the id seen."""
     if BROWSER is None:
         pytest.skip("want chromium or google-chrome; got none")
-    (folder / "page.html").write_text(f'<!doctype html><meta charset="utf-8">{body}',
+    (folder / f"{name}.html").write_text(f'<!doctype html><meta charset="utf-8">{body}',
                                       encoding="utf-8")
     ran = subprocess.run(
         [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom",
          "--window-size=1500,1000", "--virtual-time-budget=5000",
-         "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}",
-         (folder / "page.html").as_uri()],
+         "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / name}-profile",
+         (folder / f"{name}.html").as_uri()],
         capture_output=True, text=True, timeout=300, check=True)
     return json.loads(html.unescape(re.search(r'<pre id="seen">(.*?)</pre>', ran.stdout)[1]))
 
@@ -60,10 +60,14 @@ WIDTHS = """<script>addEventListener("load", () => {
     || /auto|scroll|hidden/.test(getComputedStyle(e).overflowX);
   const wide = [...document.querySelectorAll("article *, html")].filter((e) =>
     e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1 && scrolls(e));
-  parent.postMessage(JSON.stringify(wide.map((e) => `${e.tagName} ${e.textContent.slice(0, 50)}`)),
-                     "*");
+  const shown = (figure) => [...figure.querySelectorAll("img")].filter((e) => e.clientWidth > 0)
+    .map((e) => e.className.match(/only-(wide|narrow)/)[1]).join(" ");
+  parent.postMessage(JSON.stringify({
+    wide: wide.map((e) => `${e.tagName} ${e.textContent.slice(0, 50)}`),
+    shown: [...new Set([...document.querySelectorAll("figure.drawing")].map(shown))],
+  }), "*");
 });</script>"""
-FRAME = """<iframe src="page-of-the-site.html" style="width: {}px; height: 900px"></iframe>
+FRAME = """<iframe src="{}.html" style="width: {}px; height: 900px"></iframe>
 <script>addEventListener("message", (event) => {{
   const left = document.createElement("pre");
   left.id = "seen";
@@ -73,12 +77,15 @@ FRAME = """<iframe src="page-of-the-site.html" style="width: {}px; height: 900px
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("page", ["memory", "stage_1", "stage_4", "stage_9", "fast"])
-def test_nothing_on_a_page_is_wider_than_the_page(built, page, width):
+@pytest.mark.parametrize("page", ["memory", "algorithm", "stage_1", "stage_4", "stage_9", "fast"])
+def test_nothing_is_wider_than_its_page_and_figures_fit_it(built, page, width):
     site = built / "html"
     text = (site / f"{page}.html").read_text("utf-8").replace("</body>", WIDTHS + "</body>")
-    (site / "page-of-the-site.html").write_text(text, "utf-8")
-    assert left_by(site, FRAME.format(width)) == []
+    copy = f"seen-{page}-{width}"
+    (site / f"{copy}.html").write_text(text, "utf-8")
+    seen = left_by(site, FRAME.format(copy, width), f"frame-{page}-{width}")
+    form = {1400: "wide", 390: "narrow"}[width]
+    assert seen == {"wide": [], "shown": [form] * ("<figure" in text)}
 
 
 def script(name: str) -> str:
