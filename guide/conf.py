@@ -15,7 +15,7 @@ html_theme_options = {} if html_theme == "basic" else {  # THEMES as --color-NAM
     for theme, colours in THEMES.items()}
 html_static_path = ["static"]
 html_css_files = ["guide.css"]
-html_js_files = ["walk.js", "check.js"]
+html_js_files = ["walk.js", "check.js", "play.js"]
 html_copy_source = False
 html_show_sourcelink = html_show_copyright = False
 html_use_index = False

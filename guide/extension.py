@@ -11,6 +11,7 @@
     {exercise} 4.1          an exercise of questions.py, its answer folded away
     {appendix} solutions    all solved steps, in the book; {appendix} answers
     {elsewhere}             links to the other form of the guide and to the repository
+    {play} mask             something to play with, of worked.py's played; on the site only
     {steps-of-a-walk}       the interactive page's walk; a table where there is no JavaScript
 """
 
@@ -272,6 +273,16 @@ class Walk(SphinxDirective):
                           f'id="walk-frames">{frames}</script>', format="html")]
 
 
+class Play(Quoting):
+    def made(self, name):
+        data = json.dumps(worked.played()[name])
+        if not self.on_the_site:
+            return []
+        script = f'<script type="application/json">{data}</script>'
+        return [nodes.raw("", f'<div class="play" data-play="{name}">{script}</div>',
+                          format="html")]
+
+
 class Number(SphinxRole):
     def run(self):
         try:
@@ -359,7 +370,7 @@ def setup(app):
                             "algorithm": Algorithm, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
                             "appendix": Appendix, "steps-of-a-walk": Walk,
-                            "elsewhere": Elsewhere}.items():
+                            "play": Play, "elsewhere": Elsewhere}.items():
         app.add_directive(name, directive)
     app.add_role("n", Number())
     app.add_html_math_renderer("tex", (_tex, None), (_tex, None))

@@ -251,6 +251,65 @@ def causal_frames(tile: int = 2) -> list[dict]:
     return frames
 
 
+# ------------------------------------------------------------------- to play with
+ROWS = {"the row above": SCORES, "growing": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        "largest first": [5.0, 3.0, 2.0, 1.0, 4.0, 0.0]}
+
+
+def bars(scores, tile) -> list[dict]:
+    """Of every tile: what the keys seen so far weigh, as summed in l_i, and the state after it."""
+    frames = []
+    for state in online(scores, VALUES, tile):
+        seen = scores[: (state["tile"] + 1) * tile]
+        frames.append({"weights": [math.exp(s - state["m"]) for s in seen],
+                       "new": len(state["s"]), **{name: show(state[name])
+                                                  for name in ("s", "m", "alpha", "l", "acc")}})
+    return frames
+
+
+def dq_walk(start_m, N, block, window, sinks) -> list[tuple[int, str]]:
+    """(start_n, phase) of every key tile that the query tile at start_m visits, in its order."""
+    x = borders(start_m, window, sinks, block, block)
+    return [(start, phase) for phase, a, b in (
+        ("sinks", 0, x["sink_end"]), ("left edge", x["first"], x["inner"]),
+        ("interior", x["inner"], start_m), ("diagonal", start_m, start_m + block))
+        for start in range(a, b, block)]
+
+
+def column_borders(start_n, N, window, sinks, block_m=64, block_n=64) -> dict[str, int]:
+    """Step 9.16, in Python: where dkdv's walk over queries changes."""
+    inner = start_n + block_n
+    last = N if start_n < sinks else min(inner - 1 + window, N)
+    outer = N if inner <= sinks else min(start_n + window, N)
+    return {"first": start_n, "inner": inner, "outer": max(outer // block_m * block_m, inner),
+            "last": last}
+
+
+def dkdv_walk(start_n, N, block, window, sinks) -> list[tuple[int, str]]:
+    """(start_m, phase) of every query tile that the key tile at start_n visits, in its order."""
+    x = column_borders(start_n, N, window, sinks, block, block)
+    return [(start, phase) for phase, a, b in (
+        ("interior", x["inner"], x["outer"]), ("right edge", x["outer"], x["last"]),
+        ("diagonal", x["first"], x["inner"])) for start in range(a, b, block)]
+
+
+WALKED = {"causal": (24, 0), "window, W = 10": (10, 0), "W = 10 and two sinks": (10, 2)}
+
+
+def played() -> dict[str, object]:
+    """The data of the pages to play with, a name each; they only draw it.  "mask" has none: what
+    its sliders ask for is counted on the page, and by a test held to `counted`."""
+    N, block = 24, 4
+    starts = range(0, N, block)
+    return {"mask": None,
+            "bars": {name: {tile: bars(row, tile) for tile in (1, 2, 3)}
+                     for name, row in ROWS.items()},
+            "walks": {name: {"kinds": kinds(N, block, window=window, sinks=sinks),
+                             "dq": [dq_walk(s, N, block, window, sinks) for s in starts],
+                             "dkdv": [dkdv_walk(s, N, block, window, sinks) for s in starts]}
+                      for name, (window, sinks) in WALKED.items()}}
+
+
 def six_tokens_table() -> Table:
     rows = [[i, *map(show, (Q[i], K[i], V[i]))] for i in range(len(Q))]
     return Table(["token", "q", "k", "v"], rows, "given")

@@ -3,7 +3,7 @@
 from matplotlib.patches import Rectangle
 
 from guide.figures.pen import Pen
-from guide.worked import kinds
+from guide.worked import dkdv_walk, dq_walk, kinds
 
 
 def _tiles(pen, axis, N, block, title, **mask):
@@ -85,4 +85,19 @@ def mask_columns(pen: Pen):
                            (19, 31.5, "right edge: outer ... last")):
         pen.write(axis, *((0, below) if pen.narrow else (25, y)), text, colour="b", ha="left")
     pen.write(axis, -0.8, 2, "holds sinks:\nlast = N", colour="d", ha="right")
+    return figure
+
+
+def walks(pen: Pen):
+    """The tiles that a program of dq visits, and one of dkdv, numbered in the order of the walk."""
+    N, block = 24, 4
+    figure, axes = pen.canvas(26, 27, 2)
+    for axis, title, walk, own in (
+            (axes[0], "dq owns query tile 3", dq_walk(12, N, block, N, 0), 12),
+            (axes[1], "dkdv owns key tile 2", dkdv_walk(8, N, block, N, 0), 8)):
+        axis.set(xlim=(-1, 25), ylim=(24.6, -2.4))
+        _tiles(pen, axis, N, block, title)
+        for k, (start, _) in enumerate(walk, 1):
+            x, y = (start, own) if axis is axes[0] else (own, start)
+            pen.box(axis, x + 0.6, y + 0.6, 2.8, 2.8, str(k), size=9)
     return figure

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from guide.figures.pen import Pen
+from guide.figures.pen import HATCHES, Pen
 from guide.measured import CEILING, MIB, WORK, entry, records
 
 LENGTHS = [2**n for n in range(8, 17)]
@@ -141,4 +141,23 @@ def error(pen: Pen):
     axis.minorticks_off()
     axis.grid(alpha=0.5)
     axis.legend(fontsize=8, labelcolor=pen.ink, frameon=False, loc="center right")
+    return figure
+
+
+def bars(pen: Pen):
+    """What each key weighs after one, two and three tiles: old bars shrink as the maximum grows."""
+    from guide.worked import SCORES, TILE
+    from guide.worked import bars as frames_of
+
+    figure, axes = pen.axes(1.9, 3)
+    for k, (axis, frame) in enumerate(zip(axes, frames_of(SCORES, TILE), strict=True), 1):
+        weights, new = frame["weights"], frame["new"]
+        for j, weight in enumerate(weights):
+            kind = "cut" if j >= len(weights) - new else "whole"
+            axis.bar(j, weight, width=0.8, color=getattr(pen, kind), edgecolor=pen.faint,
+                     hatch=HATCHES.get(kind))
+            pen.write(axis, j, weight + 0.06, f"{weight:.2g}", size=8)
+        pen.write(axis, 2.5, 1.32, f"{k}: m_i = {frame['m']}, alpha = {frame['alpha']}", size=8.5)
+        axis.set(xlim=(-0.6, 5.6), ylim=(0, 1.4), yticks=[], xlabel="key")
+        axis.set_xticks(range(6), [str(j) for j in range(6)])
     return figure

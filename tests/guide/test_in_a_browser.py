@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+import reference
 from guide import exercises, questions, worked
 from guide.excerpts import ROOT
 
@@ -143,3 +144,52 @@ def test_the_check_on_a_page_says_what_the_command_says(tmp_path):
         document.body.append(left);
       }});</script>""")
     assert got == [exercises.judge(number, numbers)[1] for number, numbers in asked]
+
+
+def test_the_mask_to_play_with_counts_what_the_mask_of_the_reference_shows(tmp_path):
+    asked = [(N, block, window, sinks) for N in (8, 23, 32) for block in (2, 4, 16)
+             for window in (1, 4, 7, N) for sinks in (0, 2, 9)]
+    got = left_by(tmp_path, script("play.js") + f"""<pre id="seen"></pre><script>
+      document.getElementById("seen").textContent = JSON.stringify({json.dumps(asked)}.map(
+        (one) => maskTiles(...one)));</script>""")
+    for (N, block, window, sinks), one in zip(asked, got, strict=True):
+        assert one["kinds"] == worked.kinds(N, block, window=window, sinks=sinks)
+        assert one["pairs"] == reference.keep_mask(N, N, True, window, sinks).sum()
+
+
+def test_what_is_played_with_shows_its_numbers_and_is_moved_by_ordinary_inputs(tmp_path):
+    places = "".join(f'<div class="play" data-play="{name}"><script type="application/json">'
+                     f"{json.dumps(data)}</script></div>" for name, data in worked.played().items())
+    got = left_by(tmp_path, places + script("play.js") + """<script>
+      addEventListener("load", () => {
+        const [mask, bars, walks] = document.querySelectorAll(".play");
+        const move = (place, which, value) => {
+          const input = place.querySelectorAll("input, select")[which];
+          input.value = value;
+          input.dispatchEvent(new Event("input"));
+          return place.querySelector(".said").textContent;
+        };
+        const seen = { mask: move(mask, 2, 10), bars: [], walks: [] };
+        for (let k = 1; k <= 3; k++) seen.bars.push(move(bars, 2, k));
+        move(walks, 0, "W = 10 and two sinks");
+        move(walks, 1, 0);
+        for (let k = 1; k <= 6; k++) seen.walks.push(move(walks, 2, k));
+        seen.named = [...document.querySelectorAll("input, select")].every((e) =>
+          e.labels.length === 1 && e.tabIndex === 0);
+        seen.drawn = [...document.querySelectorAll("svg")].map((e) =>
+          e.querySelectorAll("rect, text").length > 5 && e.querySelector("title").textContent > "");
+        const left = document.createElement("pre");
+        left.id = "seen";
+        left.textContent = JSON.stringify(seen);
+        document.body.append(left);
+      });</script>""")
+    n = worked.counted(32, 8, window=10)
+    assert got["mask"].startswith(f"{n['whole']} whole, {n['cut']} cut, {n['skipped']} skipped.")
+    for frame, told in zip(worked.bars(worked.SCORES, 2), got["bars"], strict=True):
+        assert f"m_i = {frame['m']}, alpha = {frame['alpha']}, l_i = {frame['l']}" in told
+    column = worked.dkdv_walk(0, 24, 4, 10, 2)
+    for k, told in enumerate(got["walks"], 1):
+        start, phase = column[k - 1]
+        assert f"{k} of {len(column)}: query tile {start // 4}, {phase}." in told
+        assert (k > 1) == ("dq has ended after 1." in told)
+    assert got["named"] and got["drawn"] == [True] * 4

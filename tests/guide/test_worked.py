@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import reference
-from guide import measured, worked
+from guide import excerpts, measured, worked
 
 
 def test_the_online_softmax_ends_where_the_softmax_in_one_piece_does():
@@ -109,3 +109,59 @@ def test_a_tile_of_rows_asks_for_as_many_flop_a_byte():
         assert float(intensity) == pytest.approx(rows, rel=0.01)
     label = "stage 3, D=64, forward"
     assert measured.asked_bytes(label, 64) * 64 == measured.asked_bytes(label, 1)
+
+
+class Integers:
+    """What the borders of problem 9 ask of tl, for Python's integers."""
+
+    maximum, minimum = staticmethod(max), staticmethod(min)
+    cdiv = staticmethod(lambda a, b: -(-a // b))
+    where = staticmethod(lambda condition, a, b: a if condition else b)
+
+
+def left_by_step(number, **given) -> dict:
+    """What the solution of a step leaves, run on these integers."""
+    names = {"tl": Integers, "CAUSAL": True, **given}
+    exec(excerpts.step(number), names)
+    return names
+
+
+MASKS = [(N, block, window, sinks) for N in (8, 24, 30) for block in (2, 4, 8)
+         for window in (1, block, block + 1, 10, N) for sinks in (0, 1, block, 9)]
+
+
+def test_the_two_walks_are_those_of_the_solution_and_visit_what_the_mask_shows_once():
+    for N, block, window, sinks in MASKS:
+        given = {"N": N, "BLOCK_M": block, "BLOCK_N": block, "window_size": window,
+                 "sink_size": sinks}
+        found = worked.kinds(N, block, window=window, sinks=sinks)
+        rows, columns = [set() for _ in found], [set() for _ in found]
+        for t, start in enumerate(range(0, N, block)):
+            x = left_by_step("9.20", start_m=start, **given)
+            mine = worked.borders(start, window, sinks, block, block)
+            assert [mine[name] for name in ("sink_end", "first", "inner", "diagonal")] == [
+                x[name] for name in ("sink_end", "first", "inner", "edge")]
+            y = left_by_step("9.16", start_n=start, **given)
+            assert worked.column_borders(start, N, window, sinks, block, block) == {
+                name: y[name] for name in ("first", "inner", "outer", "last")}
+            for visited, walk in ((rows[t], worked.dq_walk(start, N, block, window, sinks)),
+                                  (columns[t], worked.dkdv_walk(start, N, block, window, sinks))):
+                tiles = [at // block for at, _ in walk]
+                assert len(set(tiles)) == len(tiles)
+                visited.update(tile for tile in tiles if tile < len(found))
+                for tile, (_, phase) in zip(tiles, walk, strict=True):
+                    kind = found[t][tile] if visited is rows[t] else found[tile][t]
+                    assert phase != "interior" or kind == "whole"
+        shown = {(t, u) for t, row in enumerate(found) for u, kind in enumerate(row)
+                 if kind != "skipped"}
+        assert shown == {(t, u) for t, row in enumerate(rows) for u in row}
+        assert shown == {(t, u) for u, column in enumerate(columns) for t in column}
+
+
+def test_bars_add_up_to_the_sum_that_the_walk_keeps():
+    for row in worked.ROWS.values():
+        for tile in (1, 2, 3):
+            for frame, state in zip(worked.bars(row, tile), worked.online(row, worked.VALUES, tile),
+                                    strict=True):
+                assert sum(frame["weights"]) == pytest.approx(state["l"])
+                assert max(frame["weights"]) == 1
