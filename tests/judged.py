@@ -24,7 +24,10 @@ def answered(case: Case, **seen):
         [{name: x.clone() for name, x in outputs.items()} for _ in range(case.repeats)],
         {name: exact["d_" + name] for name in case.grads}, refilled,
         {name: x.clone() for name, x in outputs.items()},
+        {name: exact["d_" + name] for name in case.grads},
+        {name: x.clone() for name, x in outputs.items()},
         {name: t.storage.clone() for name, t in built.call.inputs.items()},
+        {name: t.storage.clone() for name, t in built.call.douts.items()},
         plan(**seen), "", 0.1)
     return built, reply
 

@@ -96,8 +96,13 @@ class Reply:
     outputs: list[dict[str, torch.Tensor]]  # one dict a repeat
     grads: dict[str, torch.Tensor]
     refilled: dict[str, torch.Tensor] | None
+    # Of a call with repeats: outputs for the same numbers at other strides; then, after a call with
+    # other numbers, the first one's gradients once more.
+    restrided: dict[str, torch.Tensor]
+    grads_again: dict[str, torch.Tensor]
     late: dict[str, torch.Tensor]  # the first outputs read again; 50 ms later if the call says so
     inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
+    douts_after: dict[str, torch.Tensor]
     plan: Plan  # how the worker says the first call was made
     stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
     seconds: float

@@ -8,9 +8,10 @@ The standard cases are the assignment's own shapes on a GPU, and short ones for 
 The robust ones ask what anyone who calls attention may ask: any length, batch and heads; D of 16 to
 128 in 16 bits, to 64 in float32; views with a contiguous last dimension; logits of any size.  Each
 is there for a mistake.  cases.py says which one a family or a layout catches; refill: answers kept
-from the first call; repeats: runs that differ; growth: memory for all scores; a ragged N: tails.
-Those of the course are asked of files that hold its step markers: what only its steps promise.
-What goes beyond the assignment is asked last, and decides nothing.
+from the first call; repeats: runs that differ, and whatever else is kept from call to call; growth:
+memory for all scores; a ragged N: tails.  Those of the course are asked of files that hold its step
+markers: what only its steps promise.  What goes beyond the assignment is asked last, and decides
+nothing.
 
 A GPU's kernels are compiled anew for every D and dtype, and for heads and lengths that are 1, a
 multiple of 16, or neither: there cases share these where nothing is lost by it.
@@ -80,7 +81,7 @@ STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
     course("gradients", N=150, B=2, HQ=2, HKV=2, D=32, is_causal=True, dtype=F32, grads=QKV,
            dout="transposed"),
     course("gradients", N=70, NK=200, HQ=2, HKV=2, dtype=F16, family="rising", grads=QKV,
-           dout="expanded"),
+           dout="expanded", repeats=2),
     course("gradients", N=100, HQ=4, HKV=4, D=64, is_causal=True, dtype=F16, family="alike",
            grads=QKV, dout="large"),
     beyond("D = 40", N=129, HQ=2, HKV=2, D=40, is_causal=True, layout="guarded"),
@@ -106,7 +107,7 @@ STAGE_2 = rows(dict(dtype=HALF), [
     robust(M=20, N=150, refill=True),
     robust(M=40, N=140, dtype=F32, repeats=2, gpu=dict(M=400, repeats=10)),
     course("gradients", M=70, N=300, dtype=F16, layout="guarded", grads=("x", "w"), dout="last"),
-    course("gradients", M=13, N=257, dtype=F32, grads=("x", "w"), dout="expanded"),
+    course("gradients", M=13, N=257, dtype=F32, grads=("x", "w"), dout="expanded", repeats=2),
     course("gradients", M=150, N=40, dtype=F16, grads=("x",)),  # the gradient of one input alone
     # Products and sums in float16 show in this one alone.
     course("gradients", M=500, N=100, dtype=F16, family="cancel", grads=("w",), dout="faint"),
@@ -148,7 +149,7 @@ STAGES_3_4 = rows(dict(dtype=HALF), [  # 4: is_causal=True
     robust(gpu_only=True, stages=(3,), N=193, HQ=2, HKV=2, dtype=F16, family="steep"),
     robust(N=128, HQ=1, HKV=1, dtype=F16, family="creeping", growth=True, gpu=dict(N=8192)),
     # Made from the saved lse, by code that is given; rising, so that lse in 16 bits shows.
-    course("gradients", N=70, B=2, HQ=2, HKV=2, family="rising", grads=QKV),
+    course("gradients", N=70, B=2, HQ=2, HKV=2, family="rising", grads=QKV, repeats=2),
     beyond("D = 80", N=128, HQ=1, HKV=1, D=80, dtype=F16, layout="guarded"),
     beyond("D = 8", N=40, HQ=1, HKV=1, D=8, dtype=F32),
     beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
@@ -210,7 +211,7 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(N=128, HQ=1, HKV=1, window=32, sinks=8, dtype=F16, family="creeping", growth=True,
            gpu=dict(N=8192, window=5000, sinks=0)),
     course("gradients", N=70, B=2, HQ=4, HKV=2, window=40, sinks=4, family="rising",
-           grads=QKV),
+           grads=QKV, repeats=2),
     beyond("D = 80", N=128, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
     beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
     beyond("a last dimension with a stride", N=70, HQ=4, HKV=2, D=32, window=20, sinks=4,

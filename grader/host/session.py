@@ -82,11 +82,13 @@ class Session:
         start = time.monotonic()
         specs = [(spec.shape, spec.dtype) for spec in call.outputs]
         grads = [(call.inputs[name].shape, call.inputs[name].storage.dtype) for name in call.grads]
-        storages = [(t.storage.shape, t.storage.dtype) for t in call.inputs.values()]
+        storages = [(t.storage.shape, t.storage.dtype)
+                    for t in (*call.inputs.values(), *call.douts.values())]
+        later = (specs + grads) * (call.repeats > 1)
         again = specs if call.refill is not None else []
         reply, blobs = self.request(
             {"op": "run", **header}, "case", tensors,
-            expect=specs * call.repeats + grads + again + specs + storages,
+            expect=specs * call.repeats + grads + later + again + specs + storages,
         )
         seconds = time.monotonic() - start
         blobs = iter(blobs)
@@ -99,9 +101,12 @@ class Session:
         return Reply(
             outputs=[named(names) for _ in range(call.repeats)],
             grads=named(call.grads),
+            restrided=named(names if call.repeats > 1 else ()),
+            grads_again=named(call.grads if call.repeats > 1 else ()),
             refilled=named(names) if call.refill is not None else None,
             late=named(names),
             inputs_after=named(call.inputs),
+            douts_after=named(call.douts),
             plan=plan,
             stdout=self.output.text(),
             seconds=seconds,

@@ -36,7 +36,8 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
     finding = _first_wrong(check, case, exact, got)
     if finding:
         return _wrong(check, finding, stage, case)
-    id, *lines = _unsteady(stage, reply) or _overwritten(built, reply) or ("",)
+    id, *lines = (_unsteady(stage, reply) or _overwritten(built, reply) or _kept(reply, exact)
+                  or ("",))
     if id:
         return check.fail("wrong", *lines, id=id)
     if reply.refilled is not None:
@@ -205,6 +206,27 @@ def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
         if not same_bits(storage, built.call.inputs[name].storage):
             return ("input-overwritten", f"The call overwrote its input {name}.",
                     "try: inputs belong to the caller; write to memory you allocated.")
+    for name, storage in reply.douts_after.items():
+        if not same_bits(storage, built.call.douts[name].storage):
+            return ("input-overwritten",
+                    f"The backward overwrote d{name}, the gradient that it is given.",
+                    "try: it belongs to autograd; write to memory you allocated.")
+    return ()
+
+
+def _kept(reply: Reply, exact: Answer) -> tuple[str, ...]:
+    """-> id and lines, or nothing: what a call may keep for the next one is nothing."""
+    for name, x in reply.restrided.items():
+        if not exact.judge(name, x).accepted:
+            return ("strides-kept", f"Right once; called again with the same numbers at other "
+                    f"strides, {tensor_name(name)} is wrong.",
+                    "try: take strides from the tensors of each call; keep nothing by shape.")
+    for name, x in reply.grads_again.items():
+        if not exact.judge("d_" + name, x).accepted:
+            return ("gradients-change", f"d{name} is right at first; of the same call once more "
+                    "(retain_graph=True), after others, it is wrong.",
+                    "try: what the forward saves is in memory of its own for every call, and the "
+                    "backward changes nothing of it.")
     return ()
 
 

@@ -33,7 +33,8 @@ LONGEST = 100_000  # steps of a plan; Python loops over heads and small tiles ta
 # Ids of what needs no search.
 OBSERVED = (
     "differs-between-runs", "changes-after-return", "input-overwritten", "stale-answer",
-    "race", "out-of-bounds-read", "out-of-bounds-write", "output-axes-swapped", "output-dtype",
+    "strides-kept", "gradients-change", "race", "out-of-bounds-read", "out-of-bounds-write",
+    "output-axes-swapped", "output-dtype",
     "output-shape", "gradient-missing", "gradient-shape", "output-missing", "wrong-signature",
     "entry-missing", "blank-step", "arange-not-a-power-of-two", "dot-shapes", "dot-dtypes",
     "dot-too-small", "shapes-do-not-broadcast", "loop-type-changes", "not-constexpr", "wrong-dtype",

@@ -121,6 +121,29 @@ def test_an_output_that_a_later_call_changes_differs_when_read_again(answers):
     assert not torch.equal(reply.outputs[0]["y"], reply.late["y"])
 
 
+def test_strides_kept_from_the_first_call_show_in_the_same_numbers_laid_out_otherwise(answers):
+    x = torch.arange(24.0).reshape(1, 2, 3, 4)
+    call = double_call(inputs={"x": TensorInput.dense(x)}, repeats=2,
+                       outputs=(OutputSpec("y", tuple(x.shape), torch.float32),))
+    assert torch.equal(run(answers, "right", call).restrided["y"], x * 2)
+    kept = run(answers, "strides_of_the_first_call", call)
+    assert torch.equal(kept.outputs[1]["y"], x * 2)
+    assert not torch.equal(kept.restrided["y"], x * 2)
+
+
+def test_what_a_forward_saved_where_the_next_one_writes_shows_in_its_gradients_asked_again(answers):
+    reply = run(answers, "in_a_workspace", with_gradient(repeats=2))
+    assert torch.equal(reply.grads["x"], 6 * X)
+    assert not torch.equal(reply.grads_again["x"], 6 * X)
+    assert not run(answers, "in_a_workspace", with_gradient()).grads_again  # of one call
+
+
+def test_an_overwritten_incoming_gradient_shows(answers):
+    reply = run(answers, "in_place",
+                double_call(douts={"y": TensorInput.dense(X)}, grads=("x",)))
+    assert torch.equal(reply.douts_after["y"], (X * 2).reshape(-1))
+
+
 def test_an_overwritten_input_shows(answers):
     reply = run(answers, "overwrites_input")
     assert torch.equal(reply.inputs_after["x"], (X * 2).reshape(-1))

@@ -62,8 +62,8 @@ class Honest:
         if call.refill:
             again = correctness.tiled_attention(*(call.refill[n].view() for n in options),
                                                 is_causal=call.args[3])
-        return Reply([got] * call.repeats, {}, again, got,
-                     {n: t.storage for n, t in call.inputs.items()}, SEEN, "", 0.0)
+        inputs = {n: t.storage for n, t in call.inputs.items()}
+        return Reply([got] * call.repeats, {}, again, {}, {}, got, inputs, {}, SEEN, "", 0.0)
 
 
 

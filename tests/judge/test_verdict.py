@@ -129,6 +129,22 @@ def test_an_overwritten_input_is_named():
     assert "overwrote its input k" in judged(built, reply).lines[0]
 
 
+def test_an_overwritten_incoming_gradient_is_named():
+    built, reply = answered(replace(PLAIN, grads=("q",)))
+    reply.douts_after["o"][0] += 1
+    assert judged(built, reply).lines[0].startswith("The backward overwrote do")
+
+
+@pytest.mark.parametrize("kept, name, id", [
+    ("restrided", "o", "strides-kept"), ("grads_again", "q", "gradients-change")])
+def test_what_an_earlier_call_shows_in_is_wrong_and_has_a_name(kept, name, id):
+    built, reply = answered(replace(PLAIN, repeats=2, grads=("q",)))
+    assert judged(built, reply).outcome == "pass"
+    getattr(reply, kept)[name] = getattr(reply, kept)[name] * 1.1
+    check = judged(built, reply)
+    assert (check.outcome, check.diagnosis["id"]) == ("wrong", id)
+
+
 def test_an_answer_kept_from_an_earlier_call_is_rejected():
     built, reply = answered(replace(PLAIN, refill=True))
     reply.refilled = reply.outputs[0]

@@ -243,3 +243,41 @@ not_callable = 3
 def prints_and_raises(x):
     print("I was here")
     return 1 / 0
+
+
+# ------------------------------------------------------- what is kept from call to call
+STRIDES, WORKSPACE = {}, {}
+
+
+def strides_of_the_first_call(x):
+    return 2 * x.as_strided(x.shape, STRIDES.setdefault(x.shape, x.stride()))
+
+
+class Workspace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        kept = WORKSPACE.setdefault(x.shape, torch.empty_like(x))
+        ctx.kept = kept.copy_(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, dy):
+        return 2 * ctx.kept * dy
+
+
+class InPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy.mul_(2)
+
+
+def in_a_workspace(x):
+    return Workspace.apply(x)
+
+
+def in_place(x):
+    return InPlace.apply(x)

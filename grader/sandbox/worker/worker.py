@@ -164,12 +164,14 @@ class Server:
         if request["grads"]:
             first.begin_backward()
             with first:
-                gradients = self._gradients(request, inputs, kept, upstream)
+                gradients = self._gradients(request, inputs, kept, upstream, bool(again))
         race = self.races.end()
         grads = self._fetch(gradients)
         plan = json.dumps(first.plan(kept, gradients, again))
-        after = self._fetch(gathered(storage, request["inputs"][name])
-                            for name, storage in on_device.items())
+        later = self._later(request, inputs, kept, upstream) if again else []
+        after = self._fetch(gathered(storage, request[group][name])
+                            for group, placed in (("inputs", on_device), ("douts", sent))
+                            for name, storage in placed.items())
         refilled = []
         if refill is not None:
             with torch.no_grad():
@@ -180,7 +182,19 @@ class Server:
             with self.recorder.uncompiled():
                 refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS * request["late"])
-        return {"plan": plan, "race": race}, answers + grads + refilled + self._fetch(kept) + after
+        blobs = answers + grads + later + refilled + self._fetch(kept) + after
+        return {"plan": plan, "race": race}, blobs
+
+    def _later(self, request: dict, inputs: dict, kept: list, upstream: dict) -> list[torch.Tensor]:
+        """Nothing of an earlier call may show in a later one: the answer to the same numbers laid
+        out otherwise; then, after a call with other numbers, the first call's gradients again."""
+        with self.recorder.uncompiled():
+            restrided = self._fetch(self._call(request, _changed(inputs, _laid_out_otherwise)))
+            self._call(request, _changed(inputs, lambda x: x.roll(1, -1) * 0.5))
+            gradients = []
+            if request["grads"]:
+                gradients = self._gradients(request, inputs, kept, upstream)
+        return restrided + self._fetch(gradients)
 
     def _recorder(self, on_device: dict, sent: dict):
         return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
@@ -335,7 +349,7 @@ class Server:
         return outputs_of(function(*args, **kwargs), request["outputs"], self.device,
                           other or self.name)
 
-    def _gradients(self, request, inputs, outputs, upstream):
+    def _gradients(self, request, inputs, outputs, upstream, keep_graph=False):
         """dL/d(input) for every input asked for, given the upstream gradients."""
         pairs = []
         for output, spec in zip(outputs, request["outputs"], strict=True):
@@ -348,7 +362,7 @@ class Server:
         wanted = [inputs[name] for name in request["grads"]]
         # What torch.autograd.grad comes to; its checks import sympy, which takes 0.5 to 2 s.
         gradients = torch.autograd.Variable._execution_engine.run_backward(
-            *zip(*pairs, strict=True), False, False, tuple(wanted), True, False)
+            *zip(*pairs, strict=True), keep_graph, False, tuple(wanted), True, False)
         for name, source, gradient in zip(request["grads"], wanted, gradients, strict=True):
             if gradient is None:
                 raise Failure("wrong", f"d{name}: want a gradient; got None from backward",
@@ -370,6 +384,23 @@ class Server:
 def _named(on_device: dict, sent: dict) -> dict:
     """Every storage of a call by the name a plan has for it."""
     return on_device | {"d_" + name: storage for name, storage in sent.items()}
+
+
+def _changed(inputs: dict, change) -> dict:
+    with torch.no_grad():
+        made = {name: change(x) for name, x in inputs.items()}
+    return {name: x.requires_grad_(inputs[name].requires_grad) for name, x in made.items()}
+
+
+def _laid_out_otherwise(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers, those of heads at other strides; the last axis stays contiguous."""
+    if x.dim() < 4:
+        return x.clone()
+    rows = x.movedim(-2, 0).contiguous().movedim(0, -2)  # (N, B, H, D) in memory
+    if rows.stride() == x.stride():
+        wide = torch.empty((*x.shape[:-1], x.shape[-1] + 8), dtype=x.dtype, device=x.device)
+        rows = wide[..., :x.shape[-1]].copy_(x)
+    return rows
 
 
 def _apart(storage: torch.Tensor) -> torch.Tensor:
