@@ -7,6 +7,7 @@
     {mistake} 4 no_max      a mistake of the grader's catalogue, and what the grader says of it
     {numbers} name          a table of measured.py or worked.py
     {n}`name`               one number of measured.py
+    {seen} name             lines of seen.json, as they were printed
     {draw} name             a figure of figures/, light and dark, wide and narrow, with a caption
     {exercise} 4.1          an exercise of questions.py, its answer folded away
     {appendix} solutions    all solved steps, in the book; {appendix} answers
@@ -26,7 +27,7 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from guide import excerpts, figures, measured, questions, worked
+from guide import excerpts, figures, measured, questions, seen, worked
 
 log = logging.getLogger(__name__)
 TABLES = measured.TABLES | worked.TABLES
@@ -161,6 +162,14 @@ class Numbers(Quoting):
                 part += row
             group += part
         return [made]
+
+
+class Seen(Quoting):
+    def made(self, name):
+        found = seen.seen()[name]
+        lines = found[0] if isinstance(found[0], list) else found
+        return self.code("\n".join(lines), f"guide/seen.json, {name}, Triton "
+                         f"{seen.seen()['triton']}, {seen.seen()['date']}", "text")
 
 
 class Draw(Quoting):
@@ -370,7 +379,7 @@ def setup(app):
                             "algorithm": Algorithm, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
                             "appendix": Appendix, "steps-of-a-walk": Walk,
-                            "play": Play, "elsewhere": Elsewhere}.items():
+                            "play": Play, "seen": Seen, "elsewhere": Elsewhere}.items():
         app.add_directive(name, directive)
     app.add_role("n", Number())
     app.add_html_math_renderer("tex", (_tex, None), (_tex, None))

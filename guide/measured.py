@@ -12,6 +12,8 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
     ahead NAME | OTHER             in how many of that table's rows with both NAME is faster
     gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
     asked LABEL | BLOCK            bytes of k and v that query tiles of BLOCK rows ask for
+    host STAGE | NAME              time of the CPU for one call
+    run WHAT                       how the benchmark was run
     machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
     h200 WHAT                      what its maker says of it
     interpreted DTYPE              error of stage 3 in the interpreter, of seen.json
@@ -132,6 +134,11 @@ MEASURES = {
     "scores": lambda label: digits(WORK[label].score_bytes() / MIB) + " MiB",
     "pairs": lambda label: f"{WORK[label].pairs():,}",
     "machine": where,
+    "host": lambda stage, name: f"{results()['host'][stage][name]['us']:.0f} µs",
+    "run": lambda what: {"rounds": str(results()["settings"]["rounds"]),
+                         "nap": f"{1e3 * results()['settings']['nap_s']:.0f} ms",
+                         "warm-up": f"{results()['settings']['warmup_ms']} ms",
+                         "each": f"{results()['settings']['rep_ms']} ms"}[what],
     "cited": cited,
     "spread": spread,
     "ahead": ahead,
@@ -233,6 +240,47 @@ def operands(D=64) -> Table:
                  f"{seen()['triton']} on {seen()['date']} without a GPU (guide/seen.py)")
 
 
+def programs(warps: int, registers: int, shared: int) -> int:
+    """How many programs of such a kernel fit on a multiprocessor of capability 9.0 at a time."""
+    by_registers = 65536 // (-(-registers // 8) * 8 * 32 * warps)  # handed out by eights
+    return min(by_registers, 228 * 1024 // (shared + 1024), 2048 // (32 * warps))
+
+
+def choices() -> Table:
+    """What stage 3's kernel needs with other tiles, warps and stages, and how many fit."""
+    rows = [[f"{x['rows']} x {x['rows']}", x["warps"], x["stages"], x["registers"], x["stack"],
+             f"{x['shared'] // 1024}", programs(x["warps"], x["registers"], x["shared"])]
+            for x in seen()["chosen"]]
+    return Table(["tiles", "num_warps", "num_stages", "registers a thread", "bytes spilled",
+                  "KiB shared", "programs a multiprocessor"], rows,
+                 f"stage 3, forward, D = 128, bfloat16, compiled for sm_90 by Triton "
+                 f"{seen()['triton']} on {seen()['date']} without a GPU (guide/seen.py); the last "
+                 "column is computed")
+
+
+def compared() -> Table:
+    """How far l_i and m_i of a program are from the truth after each tile, right and wrong."""
+    names = {"None": "problem_3.py", "sum_not_rescaled": "mistake A", "no_log2e": "mistake B"}
+    found = seen()["compared"]
+    rows = [[names[name], *one] for name, one in found.items()]
+    return Table(["file", *(f"after tile {i}" for i in range(len(rows[0]) - 1))], rows,
+                 "largest difference of (m_i + log2(l_i)) ln 2 from logsumexp of the keys so far; "
+                 f"N = 64, D = 16, tiles of 16, interpreter, Triton {seen()['triton']}, "
+                 f"{seen()['date']} (guide/seen.py)")
+
+
+def rounds() -> Table:
+    """The rounds of the benchmark, so that one sees how far the same kernel is from itself."""
+    rows = []
+    for label in ("stage 3, original shape, forward", "stage 3, D=64, forward",
+                  "stage 6, Mistral, forward"):
+        found = entry(label, "stages")["rounds"]
+        rows.append([label.removesuffix(", forward"), *(f"{ms:.4f}" for ms in found),
+                     f"{100 * (max(found) / min(found) - 1):.1f} %"])
+    return Table(["work, ms", *(f"round {i}" for i in range(1, len(rows[0]) - 1)), "apart"], rows,
+                 f"stages, bfloat16, forward; results.json of {where()}")
+
+
 def workloads(stage: int, direction: str) -> Table:
     """The workloads of one stage: what each must cost at least, and what it takes."""
     rows = []
@@ -296,4 +344,4 @@ TABLES |= {f"workloads {work.stage} {work.direction}":
 TABLES |= {f"{make.__name__} {direction}": partial(make, direction)
            for make in (stages, ladder) for direction in ("forward", "backward")}
 TABLES |= {"gpt_oss": gpt_oss, "gluon": gluon, "excess": excess, "operands": operands,
-           "asked": asked}
+           "asked": asked, "choices": choices, "compared": compared, "rounds": rounds}

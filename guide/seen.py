@@ -6,16 +6,23 @@ does it.
 """
 
 import datetime
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
 FILE = Path(__file__).with_name("seen.json")
 DTYPES = ("float32", "float16", "bfloat16")
+COMPARED = ("sum_not_rescaled", "no_log2e")
+# num_warps, num_stages, rows of both tiles, as an author might try them at D = 128.
+CHOICES = ((4, 1, 64), (4, 2, 64), (4, 3, 64), (8, 3, 64), (4, 3, 128), (8, 2, 128))
+IN_THE_LOOP = ("ttg.async_wait", "ttng.warp_group_dot", "tt.reduce", "math.exp2", "arith.truncf",
+               "ttg.convert_layout", "ttg.async_copy_global_to_local")
 DOT = re.compile(r"ttng\.warp_group_dot .*? : (.*?) \* (.*?) -> (.*?)(?: loc|$)", re.MULTILINE)
 
 
@@ -33,6 +40,80 @@ def interpreted() -> dict[str, float]:
         got, want = problem_3.flash_attention_forward(q, k, v), reference.attention(q, k, v)["o"]
         errors[dtype] = float((got.double() - want).norm() / want.norm())
     return errors
+
+
+def load(stage: int, name: str | None = None):
+    """A problem file as a module; with a name, that mutant of attacks/."""
+    from attacks.catalogue import ROOT, mutants
+
+    text = (ROOT / f"problem_{stage}.py").read_bytes()
+    if name:
+        text, = (one.source for one in mutants(stage) if one.id == name)
+    folder = tempfile.mkdtemp()  # Triton reads a kernel's text from its file: it must stay
+    path = Path(folder, f"problem_{stage}_{name}.py")
+    path.write_bytes(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# -------------------------------------------------- what the chapter on tools shows
+def watch(module, call) -> list:
+    """(l_i, m_i) as NumPy arrays after every key tile of a call, in the interpreter."""
+    after, attend = [], module._attend
+
+    def watching(*arguments, **more):
+        made = attend(*arguments, **more)
+        after.append([x.handle.data.copy() for x in made[1:]])
+        return made
+
+    module._attend = watching  # the kernel finds this name when it calls
+    call()
+    return after
+
+
+def compare(name: str | None = None) -> list[str]:
+    """Per key tile: the largest difference of what l_i and m_i say of lse from the truth."""
+    import torch
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 1, 64, 16)
+    module, scores = load(3, name), (q @ k.mT / 4)[0, 0].double()
+    found = []
+    module._tiles = lambda q: dict(D=16, BLOCK_D=16, BLOCK_M=16, BLOCK_N=16)
+    after = watch(module, lambda: module.flash_attention_forward(q, k, v))
+    for tile, (l_i, m_i) in enumerate(after[:4]):  # of the first program: rows 0 ... 15
+        seen = scores[:16, : 16 * (tile + 1)]
+        lse = (torch.tensor(m_i) + torch.log2(torch.tensor(l_i))) * 0.6931471805599453
+        found.append(f"{(lse - torch.logsumexp(seen, 1)).abs().max():.0e}")
+    return found
+
+
+def hunt() -> list[str]:
+    """Where stage 6 without its pivot has its first NaN, in the interpreter."""
+    import numpy
+    import torch
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 1, 64, 16)
+    module, said = load(6, "no_pivot"), []
+    module._tiles = lambda q: dict(D=16, BLOCK_D=16, BLOCK_M=16, BLOCK_N=16)
+    with numpy.errstate(all="ignore"):
+        after = watch(module, lambda: module.flash_attention_forward(q, k, v, window_size=12))
+    for call, (l_i, m_i) in enumerate(after):
+        bad = numpy.isnan(l_i).nonzero()[0]
+        said.append(f"call {call}: l_i is NaN in {len(bad)} of 16 rows, m_i is -inf in "
+                    f"{int(numpy.isneginf(m_i).sum())}")
+        if len(bad):
+            return said
+    return said
+
+
+def told() -> dict:
+    """All that is seen in the interpreter."""
+    return {"interpreted": interpreted(), "hunt": hunt(),
+            "compared": {str(name): compare(name) for name in (None, *COMPARED)}}
 
 
 def _place(type_: str) -> str:
@@ -55,19 +136,58 @@ def compiled(D: int) -> dict:
             "scores": [_place(x) for x in dots[0]], "output": [_place(x) for x in dots[1]]}
 
 
+def chosen(choice: tuple[int, int, int]) -> dict:
+    """What stage 3's forward at D = 128 needs with other warps, stages and rows."""
+    import torch
+
+    import problem_3
+    from tools.compiled import attention_inputs, launches
+
+    warps, stages, rows = choice
+    q, k, v = (x.detach() for x in attention_inputs((16, 16), 4096, 128, torch.bfloat16))
+    problem_3._tiles = lambda q: dict(D=128, BLOCK_D=128, BLOCK_M=rows, BLOCK_N=rows,
+                                      num_warps=warps, num_stages=stages)
+    launch, = launches(lambda: problem_3.flash_attention_forward(q, k, v))
+    registers, stack = launch.usage()
+    return {"warps": warps, "stages": stages, "rows": rows, "registers": registers, "stack": stack,
+            "shared": launch.kernel.metadata.shared}
+
+
+def looked(D: int) -> list[str]:
+    """Lines of the TTGIR of stage 3's loop for sm_90, without operands' types and places."""
+    import torch
+
+    import problem_3
+    from tools.compiled import attention_inputs, launches
+
+    q, k, v = (x.detach() for x in attention_inputs((16, 16), 4096, D, torch.bfloat16))
+    launch, = launches(lambda: problem_3.flash_attention_forward(q, k, v))
+    loop = launch.kernel.asm["ttgir"].split("scf.for", 1)
+    lines = ["%m_i = scf.for" + loop[1].split(" iter_args")[0]]
+    for line in loop[1].split("scf.yield")[0].splitlines()[1:]:
+        head = re.match(r' *(%\w+)(?::\d+)? = "?([\w.]+)', line)
+        if head and head[2] in IN_THE_LOOP:
+            types = re.findall(r"(?:tensor|memdesc)?<[^<>]*(?:<[^<>]*>)?[^<>]*>", re.sub(
+                r" loc\(.*$|<\{.*?\}>|\{.*?\}", "", line.split(" : ", 1)[-1]))
+            lines.append(f"  {head[1]} = {head[2]}" + (f"  -> {types[-1]}" if types else ""))
+    return [re.sub(r", #smem|, mutable|!ttg\.", "", line) for line in lines]
+
+
 def look() -> dict:
     """All of seen.json."""
     from importlib.metadata import version
 
     from tools.compiled import map_pretending
 
-    code = "import json; from guide import seen; print(json.dumps(seen.interpreted()))"
+    code = "import json; from guide import seen; print(json.dumps(seen.told()))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                          cwd=FILE.parent.parent,
                          env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""})
     return {"date": str(datetime.date.today()), "triton": version("triton"),
-            "interpreted": json.loads(ran.stdout), "compiled": map_pretending(
-                90, compiled, [64, 128], 2)}
+            **json.loads(ran.stdout),
+            **{name: map_pretending(90, function, items, 2) for name, function, items in (
+                ("compiled", compiled, [64, 128]), ("chosen", chosen, CHOICES),
+                ("looked", looked, [64]))}}
 
 
 @cache

@@ -78,7 +78,8 @@ FRAME = """<iframe src="{}.html" style="width: {}px; height: 900px"></iframe>
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("page", ["memory", "algorithm", "stage_1", "stage_4", "stage_9", "fast"])
+@pytest.mark.parametrize("page", [
+    "memory", "algorithm", "stage_1", "stage_4", "stage_9", "tools", "fast"])
 def test_nothing_is_wider_than_its_page_and_figures_fit_it(built, page, width):
     site = built / "html"
     text = (site / f"{page}.html").read_text("utf-8").replace("</body>", WIDTHS + "</body>")

@@ -20,6 +20,33 @@ def test_the_interpreter_computes_as_seen_and_bfloat16_is_nonsense(today):
 
 
 @pytest.mark.interpreter
+def test_a_dumped_tile_tells_where_a_mistake_begins_and_a_hunt_where_a_nan_does(today):
+    was = seen.seen()
+    assert today["hunt"] == was["hunt"] and "NaN in 5 of 16" in was["hunt"][-1]
+    right, rescaled, base = (list(map(float, today["compared"][name])) for name in (
+        "None", "sum_not_rescaled", "no_log2e"))
+    assert max(right) < 1e-5 and rescaled[0] < 1e-5 < 0.1 < min(rescaled[1:]) and min(base) > 0.1
+    for name, found in was["compared"].items():
+        for before, now in zip(found, today["compared"][name], strict=True):
+            assert (float(before) < 1e-5) == (float(now) < 1e-5)
+
+
+@pytest.mark.interpreter
+def test_other_warps_stages_and_tiles_need_what_was_seen(today):
+    if version("triton") != seen.seen()["triton"]:
+        pytest.skip(f"seen.json is of Triton {seen.seen()['triton']}")
+    assert today["chosen"] == seen.seen()["chosen"] and today["looked"] == seen.seen()["looked"]
+    assert len(today["looked"][0]) >= 10
+
+
+def test_as_many_programs_fit_as_their_scarcest_resource_allows():
+    assert measured.programs(4, 128, 1024) == 4  # registers: 65536 / (128 * 128)
+    assert measured.programs(4, 129, 1024) == 3  # handed out by eights
+    assert measured.programs(4, 32, 75 * 1024) == 3  # shared memory: 228 KiB, 1 more a program
+    assert measured.programs(32, 32, 1024) == 2  # threads: 2048 / 1024
+
+
+@pytest.mark.interpreter
 def test_the_compiler_places_as_seen(today):
     """q lies in shared memory, not in registers.  Other versions of Triton may decide otherwise."""
     if version("triton") != seen.seen()["triton"]:
