@@ -99,6 +99,51 @@ def watched_loads(loaded, begins):
         builder.create_masked_load, builder.set_grid_idx = load, place
 
 
+def take_other_names(names: dict) -> None:
+    """Let a file with these globals call tl.load by a name of its own, as the compiler does: `from
+    triton.language import load`.  A launch puts the interpreter's functions into triton.language,
+    and not there."""
+    from triton import language
+
+    homes = {id(value): (home, name) for home in (language.math, language.core, language)
+             for name, value in vars(home).items() if callable(value)}
+    for name, value in list(names.items()):
+        home, own = homes.get(id(value), (None, ""))
+        if home is not None and (not isinstance(value, type) or own in ("range", "static_range")):
+            names[name] = _looked_up(home, own, value)
+
+
+def _looked_up(home, name: str, plain):
+    def call(*args, **kwargs):
+        return getattr(home, name)(*args, **kwargs)
+    return functools.update_wrapper(call, plain)
+
+
+def know_constants() -> None:
+    """Take `lang.constexpr` and `from triton.language import constexpr as CE` for what they are.
+
+    The interpreter compiles a kernel anew with annotations as text, and knows tl.constexpr's.
+    """
+    from triton.language import constexpr
+    from triton.runtime.interpreter import GridExecutor
+
+    begin = GridExecutor.__init__
+
+    def is_constant(annotation, names: dict) -> bool:
+        with contextlib.suppress(Exception):  # text that is no name of the file's
+            annotation = eval(annotation, names) if isinstance(annotation, str) else annotation
+        return annotation is constexpr
+
+    @functools.wraps(begin)
+    def begun(self, fn, *args, **kwargs):
+        begin(self, fn, *args, **kwargs)
+        self.constexprs += [name for name, annotation in fn.__annotations__.items()
+                            if name not in self.constexprs
+                            and is_constant(annotation, fn.__globals__)]
+
+    GridExecutor.__init__ = begun
+
+
 def insist() -> None:
     """Whatever a file makes of TRITON_INTERPRET, its kernels are interpreted."""
     import triton

@@ -68,6 +68,7 @@ class Server:
             self.races.install()
             interpreter.spare_repetition()
             interpreter.multiply_constants()
+            interpreter.know_constants()
         hooks.install(lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:
@@ -131,6 +132,8 @@ class Server:
         if self.interprets and (kernel := interpreter.compiled(module)):
             raise Failure("crashed", f"want every kernel in Triton's interpreter, for lack of a "
                           f"GPU; got {kernel} without: take out what turns the interpreter off")
+        if self.interprets and "triton" in sys.modules:
+            interpreter.take_other_names(vars(module))
         self.module = module
         found = self._defined(entry)
         self.name = entry if attribute is None else f"{entry}.{attribute}"

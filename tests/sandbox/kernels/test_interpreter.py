@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -181,3 +182,16 @@ def test_a_constant_may_stand_left_of_a_tensor():
     done = subprocess.run([sys.executable, "-c", CONSTANTS, str(ROOT)], capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_language_by_other_names_is_looked_up_where_a_launch_puts_the_interpreters_functions():
+    from triton import language as tl
+
+    names = {"load": tl.load, "exp2": tl.math.exp2, "tensor": tl.tensor, "len": len, "tl": tl}
+    interpreter.take_other_names(names)
+    assert names["tensor"] is tl.tensor and names["len"] is len and names["tl"] is tl
+    assert names["load"].__module__ == tl.load.__module__
+    with mock.patch.object(tl, "load", lambda x: ("patched", x)):
+        assert names["load"](3) == ("patched", 3)
+    with mock.patch.object(tl.math, "exp2", lambda x: 2**x):
+        assert names["exp2"](3) == 8
