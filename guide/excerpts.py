@@ -44,14 +44,28 @@ def step(number: str) -> str:
 
 
 def definition(stage: str, name: str) -> str:
-    """A whole function of problem_4.py, or of guide/worked.py for "worked", with its decorator."""
+    """A whole function or class of problem_4.py, or of guide/worked.py for "worked"."""
     path = ROOT / (f"problem_{stage}.py" if stage.isdigit() else f"guide/{stage}.py")
-    found = re.search(rf"^(@[^\n]*\n)?def {re.escape(name)}\(.*?(?=^\S|\Z)",
+    found = re.search(rf"^(@[^\n]*\n)?(?:def|class) {re.escape(name)}\(.*?(?=^\S|\Z)",
                       path.read_text(encoding="utf-8").replace("\n):", "\n ):"),
                       re.DOTALL | re.MULTILINE)
     if found is None:
-        raise Missing(f"want a function {name} in {path.name}; got none")
+        raise Missing(f"want a function or class {name} in {path.name}; got none")
     return found[0].replace("\n ):", "\n):").strip()
+
+
+class Open(NamedTuple):
+    """An exercise without one answer: Markdown of the question, and of what a good answer has."""
+
+    question: str
+    answer: str
+
+
+def open_exercises() -> dict[str, Open]:
+    """ "1" -> the open exercise of that number, as open.md has it."""
+    text = (TEXT / "open.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```{open} (\d+)\n(.*?)\n===\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
+    return {number: Open(question, answer) for number, question, answer in found}
 
 
 def kernel(stage: str) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@
     {seen} name             lines of seen.json, as they were printed
     {draw} name             a figure of figures/, light and dark, wide and narrow, with a caption
     {exercise} 4.1          an exercise of questions.py, its answer folded away
+    {open} 3                an open exercise; after === what a good answer has, folded away
     {appendix} solutions    all solved steps, in the book; {appendix} answers
     {elsewhere}             links to the other form of the guide and to the repository
     {play} mask             something to play with, of worked.py's played; on the site only
@@ -210,6 +211,18 @@ class Exercise(Quoting):
         return [made]
 
 
+class OpenExercise(Quoting):
+    def made(self, number):
+        one = excerpts.open_exercises()[number]
+        made = nodes.container("", classes=["exercise"])
+        self.state.nested_parse(_lines(f"**{number}.** {one.question}"), self.content_offset, made)
+        if self.on_the_site and self.solutions:
+            answer = nodes.container("")
+            self.state.nested_parse(_lines(one.answer), self.content_offset, answer)
+            made += _folded("What a good answer has", answer.children)
+        return [made]
+
+
 class Appendix(Quoting):
     """All answers, and in the book, where nothing can be folded away, all solved steps."""
 
@@ -223,6 +236,11 @@ class Appendix(Quoting):
                 text = f"**{number}** {questions.shown(one.answer())}. {one.because}"
                 self.state.nested_parse(_lines(text), self.content_offset, made)
             return [made]
+        if what == "open":
+            for number, one in excerpts.open_exercises().items():
+                text = f"**{number}.** {one.answer}"
+                self.state.nested_parse(_lines(text), self.content_offset, made)
+            return [] if self.on_the_site else [nodes.rubric("", "Open exercises"), made]
         if self.on_the_site:
             return [nodes.paragraph("", "On the site they are folded away in their chapters.")]
         for stage in excerpts.STAGES:
@@ -379,7 +397,8 @@ def setup(app):
                             "algorithm": Algorithm, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
                             "appendix": Appendix, "steps-of-a-walk": Walk,
-                            "play": Play, "seen": Seen, "elsewhere": Elsewhere}.items():
+                            "play": Play, "open": OpenExercise, "seen": Seen,
+                            "elsewhere": Elsewhere}.items():
         app.add_directive(name, directive)
     app.add_role("n", Number())
     app.add_html_math_renderer("tex", (_tex, None), (_tex, None))

@@ -59,6 +59,17 @@ def test_a_kernel_in_one_piece_is_folded_away_in_the_appendix_or_left_out(built,
         assert text not in words(for_a_class / "html" / "stage_3.html")
 
 
+def test_what_a_good_answer_has_is_folded_away_in_the_appendix_or_left_out(built, for_a_class):
+    words_of = "It is the step of the online softmax for two finished pieces"  # of the third
+    assert words_of in excerpts.open_exercises()["3"].answer
+    page, source = built / "html" / "open.html", (built / "guide.typ").read_text("utf-8")
+    chapters, appendix = source.split("= Answers and solved steps\n", 1)
+    assert words_of in words(page) and words_of not in words(page, "details.solution")
+    assert words_of in appendix and words_of not in chapters
+    assert "Derive" in words(for_a_class / "html" / "open.html")
+    assert not any(words_of in words(page) for page in (for_a_class / "html").glob("*.html"))
+
+
 def test_the_book_has_solved_steps_in_the_appendix_only(built):
     source = (built / "guide.typ").read_text("utf-8")
     chapters, appendix = source.split("= Answers and solved steps\n", 1)

@@ -200,3 +200,36 @@ def test_the_share_of_the_tiles_of_a_causal_walk(tiles):
 def test_the_visible_pairs_of_a_window(length, window):
     keep = reference.keep_mask(length, length, True, window)
     assert keep.sum() == window * (window + 1) // 2 + (length - window) * window
+
+
+def test_the_answers_to_the_open_exercises_that_derive_something_hold():
+    """Bent scores, slopes, two halves, the largest weight, dropout: 1, 2, 3, 8 and 9."""
+    q, k, v, do = torch.randn(4, N, D, dtype=torch.float64)
+    keep = reference.keep_mask(N, N, True, N)
+    distance = (torch.arange(N)[:, None] - torch.arange(N)).double()
+    kept = (torch.rand(N, N) < 0.8).double() / 0.8
+
+    def forward(raw, factor=1.0):
+        p = torch.softmax(raw.masked_fill(~keep, -torch.inf), 1)
+        return p, (factor * p) @ v
+
+    def backward(raw, factor=1.0):
+        p, o = forward(raw, factor)
+        return p * (factor * (do @ v.T) - (do * o).sum(1, keepdim=True))
+
+    raw, c = SCALE * q @ k.T, 2.0
+    bent = c * torch.tanh(raw / c)
+    (got,) = autograd(lambda s: (forward(c * torch.tanh(s / c))[1] * do).sum(), raw)
+    torch.testing.assert_close(got, backward(bent) * (1 - (bent / c) ** 2))
+    slope = torch.tensor(0.3, dtype=torch.float64)
+    (got,) = autograd(lambda b: (forward(raw - b * distance)[1] * do).sum(), slope)
+    torch.testing.assert_close(got, -(backward(raw - slope * distance) * distance).sum())
+    (got,) = autograd(lambda s: (forward(s, kept)[1] * do).sum(), raw)
+    torch.testing.assert_close(got, backward(raw, kept))
+    lse = [torch.logsumexp(raw[:, part], 1, keepdim=True) for part in (slice(3), slice(3, N))]
+    both = torch.logaddexp(*lse)
+    o = sum(torch.exp(one - both) * (torch.softmax(raw[:, part], 1) @ v[part])
+            for one, part in zip(lse, (slice(3), slice(3, N)), strict=True))
+    torch.testing.assert_close(o, torch.softmax(raw, 1) @ v)
+    length = torch.exp(raw - raw.amax(1, keepdim=True)).sum(1)
+    torch.testing.assert_close(torch.softmax(raw, 1).amax(1), 1 / length)

@@ -52,7 +52,7 @@ def test_a_function_that_a_page_quotes_is_whole(page, argument):
 def test_a_step_or_function_that_is_gone_is_an_error():
     with pytest.raises(excerpts.Missing, match="want a step 4.99 in problem_4.py"):
         excerpts.step("4.99")
-    with pytest.raises(excerpts.Missing, match="want a function _gone"):
+    with pytest.raises(excerpts.Missing, match="want a function or class _gone"):
         excerpts.definition("4", "_gone")
     with pytest.raises(excerpts.Missing, match="want a mutant gone of stage 4"):
         excerpts.slip(4, "gone")
@@ -169,3 +169,12 @@ def test_a_stage_has_all_its_parts_and_five_learnings(page):
         assert part in heads
     assert re.findall(r"^(\d)\. ", read(page).split("## Key learnings")[1], re.MULTILINE) == [
         "1", "2", "3", "4", "5"]
+
+
+def test_there_are_ten_open_exercises_of_three_kinds_and_each_says_what_a_good_answer_has():
+    text, found = read(TEXT / "open.md"), excerpts.open_exercises()
+    assert list(found) == [str(i) for i in range(1, 11)] == re.findall(
+        r"^```{open} (\d+)$", text, re.MULTILINE)
+    assert all(len(one.question) > 80 < len(one.answer) for one in found.values())
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+        "Derive", "Predict, then measure", "Change a kernel"]
