@@ -281,7 +281,10 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         except ValueError as error:
             return _refuse(f"--step: {error}")
     if arguments.case:
-        asked = [n for n in asked if arguments.case in _case_names(STAGES[n], options)]
+        from grader.course import contract
+
+        asked = [n for n in asked if arguments.case in _case_names(STAGES[n], options)
+                 or contract.named(STAGES[n], arguments.case, seed)]
         if not asked:
             return _refuse(f"--case: want the name of a case of a problem asked for, such as "
                            f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")

@@ -16,6 +16,7 @@ FAMILIES = {
     "shift+": "logits +128",  # kills a missing max subtraction
     "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
     "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
+    "abyss": "logits -20,000",  # kills a maximum that starts at -10,000
     "rising": "rising max",  # kills a missing rescale, and lse in 16 bits
     "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys
     "falling": "falling",  # the same from last key to first: a factor that should shrink explodes
@@ -63,6 +64,7 @@ class Case:
     sinks: int | None = None
     scale: float | None = None
     sink_logits: bool = False
+    level: bool = False  # the sinks' logits are in float32, at the level of the scores
     family: str = "randn"
     layout: str = "dense"
     apart: str = ""  # "far": the tensor whose entries are
@@ -73,6 +75,7 @@ class Case:
     repeats: int = 1
     refill: bool = False
     growth: bool = False  # asked at N and at 2N: does memory grow with N or with N * N?
+    by_contract: bool = False  # made by contract.py, and no row of case_table.py
     course: bool = False  # of files with this course's step markers; beyond, of others
     asks: str = ""  # what is beyond the assignment in it
 
@@ -106,6 +109,7 @@ class Case:
         parts += [f"{self.layout}-{self.apart}".strip("-")] * (self.layout != "dense")
         parts += [f"dout-{self.dout}"] * (self.dout != "dense")
         parts += ["scale"] * (self.scale is not None) + ["sink_logits"] * self.sink_logits
+        parts += ["level"] * self.level
         parts += ["refill"] * self.refill + [f"x{self.repeats}"] * (self.repeats > 1)
         parts += ["growth"] * self.growth + ["gradients"] * self.gives_gradients
         return f"{self.group}/" + "-".join(parts)
@@ -130,7 +134,8 @@ class Case:
     @property
     def note(self) -> str:
         """What is special about a robust case, in words."""
-        words = [dtype_name(self.dtype), FAMILIES[self.family], LAYOUTS[self.layout]]
+        layout = LAYOUTS.get(self.layout, f"{self.layout.replace('.', ', ')} in memory")
+        words = [dtype_name(self.dtype), FAMILIES[self.family], layout]
         words += [f"in {self.apart}" * bool(self.apart), "gradients" * self.gives_gradients]
         words += [f"dO {self.dout}" * (self.dout != "dense")]
         words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]

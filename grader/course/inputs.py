@@ -85,6 +85,9 @@ def other_numbers(case: Case, seed: int) -> Built:
 def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
     if case.layout in ONE_BY_ONE:
         return ONE_BY_ONE[case.layout][name]
+    if "." in case.layout:  # of q, k and v, or of x and w
+        return dict(zip("xw" if case.asker.sums_rows else "qkv", case.layout.split("."),
+                        strict=True)).get(name, "dense")
     if case.layout == "far":
         return "far" if name == case.apart else "dense"
     return case.layout if tensor.dim() > 1 or case.layout == "guarded" else "dense"
@@ -138,8 +141,9 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
         q, k, v = _MAKERS[case.family](case, q, k, v)
     made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
     if case.sink_logits:  # a parameter often stays in float32
-        dtype = torch.float32 if case.layout == "views" else case.dtype
-        made["sink_logits"] = _randn(gen, case.HQ).to(dtype)
+        dtype = torch.float32 if case.layout == "views" or case.level else case.dtype
+        level = math.prod(_PLANTED[case.family]) if case.level and case.family == "shift+" else 0.0
+        made["sink_logits"] = (_randn(gen, case.HQ) + level).to(dtype)
     return made
 
 
@@ -157,6 +161,7 @@ _PLANTED = {
     "shift+": (16.0, 8.0),  # the same for all: the softmax does not change
     "shift-": (16.0, -8.0),
     "deep": (16.0, -64.0),
+    "abyss": (16.0, -1250.0),
     "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
     "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
     "falling": (4.0, (100.0, 0.0)),
@@ -300,6 +305,8 @@ def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
         gaps = [0, 0, 0, t.shape[-1]]
     if layout == "gapped":
         gaps = [0, 1, 3, 5][-t.dim():]
+    if layout == "odd":  # the same, and no address a multiple of 16 bytes
+        gaps, guard = [0, 1, 5, 0][-t.dim():] if t.dim() > 2 else [0] * t.dim(), GUARD + 1
     if layout in ("last", "third"):
         step = 2 if layout == "last" else 3
         gaps = [1] + gaps[1:] if t.dim() > 1 else gaps

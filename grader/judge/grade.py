@@ -26,7 +26,7 @@ from dataclasses import replace
 import torch
 
 from grader.assignment import submission
-from grader.course import case_table
+from grader.course import case_table, contract
 from grader.course.calls import SubmissionError
 from grader.course.cases import Case, doubled
 from grader.course.correctness import answer
@@ -93,6 +93,7 @@ class Grading:
         self.beyond: list[Case] = []  # that are asked at the end, and decide nothing
         self.accusations: list[Check] = []  # not reported before all standard cases are in
         self.deaths = 0  # of workers
+        self.tiles: set[int] = set()  # sizes that the file launches with
         self.lights: Lights | None = None
         self.taught = options.patience <= 0  # no mistake is to be named: one at a time is enough
 
@@ -120,6 +121,8 @@ class Grading:
             stack.push(self.confirmations.close)
             session = self.ask_cases(stack, first)
             self.confirmations.flush()
+            if session is not None and self.all_right():
+                self.ask_contract(session)
             if not self.result.sentence and compiling.is_due(self.result.kernels, self.all_right()):
                 with self.reporter.working(self.stage, "compiling the kernels"):
                     check = compiling.finish(self.result.kernels)
@@ -165,7 +168,8 @@ class Grading:
                       if case.course and not (case.sink_logits and "sink_logits" in offered)
                       else case for case in listed]
         if options.case:
-            self.cases = [case for case in listed if case.name == options.case]
+            self.cases = [case for case in listed if case.name == options.case] or list(filter(
+                None, [contract.named(self.stage, options.case, options.seed)]))
             return
         self.cases = [case for case in listed if case.group == "standard" or (
             case.group == "robust" and not options.quick)]
@@ -222,6 +226,27 @@ class Grading:
                 return None
         return session if alive else None
 
+    def ask_contract(self, session: Session) -> None:
+        """Ask what the contract's classes give at the borders of the file's own tiles, up to the
+        first that fails.  Without a GPU: there every D, dtype and layout is compiled anew."""
+        options = self.options
+        if self.device != "cpu" or options.quick or options.case or options.stop_early:
+            return
+        cases = contract.cases(
+            self.stage, self.tiles, bool(self.file.steps),
+            "sink_logits" in self.file.parameters(self.stage.entry), options.seed)
+        for asked, case in enumerate(cases):
+            with self.reporter.working(self.stage, f"case {asked + 1} of {len(cases)} at borders"):
+                check, alive = self.ask(session, case)
+            if check is not None and check.outcome != "pass":
+                self.done(check)
+                return
+            if check is None or not alive or self.clock.is_over():
+                return
+        sizes = "its tiles, " + ", ".join(map(str, sorted(self.tiles))) if self.tiles else "tiles"
+        self.done(Check("robust/contract", "robust", "pass",
+                        f"({len(cases)} cases at the borders of {sizes})"))
+
     def ask_beyond(self, session: Session) -> None:
         """Ask what no assignment asks, until a call does not end; a dead worker is replaced."""
         def ask(case: Case) -> bool:
@@ -272,6 +297,7 @@ class Grading:
             self.ahead.ready(session, case)
             reply = session.run(built.call)
             replies.append((case, reply))
+            self.tiles |= contract.tiles_of(reply.plan.steps)
             try:
                 check = self.judge(built, reply)
             except torch.OutOfMemoryError as error:  # the worker may hold what the judgement needs
@@ -302,7 +328,8 @@ class Grading:
         self.taught = self.taught or check.outcome not in ("pass", "skipped")
         self.result.kernels |= set(check.kernels)
         check.seconds = time.monotonic() - start
-        self.confirmations.add(check, replies)
+        if not case.by_contract:
+            self.confirmations.add(check, replies)
         died = died or session.gone
         self.deaths += died
         return check, not (closed or died)

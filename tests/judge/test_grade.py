@@ -10,6 +10,7 @@ import torch
 from grader.course import correctness, stages
 from grader.course.calls import Reply, SubmissionError
 from grader.course.case_table import listed
+from grader.course.cases import Case
 from grader.course.stages import STAGES
 from grader.host import device_memory, options, without_file
 from grader.host.clock import Clock
@@ -142,6 +143,22 @@ def test_quick_asks_the_standard_cases_only(graded):
     result = graded(Honest, quick=True)
     assert {check.group for check in result.checks} == {"standard"}
     assert (result.outcome, result.points) == ("pass", 140)
+
+
+def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, monkeypatch):
+    border = Case(1, "robust", 65, by_contract=True)
+    monkeypatch.setattr(grade.contract, "cases", lambda *what: [border])
+    assert graded(Honest).outcome == "pass"
+    result = graded(spoiled(lambda call: call.inputs["q"].shape[2] == 65
+                            and call.inputs["q"].shape[1] == 1))
+    assert (result.outcome, result.points) == ("wrong", 140)
+    assert [check.name for check in result.checks if check.outcome != "pass"] == [border.name]
+    assert graded(spoiled(lambda call: call.inputs["q"].shape[2] == 65), quick=True).points == 140
+
+
+def test_borders_are_not_asked_of_a_file_that_is_wrong_anyway(graded, monkeypatch):
+    monkeypatch.setattr(grade.contract, "cases", lambda *what: pytest.fail("they were"))
+    assert graded(spoiled(is_standard)).outcome == "wrong"
 
 
 def test_rejected_costs_every_point(graded):

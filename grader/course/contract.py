@@ -1,0 +1,237 @@
+"""The contract of a stage as classes, and the cases made of them: every pair of classes that may
+meet stands in one row of contract.tsv, which tools/contract_cases.py makes.
+
+Lengths, windows and sinks are written against T, a tile size: a mistake at a border of tiles shows
+where tiles begin and end, and each file has its own.  They are read from its launches.
+
+What a row says beyond the assignment, a file without this course's step markers is asked in a
+narrower class (NARROW): two classes that meet in a row still meet then.
+"""
+
+import csv
+import functools
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+
+from grader.course.cases import Case
+from grader.course.stages import Stage
+
+FILE = Path(__file__).with_name("contract.tsv")
+LAYOUT = ("dense", "transposed", "wide", "odd", "last")
+
+# ------------------------------------------------------------------- classes
+# dimension: its classes; of which stages, classes() says.
+CLASSES = {
+    "length": ("T-1", "T", "T+1", "2T", "3T+1"),
+    "keys": ("same", "T-1", "2T+1"),  # NK, where it is another number
+    "rows": ("1", "T-1", "T+1"),  # M of stage 2, whose N is the length
+    "tile": ("largest", "smallest", "another"),  # T: two of the file's own, and 64 or 128
+    "causal": ("yes", "no"),
+    "window": ("1", "T-1", "T", "T+1", "2T-1", "huge", "none"),
+    "sinks": ("0", "T-1", "T+1", "all"),
+    "heads": ("1 1 1", "1 2 2", "2 3 3", "5 1 1"),  # B HQ HKV
+    "groups": ("1 1 1", "1 4 2", "5 2 1"),  # the same, of query heads that share
+    "D": ("16", "24", "64", "128"),
+    "dtype": ("float16", "float32"),
+    "family": ("randn", "rising", "falling", "shift+", "abyss"),
+    "numbers": ("randn", "hot", "needles"),  # the families of stage 2
+    "scale": ("1/sqrt(D)", "0.5"),
+    "q": LAYOUT, "k": LAYOUT, "v": LAYOUT,
+    "x": ("dense", "gapped", "transposed", "odd", "last"), "w": ("dense", "odd", "last"),
+    "logits": ("none", "randn", "level"),
+    # Gradients: how that of the output lies in memory, or that none is asked for.
+    "backward": ("none", "dense", "transposed", "expanded", "large", "last"),
+    "given": ("none", "dense"),  # where PyTorch makes them
+    "dy": ("none", "dense", "last", "expanded"),
+}
+DRAWN = 2  # further rows a seed
+SIZES = (16, 32, 64, 128, 256)  # of tiles
+LONG = ("2T", "3T+1")
+WIDE = ("128",)
+
+
+def classes(stage: Stage) -> dict[str, tuple[str, ...]]:
+    """The dimensions of a stage, each with its classes."""
+    if stage.sums_rows:
+        names = "rows length tile numbers dtype x w dy"
+    else:
+        grouped = any("kv head" in places for places in stage.steps.values())
+        names = "length tile q k v D dtype family " + ("groups" if grouped else "heads")
+        names += " keys" * (not stage.needs_triton)
+        names += " causal" * (stage.differentiates or not stage.needs_triton)
+        names += " window" * stage.windowed + " sinks" * stage.has_sinks
+        names += " given" if stage.backward_is_given else " backward"
+        names += " scale" * any("scale" in word for word in stage.keywords)
+        names += " logits" * ("sink_logits" in stage.keywords)
+    found = {name: CLASSES[name] for name in names.split()}
+    if stage.differentiates:
+        found["backward"] = found["backward"][1:]
+        found["family"] = found["family"][:-1]
+    elif "family" in found:
+        found["family"] = tuple(name for name in found["family"] if name != "shift+")
+    if "window" in found and "causal" not in found:
+        found["window"] = found["window"][:-1]  # no window at all is for who can leave it out
+    return found
+
+
+# What may not meet what: names of dimensions, and what must hold of their classes.
+RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
+    # A border past the end is "all", and one name for it is enough.
+    ("length window", lambda n, w: w in ("huge", "none") or _at(w, 64) < _at(n, 64)),
+    ("length sinks", lambda n, s: s in ("0", "all") or _at(s, 64) < _at(n, 64)),
+    ("causal window", lambda causal, w: causal == "yes" or w == "none"),
+    ("causal sinks", lambda causal, s: causal == "yes" or s == "0"),
+    ("causal keys", lambda causal, keys: causal == "no" or keys == "same"),
+    ("dtype D", lambda dtype, d: dtype == "float16" or int(d) <= 64),
+    # lse has no digits left for gradients where scores are at -20,000.
+    ("family given", lambda family, given: family != "abyss" or given == "none"),
+    ("family backward", lambda family, backward: family != "abyss" or backward == "none"),
+    # One head's gradient of its sink's logit is one number, and may come out near 0.
+    ("groups logits", lambda h, logits: _many(h) > 1 or logits == "none"),
+    # What costs much meets what costs little.
+    ("length D", lambda n, d: n not in LONG or d not in WIDE),
+    ("tile D", lambda tile, d: tile != "another" or d not in WIDE),
+    ("tile length", lambda tile, n: tile != "another" or n != "3T+1"),
+    *((f"{heads} length", lambda h, n: _many(h) < 4 or n not in LONG)
+      for heads in ("heads", "groups")),
+    *((f"{heads} tile", lambda h, tile: _many(h) < 4 or tile != "another")
+      for heads in ("heads", "groups")),
+    *((f"{heads} D", lambda h, d: _many(h) < 4 or d not in WIDE) for heads in ("heads", "groups")),
+)
+
+# Pairs that are left out for the seconds they cost: how a tensor lies in memory has to do with what
+# is read where, not with these.
+APART = [("q", "k", "v"), *itertools.product("qkv", (
+    "window", "sinks", "family", "backward", "given", "scale", "logits", "keys"))]
+
+# What a file without step markers is asked instead: of each tensor's layout q's.
+NARROW = {"D": {"24": "32"}, "q": {"last": "transposed"}, "backward": {"last": "transposed"},
+          "window": {"none": "all", "huge": "all"}}
+
+
+def allowed(row: dict[str, str]) -> bool:
+    """Whether these classes may meet."""
+    return all(rule(*(row[name] for name in names.split())) for names, rule in RULES
+               if set(names.split()) <= row.keys())
+
+
+def _many(heads: str) -> int:
+    batch, queries, _ = map(int, heads.split())
+    return batch * queries
+
+
+def _at(text: str, tile: int, length: int = 0) -> int:
+    """ "2T-1" -> 127, for a tile of 64. """
+    if text in ("all", "huge"):  # of sinks, and of a window
+        return length + 5 if text == "all" else 2**31 - 1
+    times, tiles, more = re.fullmatch(r"(\d*)(T?)([+-]\d+)?", text).groups()
+    return int(times or 1) * (tile if tiles else 1) + int(more or 0)
+
+
+# --------------------------------------------------------------------- cases
+@functools.cache
+def rows(number: int) -> tuple[dict[str, str], ...]:
+    """The rows of a stage: dimension -> class."""
+    with open(FILE, encoding="utf-8", newline="") as file:
+        return tuple({name: said for name, said in row.items() if said and name != "stage"}
+                     for row in csv.DictReader(file, delimiter="\t") if row["stage"] == str(number))
+
+
+def cases(stage: Stage, tiles: Iterable[int], marked: bool, logits: bool, seed: int) -> list[Case]:
+    """The rows of a stage, for a file that launches with tiles of these sizes, and those of the
+    seed; what costs most comes last.  marked: it has this course's step markers; logits: it takes
+    sink_logits."""
+    made = [case_of(stage, row, tiles, marked, logits)
+            for row in (*rows(stage.number), *drawn(stage, seed))]
+    return sorted({case.name: case for case in made}.values(), key=_cost)
+
+
+def drawn(stage: Stage, seed: int) -> list[dict[str, str]]:
+    """Further rows, which nobody knows before the seed is known."""
+    dice, found = random.Random(seed), []
+    while len(found) < DRAWN:
+        row = {name: dice.choice(of) for name, of in classes(stage).items()}
+        found += [row] * allowed(row)
+    return found
+
+
+def named(stage: Stage, name: str, seed: int) -> Case | None:
+    """The case of this name, of whatever file it was asked."""
+    return next((case for tile in SIZES for marked in (True, False) for logits in (True, False)
+                 for case in cases(stage, [tile], marked, logits, seed) if case.name == name), None)
+
+
+def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: bool = True,
+            logits: bool = True) -> Case:
+    """A row as a case: its borders as numbers."""
+    if not marked:
+        row = narrower(row, logits)
+    own = sorted(set(tiles)) or [64]
+    others = [size for size in (64, 128) if size not in own] or [own[-1]]
+    tile = {"largest": own[-1], "smallest": own[0]}.get(row["tile"], others[-1])
+    N, grads = _at(row["length"], tile), ()
+    fields = {"N": N, "dtype": getattr(torch, row["dtype"])}
+    if stage.sums_rows:
+        grads, dout = ("x", "w"), row["dy"]
+        fields |= {"M": _at(row["rows"], tile), "family": row["numbers"],
+                   "layout": f"{row['x']}.{row['w']}"}
+    else:
+        grads, dout = ("q", "k", "v"), row.get("backward") or row["given"]
+        B, HQ, HKV = map(int, (row.get("heads") or row["groups"]).split())
+        causal = row.get("causal", "yes" if stage.is_causal else "no") == "yes"
+        fields |= {"B": B, "HQ": HQ, "HKV": HKV, "D": int(row["D"]), "family": row["family"],
+                   "layout": ".".join(row[name] for name in "qkv"), "is_causal": causal}
+        if row.get("keys", "same") != "same":
+            fields["NK"] = _at(row["keys"], tile)
+        fields |= {name: None if row[name] == "none" else _at(row[name], tile, N)
+                   for name in ("window", "sinks") if name in row}
+        if row.get("scale", "1/sqrt(D)") != "1/sqrt(D)":
+            fields["scale"] = float(row["scale"])
+        if row.get("logits", "none") != "none":
+            fields |= {"sink_logits": True, "level": row["logits"] == "level"}
+            grads += ("sink_logits",)
+    if dout != "none":
+        fields |= {"grads": grads, "dout": dout}
+    return Case(stage.number, "robust", by_contract=True, **fields)
+
+
+def narrower(row: dict[str, str], logits: bool) -> dict[str, str]:
+    """The same of a file without step markers: what the assignment asks, and no more."""
+    row = row | {name: NARROW[name].get(said, said) for name, said in row.items() if name in NARROW}
+    if "q" in row:
+        row |= {"k": row["q"], "v": row["q"]}
+    if "x" in row:  # no gradients, and rows that follow each other
+        row |= {"x": "odd" if row["x"] == "odd" else "dense", "w": "odd" if row["w"] == "odd" else
+                "dense", "dy": "none"}
+    if "given" in row:
+        row["given"] = "none"
+    if "keys" in row:
+        row["backward"] = "none"  # of stage 1, whose backward the assignment leaves out
+    if "window" in row and "causal" in row:
+        row["causal"] = "yes"
+    if "logits" in row and not logits:
+        row["logits"] = "none"
+    return row
+
+
+def _cost(case: Case) -> float:
+    """What it costs, against others: tiles that meet, heads."""
+    steps = math.ceil(case.N / 64) * math.ceil(case.n_keys / 64) * max(1, case.D / 64)
+    return case.B * case.HQ * (1 + steps) * (3 if case.asker.differentiates else 1)
+
+
+# --------------------------------------------------------------------- tiles
+TILE = re.compile(r"(BLOCK|TILE|ROWS?|COLS?|B|T)(_?(SIZE|ROWS|COLS|[MNQKRCT]))?")
+
+
+def tiles_of(steps: Iterable[list]) -> set[int]:
+    """Tile sizes among the arguments of a plan's launches: under a name in capitals that says what
+    a tile has."""
+    return {size for step in steps if step[0] == "launch" for name, size in step[3].items()
+            if type(size) is int and size in SIZES and TILE.fullmatch(name)}

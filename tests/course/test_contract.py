@@ -1,0 +1,101 @@
+"""Cases from the contract: every pair of classes meets, within budgets, inside what is promised."""
+
+import itertools
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from grader.assignment.record import ROOT
+from grader.course import contract
+from grader.course.stages import STAGES
+
+TILES = {16, 64}
+
+
+def cases(number: int, marked: bool = True, logits: bool = True, seed: int = 0):
+    return contract.cases(STAGES[number], TILES, marked, logits, seed)
+
+
+def test_the_table_is_what_the_tool_makes_of_the_classes():
+    pytest.importorskip("covertable")
+    made = subprocess.run([sys.executable, "-m", "tools.contract_cases"], cwd=ROOT,
+                          capture_output=True, check=True).stdout
+    assert made == contract.FILE.read_bytes(), \
+        "python -m tools.contract_cases > grader/course/contract.tsv"
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_every_row_may_be_and_is_of_known_classes(number):
+    of = contract.classes(STAGES[number])
+    rows = contract.rows(number)
+    assert rows and all(row.keys() == of.keys() and contract.allowed(row) for row in rows)
+    assert all(said in of[name] for row in rows for name, said in row.items())
+    assert len(rows) <= (60 if STAGES[number].differentiates else 40)
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_every_pair_that_may_meet_is_in_a_row(number):
+    of, dice = contract.classes(STAGES[number]), random.Random(0)
+    apart = {frozenset(pair) for names in contract.APART
+             for pair in itertools.combinations(names, 2)}
+    rows = contract.rows(number)
+    for a, b in itertools.combinations(of, 2):
+        if frozenset((a, b)) in apart:
+            continue
+        for pair in itertools.product(of[a], of[b]):
+            if any((row[a], row[b]) == pair for row in rows):
+                continue
+            others = ({name: dice.choice(said) for name, said in of.items()} | dict(
+                zip((a, b), pair, strict=True)) for _ in range(2000))
+            assert not any(map(contract.allowed, others)), (a, b, pair)
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_a_file_without_markers_is_asked_what_the_assignment_promises_alone(number):
+    stage = STAGES[number]
+    for case in cases(number, marked=False, logits=False):
+        assert case.D in (16, 32, 64, 128) and (case.dtype == torch.float16 or case.D <= 64)
+        assert "last" not in case.layout and case.dout != "last" and not case.sink_logits
+        assert bool(case.grads) == stage.differentiates
+        if not stage.sums_rows:
+            assert len(set(case.layout.split("."))) == 1
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_names_tell_the_cases_apart_and_lead_back_to_them(number):
+    asked = cases(number, seed=5)
+    assert len({case.name for case in asked}) == len(asked)
+    for case in asked[::7]:
+        assert contract.named(STAGES[number], case.name, 5) == case
+    assert contract.named(STAGES[number], "robust/nobody", 5) is None
+
+
+def test_borders_lie_where_the_tiles_of_the_file_do():
+    row = contract.rows(6)[0] | {"length": "2T", "window": "T+1", "tile": "largest"}
+    for tiles, tile in (((16, 32), 32), ((128,), 128), ((), 64)):
+        case = contract.case_of(STAGES[6], row, tiles)
+        assert (case.N, case.window) == (2 * tile, tile + 1)
+    assert contract.case_of(STAGES[6], row | {"tile": "another"}, [64]).N == 256
+    assert contract.case_of(STAGES[6], row | {"tile": "smallest"}, [64, 16]).N == 32
+
+
+def test_what_costs_most_is_asked_last_and_lengths_stay_short():
+    for number in STAGES:
+        asked = cases(number)
+        assert asked[-1].N * asked[-1].B * asked[-1].HQ >= asked[0].N * asked[0].B * asked[0].HQ
+        assert max(case.N for case in asked) <= 769
+
+
+def test_two_further_cases_hang_on_the_seed_alone():
+    first, again, other = (contract.drawn(STAGES[7], seed) for seed in (1, 1, 2))
+    assert first == again != other and len(first) == contract.DRAWN
+    assert all(map(contract.allowed, first))
+
+
+def test_tiles_are_numbers_under_a_name_that_says_so():
+    launch = ["launch", 0, [1], {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_SIZE": 16, "D": 128, "N": 64,
+                                 "TILE": 48, "num_warps": 16, "BLOCK_D": 32, "ROWS": True}]
+    assert contract.tiles_of([launch, ["op", "aten::empty"]]) == {64, 32, 16}
