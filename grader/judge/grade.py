@@ -230,7 +230,7 @@ class Grading:
         """Ask what the contract's classes give at the borders of the file's own tiles, up to the
         first that fails.  Without a GPU: there every D, dtype and layout is compiled anew."""
         options = self.options
-        if self.device != "cpu" or options.quick or options.case or options.stop_early:
+        if self.device != "cpu" or options.quick or options.case:
             return
         cases = contract.cases(
             self.stage, self.tiles, bool(self.file.steps),
