@@ -132,7 +132,7 @@ class Server:
         if self.interprets and (kernel := interpreter.compiled(module)):
             raise Failure("crashed", f"want every kernel in Triton's interpreter, for lack of a "
                           f"GPU; got {kernel} without: take out what turns the interpreter off")
-        if self.interprets and "triton" in sys.modules:
+        if self.interprets and sys.modules.get("triton"):
             interpreter.take_other_names(vars(module))
         self.module = module
         found = self._defined(entry)
