@@ -1,6 +1,7 @@
 """One table: stage -> title, file, entry point, points, steps, and in words what the stage is.
 
-No other file compares a stage's number.  What is asked of each is in case_table.py.
+No other file compares a stage's number.  What is asked of each is in case_table.py;
+how another one is added, in docs/architecture.md.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
 """The whole computation with one mistake in it: what a submission would answer.
 
-The mistakes are those of the steps (grader/steps): a variant of a step's formula stands in the
+The mistakes are those of the steps (grader/lights): a variant of a step's formula stands in the
 place of that step, everything else is right.  Yields (id, what was tried of it) and what makes the
 tensors.
 """
