@@ -1,8 +1,8 @@
 """What a worker may touch: Linux's Landlock, which needs no privilege and cannot be undone.
 
 Once confined, a process and all its children write only where they are told (host/processes.py
-says where; what is hidden, cli.py), do not see the hidden
-folders, open no TCP connection, and signal or trace nobody outside.
+says where; what is hidden, cli.py), do not see the hidden folders, open no TCP connection, and
+signal or trace nobody outside.
 
 Source: https://docs.kernel.org/userspace-api/landlock.html
 """
