@@ -101,11 +101,9 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
     ("length D", lambda n, d: n not in LONG or d not in WIDE),
     ("tile D", lambda tile, d: tile != "another" or d not in WIDE),
     ("tile length", lambda tile, n: tile != "another" or n != "3T+1"),
-    *((f"{heads} length", lambda h, n: _many(h) < 4 or n not in LONG)
-      for heads in ("heads", "groups")),
-    *((f"{heads} tile", lambda h, tile: _many(h) < 4 or tile != "another")
-      for heads in ("heads", "groups")),
-    *((f"{heads} D", lambda h, d: _many(h) < 4 or d not in WIDE) for heads in ("heads", "groups")),
+    *((f"{heads} {name}", lambda h, said, dear=dear: _many(h) < 4 or said not in dear)
+      for heads in ("heads", "groups")
+      for name, dear in (("length", LONG), ("tile", ("another",)), ("D", WIDE))),
 )
 
 # Pairs that are left out for the seconds they cost: how a tensor lies in memory has to do with what

@@ -27,12 +27,14 @@ def test_no_other_file_of_the_engine_compares_a_stage_s_number():
     found = []
     for path in sorted((ROOT / "grader").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not isinstance(node, ast.Compare):
-                continue
-            sides = [node.left, *node.comparators]
-            if any(map(_is_number_of_a_stage, sides)) and any(map(_holds_a_number, sides)):
+            if isinstance(node, ast.Compare) and _compares_a_stage(node):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
+
+
+def _compares_a_stage(node: ast.Compare) -> bool:
+    sides = [node.left, *node.comparators]
+    return any(map(_is_number_of_a_stage, sides)) and any(map(_holds_a_number, sides))
 
 
 def _is_number_of_a_stage(node: ast.expr) -> bool:
@@ -47,6 +49,4 @@ def _holds_a_number(node: ast.expr) -> bool:
 @pytest.mark.parametrize("text", [
     "stage == 3", "case.stage > 2", "self.stage.number in (8, 9)", "2 < stage"])
 def test_such_a_comparison_would_be_found(text):
-    node = ast.parse(text, mode="eval").body
-    sides = [node.left, *node.comparators]
-    assert any(map(_is_number_of_a_stage, sides)) and any(map(_holds_a_number, sides))
+    assert _compares_a_stage(ast.parse(text, mode="eval").body)

@@ -315,13 +315,18 @@ def tensor_of(base: int | None, asked: np.ndarray, named: list[tuple]) -> tuple 
     return named[number] if away <= NEAR else None
 
 
-def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strides: list[int]
-           ) -> np.ndarray:
-    """Which head of a tensor each address lies in, all leading axes counted as one; -1: in none."""
+def addresses_of(first: int, size: int, shape: list[int], strides: list[int]) -> np.ndarray:
+    """Of every number of a tensor, in its order."""
     there = np.full(1, first)
     for n, stride in zip(shape, strides, strict=True):
         there = np.add.outer(there, np.arange(n) * stride * size)
-    there = there.ravel()
+    return there.ravel()
+
+
+def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strides: list[int]
+           ) -> np.ndarray:
+    """Which head of a tensor each address lies in, all leading axes counted as one; -1: in none."""
+    there = addresses_of(first, size, shape, strides)
     rows = int(np.prod(shape[2:])) if len(shape) > 2 else there.size
     order = np.argsort(there, kind="stable")
     at = np.searchsorted(there, addresses, sorter=order).clip(max=max(there.size - 1, 0))

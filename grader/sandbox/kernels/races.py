@@ -13,8 +13,6 @@ import numpy as np
 
 from . import interpreter
 
-XCHG = "XCHG"
-
 
 class Races:
     """The first race of what runs between begin() and end(): found, or None.
@@ -72,7 +70,7 @@ class Races:
             return store(builder, ptrs, value, mask, *args, **kwargs)
 
         def atomic_rmw(builder, op, ptr, value, mask, *args, **kwargs):
-            if self.looks and value.dtype.scalar.is_floating() and XCHG not in str(op):
+            if self.looks and value.dtype.scalar.is_floating() and "XCHG" not in str(op):
                 self._added(ptr, value, mask)
             else:
                 self.waited = True
@@ -151,7 +149,12 @@ class Races:
         programs = [list(self.programs[abs(int(number))][:axes])
                     for number in (before[lane], self.program)]
         tensor = interpreter.tensor_of(getattr(ptrs, "base", None), at, self.named())
-        name, index = (tensor[0], _index(int(at[lane]), *tensor[1:])) if tensor else ("", [])
+        name, index = "", []
+        if tensor is not None:
+            name, *place, shape, strides = tensor
+            found = np.flatnonzero(
+                interpreter.addresses_of(*place, shape, strides) == int(at[lane]))[:1]
+            index = [int(i) for one in found for i in np.unravel_index(one, shape)]
         self.found = {"verb": verb, "programs": programs, "tensor": name, "index": index,
                       "line": self._line()}
 
@@ -165,12 +168,3 @@ class Races:
 def _lanes(ptrs, mask) -> np.ndarray:
     return (np.ones(ptrs.data.shape, bool) if mask is None
             else np.broadcast_to(mask.data, ptrs.data.shape))
-
-
-def _index(address: int, first: int, size: int, shape: list[int], strides: list[int]) -> list[int]:
-    """Of the number there; [] where it is none of the tensor's."""
-    there = np.full(1, first)
-    for n, stride in zip(shape, strides, strict=True):
-        there = np.add.outer(there, np.arange(n) * stride * size)
-    found = np.flatnonzero(there.ravel() == address)
-    return [int(i) for i in np.unravel_index(found[0], shape)] if found.size else []
