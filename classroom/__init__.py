@@ -8,6 +8,7 @@
     child.py        one grading under way: the autograder in a process of its own
     slurm.py        the same command in tasks of an array job
     book.py         a JSON a student, grades.csv, junit.xml
+    verdicts.py     a stage as a test, as every system lists them
     policy.py       policy.toml, overrides.csv: what all that is worth
     feedback.py     what goes back to each student
     gradebook.py    the grades for Canvas, Moodle, nbgrader, check50

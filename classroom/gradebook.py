@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from classroom import roster
-from classroom.book import explanation, named, plain
-from grader.assignment.record import grader_of
+from classroom.book import plain
+from classroom.verdicts import verdicts
 from grader.text import escape
 
 SLUG = "flashattention"
@@ -164,20 +164,11 @@ def nbgrader(graded: list[dict], name: str) -> bytes:
 
 def check50(report: dict) -> bytes:
     """A student's results as check50 --output json has them: a check a stage."""
-    results = []
-    for stage in report["stages"]:
-        number, outcome = stage["stage"], stage["outcome"]
-        said = explanation(stage)
-        red = next((step["id"] for step in stage.get("steps", ()) if step["light"] == "wrong"), "")
-        program = f"python {grader_of(number)}"
-        results.append({
-            "name": f"p{number}", "description": stage["title"],
-            "passed": None if number in report["unsettled"] else outcome == "pass",
-            "log": said.splitlines(), "data": {
-                "points": stage["points"], "max_points": stage["max_points"]},
-            "cause": None if outcome == "pass" else {
-                "rationale": next(iter(named(stage).values()), said.partition("\n")[0] or outcome),
-                "help": f"{program} --hint {red}" if red else f"{program} --p{number}"},
-            "dependency": None})
+    results = [{
+        "name": each.name, "description": each.title, "passed": each.passed,
+        "log": each.said.splitlines(),
+        "data": {"points": each.points, "max_points": each.max_points},
+        "cause": {"rationale": each.mistake, "help": each.help} if each.help else None,
+        "dependency": None} for each in verdicts(report)]
     return (json.dumps({"slug": SLUG, "results": results, "version": report["grader"]}, indent=4)
             + "\n").encode()

@@ -1,0 +1,43 @@
+"""A stage as a test: one list of them, of which every system's own is made."""
+
+from typing import NamedTuple
+
+from classroom.book import explanation, named
+from grader.assignment.record import grader_of
+
+
+class Verdict(NamedTuple):
+    """A stage of a student.
+
+    name: "p4"; passed: None where nothing is settled; said: all that the autograder said of it, ""
+    if it passed; mistake: the mistake that has a name, or the first line of what was said; help:
+    the command that says more.
+    """
+
+    name: str
+    title: str
+    passed: bool | None
+    points: float
+    max_points: float
+    said: str
+    mistake: str
+    help: str
+
+
+def verdicts(report: dict) -> list[Verdict]:
+    """The stages of a student's report."""
+    found = []
+    for stage in report["stages"]:
+        number, outcome = stage["stage"], stage["outcome"]
+        said, mistake, help = "", "", ""
+        if outcome != "pass":
+            said = explanation(stage)
+            mistake = next(iter(named(stage).values()), said.partition("\n")[0] or outcome)
+            red = next((step["id"] for step in stage.get("steps", ())
+                        if step["light"] == "wrong"), "")
+            help = f"python {grader_of(number)} " + (f"--hint {red}" if red else f"--p{number}")
+        found.append(Verdict(
+            f"p{number}", stage["title"],
+            None if number in report["unsettled"] else outcome == "pass",
+            stage["points"], stage["max_points"], said, mistake, help))
+    return found
