@@ -303,7 +303,8 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         from grader.watching import watch_stages
 
         with process.left_at_once():
-            watch_stages([STAGES[n] for n in asked], options, reporter)
+            following = [STAGES[n] for n in everything]
+            watch_stages([STAGES[n] for n in asked], following, options, reporter)
     for number in asked:
         with process.left_at_once():
             run.stages.append(grade_stage(STAGES[number], options, reporter))
@@ -338,7 +339,7 @@ def _next_command(run, everything: list[int], arguments) -> str:
     if failed:
         quick = " --quick" * arguments.quick
         first = (begun or failed)[0]
-        return overview.begin(first.stage, arguments.submission, quick, first.red)
+        return overview.begin(first.stage, arguments.submission, quick, first.to_mend)
     if red := [id for result in run.stages for id in result.red]:
         return f"{overview.alone(red[0], arguments.submission)}   (it is red)"
     if arguments.quick:

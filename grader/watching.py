@@ -2,49 +2,70 @@
 
 import contextlib
 import functools
+import os
+import re
+import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from grader.assignment import hints
 from grader.assignment.record import WARM_UPS
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage
 from grader.host.options import Options, spare_worker
 from grader.host.session import Session
 from grader.judge.grade import grade_stage
-from grader.lights import warmups
+from grader.lights import alone, warmups
+from grader.report import overview
+from grader.report.results import StageResult
 from grader.report.screen import Reporter
+from grader.text import syntax_tree
 
 INTERVAL = 0.1  # seconds between two looks at the file
+HALF_WRITTEN = 0.5  # seconds that a file which is no Python is given to become it
+STEP = re.compile(r"\d+\.\d+")
 
 
-def watch_stages(stages: list[Stage], options: Options, reporter: Reporter) -> None:
-    """Grade each at once, and again whenever its file is saved, until Ctrl-C.
+def watch_stages(stages: list[Stage], following: list[Stage], options: Options,
+                 reporter: Reporter) -> None:
+    """Grade each at once, and again whenever its file is saved, until Ctrl-C or q.  following: of
+    these the one after a stage is watched, too, once that stage passes.
 
     This process, the nursery and the workers that replay stay; a worker that runs a file ends with
     its grading, and the next one is made ready before the next save.
     """
     options = replace(options, stop_early=True, benchmark=False, patience=2.0)
-    with Spare(lambda i: spare_worker(stages[i], options)) as spare:
+    stages, paths = list(stages), [options.directory / stage.filename for stage in stages]
+    with (Spare(lambda i: spare_worker(stages[i], options)) as spare,
+          Keys(options, reporter) as keys):
         def grade(i: int) -> None:
-            take = functools.partial(spare.take, i)
-            grade_stage(stages[i], replace(options, spare=take), reporter)
+            take, stage = functools.partial(spare.take, i), stages[i]
+            result = grade_stage(stage, replace(options, spare=take), reporter)
+            keys.about(stage, result)
+            after = next((one for one in following if one.number > stage.number), None)
+            if result.outcome == "pass" and after is not None and after not in stages:
+                stages.append(after)
+                paths.append(options.directory / after.filename)
 
-        watch([options.directory / stage.filename for stage in stages], grade, reporter.say,
-              spare.start)
+        watch(paths, grade, reporter.say, spare.start, keys.pause, reporter.clear)
 
 
 def watch_warm_ups(options: Options, reporter: Reporter) -> None:
     """The same for the exercises before problem 1."""
-    watch([options.directory / WARM_UPS], lambda i: warmups.grade(options, reporter), reporter.say)
+    watch([options.directory / WARM_UPS], lambda i: warmups.grade(options, reporter), reporter.say,
+          clear=reporter.clear)
 
 
 def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], None],
-          ready: Callable[[int], None] = lambda i: None, turns: int | None = None) -> None:
-    """Call grade(i) at once and after every change of paths[i]; Ctrl-C ends it.
+          ready: Callable[[int], None] = lambda i: None,
+          pause: Callable[[float], None] = time.sleep, clear: Callable[[], None] = lambda: None,
+          turns: int | None = None) -> None:
+    """Call grade(i) at once and after every change of paths[i], which may grow; Ctrl-C ends it.
 
     A change meanwhile ends grade(i) by raising FileSaved in it.  ready(i) comes before each wait
     for a save: what the next time can do without.  turns: end after so many gradings, for a test.
@@ -58,7 +79,9 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
             if i in seen and seen[i] == state:
                 continue
             if i in seen:
-                say(f"{path.name} was saved.")
+                state = _settled(path, state)
+                clear()
+                say(f"{time.strftime('%H:%M:%S')}  {path.name} was saved.")
             seen[i], last = state, i
             try:
                 with _ended_by_a_save(path, state):
@@ -66,10 +89,81 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
             except FileSaved:
                 break  # the next look sees it
             done += 1
-            say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
         if last is not None:
+            say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
             ready(last)
-        time.sleep(INTERVAL)
+        pause(INTERVAL)
+
+
+def _settled(path: Path, state: tuple | None) -> tuple | None:
+    """The state of a file that was just saved; if it is no Python, an editor may still write."""
+    end = time.monotonic() + HALF_WRITTEN
+    while time.monotonic() < end and not _parses(path):
+        time.sleep(INTERVAL / 5)
+        if _state(path) != state:
+            state, end = _state(path), time.monotonic() + HALF_WRITTEN
+    return state
+
+
+def _parses(path: Path) -> bool:
+    try:
+        return bool(syntax_tree(path.read_bytes()).body)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+class Keys:
+    """On a terminal: h, the next hint of the step to mend; s, that step alone; q, the end."""
+
+    def __init__(self, options: Options, reporter: Reporter):
+        self.options, self.reporter = options, reporter
+        self.stage, self.step, self.before = None, "", None
+
+    def __enter__(self) -> "Keys":
+        with contextlib.suppress(ImportError, OSError, TypeError, ValueError):  # no terminal
+            import termios
+            import tty
+
+            self.before = termios.tcgetattr(sys.stdin)
+            tty.setcbreak(sys.stdin)
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self.before is not None:
+            import termios
+
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self.before)
+
+    def about(self, stage: Stage, result: StageResult) -> None:
+        """What was graded last; says what is next, and how much of the course is written."""
+        blank = [step["id"] for step in result.steps if step["light"] == "blank"]
+        self.stage, to_mend = stage, result.to_mend or f"write step {blank[0]}" * bool(blank)
+        self.step = next(iter(STEP.findall(to_mend)), "")
+        keys = "   (h: a hint, s: the step alone, q: quit)" if self.before is not None else ""
+        if self.step:
+            self.reporter.next(f"{to_mend} and save{keys}")
+        self.reporter.say(overview.written(self.options.directory))
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or do what a key asks for."""
+        if self.before is None:
+            time.sleep(seconds)
+            return
+        if not select.select([sys.stdin], [], [], seconds)[0]:
+            return
+        key = os.read(sys.stdin.fileno(), 1).decode(errors="replace").lower()
+        if key in ("q", ""):
+            raise KeyboardInterrupt
+        if key in ("h", "s") and not self.step:
+            self.reporter.say("No step is to be mended.")
+        elif key == "s":
+            with contextlib.suppress(ValueError):  # it was just graded; a save may come between
+                alone.ask(self.stage, self.step, self.options, self.reporter)
+        elif key == "h":
+            try:
+                self.reporter.say("\n" + hints.next_hint(self.step))
+            except hints.UnknownStep as error:
+                self.reporter.say(str(error))
 
 
 class FileSaved(BaseException):

@@ -1,6 +1,12 @@
 """--watch: at once, and after every save, and only then."""
 
+import io
+import os
+import pty
 import socket
+import sys
+import termios
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,8 +18,10 @@ from grader.course.stages import STAGES
 from grader.host import kernel_cache, options
 from grader.host.options import Options, open_session, spare_worker
 from grader.host.processes import confinement
+from grader.report.results import StageResult
+from grader.report.screen import Reporter
 from grader.sandbox.worker import hooks
-from grader.watching import INTERVAL, Spare, watch
+from grader.watching import INTERVAL, Keys, Spare, watch
 from tests.sessions import double_call
 
 
@@ -23,7 +31,7 @@ def test_a_saved_file_is_graded_again(tmp_path):
 
     watch([path], graded.append, said.append, lambda i: path.write_text("another"), turns=2)
     assert graded == [0, 0]
-    assert "problem_4.py was saved." in said
+    assert said[1].endswith("  problem_4.py was saved.")
 
 
 def test_a_save_ends_the_grading_under_way(tmp_path):
@@ -67,6 +75,72 @@ def test_what_is_made_ready_for_the_next_save_is_for_the_file_graded_last(tmp_pa
         paths[0].write_text("another", "utf-8")
     watch(paths, lambda i: events.append(("grade", i)), lambda text: None, ready, turns=3)
     assert events == [("grade", 0), ("grade", 1), ("ready", 1), ("grade", 0), ("ready", 0)]
+
+
+def test_a_file_that_is_caught_half_written_is_graded_once_it_is_whole(tmp_path):
+    path, graded = tmp_path / "a.py", []
+    path.write_text("x = 1", "utf-8")
+
+    def half(i):
+        path.write_text("x = (", "utf-8")
+        threading.Timer(2 * INTERVAL, path.write_text, ("x = (1)",)).start()
+    watch([path], lambda i: graded.append(path.read_text()), lambda text: None, half, turns=2)
+    assert graded == ["x = 1", "x = (1)"]
+
+
+def test_what_was_graded_goes_from_the_screen_when_a_file_is_saved_and_not_before(tmp_path):
+    paths, events = [tmp_path / "a.py"], []
+    (tmp_path / "a.py").write_text("one", "utf-8")
+    (tmp_path / "b.py").write_text("one", "utf-8")
+
+    def grade(i):
+        events.append(i)
+        if len(paths) == 1:
+            paths.append(tmp_path / "b.py")  # the next problem
+    watch(paths, grade, lambda text: None, lambda i: paths[1].write_text("two"),
+          clear=lambda: events.append("clear"), turns=3)
+    assert events == [0, 1, "clear", 1]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """The end that a person types at."""
+    person, program = pty.openpty()
+    with (os.fdopen(program, "rb", buffering=0) as stdin,
+          os.fdopen(person, "wb", buffering=0) as end):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield end
+
+
+def test_a_key_asks_for_what_the_step_to_mend_needs(terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / "problem_1.py").read_text("utf-8")
+    (tmp_path / "problem_1.py").write_text(source, "utf-8")
+    red = [{"id": "1.2", "light": "wrong", "mistake": None, "text": "x"}]
+    before = termios.tcgetattr(sys.stdin)
+    with Keys(Options(tmp_path, "cpu", 1, 60.0), Reporter(said := io.StringIO())) as keys:
+        keys.about(STAGES[1], StageResult(1, "x", 200, "wrong", steps=red))
+        assert "Next: mend step 1.2 and save   (h: a hint, s: the step alone, q: quit)\n" \
+            "course [##############################] 8 of 8 steps written\n" in said.getvalue()
+        terminal.write(b"hs")
+        keys.pause(60)
+        assert "Step 1.2, hint 1 of 3" in said.getvalue()
+        keys.pause(60)
+        assert "step 1.2 is right, asked alone." in said.getvalue()
+        terminal.write(b"q")
+        with pytest.raises(KeyboardInterrupt):
+            keys.pause(60)
+        keys.pause(0)  # no key
+    assert termios.tcgetattr(sys.stdin) == before
+
+
+def test_without_a_terminal_no_key_is_offered(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with Keys(Options(tmp_path, "cpu", 1, 60.0), Reporter(said := io.StringIO())) as keys:
+        blank = [{"id": "1.3", "light": "blank", "mistake": None, "text": ""}]
+        keys.about(STAGES[1], StageResult(1, "x", 200, "crashed", steps=blank))
+        keys.pause(0)
+    assert "Next: write step 1.3 and save\n" in said.getvalue()
 
 
 def spare_for(tmp_path):

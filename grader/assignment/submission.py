@@ -92,11 +92,18 @@ class Submission:
                      if id not in inside or any("raise" in row for row in inside[id]))
 
     @property
-    def left_raises(self) -> tuple[str, ...]:
-        """Steps in which something is written, and the starter's raise still stands."""
-        rows = [] if self.source is None else lines(decode(self.source))
-        return tuple(step.id for step in self.steps if step.id in self.blank_steps
-                     and not is_blank_text("".join(rows[step.first_line:step.last_line - 1])))
+    def left_raises(self) -> dict[str, str]:
+        """Steps in which something is written and the starter's raise still stands -> what to do.
+        """
+        rows, found = [] if self.source is None else lines(decode(self.source)), {}
+        for step in self.steps:
+            inside = rows[step.first_line:step.last_line - 1]
+            if step.id in self.blank_steps and not is_blank_text("".join(inside)):
+                line = next((step.first_line + i for i, row in enumerate(inside, start=1)
+                             if BLANK_RAISE.match(row.lstrip())), step.first_line)
+                found[step.id] = (f"your code is there; delete line {line}, "
+                                  "raise NotImplementedError.")
+        return found
 
     def step_at(self, line: int | None) -> Step | None:
         """The step that a line of the file stands in."""
@@ -148,14 +155,12 @@ class Submission:
     @property
     def blank_carried(self) -> tuple[str, ...]:
         """Blank steps that are copies of earlier ones."""
-        left = self.left_raises
-        return tuple(step.id for step in self.steps
-                     if step.origin and step.id in self.blank_steps and step.id not in left)
+        return tuple(step.id for step in self.steps if step.origin
+                     and step.id in self.blank_steps and step.id not in self.left_raises)
 
     def blanks(self) -> tuple[str, ...]:
         """What is still to fill in, and how."""
-        said = [f"written, but for its raise NotImplementedError, which still stands there: step "
-                f"{', '.join(self.left_raises)}. Delete that line."] * bool(self.left_raises)
+        said = [f"step {id}: {words}" for id, words in self.left_raises.items()]
         said += [f"yours to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
         if self.blank_carried:
             stage = self.blank_carried[0].partition(".")[0]

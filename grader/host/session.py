@@ -17,7 +17,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -39,6 +39,7 @@ from grader.text import Tail, escape
 
 START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
 DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if that is why
+ENDLESS_SECONDS = 10.0  # for a call of a file that is known to hold an endless loop
 MORE = 2.0  # times its limit that a request may take longer while others have the CPUs
 STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
 MAX_HEADER = 64 << 20  # a plan of very many steps; far below what memory holds
@@ -55,6 +56,8 @@ class Session:
         self.socket, self.family = worker.socket, worker.family
         self.clock: Clock | None = None  # of the stage under way
         self.phase, self.pid = "start", 0  # pid: of the worker, once started
+        self.asked, self.limit = 0.0, timeout  # when the last request was sent; its seconds
+        self.seems_endless: Callable[[], bool] = lambda: False  # then ENDLESS_SECONDS are enough
         self.prepared: Call | None = None
         self.started = self.gone = False
         self.confined: tuple[str, ...] = ()  # what of its confinement is in force, once started
@@ -225,6 +228,7 @@ class Session:
         self.phase, self.limit, self.waited = phase, seconds, waited_seconds(self.pid)
         start, cpu = time.monotonic(), cpu_seconds(self.pid)
         deadline = start + seconds if self.clock is None else min(start + seconds, self.clock.end)
+        self.asked = start
         try:
             if header:
                 self._send(wire.pack_header({"nonce": nonce, **header}), deadline)
@@ -239,7 +243,7 @@ class Session:
                 self._receive(wire.raw_bytes(blob), deadline)
                 blobs.append(blob)
         except TimeoutError:
-            raise self._lost(self._late(seconds, start, cpu)) from None
+            raise self._lost(self._late(self.limit, start, cpu)) from None
         except (OSError, EOFError):
             raise self._lost(self._death()) from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError,
@@ -289,7 +293,9 @@ class Session:
         so end of file is not enough: the process itself is asked between short sleeps.
         """
         while True:
-            left = deadline - time.monotonic()
+            if self.seems_endless() and self.limit > ENDLESS_SECONDS:
+                self.limit = ENDLESS_SECONDS
+            left = min(deadline, self.asked + self.limit) - time.monotonic()
             left += self._kept_waiting() * (left <= 0)
             if left <= 0:
                 raise TimeoutError

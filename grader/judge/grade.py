@@ -43,7 +43,15 @@ from grader.judge.means import judge_growth
 from grader.judge.needless import Counting
 from grader.judge.points import settle
 from grader.judge.precompile import Precompiler
-from grader.judge.verdict import blanks_left, crashed, judge, note_command, note_misjoined, raced
+from grader.judge.verdict import (
+    blanks_left,
+    crashed,
+    judge,
+    note_command,
+    note_misjoined,
+    note_red,
+    raced,
+)
 from grader.lights.lights import Lights
 from grader.report.overview import command
 from grader.report.results import Check, StageResult, read_beside, settled_by_reading
@@ -196,6 +204,8 @@ class Grading:
         waiting, alive, session, check = list(self.cases), False, None, None
         while waiting:
             session = stack.enter_context(self.open_session()) if session else first
+            if self.device == "cpu":
+                session.seems_endless = self.lights.endless
             alive = self.import_file(session)
             if self.result.sentence:
                 return None
@@ -212,7 +222,8 @@ class Grading:
                              f"{len(waiting)} cases were not run.")
                     return None
                 if waiting and (check.diagnosis or {}).get("id") == "blank-step":
-                    self.end("crashed", f"the other {len(waiting)} cases wait for what is blank.")
+                    self.end("crashed", f"the other {len(waiting)} cases wait for "
+                             f"{check.diagnosis['step'] or 'what is blank'}.")
                     return None
                 if self.options.stop_early:
                     self.confirmations.flush()  # which may yet find a right check wrong
@@ -386,6 +397,8 @@ class Grading:
         self.lit()
         if check.doubt is not None:
             self.ask_again(check)
+        if check.outcome == "crashed":
+            note_red(check, self.result.red)
         if check.outcome in ("wrong", "crashed") and self.device == "cpu":
             note_misjoined(check, self.file)
         if check.outcome == "wrong":

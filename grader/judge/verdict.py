@@ -130,6 +130,14 @@ def note_misjoined(check: Check, file: Submission) -> None:
             if len(check.lines) + len(rows) > LINES else (first, *rows, *others)
 
 
+def note_red(check: Check, red: list[str]) -> None:
+    """A crash in a step that is wrong when it is asked alone needs no other step to look at."""
+    said = "\n".join(check.lines)
+    if check.diagnosis and (at := next((id for id in red if f"step {id}" in said), None)):
+        check.lines = tuple(line for line in check.lines if not line.startswith("look at step "))
+        check.diagnosis["step"] = at
+
+
 def note_command(check: Check, command: str) -> None:
     """The command that asks this case again: of a wrong answer that nobody looked further into."""
     if not any(line.startswith("again: ") for line in check.lines):

@@ -3,7 +3,7 @@
 from grader.assignment import submission
 from grader.course.stages import Stage
 from grader.host.options import Options
-from grader.lights.lights import BLANK, NONE, RIGHT, Light, Lights
+from grader.lights.lights import NONE, RIGHT, Lights
 from grader.report import overview
 from grader.report.screen import Reporter
 
@@ -19,16 +19,16 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
         raise ValueError(file.sentence + file.place)
     if step not in {known.id for known in file.steps}:
         raise ValueError(f"want a step of {file.path}; got {step}")
+    hint = f"{overview.program(stage.number).rpartition(' ')[0]} --hint {step}"
+    if step in file.blank_steps:
+        reporter.say(f"step {step}: {file.left_raises[step]}" if step in file.left_raises else
+                     f"step {step} is still blank. Next: {hint}")
+        return False
     with Lights(stage, options, file, step) as lights:
         found = next((light for light in lights.result() if light.id == step), None)
-    hint = f"{overview.program(stage.number).rpartition(' ')[0]} --hint {step}"
-    if found is None and step in file.blank_steps:
-        found = Light(step, BLANK)
     if found is None or found.light == NONE:
         why = lights.why + "." if found is None else " ".join(found.lines)
         reporter.say(f"step {step} has no light: {why}")
-    elif found.light == BLANK:
-        reporter.say(f"step {step} is still blank. Next: {hint}")
     elif found.light == RIGHT:
         reporter.say(f"step {step} is right, asked alone."
                      + "".join(f" A note: {line}" for line in found.lines))

@@ -18,7 +18,7 @@ from grader.lights import named, repair, trial
 from grader.lights.blanks import Blanks
 from grader.lights.table import MOVES, TOGETHER, entry
 from grader.lights.trial import Entry, Trial, Wrong
-from grader.report.results import unlit
+from grader.report.results import RAISE_LEFT, unlit
 
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 PLACED = 3  # red steps at most whose mistake is looked for by changes
@@ -77,6 +77,11 @@ class Lights:
             reporter.lights(self.stage, self.steps, self.why)
         return self.steps
 
+    def endless(self) -> bool:
+        """Whether a step is known by now that does not end."""
+        return (self.found is not None and self.found.done() and not self.found.exception()
+                and any(light.mistake == "timeout" for light in self.found.result()))
+
     def result(self) -> list[Light]:
         """One a step, in the order of the file; none of a file without steps."""
         if self.found is None:
@@ -94,6 +99,7 @@ class Asking:
 
     def __init__(self, stage: Stage, options: Options, file: submission.Submission):
         self.stage, self.options, self.source = stage, options, file.source
+        self.left_raises = file.left_raises
         self.blanks = Blanks(submission.decode(file.source), file.steps)
         self.session, self.closed = None, False
 
@@ -109,7 +115,9 @@ class Asking:
         for id in self.blanks.steps:
             if id in found:
                 continue
-            if id in self.blanks.blank:
+            if id in self.left_raises:
+                found[id] = Light(id, WRONG, RAISE_LEFT, (self.left_raises[id],))
+            elif id in self.blanks.blank:
                 found[id] = Light(id, BLANK)
             elif only in ("", id):
                 try:

@@ -252,6 +252,8 @@ def grade(options: Options, reporter: Reporter) -> int:
         lines: tuple[str, ...] = ()
         if one.needs_triton and lacking:
             outcome = "skipped"
+        elif one.step in file.left_raises:
+            outcome, lines = "wrong", (file.left_raises[one.step],)
         elif one.step in file.blank_steps:
             outcome = "not_started"
         else:

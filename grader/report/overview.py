@@ -8,6 +8,8 @@ from grader.assignment.submission import read
 from grader.course.stages import STAGES, no_triton
 from grader.text import ranges, syntax_tree
 
+BAR = 30  # columns
+
 
 def program(number: int) -> str:
     """The command that grades this stage."""
@@ -54,9 +56,9 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
     return lines
 
 
-def begin(number: int, directory: Path, options: str = "", red: list[str] = ()) -> str:
-    """What to do with a stage that has not passed: its red steps, its blank ones, or else its
-    command."""
+def begin(number: int, directory: Path, options: str = "", to_mend: str = "") -> str:
+    """What to do with a stage that has not passed: what is wrong in it, its blank steps, or else
+    its command.  to_mend: "mend step 3.5", or nothing."""
     if STAGES[number].needs_triton and no_triton():
         return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
@@ -72,8 +74,8 @@ def begin(number: int, directory: Path, options: str = "", red: list[str] = ()) 
             return (f"python -m grader.carry {number} --from FOLDER   (copies steps from the "
                     "earlier problems, wherever they are)")
         return begin(min(stages), directory)  # nothing is written that could be copied
-    if file.blank_new and red:
-        return f"mend step {red[0]}, then\n      {command(number, directory, ' --watch')}"
+    if to_mend:
+        return f"{to_mend}, then\n      {command(number, directory, options or ' --watch')}"
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
                 f"      {command(number, directory, ' --watch')}")
@@ -86,6 +88,16 @@ def after(number: int, numbers: list[int], directory: Path) -> str:
     if following is None:
         return "nothing: that was the last problem."
     return begin(following, directory)
+
+
+def written(directory: Path) -> str:
+    """A bar: how many of the steps that lie in the directory are written."""
+    files = [read(directory, f"problem_{n}.py", "") for n in STAGES]
+    steps = sum(len(file.steps) for file in files)
+    done = steps - sum(len({step.id for step in file.steps} & {*file.blank_steps})
+                       for file in files)
+    full = BAR * done // max(steps, 1)
+    return f"course [{'#' * full}{'-' * (BAR - full)}] {done} of {steps} steps written"
 
 
 def _title(source: bytes | None) -> str:

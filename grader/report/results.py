@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # it imports torch
     from grader.course.inputs import Built
 
 FORMAT = 1  # of the JSON
+NOT_AS_ASKED = "This step is not as the lesson asks, and no case fails by it."
+RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
 
 
 @dataclass
@@ -78,6 +80,16 @@ class StageResult:
         return [step["id"] for step in self.steps if step["light"] == "wrong"]
 
     @property
+    def to_mend(self) -> str:
+        """What to do before the next run, "mend step 3.5": a red step, or where a case points to.
+        """
+        if self.red:
+            return f"mend step {self.red[0]}"
+        steps = [(check.diagnosis or {}).get("step") for check in self.checks
+                 if check.outcome not in ("pass", "skipped") and check.group != "beyond"]
+        return f"look at step {steps[0]}" if steps and steps[0] and not self.waits else ""
+
+    @property
     def waits(self) -> bool:
         """Whether it ended early for blank steps, and nothing failed by what is written."""
         return self.outcome == "crashed" and bool(self.checks) and all(
@@ -89,6 +101,8 @@ class StageResult:
         """ "5 of 8 steps right"; "" where no step has a light."""
         lights = [step["light"] for step in self.steps]
         counted = [light for light in lights if light != "none"]
+        if lights and self.outcome in ("wrong", "crashed", "timeout") and {*lights} == {"right"}:
+            return "no step shows it alone"
         return f"{counted.count('right')} of {len(lights)} steps right" if counted else ""
 
 
@@ -127,7 +141,9 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
 
 def unlit(file: Submission) -> list[dict]:
     """The lights of a file whose steps are not asked."""
-    return [{"id": step.id, "light": "blank" if step.id in file.blank_steps else "none",
+    return [{"id": step.id, "light": "wrong", "mistake": RAISE_LEFT,
+             "text": file.left_raises[step.id]} if step.id in file.left_raises else
+            {"id": step.id, "light": "blank" if step.id in file.blank_steps else "none",
              "mistake": None, "text": ""} for step in file.steps]
 
 
@@ -173,11 +189,11 @@ def _stage(result: StageResult) -> dict:
 
 
 def _steps(result: StageResult) -> list[dict]:
-    """Where the stage passes a red light is a note: the cases decide."""
+    """Where the stage passes a red light stays, with a note: the cases decide."""
     if result.outcome != "pass":
         return result.steps
-    return [step | {"light": "none", "text": "Not as the lights know it, but right: "
-                    + step["text"]} if step["light"] == "wrong" else step for step in result.steps]
+    return [step | {"text": f"{NOT_AS_ASKED} {step['text']}"} if step["light"] == "wrong" else step
+            for step in result.steps]
 
 
 def _check(check: Check) -> dict:

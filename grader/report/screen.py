@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grader.course.stages import Stage, no_triton
 from grader.report import overview
-from grader.report.results import Check, Run, StageResult, told
+from grader.report.results import NOT_AS_ASKED, RAISE_LEFT, Check, Run, StageResult, told
 
 WIDTH = 80
 DETAIL_LINES = 24  # of a traceback or of the submission's own output
@@ -53,10 +53,15 @@ class Reporter:
         self.is_live = False  # a line that is overwritten stands at the end
         self.title = ""  # of the stage, until its first line
         self.announced: Stage | None = None  # whose title stands there already
-        self.failures: set[tuple[str, str]] = set()  # of the stage, by their kind
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was shown, and held back, of a stage."""
+        self.failures: set[tuple[str, str]] = set()  # by their kind
         self.more = 0  # cases that failed as an earlier one did
+        self.passed: list[str] = []  # lines of cases that passed, until nothing can fail any more
         self.printed = False  # whether the file did, in a case that passed, and it was not shown
-        self.lit = False  # the lights of the stage were shown
+        self.lit, self.red = False, []  # whether lights were shown; the steps that are wrong
 
     # ------------------------------------------------------------- progress
     def run_begins(self, on_gpu: bool, has_gpu: bool) -> None:
@@ -72,7 +77,7 @@ class Reporter:
         self.announced = stage
 
     def stage_begins(self, stage: Stage) -> None:
-        self.failures, self.more, self.printed, self.lit = set(), 0, False, False
+        self._forget()
         if self.announced is stage:
             self.announced = None
             return
@@ -106,13 +111,12 @@ class Reporter:
                 return
 
     def lights(self, stage: Stage, steps: list[dict], why: str = "") -> None:
-        """A light a step; of the first red one what it was given, left, and should have, of others
-        a line."""
-        self.lit = any(step["light"] in ("right", "wrong") for step in steps)
+        """A light a step; what is wrong with the red ones stands at the end of the stage."""
         if why:
             self._line(f"steps  no lights: {why}.")
-        if not self.lit:
+        if not any(step["light"] in ("right", "wrong") for step in steps):
             return
+        self.lit, self.red = True, [step["id"] for step in steps if step["light"] == "wrong"]
         signed = _can_print(self.stream, "✓✗·–")
         cells = [(f"{step['id']} {LIGHTS[step['light']][0 if signed else 1]}",
                   LIGHTS[step["light"]][2]) for step in steps]
@@ -122,43 +126,52 @@ class Reporter:
             row = "".join(self._paint(text, colour) + " " * (each - len(text))
                           for text, colour in cells[at:at + across])
             self._line(("       " if at else "steps  ") + row.rstrip(), wrap=False)
-        red = next((step for step in steps if step["light"] == "wrong"), None)
-        if red is not None:
-            given, *lines = red["text"].splitlines()
-            self._line(f"     step {red['id']}, asked alone. {given[:1].upper()}{given[1:]}")
+
+    def _red_steps(self, red: list[dict]) -> None:
+        """Of the first what it was given, left, and should have; of others a line."""
+        for step in red[1:]:
+            self._line(f"     step {step['id']}: {told(step)}.")
+        for step in red[:1]:
+            if step["mistake"] == RAISE_LEFT:
+                self._line(f"     step {step['id']}: {step['text']}")
+                continue
+            given, *lines = step["text"].splitlines()
+            self._line(f"     step {step['id']}, asked alone. {given[:1].upper()}{given[1:]}")
             for line in lines[:5]:
                 self._line("       " + line, wrap=not line.startswith(("visited ", "wanted ")))
-            for other in steps:
-                if other["light"] == "wrong" and other is not red:
-                    self._line(f"     step {other['id']}: {told(other)}.")
-            more = overview.alone(red["id"], Path("."))
-            self._line(f"       more: {more}, or --hint {red['id']}", wrap=False)
+            more = overview.alone(step["id"], Path("."))
+            self._line(f"       more: {more}, or --hint {step['id']}", wrap=False)
 
     def check_done(self, stage: Stage, check: Check) -> None:
-        """A line a passing case; the first failing one in full, and of the others what is new: all
-        of them in full if verbose."""
+        """The first failing case, in full where no step is red, and of the others what is new; of
+        those that pass a line each where none fails.  All, in full, if verbose."""
         if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
             return  # the lights say so
+        # A red step's own lines, below, say more, unless this came up elsewhere.
+        elsewhere = (check.diagnosis or {}).get("step") not in self.red
+        brief = self.red and not self.verbose and not (check.outcome == "crashed" and elsewhere)
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
         line = (f"{self._mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
                 f"{check.label}")
         if check.outcome == "pass":
-            if self.verbose or not self.failures:
-                self._line(line, check.outcome)
             if self.verbose:
+                self._line(line, check.outcome)
                 self._detail(check.detail)
+            else:
+                self.passed.append(line)
             self.printed = self.printed or bool(check.detail.strip()) and not self.verbose
             return
         alike, first = _failure(check) in self.failures, not self.failures
         self.failures.add(_failure(check))
         if first or self.verbose:
             self._line(line, check.outcome)
-            for line in check.lines[:12]:
+            for line in _first(check) if brief else check.lines[:12]:
                 self._line("     " + line, wrap=not line.startswith("again: "))
             for line in check.picture:
                 self._line("     " + line, wrap=False)
-            self._detail(check.detail)
-        elif alike:
+            if not brief:
+                self._detail(_without_last_words(check))
+        elif alike or brief:
             self.more += 1
         else:
             said = f": {check.lines[0]}" * (check.outcome != "wrong" and bool(check.lines))
@@ -168,9 +181,7 @@ class Reporter:
         """What was left out, why it ended, and one line of result."""
         if result.outcome == "not_started" and self.seed is None:
             return
-        if self.more:
-            one = len(self.failures) == 1
-            self._line(f"     and {self.more} more like {'it' if one else 'these'}")
+        self._others()
         if result.waits:
             self._line(f"{self._mark('not_started')} P{stage.number} is not finished: "
                        f"{result.sentence}", "skipped")
@@ -184,16 +195,28 @@ class Reporter:
                 return
         if self.printed:
             self._line("     What the file printed in passing cases is shown with --verbose.")
-        if result.outcome == "pass" and (red := result.red):
-            self._line(f"     no case of this run fails by step {red[0]}, which is red: look at it "
-                       "before you go on")
         beyond = [check for check in result.checks if check.group == "beyond"]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))
+        self._red_steps([step for step in result.steps if step["light"] == "wrong"])
+        if result.red and result.outcome == "pass":
+            self._line(f"     {NOT_AS_ASKED}")
         right = f"{result.steps_right}, " if result.outcome != "pass" and result.steps_right else ""
         self._line(f"P{stage.number}: {self._outcome_words(result)}, {right}"
                    f"{_points(result)} points, {result.seconds:.1f} s"
                    + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None))
+
+    def _others(self) -> None:
+        """Cases that pass: a line each, or their number where some fail; and of these the rest."""
+        if not self.failures:
+            for line in self.passed:
+                self._line(line, "pass")
+        else:
+            said = [f"{self.more} more fail"] * bool(self.more)
+            said += [f"{len(self.passed)} pass"] * bool(self.passed)
+            if said:
+                self._line(f"     and {', '.join(said)}")
+        self.passed, self.more = [], 0
 
     def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
         """A line a warm-up, and what is wrong with it."""
@@ -201,12 +224,18 @@ class Reporter:
         for line in lines:
             self._line("     " + line)
 
+    def clear(self) -> None:
+        """Begin anew at the top of a terminal; what scrolled away can still be scrolled to."""
+        if self.is_terminal:
+            self._write("\x1b[H\x1b[2J")
+
     def say(self, text: str) -> None:
         """One line of its own."""
         self._line(text)
 
     def table(self, lines: list[str]) -> None:
         """Benchmark lines, already laid out."""
+        self._others()
         for line in lines:
             self._line(line, wrap=False)
 
@@ -301,6 +330,21 @@ class Reporter:
             if self.stream is sys.stdout:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self.stream = open(os.devnull, "w", encoding="utf-8")
+
+
+def _first(check: Check) -> list[str]:
+    """What is wrong, without where and why; nothing of a crash, which the step's lines tell."""
+    if check.outcome == "crashed":
+        return []
+    ends = next((i for i, line in enumerate(check.lines) if i and not line.startswith("  ")), None)
+    return [" ".join(line.strip() for line in check.lines[:ends])]
+
+
+def _without_last_words(check: Check) -> str:
+    """What was printed and the traceback; its last line only if the check does not say the same."""
+    traceback, _, last = check.detail.rstrip().rpartition("\n")
+    said = last.partition(": ")[2][:40]
+    return traceback if said and said in " ".join(check.lines) else check.detail
 
 
 def _failure(check: Check) -> tuple[str, str]:

@@ -110,9 +110,10 @@ def test_what_is_blank_is_either_to_be_written_or_to_be_copied(tmp_path):
 def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):
     left = '        offs *= 3\n        raise NotImplementedError("step 4.2")\n'
     found = submission(tmp_path, BLANK_1.replace("        offs *= 3\n", left))
-    assert (found.blank_new, found.left_raises) == (("4.1",), ("4.2",))
-    assert found.blanks() == ("written, but for its raise NotImplementedError, which still stands "
-                              "there: step 4.2. Delete that line.", "yours to write: 4.1.")
+    line = found.source.decode().splitlines().index(left.splitlines()[1]) + 1
+    said = f"your code is there; delete line {line}, raise NotImplementedError."
+    assert (found.blank_new, found.left_raises) == (("4.1",), {"4.2": said})
+    assert found.blanks() == (f"step 4.2: {said}", "yours to write: 4.1.")
     written = TWO_STEPS.replace("        offs *= 3\n", left)
     written = written.replace("= x + 1\n", "= x + 1\n    raise NotImplementedError('step 4.1')\n")
     assert submission(tmp_path, written).state == "ready"

@@ -405,6 +405,15 @@ def test_a_hang_ends_at_the_deadline_and_says_where(name, limit, sentence):
     assert (error.outcome, error.sentence, error.fatal) == ("timeout", sentence, True)
 
 
+def test_a_call_of_what_seems_endless_has_less_time(monkeypatch):
+    monkeypatch.setattr(session_module, "ENDLESS_SECONDS", 0.5)
+    with open_session("hangs_in_call.py", timeout=600.0) as session:
+        session.load("double", None, ("x",))
+        session.seems_endless = lambda: True
+        with pytest.raises(SubmissionError, match="no answer within 0.5 s in a call of the entry"):
+            session.run(double_call())
+
+
 @pytest.mark.parametrize("overloaded", [True, False])
 def test_a_worker_that_had_no_cpu_was_starved_only_where_the_machine_was_overloaded(
         monkeypatch, overloaded):

@@ -321,6 +321,35 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     assert "wanted   0 16 32*" in steps[1]["text"]
 
 
+def test_a_raise_left_behind_a_solution_is_said_everywhere_and_is_the_next_thing_to_do(tmp_path):
+    source = solved(3).replace("    # END SOLUTION 3.2", "    raise NotImplementedError('step 3.2')"
+                               "  # TODO: your code here\n    # END SOLUTION 3.2")
+    source = source.replace("    keep = key < N\n", "    raise NotImplementedError('step 3.6')\n")
+    line = source.splitlines().index("    # END SOLUTION 3.2")
+    (tmp_path / "problem_3.py").write_text(source, "utf-8")
+    said = f"step 3.2: your code is there; delete line {line}, raise NotImplementedError."
+    for arguments in (["--step", "3.2"], ["--p3"]):
+        done = subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
+                               *arguments], cwd=ROOT, capture_output=True, text=True)
+        assert said in done.stdout and done.returncode == 1
+    assert "not finished" in done.stdout and "Next: mend step 3.2, then\n" in done.stdout
+
+
+def test_an_endless_loop_is_known_by_its_light_before_a_case_has_taken_its_time(tmp_path):
+    loop = "    start_n = 0\n    while start_n < whole:\n"
+    source = solved(3).replace("    for start_n in range(0, whole, BLOCK_N):\n", loop)
+    (tmp_path / "problem_3.py").write_text(source, "utf-8")
+    file = submission.read(tmp_path, "problem_3.py", "flash_attention_forward")
+    with Lights(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as lights:
+        lights.result()
+        assert lights.endless()
+    (tmp_path / "problem_3.py").write_text(solved(3), "utf-8")
+    file = submission.read(tmp_path, "problem_3.py", "flash_attention_forward")
+    with Lights(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as lights:
+        lights.result()
+        assert not lights.endless()
+
+
 @pytest.mark.parametrize(("id", "said"), [
     ("delta-added", "delta is added, not subtracted: dS = P * (dP + delta)"),
     ("ds-without-p", "dS lacks its factor P"),

@@ -214,3 +214,12 @@ def test_a_mask_joined_by_and_is_named_beside_wrong_numbers():
     assert any("`and` does not join tiles" in line for line in lines)
     assert not any("`and`" in line for line in asked("W.5", SOLVED.replace(
         "(offs < N) & (offs <= row)", "(offs <= row) and (offs < N)"))[1])
+
+
+def test_a_raise_left_behind_a_solution_is_wrong_and_says_which_line_to_delete(tmp_path):
+    assert starter.main([str(tmp_path / "flash"), "--stages", "1"]) == 0
+    path = tmp_path / "flash" / starter.WARM_UPS
+    left = '    raise NotImplementedError("step W.1")'
+    path.write_text(path.read_text("utf-8").replace(left, "    y = x\n" + left), "utf-8")
+    said = graded(tmp_path / "flash")[1]
+    assert "W.1" in said and "your code is there; delete line" in said

@@ -7,7 +7,7 @@ import pytest
 
 from grader.host import files
 from grader.report import results
-from grader.report.results import Check, Run, StageResult
+from grader.report.results import Check, Run, StageResult, as_dict
 
 
 def run() -> Run:
@@ -52,3 +52,32 @@ def test_an_interrupted_write_leaves_the_old_file_and_no_litter(tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         results.write(Run("x", "x", None, 0, "x"), path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+RED = {"id": "4.8", "light": "wrong"}
+GREEN = {"id": "4.2", "light": "right"}
+
+
+def failed(*checks: Check, steps=(), outcome="wrong") -> StageResult:
+    return StageResult(4, "x", 100, outcome, checks=list(checks), steps=list(steps))
+
+
+def test_what_is_to_be_mended_is_a_red_step_or_else_where_the_first_failing_case_points():
+    passed = Check("a", "standard", "pass")
+    wrong = Check("b", "standard", "wrong", diagnosis={"id": "x", "step": "4.2 or 4.3"})
+    assert failed(passed, wrong, steps=[GREEN, RED]).to_mend == "mend step 4.8"
+    assert failed(passed, wrong, steps=[GREEN]).to_mend == "look at step 4.2 or 4.3"
+    assert failed(passed, Check("b", "standard", "wrong")).to_mend == ""
+
+
+def test_where_a_case_fails_and_no_step_is_red_it_is_not_said_that_all_are_right():
+    assert failed(steps=[GREEN]).steps_right == "no step shows it alone"
+    assert failed(steps=[GREEN, RED]).steps_right == "1 of 2 steps right"
+    assert failed(steps=[GREEN], outcome="rejected").steps_right == "1 of 1 steps right"
+
+
+def test_a_red_step_of_a_stage_that_passes_stays_red_in_the_file():
+    step = RED | {"mistake": None, "text": "N=40:"}
+    run = Run("cpu", "", None, 1, "", [failed(steps=[step], outcome="pass")])
+    written = as_dict(run)["stages"][0]["steps"][0]
+    assert written["light"] == "wrong" and "no case fails by it. N=40:" in written["text"]
