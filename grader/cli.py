@@ -68,7 +68,8 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     from grader.report.screen import Reporter
 
     seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
-    reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None)
+    reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None,
+                        whole=bool(arguments.case))
     apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
     from grader.course.stages import STAGES
     from grader.host.processes import Nursery, confinement, seems_to_have_gpu

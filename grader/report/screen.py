@@ -39,13 +39,15 @@ class Reporter:
     neither on one that says of itself that it is dumb, as our notebooks do.
 
     verbose: a line for every case, and what held the files, instead of what is needed to go on.
+    whole: a failing case in full though a step is red: it was asked for by its name.
     seed: of a run of one stage, whose line of result says it; in a run of several there is a
     summary, which says that and which stages are not started.
     """
 
-    def __init__(self, stream=None, verbose: bool = False, seed: int | None = None):
+    def __init__(self, stream=None, verbose: bool = False, seed: int | None = None,
+                 whole: bool = False):
         self.stream = sys.stdout if stream is None else stream
-        self.verbose, self.seed = verbose, seed
+        self.verbose, self.seed, self.whole = verbose, seed, whole or verbose
         self.is_terminal = (bool(getattr(self.stream, "isatty", lambda: False)())
                             and os.environ.get("TERM") != "dumb")
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
@@ -149,7 +151,7 @@ class Reporter:
             return  # the lights say so
         # A red step's own lines, below, say more, unless this came up elsewhere.
         elsewhere = (check.diagnosis or {}).get("step") not in self.red
-        brief = self.red and not self.verbose and not (check.outcome == "crashed" and elsewhere)
+        brief = self.red and not self.whole and not (check.outcome == "crashed" and elsewhere)
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
         line = (f"{self._mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
                 f"{check.label}")

@@ -268,3 +268,10 @@ def test_a_seed_stands_on_one_line_with_its_word():
     Reporter(stream, seed=123456789012345).stage_ends(STAGES[3], StageResult(
         3, "x", 200, "wrong", checks=[check("pass"), check("wrong")], steps=RED))
     assert "seed 123456789012345\n" in stream.getvalue()
+
+
+def test_a_case_asked_for_by_its_name_is_told_whole_though_a_step_is_red():
+    reporter = Reporter(stream := io.StringIO(), whole=True)
+    reporter.lights(STAGES[3], RED)
+    reporter.check_done(STAGES[3], check("wrong", lines=("o is off.", "where: everywhere.")))
+    assert "     where: everywhere.\n" in stream.getvalue()
