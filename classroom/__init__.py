@@ -15,6 +15,8 @@
     alike.py        pairs of students whose own lines are alike
     summary.py      summary.html
     leaderboard.py  who is fast, under aliases; the first ones run again
+    kit.py          packs the grader for places where students hand in
+    platforms/      and what runs there: one submission, results written after every stage
 
 No submission is imported here: each is graded by the autograder's own program, in a process of its
 own, whose JSON is all that comes back.

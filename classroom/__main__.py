@@ -1,4 +1,4 @@
-"""python -m classroom grade | gradebook | leaderboard ...; --help."""
+"""python -m classroom grade | gradebook | leaderboard | kit ...; --help."""
 
 import argparse
 import json
@@ -20,7 +20,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command != "grade":
-            return board(arguments) if arguments.command == "leaderboard" else book(arguments)
+            commands = {"gradebook": book, "leaderboard": board, "kit": pack}
+            return commands[arguments.command](arguments)
         problem = _usage_problem(arguments)
         if problem:
             raise ValueError(problem)
@@ -37,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m classroom", description="Grade the submissions of a class.")
     commands = parser.add_subparsers(dest="command", required=True,
-                                     metavar="grade | gradebook | leaderboard")
+                                     metavar="grade | gradebook | leaderboard | kit")
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
         description="Grade a folder of submissions. Started again, it goes on where it ended.",
@@ -106,6 +107,18 @@ def _parser() -> argparse.ArgumentParser:
                          help="the folder for the page")
     ranking.add_argument("--verify", metavar="K", type=int, default=0,
                          help="first grade and time the top K of every board again")
+    packing = commands.add_parser(
+        "kit", help="the grader, packed for a place where students hand in",
+        description="Pack the grader for Gradescope.")
+    packing.add_argument("platform", choices=("gradescope",))
+    packing.add_argument("--out", metavar="FILE", type=Path, required=True,
+                         help="the zip to upload")
+    packing.add_argument("--stages", metavar="1-7", default="1-7",
+                         help="stages to grade (default: 1-7)")
+    packing.add_argument("--minutes", metavar="N", type=float, default=10.0,
+                         help="that the platform grants a submission (default: 10)")
+    packing.add_argument("--policy", metavar="FILE", type=Path,
+                         help="a policy.toml: what stages and groups of cases are worth")
     return parser
 
 
@@ -128,6 +141,19 @@ def _usage_problem(arguments) -> str:
     return ""
 
 
+def _stages(text: str) -> list[int]:
+    """Of --stages, in order."""
+    from grader.starter import parse_stages
+
+    try:
+        stages = sorted(set(parse_stages(text)))
+        if not set(stages) <= set(STAGES):
+            raise argparse.ArgumentTypeError(f"want stages of 1-{max(STAGES)}; got {text}")
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"--stages: {error}") from None
+    return stages
+
+
 def grade(arguments) -> int:
     """Everything of `grade`, with the reports at the end, however it ends."""
     from classroom import machine, policy  # these import torch: --help needs none of it
@@ -136,15 +162,8 @@ def grade(arguments) -> int:
     from classroom.gather import gather
     from classroom.store import Settings, Store
     from grader.assignment import record
-    from grader.starter import parse_stages
 
-    try:
-        stages = sorted(set(parse_stages(arguments.stages)))
-        if not set(stages) <= set(STAGES):
-            raise argparse.ArgumentTypeError(
-                f"want stages of 1-{max(STAGES)}; got {arguments.stages}")
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(f"--stages: {error}") from None
+    stages = _stages(arguments.stages)
     students = gather(arguments.submissions, arguments.roster)
     worth = policy.read(arguments.policy)
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students)
@@ -307,6 +326,20 @@ def board(arguments) -> int:
     files.replace(arguments.out / "index.html", leaderboard.page(made, datetime.now()), 0o644)
     progress.line(f"{len(made)} boards of {len(found)} times are in {arguments.out / 'index.html'};"
                   f" who is who, in {arguments.results / 'aliases.csv'}")
+    return DONE
+
+
+def pack(arguments) -> int:
+    """Everything of `kit`."""
+    from classroom import kit
+
+    if arguments.out.is_dir() or not arguments.out.resolve().parent.is_dir():
+        raise ValueError(f"--out: want a file in a folder that exists; got {arguments.out}")
+    inside = kit.course(_stages(arguments.stages), arguments.minutes, arguments.policy)
+    made = kit.gradescope(inside)
+    files.replace(arguments.out, made, 0o600)
+    print(f"{arguments.out}: {len(inside)} files, {len(made) / 1e6:.1f} MB; docs/instructors.md "
+          "says how it is uploaded")
     return DONE
 
 

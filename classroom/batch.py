@@ -201,7 +201,7 @@ class Batch:
             if job.child.process.returncode == USAGE:
                 raise ValueError(f"the autograder cannot run: {job.child.last_words()}")
             for unit in list(job.units.values()):
-                self._settle(job, unit, _fault(unit, job.child.last_words()), {})
+                self._settle(job, unit, fault(unit, job.child.last_words()), {})
             job.child.remove()
         self._progress()
 
@@ -213,7 +213,7 @@ class Batch:
         for stage in report["stages"] if report else ():
             if unit := job.units.get(stage["stage"]):
                 if stage["sha256"] != unit.sha256:
-                    stage = _fault(unit, "the file changed while it was graded")
+                    stage = fault(unit, "the file changed while it was graded")
                 self._settle(job, unit, stage, report)
 
     def _settle(self, job: Job, unit: Unit, stage: dict, report: dict) -> None:
@@ -282,7 +282,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _fault(unit: Unit, why: str) -> dict:
+def fault(unit: Unit, why: str) -> dict:
+    """A unit whose grading ended of itself."""
     stage = STAGES[unit.stage]
     return {"stage": unit.stage, "title": stage.title, "outcome": "grader_fault", "points": 0.0,
             "max_points": stage.points, "sha256": unit.sha256, "seconds": 0.0,

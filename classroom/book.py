@@ -31,8 +31,8 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
     """All that is known of a student; the stages are those of the autograder's JSON and more."""
-    found = [_stage(student, number, store) for number in stages]
-    unsettled = [stage["stage"] for stage in found if stage["outcome"] in UNSETTLED]
+    found = [stage_report(student, number, _record(student, number, store)) for number in stages]
+    unsettled = not_settled(found)
     return {
         "format": FORMAT, "student": student.name, "key": student.key,
         "state": _state(student, found),
@@ -46,6 +46,11 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "step_credit": None,  # as a policy has it
         "as_published": None,  # own statements that stand so in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
+
+
+def not_settled(stages: list[dict]) -> list[int]:
+    """Their numbers."""
+    return [stage["stage"] for stage in stages if stage["outcome"] in UNSETTLED]
 
 
 def _state(student: Submitted, found: list[dict]) -> str:
@@ -84,16 +89,20 @@ def differences(report: bytes, found: list[dict]) -> list[str]:
     return lines
 
 
-def _stage(student: Submitted, number: int, store: Store) -> dict:
+def _record(student: Submitted, number: int, store: Store) -> dict | None:
+    data = student.files.get(number)
+    return None if data is None else store.known.get(Unit(number, sha256(data)))
+
+
+def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
+    """One stage of a student.  record: how the file was graded, if it was."""
     stage = STAGES[number]
     refusal = student.trouble or student.refused.get(number)
     data = student.files.get(number)
-    if data is not None:
-        record = store.known.get(Unit(number, sha256(data)))
-        if record is not None:
-            return {**record["stage"], **{name: record[name] for name in (
-                "device", "torch", "triton", "seed", "alone", "timing")},
-                "line": _crashed_line(record["stage"], data)}
+    if record is not None and data is not None:
+        return {**record["stage"], **{name: record[name] for name in (
+            "device", "torch", "triton", "seed", "alone", "timing")},
+            "line": _crashed_line(record["stage"], data)}
     outcome, message = "pending", ""
     if refusal:
         outcome, message = "refused", f"{stage.filename} was not taken: {refusal}"

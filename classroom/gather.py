@@ -132,6 +132,11 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
     return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 
+def one(folder: Path) -> Submitted:
+    """What lies in the folder of one student, whose name is not known."""
+    return _submitted("submission", roster.Person(), [[Place(folder)]], "")
+
+
 def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Place]]:
     """-> name, the learning system's number or "", place."""
     for entry in sorted(folder.iterdir()):

@@ -1,13 +1,17 @@
 """Outcome and points of a stage, from its checks."""
 
-from grader.course.cases import Case
-from grader.host.options import Options
+from typing import TYPE_CHECKING
+
 from grader.report.results import StageResult
+
+if TYPE_CHECKING:  # they import torch
+    from grader.course.cases import Case
+    from grader.host.options import Options
 
 STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
 
 
-def settle(result: StageResult, cases: list[Case], options: Options) -> None:
+def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None:
     """cases: that decide.  A group with a failed or unasked case earns nothing.
 
     A fault of ours is no failure, but earns nothing either: what was not judged is not settled,

@@ -1,0 +1,55 @@
+"""Packs the grader for the places where students hand in: `python -m classroom kit`.
+
+A kit is the engine that students have, this package, and what an instructor decided, in the folder
+course/; around it lies what the platform wants.
+"""
+
+import io
+import json
+import tomllib
+import zipfile
+from pathlib import Path
+
+from classroom import policy
+from grader.assignment import record
+from grader.assignment.record import ROOT
+
+PLATFORMS = ROOT / "classroom" / "platforms"
+SPARE_MINUTES = 1.0  # between our deadline and the platform's
+DATE = (1980, 1, 1, 0, 0, 0)  # of all in a zip: it changes only if something in it does
+
+
+def course(stages: list[int], minutes: float, given: Path | None) -> dict[str, bytes]:
+    """Relative path -> contents of the folder course/.  minutes: that the platform grants; given: a
+    policy.toml.
+
+    Raises:
+        ValueError: that is no policy, or so few minutes are none.
+    """
+    if not 2 <= minutes < float("inf"):
+        raise ValueError(f"--minutes: want 2 or more; got {minutes:g}")
+    policy.read(given)
+    files = record.engine() | {
+        path.relative_to(ROOT).as_posix(): path.read_bytes()
+        for path in sorted((ROOT / "classroom").rglob("*.py"))}
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    files["requirements.txt"] = "".join(f"{need}\n" for need in needs).encode()
+    for name in ("constraints.txt", "LICENSE"):
+        files[name] = (ROOT / name).read_bytes()
+    if given:
+        files["policy.toml"] = given.read_bytes()
+    decided = {"stages": stages, "seconds": 60 * (minutes - SPARE_MINUTES)}
+    files["kit.json"] = (json.dumps(decided) + "\n").encode()
+    return {f"course/{name}": contents for name, contents in files.items()}
+
+
+def gradescope(inside: dict[str, bytes]) -> bytes:
+    """The zip to upload.  inside: course()."""
+    scripts = {path.name: path.read_bytes() for path in (PLATFORMS / "gradescope").iterdir()}
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, contents in sorted((scripts | inside).items()):
+            entry = zipfile.ZipInfo(name, DATE)
+            entry.external_attr = (0o755 if name in scripts else 0o644) << 16
+            archive.writestr(entry, contents, zipfile.ZIP_DEFLATED)
+    return out.getvalue()

@@ -1,0 +1,61 @@
+"""python -m classroom.platforms.gradescope /autograder: grades /autograder/submission.
+
+The format of results/results.json is that of Gradescope's "Autograder Specifications".
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from classroom.platforms import one
+from classroom.verdicts import verdicts
+from grader.host import files
+
+
+def results(report: dict) -> dict:
+    """results.json: a test a stage, with the mistake first in its output."""
+    tests = []
+    for each in verdicts(report):
+        test = {"name": f"{each.name.upper()} {each.title}", "number": each.name[1:],
+                "score": each.points, "max_score": each.max_points, "output": _output(each),
+                "output_format": "text", "name_format": "text"}
+        if each.passed is not None:
+            test["status"] = "passed" if each.passed else "failed"
+        tests.append(test)
+    return {"tests": tests, "output": _summary(report), "output_format": "text",
+            "stdout_visibility": "hidden", "execution_time": round(report["seconds"]),
+            "extra_data": {"grader": report["grader"], "stages": [
+                {name: stage.get(name) for name in ("stage", "outcome", "sha256", "seed")}
+                for stage in report["stages"]]}}
+
+
+def _output(each) -> str:
+    if not each.said:
+        return "passed"
+    said = each.said if each.said.startswith(each.mistake) else f"{each.mistake}\n\n{each.said}"
+    return f"{said}\n\nnext, in your folder: {each.help}"
+
+
+def _summary(report: dict) -> str:
+    left = ", ".join(f"P{number}" for number in report["unsettled"])
+    points = f"{sum(stage['points'] for stage in report['stages']):g} of {report['max_points']:g}"
+    return "\n".join(filter(None, (
+        f"{points} points." if not left else f"{points} points by now; not settled: {left}.",
+        "Graded without a GPU: the kernels ran in Triton's interpreter, and nothing was timed.",
+        *report["notes"])))
+
+
+def main(place: Path) -> int:
+    one.ends_tidily()
+    written = place / "results" / "results.json"
+
+    def write(report: dict) -> None:
+        files.replace(written, (json.dumps(results(report), indent=1) + "\n").encode(), 0o644)
+
+    one.grade(place / "submission", one.packed(), write,
+              [place / "submission", place / "results"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

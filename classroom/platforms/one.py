@@ -1,0 +1,147 @@
+"""Grades one submission, and has written down after every stage what is known by then.
+
+Whoever started this may end it at any time, and reads what was written last.  So it has a deadline
+of its own, and every stage its share of it: a file that hangs takes nothing from the others.
+"""
+
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from classroom import policy
+from classroom.batch import fault
+from classroom.book import not_settled, stage_report
+from classroom.child import Child
+from classroom.gather import Submitted, one
+from classroom.store import Unit
+from grader.assignment.record import ROOT, sha256
+
+POLL_SECONDS = 0.2
+TRIES = 2  # of what failed for reasons of the grader's
+CALL_SECONDS = 60.0  # for one call of the code, at most
+MEMORY_GIB = 0.5  # that the files may hold, without a GPU
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What an instructor decided when the kit was packed.  seconds: for all stages together."""
+
+    stages: tuple[int, ...]
+    seconds: float
+    worth: policy.Policy
+
+
+def packed() -> Kit:
+    """The kit that this file lies in."""
+    given = json.loads((ROOT / "kit.json").read_bytes())
+    path = ROOT / "policy.toml"
+    return Kit(tuple(given["stages"]), given["seconds"],
+               policy.read(path if path.is_file() else None))
+
+
+def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Path],
+          device: str = "cpu") -> dict:
+    """Grade the problem files in a folder.
+
+    write(report): called at once, and whenever a stage is done; the report has the keys of a
+    student's JSON that say what was found ("stages", "unsettled", "points", "max_points", "grader",
+    "notes", "seconds").  hidden: folders that the files may not see.
+
+    -> the last report.
+    """
+    start, student = time.monotonic(), one(folder)
+    grading = _Grading(student, kit, start)
+
+    def report() -> dict:
+        made = grading.report()
+        write(made)
+        return made
+
+    made = report()
+    each = kit.seconds / len(kit.stages)
+    options = ["--device", device, "--no-benchmark", "--timeout", str(min(CALL_SECONDS, each / 2)),
+               "--stage-timeout", str(each)]
+    options += ["--memory", str(MEMORY_GIB)] if device == "cpu" else []
+    for place in (folder, *hidden):
+        options += ["--hide", str(place.resolve())]
+    with tempfile.TemporaryDirectory(prefix="graded-") as working:
+        for number, data in student.files.items():
+            (Path(working) / f"problem_{number}.py").write_bytes(data)
+        for _ in range(TRIES):
+            asked = grading.left()
+            if not asked or grading.is_over():
+                break
+            child = Child(asked, Path(working), Path(working) / "run", options, each, 1)
+            try:
+                while not grading.is_over() and not child.has_ended():
+                    time.sleep(POLL_SECONDS)
+                    if grading.take(child.report()):
+                        made = report()
+            finally:
+                child.stop()
+                child.wait()
+            grading.take(child.report())
+            if not grading.is_over():
+                grading.ended_early(child.last_words())
+            made = report()
+    return made
+
+
+class _Grading:
+    """What is known of a submission by now.  start: time.monotonic() of its beginning."""
+
+    def __init__(self, student: Submitted, kit: Kit, start: float):
+        self.student, self.kit, self.start = student, kit, start
+        self.records: dict[int, dict] = {}  # by stage
+        self.grader = ""
+
+    def is_over(self) -> bool:
+        return time.monotonic() - self.start > self.kit.seconds
+
+    def left(self) -> list[int]:
+        """The stages to grade yet, or once more."""
+        return [number for number in self.kit.stages if number in self.student.files
+                and (number not in self.records
+                     or self.records[number]["stage"]["outcome"] == "grader_fault")]
+
+    def take(self, found: dict | None) -> bool:
+        """The autograder's JSON, if there is a new one.  -> whether there is something new."""
+        if found is None:
+            return False
+        self.grader = found["grader"]
+        where = {name: found[name] for name in ("device", "torch", "triton", "seed")}
+        for stage in found["stages"]:
+            self.records[stage["stage"]] = {"stage": stage, **where, "alone": True, "timing": None}
+        return True
+
+    def ended_early(self, why: str) -> None:
+        """What has no result has failed for reasons of ours."""
+        nowhere = dict.fromkeys(("device", "torch", "triton", "seed", "timing"))
+        for number in self.left():
+            unit = Unit(number, sha256(self.student.files[number]))
+            self.records.setdefault(
+                number, {"stage": fault(unit, why), **nowhere, "alone": True})
+
+    def report(self) -> dict:
+        stages = [stage_report(self.student, number, self.records.get(number))
+                  for number in self.kit.stages]
+        for stage in stages:
+            if stage["outcome"] == "pending":
+                stage["message"] = (
+                    f"Not graded: the {self.kit.seconds / 60:g} minutes for all stages were over. "
+                    "Nothing is lost by it: hand in again, or ask for it." if self.is_over() else
+                    "Not graded yet.")
+        made = {"stages": stages, "unsettled": not_settled(stages), "grader": self.grader,
+                "notes": list(self.student.notes), "seconds": time.monotonic() - self.start}
+        policy.apply(made, self.kit.worth)
+        return made
+
+
+def ends_tidily() -> None:
+    """Have SIGTERM end the autograder, too, and remove what it made."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
