@@ -96,14 +96,15 @@ def _fwd_kernel(
     #   on: neighbours run side by side, and read the same k and v.
     #   bh: the number of my head among all B * HQ.  b, h: which batch entry, and which head of it.
     #   start_m: my first row.  query (BLOCK_M,): all my rows.
-    #   Advice, which is not graded: make bh int64, as offsets are computed from it.
     # BEGIN SOLUTION 3.1
     num_tiles = tl.cdiv(N, BLOCK_M)
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
+    bh = tl.program_id(0) // num_tiles
     b, h = bh // HQ, bh % HQ
     start_m = tl.program_id(0) % num_tiles * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 3.1
+    # Offsets are made of these, and may pass 2**31.
+    bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     k_head, v_head = _head(k_ptr, k_strides, b, h), _head(v_ptr, v_strides, b, h)
 
@@ -134,10 +135,8 @@ def _fwd_kernel(
 
 
 @triton.jit
-def _attend(
-    acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
-):
+def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
+            D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr):
     """Update acc, l_i, m_i with one key tile, and return their new values."""
     # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
@@ -186,9 +185,8 @@ def _head(ptr, strides, b, h):
 
 
 @triton.jit
-def _load(
-    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, RAGGED: tl.constexpr
-):
+def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
+          RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31
@@ -196,8 +194,8 @@ def _load(
     #   tile (ROWS, BLOCK_D).  Element (i, j) lies at ptr + i * stride_n + j * stride_d; its row of
     #   the sequence is start + i.  Rows past N - 1 and columns past D - 1 do not exist: use 0.
     #   Only a RAGGED tile has such rows; every tile has such columns if BLOCK_D is more than D.
-    #   Where something may be missing, load with mask= and other=.  Advice, which is not graded:
-    #   load all other tiles with neither, which is faster (Triton refuses other= without mask=).
+    #   Where something may be missing, load with mask= and other=.  Advice: load all other tiles
+    #   with neither, which is faster (Triton refuses other= without mask=).
     # BEGIN SOLUTION 3.7
     i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK_D)[None, :]
     ptrs = ptr + (i * stride_n + j * stride_d)
@@ -244,8 +242,7 @@ class FlashAttentionFunction(torch.autograd.Function):
         tiles = _tiles(q)
         with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
-                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N,
-                D**-0.5, **tiles,
+                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N, D**-0.5, **tiles,
             )
         ctx.save_for_backward(q, k, v, o, lse)
         return o

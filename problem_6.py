@@ -65,11 +65,13 @@ def _fwd_kernel(
     # Step 6.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 6.1
     num_tiles = tl.cdiv(N, BLOCK_M)
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
+    bh = tl.program_id(0) // num_tiles
     b, h = bh // HQ, bh % HQ
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 6.1
+    # Offsets are made of these, and may pass 2**31.
+    bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 6.2 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 6.2
@@ -112,10 +114,8 @@ def _fwd_kernel(
 
 
 @triton.jit
-def _attend(
-    acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
-):
+def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, scale_log2e,
+            D: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr):
     """Update acc, l_i, m_i with one key tile, and return their new values."""
     # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
@@ -162,9 +162,8 @@ def _head(ptr, strides, b, h):
 
 
 @triton.jit
-def _load(
-    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, RAGGED: tl.constexpr
-):
+def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
+          RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31

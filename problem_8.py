@@ -75,11 +75,13 @@ def _fwd_kernel(
     # Step 8.1 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 8.1
     num_tiles = tl.cdiv(N, BLOCK_M)
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
+    bh = tl.program_id(0) // num_tiles
     b, h = bh // HQ, bh % HQ
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 8.1
+    # Offsets are made of these, and may pass 2**31.
+    bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     # Step 8.2 -- Carried over: step 5.2, the key/value head that query head h reads.
     # BEGIN SOLUTION 8.2
@@ -112,10 +114,8 @@ def _fwd_kernel(
 
 
 @triton.jit
-def _attend(
-    acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-):
+def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
+            D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
     """Update acc, l_i, m_i with one key tile, and return their new values."""
     # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
@@ -152,11 +152,13 @@ def _dq_kernel(
     # Step 8.7 -- Carried over: step 4.1, which rows of which head are mine, the longest walk first.
     # BEGIN SOLUTION 8.7
     num_tiles = tl.cdiv(N, BLOCK_M)
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
+    bh = tl.program_id(0) // num_tiles
     b, h = bh // HQ, bh % HQ
     start_m = (num_tiles - 1 - tl.program_id(0) % num_tiles) * BLOCK_M
     query = start_m + tl.arange(0, BLOCK_M)
     # END SOLUTION 8.7
+    # Offsets are made of these, and may pass 2**31.
+    bh, b, h = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(h, tl.int64)
     q = _load(_head(q_ptr, q_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     o = _load(_head(o_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
     do = _load(_head(do_ptr, o_strides, b, h), start_m, N, D, BLOCK_D, BLOCK_M, RAGGED=True)
@@ -190,10 +192,8 @@ def _dq_kernel(
 
 
 @triton.jit
-def _add_dq(
-    dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale_log2e,
-    D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-):
+def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale_log2e,
+            D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
     """Add one key tile's share to dq, still without the factor scale."""
     # Only a MASKED tile may have rows past N - 1.
     k = _load(k_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
@@ -230,15 +230,16 @@ def _dkdv_kernel(
     """Fill BLOCK_N rows of dk and dv.  Grid: (cdiv(N, BLOCK_N) * B * HKV,)."""
     # Step 8.13 -- Which keys of which head are mine?
     #   As in step 3.1, with HKV heads and tiles of BLOCK_N keys: bh, b, kv_head, start_n, and key
-    #   (BLOCK_N,).  Advice, which is not graded: the tile that most queries see starts first.
-    #   Which one is that?
+    #   (BLOCK_N,).  Advice: the tile that most queries see starts first.  Which one is that?
     # BEGIN SOLUTION 8.13
     num_tiles = tl.cdiv(N, BLOCK_N)
-    bh = (tl.program_id(0) // num_tiles).to(tl.int64)
+    bh = tl.program_id(0) // num_tiles
     b, kv_head = bh // HKV, bh % HKV
     start_n = tl.program_id(0) % num_tiles * BLOCK_N
     key = start_n + tl.arange(0, BLOCK_N)
     # END SOLUTION 8.13
+    # Offsets are made of these, and may pass 2**31.
+    bh, b, kv_head = tl.cast(bh, tl.int64), tl.cast(b, tl.int64), tl.cast(kv_head, tl.int64)
     k = _load(_head(k_ptr, k_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
     v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
 
@@ -275,10 +276,8 @@ def _dkdv_kernel(
 
 
 @triton.jit
-def _add_dkdv(
-    dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N, scale_log2e,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-):
+def _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N, scale_log2e,
+              D: tl.constexpr, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr):
     """Add one query tile's share to dk, still without the factor scale, and to dv."""
     # Only a MASKED tile may have rows past N - 1.
     q = _load(q_head, start_m, N, D, k.shape[1], BLOCK_M, RAGGED=MASKED)
@@ -326,9 +325,8 @@ def _head(ptr, strides, b, h):
 
 
 @triton.jit
-def _load(
-    head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr, RAGGED: tl.constexpr
-):
+def _load(head, start, N, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
+          RAGGED: tl.constexpr):
     """Rows start ... start + ROWS - 1 of a head, (ROWS, BLOCK_D); what lies outside reads 0."""
     ptr, stride_n, stride_d = head
     ptr += tl.cast(start, tl.int64) * stride_n  # this offset may pass 2**31

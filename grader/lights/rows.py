@@ -26,9 +26,6 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
             if longest and order != sorted(order, reverse=longest == "last"):
                 return Wrong((f"right, but the programs of a head begin at {order}: the longest "
                               "walk starts last",), note=True)
-            if any(np.asarray(names["bh"]).dtype != np.int64 for names in left.programs):
-                return Wrong(("right, but bh is not int64: addresses pass 2**31 in large tensors",),
-                             note=True)
             return None
 
         def _program(program: int, names: dict) -> Wrong | None:

@@ -421,7 +421,8 @@ def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_rig
     source = solved(3).replace("(m_i + tl.math.log2(l_i)) * LN2", "m_i + tl.math.log2(l_i)")
     light = lights(source.replace("acc / l_i[:, None], bh", "acc, bh"), 3)["3.3"]
     assert light.lines[1].startswith("o, row 16 of head 1, column 0: want ")
-    assert light.lines[2].startswith("one change makes lse right: line 130, ")
+    line = 1 + source.splitlines().index("    lse = m_i + tl.math.log2(l_i)")
+    assert light.lines[2].startswith(f"one change makes lse right: line {line}, ")
 
 
 def test_every_kind_of_change_is_said_in_words_and_has_its_turn():
