@@ -248,6 +248,9 @@ class Text(Source):
                 for late, mask in self.masks() if one.arg == "mask" else ():
                     yield self.edit("wrong-argument", one.value, f"({self.of(one.value)}) & "
                                     f"({mask})", node, late + 0.5, part="mask=")
+        if last in ("sum", "max", "min") and self.kernel and "axis" not in names and len(own) == 1:
+            for axis in (1, 0):
+                yield edit("wrong-argument", [*own, *named, f"axis={axis}"], part="axis=")
         if last in ("sum", "max", "amax") and not self.kernel and "keepdim" not in names:
             yield edit("wrong-argument", [*own, *named, "keepdim=True"], part="keepdim=")
 

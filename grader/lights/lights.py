@@ -22,6 +22,7 @@ from grader.report.results import RAISE_LEFT, unlit
 
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 PLACED = 3  # red steps at most whose mistake is looked for by changes
+PLACELESS = (None, "shapes-do-not-broadcast")  # names that leave open where the mistake is
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
@@ -138,7 +139,7 @@ class Asking:
                 found |= again
                 wrong -= right
         placeless = [id for id in self.blanks.steps if id in wrong
-                     and (found[id].mistake is None or named.is_part(found[id].mistake))]
+                     and (found[id].mistake in PLACELESS or named.is_part(found[id].mistake))]
         for id in placeless[:PLACED]:
             with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError,
                                      ValueError):
@@ -169,7 +170,7 @@ class Asking:
         if "static_assert(" in str(last.get("sentence")):
             return Light(id, NONE, lines=("it asserts what does not hold of the small tiles that "
                                           "it would be asked with.",))
-        note = ()
+        note = tuple(repair.printed(text)) if asked.kernel else ()
         for one, answer in zip(trials, answers, strict=False):  # an error is the last
             found = self.judge(one, asked, trial.left(answer))
             if found is not None and not found.note:
@@ -182,6 +183,10 @@ class Asking:
                     mistake = "dq-" + mistake
                 if joined := submission.misjoined_tiles(text.encode()):
                     mistake, said = "truth-of-a-tile", (joined,)
+                elif asked.kernel and mistake != "python-in-a-kernel" and (
+                        floored := repair.floored(text, one.given)) and (
+                        self.is_right(id, floored[0], asked, trials)):
+                    mistake, said = "python-in-a-kernel", (floored[1],)
                 seen = found.lines[:3]
                 if strange and mistake == "name-not-defined":
                     if strange <= self.blanks.constants(id):  # all of its function may use these
@@ -225,7 +230,17 @@ class Asking:
             return light
         if named.is_part(light.mistake):
             return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
-        return replace(light, mistake=change.id, lines=(*light.lines, change.words()))
+        return replace(light, mistake=light.mistake or change.id,
+                       lines=(*light.lines, change.words()))
+
+    def is_right(self, id: str, text: str, asked: Entry, trials: list[Trial]) -> bool:
+        """Whether a step with this text would be."""
+        answers = self.ask(id, text, asked, trials, repair.SECONDS)
+        if isinstance(answers, Light):
+            return False
+        found = [self.judge(one, asked, trial.left(answer))
+                 for one, answer in zip(trials, answers, strict=False)]
+        return len(found) == len(trials) and all(one is None or one.note for one in found)
 
     def text(self, ids: tuple[str, ...], asked: Entry, trials: list[Trial]) -> str:
         """As Blanks.text: a function of what the examples give."""

@@ -5,6 +5,7 @@ examples again.  What is said is the place and the kind of the change, never the
 student's to find.
 """
 
+import ast
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 
 from grader.lights import trial
 from grader.lights.edits import Text
+from grader.lights.sites import Source
 from grader.lights.trial import Entry, Pointer, Trial
 
 MOST = 500  # changes that are tried
@@ -81,6 +83,38 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
             return
 
 
+def floored(text: str, given: dict) -> tuple[str, str] | None:
+    """A step's text with // for every / that has no fractions beside it, and what is said of the
+    first of them; None where there is none.  given: of an example.
+
+    The remedy is no secret here: it is Python's, and not the lesson's.
+    """
+    fractions = {name for name, value in given.items() if kind(value)[-1:] == "f"
+                 or isinstance(value, float)}
+    source = Source(text, {}, (), "")
+    nodes = [node for node in source.nodes if isinstance(node, ast.BinOp)
+             and isinstance(node.op, ast.Div) and not fractions & {
+                 one.id for one in ast.walk(node) if isinstance(one, ast.Name)}]
+    if not nodes:
+        return None
+    changed, first = source.raw, min(nodes, key=lambda node: node.lineno)
+    for begin, end in sorted(((source.span(node.left)[1], source.span(node.right)[0])
+                              for node in nodes), reverse=True):
+        changed = changed[:begin] + changed[begin:end].replace(b"/", b"//") + changed[end:]
+    return changed.decode(), (f"the mistake: line {first.lineno}, `{source.of(first)}` is a "
+                              "fraction, and a whole number is wanted. Write // in the place of /.")
+
+
+def printed(text: str) -> Iterator[str]:
+    """What is said of the first print() in a kernel's step, if there is one."""
+    for node in Source(text, {}, (), "").nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
+                and node.func.id == "print":
+            yield (f"right, but line {node.lineno} prints, which works in the interpreter and "
+                   "compiles for no GPU: take it out before you hand in.")
+            return
+
+
 def kind(value) -> str:
     """What may stand in the place of what."""
     if isinstance(value, np.ndarray) and value.ndim:
@@ -115,10 +149,12 @@ def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Le
         if found is None or not found[0] < was[worst] or partly and found[0]:
             continue
         everywhere = ask(change.text, trials) or []
-        if len(everywhere) < len(trials) or len(was) < len(trials):
+        if len(everywhere) < len(trials):
             continue
         if not any(everywhere):
             return change
+        if len(was) < len(trials):  # it crashed, and of later examples nothing is known
+            continue
         mended = frozenset.union(*was) - frozenset.union(*everywhere)
         if mended and all(map(str.isidentifier, mended)) and all(
                 now <= old for now, old in zip(everywhere, was, strict=True)):

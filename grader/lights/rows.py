@@ -40,6 +40,9 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
             if (b, h) != (bh // H, bh % H):
                 return _told(program, names, f"head {int(bh)} of all is head {int(bh % H)} of "
                              f"batch entry {int(bh // H)}")
+            if isinstance(names[index], tuple):
+                return Wrong((f"{index} is a list of Python's: want a tile, by tl.arange(0, "
+                              f"{size}).",), id="python-in-a-kernel")
             if not same(names[index], first + np.arange(T)):
                 return _told(program, names, f"{index} is {int(first)} ... {int(first) + T - 1}")
             return None

@@ -39,7 +39,7 @@ OBSERVED = (
     "entry-missing", "blank-step", "arange-not-a-power-of-two", "dot-shapes", "dot-dtypes",
     "dot-too-small", "shapes-do-not-broadcast", "loop-type-changes", "not-constexpr", "wrong-dtype",
     "not-on-the-gpu", "name-not-defined", "out-of-shared-memory", "out-of-memory",
-    "outside-its-tensors", "input-refused", "does-not-compile", "timeout",
+    "outside-its-tensors", "input-refused", "does-not-compile", "python-in-a-kernel", "timeout",
 )
 # Operations whose memory is fresh.  It is often zero and then looks like a result, so it is filled
 # with a NaN of these bits.  In 16 bits nothing else has them: what is computed comes from 32, whose

@@ -8,8 +8,11 @@ import contextlib
 import functools
 import operator
 import os
+import sys
 
 import numpy as np
+
+from . import foreign
 
 NEAR = 65536  # bytes past a tensor that are still blamed on it; worker.py leaves so many free
 POINTERS = ("create_addptr", "create_splat", "create_expand_dims", "create_broadcast",
@@ -149,6 +152,34 @@ def insist() -> None:
     import triton
 
     triton.knobs.runtime.interpret = True
+
+
+def refuse_truth(path: str) -> None:
+    """A tile that a line of this file asks for one truth value, as `if`, max() and `x if c else y`
+    do, is an error there; the interpreter itself says True of every tile."""
+    from triton.runtime import interpreter
+
+    if not (patch := getattr(interpreter, "_patch_lang_tensor", None)):
+        return
+    known: dict[tuple, str] = {}
+
+    def patched(tensor, *scope):
+        patch(tensor, *scope)
+        own = tensor.__bool__
+
+        def asked(self):
+            frame = sys._getframe(1)
+            if self.handle.data.size > 1 and frame.f_code.co_filename == path:
+                place = frame.f_code, frame.f_lineno
+                if place not in known:
+                    known[place] = foreign.truth(path, frame.f_lineno, self.handle.data.shape)
+                if known[place]:
+                    raise foreign.TruthOfATile(known[place])
+            return own(self)
+
+        tensor.__bool__ = asked
+
+    interpreter._patch_lang_tensor = patched
 
 
 def compiled(module) -> str:

@@ -8,6 +8,7 @@ from threading import Thread
 
 import numpy
 
+from ..kernels import foreign
 from ..kernels.interpreter import OutOfBounds
 from ..wire import MAX_TEXT
 from . import asserts
@@ -55,6 +56,8 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "tl.where, tl.sum(x, axis=1), tl.trans, x.to(dtype) and so on"),
     (r"(?-i:must be Tensor, not tensor|got \(tensor)", "does-not-compile", "PyTorch's functions do "
      "not take a kernel's tiles: take those of tl"),
+    (r"cannot add pointers together", "does-not-compile", "two addresses have no sum: load what "
+     "stands at each, tl.load(x_ptr + offs, mask=mask, other=0.0), and add that"),
     (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel reads tensors that lie on the "
      "GPU: make them with device=q.device"),
     (r"mask argument cannot be block type|pointer argument cannot|unsupported ptr type",
@@ -103,7 +106,12 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     outcome, id, sentence = _sentence(cause, text, path, where, _source_line(path, line))
     wanted, wants = next((found for words, *found in WANTS
                           if words.search(text) or words.search(sentence)), ("", ""))
-    if outcome == "crashed" and wants:
+    written = _written(cause, path, line, text) if outcome == "crashed" and id not in TELLING \
+        else None
+    if written:
+        line, said = written
+        sentence, id = f"line {line}: {said}", "python-in-a-kernel"
+    elif outcome == "crashed" and wants:
         column = _column(placed, path)
         place = "" if line is None else f"line {line}" + f", column {column}" * bool(column) + ": "
         sentence = f"{place}{sentence}. Try: {wants}"
@@ -164,6 +172,15 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
     first = first[:500] or source.strip()[:100]
     sentence = f"{kind} {where}: {first}" if first else f"{kind} {where}"
     return "crashed", _id_of(error, text, where), sentence
+
+
+def _written(error, path: str, line: int | None, text: str) -> tuple[int, str] | None:
+    """What is no kernel's in that line, and what to write instead; -> line, sentence."""
+    with suppress(Exception):  # whatever stands in the file
+        if isinstance(error, foreign.TruthOfATile):
+            return line, _text(error)
+        return foreign.instead(path, line, text)
+    return None
 
 
 def _id_of(error, text: str, where: str) -> str:

@@ -69,6 +69,7 @@ class Server:
             interpreter.spare_repetition()
             interpreter.multiply_constants()
             interpreter.know_constants()
+            interpreter.refuse_truth(self.path)
         hooks.install(lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:

@@ -1,0 +1,255 @@
+"""What stands in a kernel and is Python's, PyTorch's or NumPy's, and what to write in its place.
+
+A tile is no list and no PyTorch tensor.  Where Triton's interpreter, being Python, stumbles over
+what treats it as one, or does something else than a GPU's compiler, its own words say little.
+"""
+
+import ast
+import difflib
+import linecache
+import re
+
+TILES = {  # functions of Python -> what a kernel says in their place; {0}: the first argument
+    "sum": "tl.sum({0}, axis=1), the sum of each row, or axis=0 where there is one axis",
+    "abs": "tl.abs({0})",
+    "len": "the length of an axis is {0}.shape[0]", "float": "{0}.to(tl.float32)",
+    "int": "{0}.to(tl.int32)", "round": "tl.floor({0} + 0.5)", "range": "tl.arange(0, {last})",
+    "any": "tl.max({0}, axis=0) of 0 and 1", "all": "tl.min({0}, axis=0) of 0 and 1",
+    "sorted": "tl.sort({0})", "pow": "x * x, or tl.exp2(x) for 2 to the x",
+}
+SAME = {  # functions of PyTorch, NumPy and math that tl calls otherwise
+    "max": "tl.max({0}, axis=1)", "amax": "tl.max({0}, axis=1)", "min": "tl.min({0}, axis=1)",
+    "sum": "tl.sum({0}, axis=1)", "matmul": "tl.dot({all})", "mm": "tl.dot({all})",
+    "bmm": "tl.dot({all})", "dot": "tl.dot({all})", "transpose": "tl.trans({0})",
+    "arange": "tl.arange(0, {last})", "ones": "tl.full({0}, 1.0, tl.float32)",
+    "zeros": "tl.zeros([rows, columns], tl.float32)", "empty": "tl.zeros([rows, columns], "
+    "tl.float32)", "full": "tl.full([rows, columns], value, tl.float32)",
+    "tensor": "tl.full([rows, columns], value, tl.float32)", "mean": "tl.sum({0}, axis=1) / N",
+    "inf": 'float("-inf")', "pow": "x * x, or tl.exp2(x) for 2 to the x",
+    "sqrt": "tl.sqrt({0})", "ceil": "tl.cdiv(a, b), a / b rounded up",
+}
+METHODS = {  # of PyTorch's tensors
+    "float": "{0}.to(tl.float32)", "half": "{0}.to(tl.float16)", "int": "{0}.to(tl.int32)",
+    "bfloat16": "{0}.to(tl.bfloat16)", "long": "{0}.to(tl.int64)", "type": "{0}.to(dtype)",
+    "masked_fill": "tl.where(condition, value, {0})", "transpose": "tl.trans({0})",
+    "mT": "tl.trans({0})", "t": "tl.trans({0})", "H": "tl.trans({0})",
+    "unsqueeze": "{0}[:, None] for a column, {0}[None, :] for a row",
+    "size": "{0}.shape[0]", "dim": "len({0}.shape)", "amax": "tl.max({0}, axis=1)",
+    "mean": "tl.sum({0}, axis=1) / N", "matmul": "tl.dot({0}, ...)", "mm": "tl.dot({0}, ...)",
+    "item": "{0} itself", "clone": "{0} + 0", "contiguous": "{0} itself", "lt": "{0} < ...",
+    "le": "{0} <= ...", "gt": "{0} > ...", "ge": "{0} >= ...", "eq": "{0} == ...",
+    "copy_": "tl.store", "fill_": "tl.full",
+}
+LIBRARIES = {"torch": "PyTorch's tensors", "np": "NumPy's arrays", "numpy": "NumPy's arrays",
+             "math": "single numbers of Python"}
+WHOLE = re.compile(r"unexpected type fp\d+|interpreted as an integer|must all be ints"
+                   r"|type pointer<\S+ and \S*(fp|float)|arguments must be of type tl.constexpr"
+                   r"|'float' object|got fp32|cannot be cast|int.* expected", re.IGNORECASE)
+
+
+class TruthOfATile(TypeError):
+    """A tile was asked for one truth value, which Triton's interpreter says is True."""
+
+
+def truth(path: str, line: int, shape: tuple[int, ...]) -> str:
+    """What to say where a tile of that shape is asked for one truth value in a line of a kernel; ""
+    where that is said elsewhere, of `and`, `or`, `not` and a < b < c."""
+    statement = _statement(path, line)
+    if statement is None:
+        return ""
+    for node in _parts(statement):
+        if _calls(node) in ("max", "min") and len(node.args) > 1:
+            return (f"`{_short(node)}` is Python's, and takes one of them whole. Write "
+                    f"tl.{_calls(node)}imum({_all(node)}), which compares number by number")
+    many = f"has one condition, and here it is a tile {tuple(shape)}. Write"
+    masked = "tl.where(condition, x, y), which chooses number by number"
+    if isinstance(statement, ast.If):
+        return (f"`if {_short(statement.test)}` {many} {masked}, or give the condition to tl.load "
+                "or tl.store as mask=")
+    if isinstance(statement, ast.While):
+        return (f"`while {_short(statement.test)}` {many} one whose condition is a number, and "
+                "mask= for the rest")
+    if any(isinstance(node, ast.IfExp) for node in _parts(statement)):
+        return f"`x if condition else y` {many} {masked}"
+    return ""
+
+
+def instead(path: str, line: int | None, said: str) -> tuple[int, str] | None:
+    """What stands in a kernel's line that raised an error, and what to write instead; None where
+    nothing is known to be foreign there.  said: the error's words.  -> line, sentence; the line may
+    be an earlier one, which made what the error is about."""
+    statement = None if line is None else _statement(path, line)
+    unknown = re.search(r"name '(\w+)' is not defined|^(\w+) is not defined", said)
+    if statement is None or unknown and (unknown[1] or unknown[2]) not in LIBRARIES | TILES:
+        return None
+    if isinstance(statement, ast.For) and "not iterable" in said and not _calls(statement.iter):
+        return line, (f"`for {_short(statement.target)} in {_short(statement.iter)}`: a kernel "
+                      "does not go through a tile. What is computed with it is done for all of "
+                      "its numbers at once")
+    for node in sorted(_parts(statement), key=lambda node: getattr(node, "lineno", line) != line):
+        if found := _call(node, said) or _subscript(node, said) or _attribute(node, said):
+            return line, found
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and "pow()" in said:
+            return line, (f"`{_short(node)}`: a tile has no **. Write tl.exp2(x) for 2 to the x, "
+                          "and x * x for a square")
+    return _fraction(path, line, statement, said)
+
+
+# ------------------------------------------------------------------ what may stand there
+def _call(node, said: str) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    name, shown = _calls(node), _short(node)
+    if name == "print":
+        return (f"`{shown}`: print runs in the interpreter, and compiles for no GPU. Take it out, "
+                'or write tl.device_print("x", x), which does both')
+    if name in ("max", "min") and not said.endswith("not defined"):
+        if len(node.args) == 1:
+            return (f"`{shown}` is Python's, and goes through a list. Write "
+                    f"tl.{name}({_first(node)}, axis=1), the "
+                    f"{'largest' if name == 'max' else 'smallest'} of each row, or axis=0 where "
+                    "there is one axis")
+        return ""
+    if name in TILES and (name not in ("range", "float", "int", "len") or re.search(
+            r"'range'|0-dimensional|real number|has no len|not supported", said)):
+        return f"`{shown}` is Python's, and a tile is no list. Write {_filled(TILES[name], node)}"
+    library, _, function = name.rpartition(".")
+    if library in LIBRARIES:
+        return (f"`{shown}` works on {LIBRARIES[library]}, and a kernel has tiles. Write "
+                + _filled(SAME.get(function, f"tl.{function}({{all}})" if function in _language()
+                                   else "what tl has for it"), node))
+    if name in ("tl.arange", "triton.language.arange") and "arange" in said:
+        if len(node.args) == 1:
+            return f"`{shown}` lacks its first number. Write tl.arange(0, {_first(node)})"
+    if name.endswith("program_id") and not node.args and "axis" in said:
+        return f"`{shown}` lacks its axis. Write {name}(0), for a grid with one axis"
+    return ""
+
+
+def _subscript(node, said: str) -> str:
+    if not isinstance(node, ast.Subscript):
+        return ""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    axes = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is None
+                                           or isinstance(part, ast.Slice) and not (
+                                               part.lower or part.upper or part.step))]
+    index, value, shown = ast.unparse(node.slice), ast.unparse(node.value), _short(node)
+    refused = re.search("not iterable|tensor index|0-dimensional|item assignment|setitem"
+                        "|not subscriptable|unsupported", said, re.IGNORECASE)
+    if not axes or not refused or re.search(r"shape$|strides$|\)$", value):
+        return ""
+    store = isinstance(node.ctx, ast.Store)
+    if re.search(r"ptrs?\b", value):
+        call = f"tl.store({value} + {index}, value, mask=...)" if store else \
+            f"tl.load({value} + {index}, mask=..., other=0.0)"
+        return f"`{shown}`: a pointer is no array. Write {call}"
+    if store:
+        return (f"`{shown} = ...`: the numbers of a tile are not assigned one by one. Write "
+                f"{value} = tl.where(condition, value, {value})")
+    return (f"`{shown}`: of a tile no part can be taken, only None and : stand in its brackets. "
+            "Load the part that you need, or mask the others with tl.where")
+
+
+def _attribute(node, said: str) -> str:
+    missing = re.search(r"'(tensor|module 'triton.language)'? ?(object )?has no attribute '(\w+)'"
+                        r"|module 'triton.language' has no attribute '(\w+)'", said)
+    name = missing and (missing[3] or missing[4])
+    if not missing or not isinstance(node, ast.Attribute) or node.attr != name:
+        return ""
+    value, shown = ast.unparse(node.value), _short(node)
+    if value in ("tl", "triton.language"):
+        meant = SAME.get(name) or next((f"tl.{one}" for one in difflib.get_close_matches(
+            name, _language(), 1, 0.7)), "")
+        return f"`{shown}`: there is no such function." + f" Write {meant}" * bool(meant)
+    meant = METHODS.get(name) or (f"tl.{name}({{0}}, ...)" if name in _language() else "")
+    return (f"`{shown}`: that is a PyTorch tensor's, and this is a tile."
+            + (" Write " + meant.format(value)) * bool(meant))
+
+
+def _fraction(path: str, line: int, statement, said: str) -> tuple[int, str] | None:
+    """Where / made a fraction of what must be whole: in this statement, or where a name that it
+    reads was assigned."""
+    function = _function(path, line)
+    if function is None or not WHOLE.search(said):
+        return None
+    read = {node.id for node in _parts(statement) if isinstance(node, ast.Name)}
+    before = [one for one in ast.walk(function) if isinstance(one, ast.Assign)
+              and one.lineno < line and read & {
+                  node.id for target in one.targets for node in ast.walk(target)
+                  if isinstance(node, ast.Name)}]
+    for one in (statement, *reversed(before)):
+        for node in _parts(one):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                left, right = ast.unparse(node.left), ast.unparse(node.right)
+                return node.lineno, (
+                    f"`{_short(node)}` is a fraction, and a whole number is wanted. Write // in "
+                    f"the place of /, or tl.cdiv({left}, {right}) to round up")
+    return None
+
+
+# ------------------------------------------------------------------ the text
+def _tree(path: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _function(path: str, line: int) -> ast.FunctionDef | None:
+    """The kernel that the line stands in."""
+    tree = _tree(path)
+    return next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+                 and node.lineno <= line <= node.end_lineno
+                 and any("jit" in ast.unparse(one) for one in node.decorator_list)),
+                None) if tree else None
+
+
+def _statement(path: str, line: int) -> ast.stmt | None:
+    """The innermost statement of a kernel that the line stands in."""
+    function = _function(path, line)
+    found = [node for node in ast.walk(function) if isinstance(node, ast.stmt)
+             and node is not function and node.lineno <= line <= node.end_lineno
+             ] if function else []
+    return max(found, key=lambda node: (node.lineno, -node.end_lineno), default=None)
+
+
+def _parts(statement: ast.stmt) -> list[ast.AST]:
+    """Its expressions, and not those of the statements in it."""
+    found, waiting = [], [statement]
+    while waiting:
+        node = waiting.pop(0)
+        found.append(node)
+        waiting += [child for child in ast.iter_child_nodes(node)
+                    if not isinstance(child, ast.stmt)]
+    return found
+
+
+def _calls(node) -> str:
+    """The name that is called: "max", "torch.exp"; "" of anything else."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+        return ""
+    return ast.unparse(node.func)
+
+
+def _short(node) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= 50 else text[:47] + "..."
+
+
+def _first(node: ast.Call) -> str:
+    return ast.unparse(node.args[0]) if node.args else "x"
+
+
+def _all(node: ast.Call) -> str:
+    return ", ".join(map(ast.unparse, node.args))
+
+
+def _filled(words: str, node: ast.Call) -> str:
+    last = ast.unparse(node.args[-1]) if node.args else "BLOCK"
+    return words.format(_first(node), all=_all(node), last=last)
+
+
+def _language() -> list[str]:
+    import triton.language as tl
+    return [name for name in dir(tl) if name[0] != "_" and callable(getattr(tl, name))
+            and name.islower()]
