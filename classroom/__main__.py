@@ -109,10 +109,10 @@ def _parser() -> argparse.ArgumentParser:
                          help="first grade and time the top K of every board again")
     packing = commands.add_parser(
         "kit", help="the grader, packed for a place where students hand in",
-        description="Pack the grader for Gradescope.")
-    packing.add_argument("platform", choices=("gradescope",))
-    packing.add_argument("--out", metavar="FILE", type=Path, required=True,
-                         help="the zip to upload")
+        description="Pack the grader for Gradescope, a zip, or for Classroom 50, a folder.")
+    packing.add_argument("platform", choices=("gradescope", "classroom50"))
+    packing.add_argument("--out", metavar="PATH", type=Path, required=True,
+                         help="the zip, or the folder, which must not be there yet")
     packing.add_argument("--stages", metavar="1-7", default="1-7",
                          help="stages to grade (default: 1-7)")
     packing.add_argument("--minutes", metavar="N", type=float, default=10.0,
@@ -332,14 +332,18 @@ def board(arguments) -> int:
 def pack(arguments) -> int:
     """Everything of `kit`."""
     from classroom import kit
+    from grader import starter
 
-    if arguments.out.is_dir() or not arguments.out.resolve().parent.is_dir():
-        raise ValueError(f"--out: want a file in a folder that exists; got {arguments.out}")
+    out, is_folder = arguments.out, arguments.platform == "classroom50"
+    if out.is_dir() or is_folder and out.exists() or not out.resolve().parent.is_dir():
+        raise ValueError(f"--out: want a {'new folder' if is_folder else 'file'} in a folder that "
+                         f"exists; got {out}")
     inside = kit.course(_stages(arguments.stages), arguments.minutes, arguments.policy)
-    made = kit.gradescope(inside)
-    files.replace(arguments.out, made, 0o600)
-    print(f"{arguments.out}: {len(inside)} files, {len(made) / 1e6:.1f} MB; docs/instructors.md "
-          "says how it is uploaded")
+    if is_folder:
+        starter.write(kit.classroom50(inside), out)
+    else:
+        files.replace(out, kit.gradescope(inside), 0o600)
+    print(f"{out}: packed; docs/instructors.md says how it is used")
     return DONE
 
 

@@ -43,6 +43,14 @@ def course(stages: list[int], minutes: float, given: Path | None) -> dict[str, b
     return {f"course/{name}": contents for name, contents in files.items()}
 
 
+def classroom50(inside: dict[str, bytes]) -> dict[str, bytes]:
+    """Relative path -> contents of the folder to take things from.  inside: course()."""
+    folder = PLATFORMS / "classroom50"
+    found = {path.relative_to(folder).as_posix(): path.read_bytes()
+             for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    return found | {f"autograder/{name}": contents for name, contents in inside.items()}
+
+
 def gradescope(inside: dict[str, bytes]) -> bytes:
     """The zip to upload.  inside: course()."""
     scripts = {path.name: path.read_bytes() for path in (PLATFORMS / "gradescope").iterdir()}

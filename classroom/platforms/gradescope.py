@@ -22,7 +22,7 @@ def results(report: dict) -> dict:
         if each.passed is not None:
             test["status"] = "passed" if each.passed else "failed"
         tests.append(test)
-    return {"tests": tests, "output": _summary(report), "output_format": "text",
+    return {"tests": tests, "output": "\n".join(one.summary(report)), "output_format": "text",
             "stdout_visibility": "hidden", "execution_time": round(report["seconds"]),
             "extra_data": {"grader": report["grader"], "stages": [
                 {name: stage.get(name) for name in ("stage", "outcome", "sha256", "seed")}
@@ -34,15 +34,6 @@ def _output(each) -> str:
         return "passed"
     said = each.said if each.said.startswith(each.mistake) else f"{each.mistake}\n\n{each.said}"
     return f"{said}\n\nnext, in your folder: {each.help}"
-
-
-def _summary(report: dict) -> str:
-    left = ", ".join(f"P{number}" for number in report["unsettled"])
-    points = f"{sum(stage['points'] for stage in report['stages']):g} of {report['max_points']:g}"
-    return "\n".join(filter(None, (
-        f"{points} points." if not left else f"{points} points by now; not settled: {left}.",
-        "Graded without a GPU: the kernels ran in Triton's interpreter, and nothing was timed.",
-        *report["notes"])))
 
 
 def main(place: Path) -> int:

@@ -142,6 +142,16 @@ class _Grading:
         return made
 
 
+def summary(report: dict) -> list[str]:
+    """The points, where it was graded, and what else there is to know."""
+    left = ", ".join(f"P{number}" for number in report["unsettled"])
+    points = f"{sum(stage['points'] for stage in report['stages']):g} of {report['max_points']:g}"
+    device = next((stage["device"] for stage in report["stages"] if stage.get("device")), "cpu")
+    return [f"{points} points" + (f" by now; not settled: {left}." if left else "."),
+            "Graded without a GPU: the kernels ran in Triton's interpreter, and nothing was timed."
+            if device == "cpu" else f"Graded on {device}; nothing was timed.", *report["notes"]]
+
+
 def ends_tidily() -> None:
     """Have SIGTERM end the autograder, too, and remove what it made."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
