@@ -43,8 +43,10 @@ Backward.  With do = dL/dO, dlse = dL/dlse and delta = rowsum(do * O):
     dq = dS k / sqrt(D)         dk = dS^T q / sqrt(D)
 
 The softmax's denominator gives the term rowsum(P * dP), which needs a whole row of
-P.  But it equals do . (P v) = do . O = delta, which does not.  lse is
-an output, too: d lse / dS = P, so its gradient dlse is added in the bracket.
+P.  But it equals do . (P v) = do . O = delta, which does not.
+
+lse is an output, too, and dlse is what arrives for it; zeros if nobody used it.
+d lse / dS = P, row by row, so it stands in the bracket beside delta.
 
 Shapes      q, o: (B, H, NQ, D)    k, v: (B, H, NK, D)    lse: (B, H, NQ), natural logarithm
 Dtypes      float16, bfloat16, float32.  Scores, statistics and sums run in float32.

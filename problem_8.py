@@ -43,6 +43,9 @@ New here: steps 8.3 and 8.9 to 8.18.
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32
 Dtypes      as in problem 3; P and dS are rounded to the input dtype before their products.
+            In float16 a dS beyond 65504 becomes infinite by that, and dq and dk with it:
+            so with standard normal v and do, both times 400 (causal: times 100 to 165).
+            bfloat16 has the range of float32, and only fewer digits.
 
 Check       python autograder_optional.py --p8
 Stuck       python autograder_optional.py --hint 8.3      (any step number)

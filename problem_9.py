@@ -34,9 +34,11 @@ For a tile of keys there are three kinds of queries:
     interior     inner ... outer - 1      every key is visible              no mask
     right edge   outer ... last - 1       some keys have left the window    masked
 
-    outer    the query at which the tile's first key leaves the window, or N if all
-             its keys are sinks; rounded down to a multiple of BLOCK_M
-    last     the query at which its last key leaves the window, or N if a key is a sink
+    outer    the query at which the tile's first key leaves the window; N if all BLOCK_N
+             keys are sinks, for none of them is ever hidden again; both rounded down
+             to a multiple of BLOCK_M
+    last     the query at which its last key leaves the window; N if its first key is a
+             sink, for that one is seen to the end
 
 So the work of all three kernels is O(N (W + S)).  Without a window W is N.
 
@@ -44,7 +46,8 @@ New here: steps 9.3, 9.4, 9.11, 9.12, 9.16, 9.17, 9.20 and 9.21.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32    sink_logits: (HQ,)
-Dtypes      as in problem 8; sink_logits any float dtype, its gradient in the same.
+Dtypes      as in problem 8: in float16 dS overflows where v and do are both 400 times as large
+            as usual.  sink_logits: any float dtype, its gradient in the same.
 
 Check       python autograder_optional.py --p9
 Stuck       python autograder_optional.py --hint 9.3      (any step number)
@@ -110,11 +113,11 @@ def _fwd_kernel(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
     # Step 9.4 -- Walk the keys: step 7.4 in another order, between the borders just made.
-    #   sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
-    #   diagonal, or without a causal mask the ragged tile, if there is one.  In this order: with
-    #   the interior first, CUDA 12.8's assembler crashes where window_size is 1.  _attend takes
-    #   CAUSAL after BLOCK_N.
+    #   Sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
+    #   diagonal, or without a causal mask the ragged tile, if there is one.  It is one tile, as
+    #   BLOCK_M is BLOCK_N here.  _attend takes CAUSAL after BLOCK_N.
     # BEGIN SOLUTION 9.4
+    # Not the interior first: where window_size is 1, CUDA 12.8's assembler crashes on that.
     for start_n in range(0, sink_end, BLOCK_N):
         acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size,
                                 sink_size, scale * LOG2E, D, BLOCK_N, CAUSAL, MASKED=True)
@@ -349,7 +352,8 @@ def _borders(start_m, N, window_size, sink_size,
              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
     """Where the walk over the keys changes, for queries start_m ... start_m + BLOCK_M - 1."""
     # Step 9.20 -- The borders of the walk over keys: those of steps 7.3, 7.4 and 8.3.
-    #   sink_end, first, inner, edge.  Without CAUSAL there are no sinks and no left edge.
+    #   sink_end, first, inner, edge, where the one tile begins that is left: BLOCK_M is BLOCK_N
+    #   here.  Without CAUSAL there are no sinks and no left edge.
     # BEGIN SOLUTION 9.20
     sink_end, first, inner, edge = 0, 0, 0, N // BLOCK_N * BLOCK_N
     if CAUSAL:
