@@ -10,6 +10,7 @@
     book.py         a JSON a student, grades.csv, junit.xml
     verdicts.py     a stage as a test, as every system lists them
     policy.py       policy.toml, overrides.csv: what all that is worth
+    late.py         when it was handed in, and what that costs
     feedback.py     what goes back to each student
     gradebook.py    the grades for Canvas, Moodle, nbgrader, check50
     alike.py        pairs of students whose own lines are alike

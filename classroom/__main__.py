@@ -156,7 +156,7 @@ def _stages(text: str) -> list[int]:
 
 def grade(arguments) -> int:
     """Everything of `grade`, with the reports at the end, however it ends."""
-    from classroom import machine, policy  # these import torch: --help needs none of it
+    from classroom import late, machine, policy  # these import torch: --help needs none of it
     from classroom.batch import Batch
     from classroom.book import as_json, student_report
     from classroom.gather import gather
@@ -173,9 +173,12 @@ def grade(arguments) -> int:
     settings = Settings(record.version(), here.device, arguments.timeout,
                         arguments.stage_timeout, arguments.seed)
     progress = Progress()
+    counting = {student.key: late.that_count(student, worth.late) for student in students}
+    of = {each.key: student for student in students for each in counting[student.key]}
     with Store(arguments.out, settings) as store:
         for student in students:
-            store.keep(student.key, student.files)
+            for each in counting[student.key]:
+                store.keep(each.key, each.files)
             if student.trouble:
                 progress.line(f"{student.name}: refused, {student.trouble}")
             for number, why in student.refused.items():
@@ -185,24 +188,33 @@ def grade(arguments) -> int:
         progress.line(f"Students: {len(students)}; {here.words}, grader {settings.grader}")
 
         def report_of(student) -> dict:
-            report = student_report(student, stages, store)
-            policy.apply(report, worth, overrides.get(student.key, []))
-            return report
+            """Of several hand-ins that count that with the most points."""
+            made = []
+            for each in counting[student.key]:
+                report = student_report(each, stages, store)
+                policy.apply(report, worth, overrides.get(student.key, []))
+                made.append((sum(stage["points"] for stage in report["stages"]), each, report))
+            _, chosen, report = max(reversed(made), key=lambda found: found[0])
+            store.keep(student.key, chosen.files)
+            return report | {"key": student.key}
 
-        def done(student) -> None:
+        def done(hand_in) -> None:
+            student = of[hand_in.key]
             report = report_of(student)
             store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
 
         interrupted = False
         try:
-            Batch(students, stages, store, here, benchmark=not arguments.no_benchmark,
+            hand_ins = [each for found in counting.values() for each in found]
+            Batch(hand_ins, stages, store, here, benchmark=not arguments.no_benchmark,
                   hidden=[arguments.submissions.resolve().parent
                           if arguments.submissions.is_file() else arguments.submissions.resolve(),
                           arguments.out.resolve()],
                   worker_user=arguments.worker_user, say=progress.live, done=done).run()
         except KeyboardInterrupt:
             interrupted = True
-        return write(students, stages, list(map(report_of, students)), store, progress, interrupted)
+        return write(students, stages, list(map(report_of, students)), store, progress, interrupted,
+                     set(of))
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
@@ -229,8 +241,9 @@ def spread(arguments, cluster: str = "slurm") -> int:
     return NOT_SETTLED if unsettled else DONE
 
 
-def write(students, stages, reports, store, progress, interrupted: bool) -> int:
-    """The tables of what is known by now, and their last line."""
+def write(students, stages, reports, store, progress, interrupted: bool, kept: set[str]) -> int:
+    """The tables of what is known by now, and their last line.  kept: keys of all hand-ins that
+    count."""
     from classroom import feedback, summary
     from classroom.alike import alike
     from classroom.book import as_json, grades, junit, to_look_at
@@ -239,7 +252,7 @@ def write(students, stages, reports, store, progress, interrupted: bool) -> int:
     for student, report in zip(students, reports, strict=True):
         report["as_published"] = found.published.get(student.name)
         store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
-    for key in store.forget_others({student.key for student in students}):
+    for key in store.forget_others(kept | {student.key for student in students}):
         progress.line(f"{key}: not of this class any more, its record is removed")
     made = {report["key"]: feedback.pages(report) for report in reports}
     for key, kinds in made.items():

@@ -43,7 +43,9 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "max_points": sum(stage["max_points"] for stage in found),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
         "unsettled": unsettled, "refused": student.trouble or None, "notes": list(student.notes),
-        "step_credit": None,  # as a policy has it
+        "handed_in": student.time.isoformat() if student.time else None,
+        "marked_late": student.marked_late,
+        "late_days": None, "late": "", "step_credit": None,  # as a policy has it
         "as_published": None,  # own statements that stand so in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
 
@@ -178,7 +180,8 @@ def grades(reports: list[dict]) -> bytes:
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(["student", "id", "login", "email", "state", "points", "max_points", "passed",
-                    "step_credit", "unsettled", "refused", "notes", "as_published",
+                    "step_credit", "handed_in", "late_days", "unsettled", "refused", "notes",
+                    "as_published",
                     *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)])
     for report in reports:
         stages = report["stages"]
@@ -186,6 +189,8 @@ def grades(reports: list[dict]) -> bytes:
             *(plain(report[name]) for name in ("student", "id", "login", "email")), report["state"],
             "" if report["points"] is None else report["points"], report["max_points"],
             report["passed"], "" if report["step_credit"] is None else report["step_credit"],
+            report["handed_in"] or "",
+            "" if report["late_days"] is None else report["late_days"],
             " ".join(f"p{n}" for n in report["unsettled"]),
             plain(report["refused"] or "; ".join(
                 stage["message"] for stage in stages if stage["outcome"] == "refused")),

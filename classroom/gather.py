@@ -20,13 +20,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
-from classroom import roster
+from classroom import late, roster
 from grader.assignment.submission import MAX_BYTES
 from grader.course.stages import STAGES
 from grader.report.submit import REPORT
@@ -42,6 +43,7 @@ MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z
 # andersonanna_LATE_101_55101_problem_1.py, and what was typed in: ..._101_text.html
 CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
+TIMESTAMP = "timestamp.txt"  # of nbgrader, with the time of the hand-in
 DEPTH = 3  # folders below a student's own in which the files may lie
 NESTED = 2  # archives in an archive
 MOST_ENTRIES = 20_000  # of a folder or an archive
@@ -74,15 +76,20 @@ class Submitted:
     notes: tuple[str, ...] = ()  # what else a person has to look at
     person: roster.Person = roster.Person()  # as the roster knows them
     returns: str = ""  # how the learning system has a file named that goes back to them
+    time: datetime | None = None  # when it was handed in
+    marked_late: bool = False  # by the learning system
+    hand_ins: tuple["Submitted", ...] = ()  # all of them, by time, where there are several
 
 
 class Place(NamedTuple):
     """A folder, an archive or, with the name that the student gave it, one file of several.
-    returns: as Submitted has it."""
+    returns, time, marked_late: as Submitted has them."""
 
     path: Path
     file: str = ""
     returns: str = ""
+    time: datetime | None = None
+    marked_late: bool = False
 
 
 class Member(NamedTuple):
@@ -151,7 +158,9 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
             typed = system["kind"] if system["kind"] != "file" else ""  # no file: text, a link
             returns = f"{system['name']}_{system['id']}_assignsubmission_file/" \
                 if system.re is MOODLE else entry.name[:max(0, system.start("file"))]
-            yield system["name"], system["id"], Place(entry, typed or system["file"], returns)
+            yield system["name"], system["id"], Place(
+                entry, typed or system["file"], returns,
+                marked_late=system.re is CANVAS and "_LATE_" in entry.name)
         else:
             stem = entry.name if entry.is_dir() else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", entry.name)
             yield stem, "", Place(entry)
@@ -162,16 +171,26 @@ def _in_index(index: Path) -> Iterator[tuple[str, str, Place | None]]:
     if not {"name", "path"} <= set(headers):
         raise ValueError("SUBMISSIONS: want the columns name and path; got "
                          f"{', '.join(headers) or 'nothing'} in {index}")
-    for row in rows:
+    for number, row in enumerate(rows, start=2):
+        time = late.read(row.get("time", ""))
+        if row.get("time") and time is None:
+            raise ValueError("SUBMISSIONS: want a time such as 2026-11-30T23:59:00+01:00; got "
+                             f"{row['time']} in row {number} of {index}")
         if row["name"]:
-            yield row["name"], "", Place(index.parent / row["path"]) if row["path"] else None
+            yield row["name"], "", Place(index.parent / row["path"], time=time) \
+                if row["path"] else None
 
 
 def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
                note: str) -> Submitted:
     places = [place for group in groups for place in group]
+    times = [place.time for place in places]
+    if len(groups) == 1 and len(places) > 1 and all(times):
+        return _several(name, person, places, note)
+    time = next(filter(None, times), late.read(person.handed_in))
     student = partial(Submitted, escape(name), file_name(name), person=person, returns=next(
-        (escape(place.returns) for place in places if place.returns), ""))
+        (escape(place.returns) for place in places if place.returns), ""),
+        marked_late=any(place.marked_late for place in places))
     notes = [note] * bool(note)
     try:
         if name in (".", "..") or "/" in name or "\0" in name:
@@ -182,11 +201,30 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
         with ExitStack() as opened:
             members = [member for place in places for member in _members(place, opened)]
             files, refused, report = _taken(members, opened, notes)
+            time = time or _stamped(members)
     except Refused as error:
-        return student(trouble=str(error), notes=tuple(notes))
+        return student(trouble=str(error), notes=tuple(notes), time=time)
     except OSError as error:
-        return student(trouble=f"cannot read it: {error.strerror}", notes=tuple(notes))
-    return student(files, refused, report, notes=tuple(notes))
+        return student(trouble=f"cannot read it: {error.strerror}", notes=tuple(notes),
+                       time=time)
+    return student(files, refused, report, notes=tuple(notes), time=time)
+
+
+def _several(name: str, person: roster.Person, places: list[Place], note: str) -> Submitted:
+    """Somebody with several hand-ins, each of which has its time: the last one, and all of them."""
+    places = sorted(places, key=lambda place: place.time.timestamp())
+    made = [_submitted(name, person, [[place]], note) for place in places]
+    made = [replace(each, key=f"{each.key}~{number}") for number, each in enumerate(made, start=1)]
+    return replace(made[-1], key=file_name(name), hand_ins=tuple(made))
+
+
+def _stamped(members: list[Member]) -> datetime | None:
+    """What nbgrader has written beside the files."""
+    for member in members:
+        if member.path.name == TIMESTAMP:
+            with suppress(Refused, UnicodeDecodeError):
+                return late.read(member.read(100).decode())
+    return None
 
 
 def file_name(name: str) -> str:

@@ -5,12 +5,15 @@ knows nothing of them.
 """
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
-from classroom import roster
+from classroom import late, roster
 from classroom.gather import Submitted
+from classroom.late import Late
 from grader.course.stages import STAGES
 from grader.judge.points import ROBUST_SHARE, STANDARD_SHARE, WALK_SHARE
 from grader.text import escape
@@ -26,12 +29,13 @@ COLUMNS = ("student", "stage", "points", "reason")
 class Policy:
     """points: of each stage; shares: of a stage's points; optional: stages whose points are added,
     but not expected; steps: the share of a stage's points that right steps may bring where its
-    standard cases fail, in a column of its own."""
+    standard cases fail, in a column of its own; late: what it costs to be late."""
 
     points: dict[int, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=lambda: SHARES)
     optional: frozenset[int] = frozenset()
     steps: float = 0.0
+    late: Late | None = None
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ def read(path: Path | None) -> Policy:
         given = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:  # no TOML, or not UTF-8
         raise wrong("TOML", str(error)) from None
-    if unknown := set(given) - {"points", "shares", "optional", "steps"}:
-        raise wrong("points, shares, optional and steps only", sorted(unknown)[0])
+    if unknown := set(given) - {"points", "shares", "optional", "steps", "late"}:
+        raise wrong("points, shares, optional, steps and late only", sorted(unknown)[0])
     points, shares = given.get("points", {}), given.get("shares", SHARES)
     stages = {str(number) for number in STAGES}
     if not isinstance(points, dict) or not set(points) <= stages \
@@ -75,7 +79,25 @@ def read(path: Path | None) -> Policy:
     if not _is_amount(steps) or steps > shares["standard"]:
         raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
     return Policy({int(number): worth for number, worth in points.items()}, shares,
-                  frozenset(optional), steps)
+                  frozenset(optional), steps, _late(given.get("late"), wrong))
+
+
+def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not {"deadline"} <= set(given) <= {
+            "deadline", "days", "per_day", "keep"}:
+        raise wrong("late with deadline, and perhaps days, per_day and keep", given)
+    made = Late(**given)
+    if type(made.deadline) is not datetime:
+        raise wrong("deadline = 2026-11-30T23:59:00+01:00 or the like", made.deadline)
+    if type(made.days) is not int or made.days < 0:
+        raise wrong("days of 0 or more", made.days)
+    if not _is_amount(made.per_day) or made.per_day > 1:
+        raise wrong("per_day of 0 to 1", made.per_day)
+    if made.keep not in ("last", "best"):
+        raise wrong('keep = "last" or "best"', made.keep)
+    return made
 
 
 def _is_amount(value: object) -> bool:
@@ -133,6 +155,8 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
     stages = report["stages"]
     for stage in stages:
         _worth(stage, policy)
+    late.apply(report, policy.late)
+    for stage in stages:
         for given in overrides:
             if given.stage == stage["stage"]:
                 stage["override"] = {"reason": given.reason, "was": stage["points"]}

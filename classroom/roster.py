@@ -8,24 +8,26 @@ import csv
 import io
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HEADERS = {  # what each column may be called, in small letters without anything between them
     "name": ("name", "student", "fullname", "studentname"),
     "id": ("id", "identifier", "idnumber", "studentid", "sid"),
     "login": ("login", "loginid", "sisloginid", "username"),
-    "email": ("email", "emailaddress", "mail")}
+    "email": ("email", "emailaddress", "mail"),
+    "handed_in": ("lastmodifiedsubmission", "handedin")}
 
 
 @dataclass(frozen=True)
 class Person:
-    """A row of the roster; what is not known is ""."""
+    """A row of the roster; what is not known is "".  handed_in: when, as it stands there."""
 
     name: str = ""
     id: str = ""
     login: str = ""
     email: str = ""
+    handed_in: str = field(default="", compare=False)
 
     @property
     def shown(self) -> str:
@@ -85,24 +87,24 @@ def read(path: Path) -> list[Person]:
         ValueError: it is no table of people, or two of them have one id, login or address.
     """
     headers, rows = table(path, "--roster")
-    columns = {field: next((name for name in names if name in headers), None)
-               for field, names in HEADERS.items()}
-    if not any(columns.values()):
+    columns = {column: next((name for name in names if name in headers), None)
+               for column, names in HEADERS.items()}
+    if not any(columns[name] for name in ("name", "id", "login", "email")):
         raise ValueError("--roster: want some of the columns name, id, login and e-mail; got "
                          f"{', '.join(headers) or 'nothing'} in {path}")
     people = []
     for row in rows:
-        person = {field: row[name] for field, name in columns.items() if name}
+        person = {column: row[name] for column, name in columns.items() if name}
         if columns["id"] == "identifier":  # of Moodle's worksheet: "Participant 4712"
             person["id"] = re.sub(r".*?(\d*)$", r"\1", person["id"])
         if any(person.values()) and not person.get("name", "").startswith("Points Possible"):
             people.append(Person(**person))
     if not people:
         raise ValueError(f"--roster: want a row a student; got none in {path}")
-    for field in ("id", "login", "email"):
-        values = [getattr(person, field).casefold() for person in people]
+    for column in ("id", "login", "email"):
+        values = [getattr(person, column).casefold() for person in people]
         if twice := next((value for value in values if value and values.count(value) > 1), ""):
-            raise ValueError(f"--roster: want an {field} for one student each; got {twice} twice "
+            raise ValueError(f"--roster: want an {column} for one student each; got {twice} twice "
                              f"in {path}")
     if len(set(people)) < len(people):
         twice = next(person.shown for person in people if people.count(person) > 1)

@@ -137,7 +137,8 @@ class _Grading:
                     "Nothing is lost by it: hand in again, or ask for it." if self.is_over() else
                     "Not graded yet.")
         made = {"stages": stages, "unsettled": not_settled(stages), "grader": self.grader,
-                "notes": list(self.student.notes), "seconds": time.monotonic() - self.start}
+                "notes": list(self.student.notes), "handed_in": None, "marked_late": False,
+                "seconds": time.monotonic() - self.start}
         policy.apply(made, self.kit.worth)
         return made
 

@@ -86,13 +86,19 @@ def test_a_policy_is_read(written):
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("steps = ", "want TOML"), ("late = 1", "steps only; got 'late'"),
+    ("steps = ", "want TOML"), ("grace = 1", "late only; got 'grace'"),
     ("steps = 0.8", "want steps of 0 to 0.7"), ("steps = true", "want steps of"),
     ("steps = nan", "want steps of"), ("optional = 8", "want optional"),
     ("optional = [10]", "want optional"), ("[points]\n12 = 5", "want points such as"),
     ("[points]\n4 = -5", "want points such as"), ("[points]\n4 = inf", "want points such as"),
     ("[shares]\nstandard = 1.0", "want shares of"),
     ("[shares]\nstandard = 0.5\nrobust = 0.4\nwalk = 0.2", "that make 1"),
+    ("late = 1", "want late with deadline"), ("[late]\ndays = 1", "want late with deadline"),
+    ("[late]\ndeadline = 2026-11-30", "want deadline = 2026-11-30T"),
+    ("[late]\ndeadline = 2026-11-30T12:00:00\ndays = -1", "want days of"),
+    ("[late]\ndeadline = 2026-11-30T12:00:00\nper_day = 2", "want per_day of 0 to 1"),
+    ("[late]\ndeadline = 2026-11-30T12:00:00\nkeep = 'all'", "want keep ="),
+    ("[late]\ndeadline = 2026-11-30T12:00:00\ngrace = 3", "want late with deadline"),
 ])
 def test_a_policy_that_is_none(written, text, says):
     with pytest.raises(ValueError, match=says):

@@ -1,0 +1,91 @@
+"""When something was handed in, and what that costs: [late] of policy.toml.
+
+Times stand in an index, in Moodle's grading worksheet if that is the roster, and in nbgrader's
+timestamp.txt.  Of a file that Canvas calls LATE it is not known how late it is.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+if TYPE_CHECKING:
+    from classroom.gather import Submitted
+
+FORMATS = ("%A, %d %B %Y, %I:%M %p",)  # of Moodle, in English
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Late:
+    """deadline: without a zone it is that of the times; days: that a hand-in may be late at most,
+    and counts; per_day: the share of the points that each of them costs; keep: of several hand-ins
+    "last", the last one that counts, or "best", the one with the most points."""
+
+    deadline: datetime
+    days: int = 0
+    per_day: float = 0.0
+    keep: str = "last"
+
+    def days_of(self, time: datetime) -> int:
+        """The days begun since the deadline; 0 before it."""
+        deadline = self.deadline
+        if (time.tzinfo is None) != (deadline.tzinfo is None):  # the other's zone, or this host's
+            if time.tzinfo is None:
+                time = time.replace(tzinfo=deadline.tzinfo)
+            else:
+                deadline = deadline.astimezone()
+        return max(0, math.ceil((time - deadline) / DAY))
+
+
+def read(text: str) -> datetime | None:
+    """2026-11-30T23:59:00+01:00 and the like, or as Moodle and nbgrader write it; None if it is
+    none of these."""
+    text = text.strip()
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    for form in FORMATS:
+        try:
+            return datetime.strptime(text, form)
+        except ValueError:
+            pass
+    time, _, zone = text.rpartition(" ")  # nbgrader's: 2026-11-30 23:59:00.1 Europe/Berlin
+    try:
+        return datetime.fromisoformat(time).replace(tzinfo=ZoneInfo(zone))
+    except (ValueError, ZoneInfoNotFoundError, OSError):
+        return None
+
+
+def that_count(student: "Submitted", late: Late | None) -> list["Submitted"]:
+    """Which of a student's hand-ins are graded, in the order of their times."""
+    given = list(student.hand_ins) or [student]
+    if late is None or len(given) == 1:
+        return given[-1:]
+    in_time = [each for each in given if late.days_of(each.time) <= late.days]
+    if late.keep == "best":
+        return in_time or given[-1:]
+    return (in_time or given)[-1:]
+
+
+def apply(report: dict, late: Late | None) -> None:
+    """Take off a report what it costs to be late, before a person's word."""
+    report["late_days"], report["late"] = None, ""
+    if late is None:
+        return
+    if report["handed_in"] is None:
+        if report["marked_late"]:
+            report["notes"].append("marked as late, but not how late: an override says the points")
+        return
+    days = report["late_days"] = late.days_of(datetime.fromisoformat(report["handed_in"]))
+    if not days:
+        return
+    share = max(0.0, 1 - late.per_day * days) if days <= late.days else 0.0
+    report["late"] = f"{days} day{'s' * (days > 1)} late: " + (
+        f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
+        f"more than the {late.days} that count")
+    for stage in report["stages"]:
+        stage["points"] = round(stage["points"] * share, 2)
+        stage["step_credit"] = round(stage["step_credit"] * share, 2)

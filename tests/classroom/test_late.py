@@ -1,0 +1,138 @@
+"""Hand-in times are read where they are, and cost what the policy says."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from classroom import __main__ as program
+from classroom import late, policy
+from classroom.gather import Submitted, gather
+from classroom.late import Late
+from tests.classroom.classes import make, obedient
+
+DEADLINE = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+RULES = Late(DEADLINE, days=2, per_day=0.1)
+
+
+def report(hours: float | None, marked_late: bool = False) -> dict:
+    """Of somebody who handed in so many hours after the deadline."""
+    time = None if hours is None else (DEADLINE + timedelta(hours=hours)).isoformat()
+    stage = {"stage": 4, "points": 100.0, "max_points": 100, "outcome": "pass"}
+    return {"stages": [stage], "unsettled": [], "notes": [], "handed_in": time,
+            "marked_late": marked_late}
+
+
+@pytest.mark.parametrize(("hours", "points", "days"), [
+    (-5, 100.0, 0), (0, 100.0, 0), (0.1, 90.0, 1), (24, 90.0, 1), (25, 80.0, 2), (49, 0.0, 3),
+    (None, 100.0, None)])
+def test_each_day_begun_costs_its_share_and_after_the_last_nothing_counts(hours, points, days):
+    made = report(hours)
+    policy.apply(made, policy.Policy(late=RULES))
+    assert (made["points"], made["late_days"]) == (points, days)
+    assert bool(made["late"]) == bool(days)
+
+
+def test_a_persons_word_is_not_reduced():
+    made = report(25)
+    policy.apply(made, policy.Policy(late=RULES), [policy.Override("anna", 4, 95.0, "was ill")])
+    assert made["points"] == 95.0 and made["late_days"] == 2
+
+
+def test_who_is_late_by_an_unknown_time_is_for_a_person_to_look_at():
+    made = report(None, marked_late=True)
+    policy.apply(made, policy.Policy(late=RULES))
+    assert made["points"] == 100.0 and "not how late" in made["notes"][0]
+
+
+def test_without_a_deadline_nobody_is_late():
+    made = report(1000, marked_late=True)
+    policy.apply(made, policy.Policy())
+    assert (made["points"], made["late_days"], made["notes"]) == (100.0, None, [])
+
+
+@pytest.mark.parametrize(("text", "time"), [
+    ("2026-11-30T23:59:00+01:00",
+     datetime(2026, 11, 30, 23, 59, tzinfo=timezone(timedelta(hours=1)))),
+    ("2026-11-30 23:59", datetime(2026, 11, 30, 23, 59)),
+    ("Friday, 20 November 2026, 1:00 PM", datetime(2026, 11, 20, 13, 0)),
+    ("2026-11-30 23:59:00.5 UTC", datetime(2026, 11, 30, 23, 59, 0, 500000, UTC)),
+    ("-", None), ("", None), ("tomorrow", None)])
+def test_times_as_systems_write_them(text, time):
+    assert late.read(text) == time
+
+
+def test_a_time_without_a_zone_is_in_that_of_the_deadline():
+    berlin = DEADLINE.astimezone(timezone(timedelta(hours=1)))
+    assert Late(berlin).days_of(datetime(2026, 11, 30, 13, 0)) == 0
+    assert Late(berlin).days_of(datetime(2026, 11, 30, 13, 1)) == 1
+
+
+def handed_in(*hours: float) -> Submitted:
+    """Somebody with hand-ins so many hours after the deadline."""
+    made = tuple(Submitted("anna", f"anna~{i}", time=DEADLINE + timedelta(hours=hour))
+                 for i, hour in enumerate(hours, start=1))
+    return Submitted("anna", "anna", time=made[-1].time, hand_ins=made)
+
+
+@pytest.mark.parametrize(("keep", "hours", "keys"), [
+    ("last", (-9, -1, 60), ["anna~2"]), ("last", (-9, -1, 30), ["anna~3"]),
+    ("last", (60, 70), ["anna~2"]), ("best", (-9, -1, 60), ["anna~1", "anna~2"]),
+    ("best", (60, 70), ["anna~2"])])
+def test_of_several_hand_ins_those_count_that_are_not_too_late(keep, hours, keys):
+    rules = Late(DEADLINE, days=2, keep=keep)
+    assert [each.key for each in late.that_count(handed_in(*hours), rules)] == keys
+    assert late.that_count(handed_in(*hours), None)[0].key == f"anna~{len(hours)}"
+
+
+def test_times_come_with_the_downloads_that_hold_them(tmp_path):
+    make(tmp_path / "in", {"anna": {2: "x"}, "Ben Braun_4712_assignsubmission_file": {2: "y"}})
+    (tmp_path / "in/anna/timestamp.txt").write_text("2026-11-30 23:59:00 UTC\n")
+    (tmp_path / "in/carlocara_LATE_103_55_problem_2.py").write_text("z")
+    (tmp_path / "class.csv").write_text(
+        "Identifier,Full name,Last modified (submission)\nParticipant 4711,Anna,-\n"
+        'Participant 4712,Ben Braun,"Friday, 20 November 2026, 1:00 PM"\n'
+        "Participant 103,Carlo Cara,-\n")
+    anna, ben, carlo = gather(tmp_path / "in", tmp_path / "class.csv")
+    assert anna.time == datetime(2026, 11, 30, 23, 59, tzinfo=UTC)
+    assert ben.time == datetime(2026, 11, 20, 13, 0)
+    assert carlo.time is None and carlo.marked_late and not ben.marked_late
+
+
+INDEX = """name,path,time
+anna,first,2026-11-28T10:00:00+00:00
+anna,second,2026-11-30T18:00:00+00:00
+anna,third,2026-12-05T10:00:00+00:00
+"""
+
+
+@pytest.mark.parametrize(("keep", "outcome", "points", "text"), [
+    ("last", "wrong", "0.0", "wrong # b"), ("best", "pass", "100.0", "pass # a")])
+def test_the_last_or_the_best_of_an_index_is_graded(tmp_path, monkeypatch, keep, outcome, points,
+                                                    text):
+    asked = obedient(monkeypatch, tmp_path)
+    monkeypatch.setenv("GRADER", program_version())
+    make(tmp_path / "in", {"first": {2: "pass # a"}, "second": {2: "wrong # b"},
+                           "third": {2: "pass # c"}})
+    (tmp_path / "in/index.csv").write_text(INDEX)
+    (tmp_path / "policy.toml").write_text(
+        f"[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nper_day = 0.1\nkeep = '{keep}'\n")
+    assert program.main(["grade", str(tmp_path / "in/index.csv"), "--out", str(tmp_path / "out"),
+                         "--stages", "2", "--device", "cpu",
+                         "--policy", str(tmp_path / "policy.toml")]) == 0
+    (row,) = (tmp_path / "out/grades.csv").read_text().splitlines()[1:]
+    assert f",{outcome}" in row and f",{points}," in row
+    assert not any("# c" in line for line in asked()), "it came too late to count"
+    assert (tmp_path / "out/submissions/anna/problem_2.py").read_text() == text
+
+
+def program_version() -> str:
+    from grader.assignment import record
+
+    return record.version()
+
+
+def test_an_index_with_a_time_that_is_none_is_refused(tmp_path):
+    make(tmp_path, {"first": {2: "x"}})
+    (tmp_path / "index.csv").write_text("name,path,time\nanna,first,yesterday\n")
+    with pytest.raises(ValueError, match="want a time such as .*; got yesterday in row 2"):
+        gather(tmp_path / "index.csv")
