@@ -156,7 +156,7 @@ def _stages(text: str) -> list[int]:
 
 def grade(arguments) -> int:
     """Everything of `grade`, with the reports at the end, however it ends."""
-    from classroom import late, machine, policy  # these import torch: --help needs none of it
+    from classroom import machine, policy  # these import torch: --help needs none of it
     from classroom.batch import Batch
     from classroom.book import as_json, student_report
     from classroom.gather import gather
@@ -173,7 +173,7 @@ def grade(arguments) -> int:
     settings = Settings(record.version(), here.device, arguments.timeout,
                         arguments.stage_timeout, arguments.seed)
     progress = Progress()
-    counting = {student.key: late.that_count(student, worth.late) for student in students}
+    counting = {student.key: policy.that_count(student, worth.late) for student in students}
     of = {each.key: student for student in students for each in counting[student.key]}
     with Store(arguments.out, settings) as store:
         for student in students:

@@ -7,11 +7,7 @@ timestamp.txt.  Of a file that Canvas calls LATE it is not known how late it is.
 import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-if TYPE_CHECKING:
-    from classroom.gather import Submitted
 
 FORMATS = ("%A, %d %B %Y, %I:%M %p",)  # of Moodle, in English
 DAY = timedelta(days=1)
@@ -57,17 +53,6 @@ def read(text: str) -> datetime | None:
         return datetime.fromisoformat(time).replace(tzinfo=ZoneInfo(zone))
     except (ValueError, ZoneInfoNotFoundError, OSError):
         return None
-
-
-def that_count(student: "Submitted", late: Late | None) -> list["Submitted"]:
-    """Which of a student's hand-ins are graded, in the order of their times."""
-    given = list(student.hand_ins) or [student]
-    if late is None or len(given) == 1:
-        return given[-1:]
-    in_time = [each for each in given if late.days_of(each.time) <= late.days]
-    if late.keep == "best":
-        return in_time or given[-1:]
-    return (in_time or given)[-1:]
 
 
 def apply(report: dict, late: Late | None) -> None:

@@ -150,6 +150,17 @@ def by_student(overrides: list[Override], students: list[Submitted]) -> dict[str
     return found
 
 
+def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
+    """Which of a student's hand-ins are graded, in the order of their times."""
+    given = list(student.hand_ins) or [student]
+    if rules is None or len(given) == 1:
+        return given[-1:]
+    in_time = [each for each in given if rules.days_of(each.time) <= rules.days]
+    if rules.keep == "best":
+        return in_time or given[-1:]
+    return (in_time or given)[-1:]
+
+
 def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
     """Put into a student's report what it is worth."""
     stages = report["stages"]

@@ -80,8 +80,8 @@ def handed_in(*hours: float) -> Submitted:
     ("best", (60, 70), ["anna~2"])])
 def test_of_several_hand_ins_those_count_that_are_not_too_late(keep, hours, keys):
     rules = Late(DEADLINE, days=2, keep=keep)
-    assert [each.key for each in late.that_count(handed_in(*hours), rules)] == keys
-    assert late.that_count(handed_in(*hours), None)[0].key == f"anna~{len(hours)}"
+    assert [each.key for each in policy.that_count(handed_in(*hours), rules)] == keys
+    assert policy.that_count(handed_in(*hours), None)[0].key == f"anna~{len(hours)}"
 
 
 def test_times_come_with_the_downloads_that_hold_them(tmp_path):
