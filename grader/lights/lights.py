@@ -6,6 +6,7 @@ not as it was given, it uses names that another blank makes, or the worker could
 
 import concurrent.futures
 import contextlib
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +23,9 @@ from grader.report.results import RAISE_LEFT, unlit
 
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 PLACED = 3  # red steps at most whose mistake is looked for by changes
-PLACELESS = (None, "shapes-do-not-broadcast")  # names that leave open where the mistake is
+# Names that leave open where the mistake is.
+PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
+             "no-pivot")
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
@@ -60,6 +63,8 @@ class Lights:
     def __enter__(self) -> "Lights":
         if self.stage.needs_triton and self.file.steps:
             self.why = interpreter_fault()
+        elif not self.file.steps and self.file.source is not None:
+            self.why = damaged(submission.decode(self.file.source))
         written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
         if not self.why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
@@ -297,6 +302,24 @@ class Asking:
                 if name not in names:
                     return Wrong((f"{name} is not made here, and the code below needs it.",))
         return None
+
+
+def damaged(text: str) -> str:
+    """Which step's markers are not as they were given; "" where they are, or there are none."""
+    if not re.search(r"^\s*# (BEGIN|END) SOLUTION [\dW]+\.\d+", text, re.MULTILINE):
+        return ""
+    try:
+        submission.steps(text)
+    except ValueError as error:
+        lost = re.search(r"(line \d+: )step (\S+) (begins|ends) inside (?:no step|step (\S+))"
+                         r"|step (\S+) is never closed", str(error))
+        if lost is None:
+            return str(error)
+        _, step, verb, around, unclosed = lost.groups()
+        begin, id = ("BEGIN", step) if verb == "ends" and not around else (
+            "END", around or unclosed)
+        return f"the line `# {begin} SOLUTION {id}` is missing or moved ({error})"
+    return ""
 
 
 def _names(one: Trial, found: Wrong | None, left: trial.Left) -> frozenset[str]:

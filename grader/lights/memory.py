@@ -99,13 +99,21 @@ def load() -> Entry:
         def check(left: Left) -> Wrong | None:
             return loaded("tile", left.programs[0]["tile"], want)
 
+        def taken(length: int):
+            i, j = np.arange(ROWS)[:, None], np.arange(BLOCK_D)
+            at = start * stride_n + i * length + j
+            there = (start + i < N) & (j < D) & (at < whole.size)
+            return lambda left: difference("tile", left.programs[0]["tile"], np.where(
+                there, whole[np.where(there, at, 0)], 0), 1e-9) is None
+
         pointer = Pointer("x", start * stride_n)
         return Trial(f"N={N}, start={start}, D={D}, BLOCK_D={BLOCK_D}, strides {strides}, "
                      f"RAGGED={RAGGED}",
                      {"ptr": pointer, "start": start, "stride_n": stride_n, "stride_d": stride_d,
                       "head": (Pointer("x", 0), stride_n, stride_d),
                       "N": N, "D": D, "BLOCK_D": BLOCK_D, "ROWS": ROWS, "RAGGED": RAGGED}, check,
-                     {"x": whole})
+                     {"x": whole}, variants=lambda: {("row-stride-ignored", name): taken(length)
+                                                     for name, length in (("D", D), ("N", N))})
 
     return Entry(("tile",), lambda: [
         trial(16, True, 32, 40, (16, 1)), trial(16, False, 16, 40, (16, 1)),

@@ -56,9 +56,26 @@ def scores(start_m: int, start_n: int, is_causal: bool) -> Trial:
                           f"{s[at]:.5g} there: want -inf.",))
         return difference("s", s, np.where(hidden, -np.inf, want), free=hidden)
 
+    def variants() -> dict:
+        raw, none = q.astype(np.float64) @ k.swapaxes(-1, -2), np.zeros((M, N), bool)
+        row, column = np.arange(M)[:, None], np.arange(N)[None]
+        query, key = start_m + row, start_n + column
+        masks = {"causal-ignored": none, "strictly-causal": key >= query,
+                 "next-key-visible": key > query + 1, "mask-reversed": key < query,
+                 ("mask-reversed", "and without the diagonal"): key <= query,
+                 "query-positions-of-the-tile": key > row,
+                 "key-positions-of-the-tile": column > query,
+                 "positions-of-the-tile": column > row} if is_causal else {
+                     "always-causal": key > query}
+        scaled = {"no-scale": raw, "scale-twice": raw / D}
+        return {id: named.leaves(s=np.where(hidden, -np.inf, s)) for id, s in scaled.items()} | {
+            id: named.leaves(s=np.where(other, -np.inf, want)) for id, other in masks.items()} | {
+            "hidden-scores-zero": named.leaves(s=np.where(hidden, 0, want))}
+
     return Trial(f"q {q.shape}, k {k.shape}, start_m={start_m}, start_n={start_n}, "
                  f"is_causal={is_causal}", {"q": q, "k": k, "start_m": start_m,
-                                            "start_n": start_n, "is_causal": is_causal}, check)
+                                            "start_n": start_n, "is_causal": is_causal}, check,
+                 variants=variants)
 
 
 def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Trial:
@@ -177,9 +194,12 @@ def finish(seed: int, size: float) -> Trial:
 def shift() -> Trial:
     random = randoms(5)
     do, o, dlse = random(B, H, M, D), random(B, H, M, D), random(B, H, NQ)
+    delta = (do * o).sum(-1)
     return matches(f"do_tile {do.shape}, dlse {dlse.shape}, rows 2-6", {
         "do_tile": do, "o_tile": o, "dlse": dlse, "m": ROWS, "start_m": 2,
-        "q_tile": random(B, H, M, D)}, shift=(do * o).sum(-1) - dlse[..., ROWS])
+        "q_tile": random(B, H, M, D)},
+        variants=lambda: {"dlse-left-out": named.leaves(shift=delta)},
+        shift=delta - dlse[..., ROWS])
 
 
 def again() -> Trial:

@@ -33,6 +33,10 @@ def rows() -> Trial:
             for name in ("offs_m", "mask_m"):
                 if np.shape(names[name]) != want.shape:
                     return Wrong((f"{name}: want shape {want.shape}; got {_ends(names[name])}.",))
+            if program and same(names["offs_m"], left.programs[0]["offs_m"]):
+                return Wrong((f"program {program}: offs_m: want {want[0]} ... {want[-1]}; got "
+                              f"{_ends(names['offs_m'])}, the rows of program 0: "
+                              "tl.program_id(0) has no effect.",), id="programs-alike")
             if not same(names["offs_m"], want):
                 return Wrong((f"program {program}: offs_m: want {want[0]} ... {want[-1]}; got "
                               f"{_ends(names['offs_m'])}.",))
@@ -69,6 +73,20 @@ def _tile(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
             "stride_xm": strides[0], "stride_xn": strides[1]}
 
 
+def misread(memory: np.ndarray, rows: np.ndarray, columns: np.ndarray, size: tuple[int, int],
+            strides: tuple[int, int]) -> dict:
+    """What a tile is where a row is taken to be shorter than its stride, by (id, what it is taken
+    for).  rows, columns: of the tile, -1 where there is none; size: of the matrix."""
+    found = {}
+    for said, length in (("N", size[1]),):
+        for stride in {strides[1], 1}:
+            at = rows[:, None] * length + columns * stride
+            inside = (rows[:, None] >= 0) & (columns >= 0) & (at < memory.size)
+            found["row-stride-ignored", said, stride] = np.where(
+                inside, memory[np.where(inside, at, 0)].astype(np.float64), 0)
+    return found
+
+
 def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_wn: int,
           dtype: str, summed: bool = False) -> Trial:
     """2.2; summed: with 2.3 behind it."""
@@ -87,10 +105,17 @@ def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
             return difference("acc", names["acc"], acc + tile @ row, EXACT, free=~given["mask_m"])
         return first(loaded("x", names["x"], tile), loaded("w", names["w"], row))
 
+    def variants() -> dict:
+        exist = (np.where(given[mask], given[name], -1) for name, mask in (
+            ("offs_m", "mask_m"), ("offs_n", "mask_n")))
+        return {id: named.leaves(x=wrong, w=row)
+                for id, wrong in misread(memory, *exist, (M, N), strides).items()}
+
     return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
                  f"stride of w {stride_wn}, {dtype}",
                  {**given, "x_ptr": Pointer("x", 0), "w_ptr": Pointer("w", 0), "acc": acc,
-                  "stride_wn": stride_wn}, check, {"x": memory, "w": weights})
+                  "stride_wn": stride_wn}, check, {"x": memory, "w": weights},
+                 variants=None if summed else variants)
 
 
 EXAMPLES = ((40, 70, 16, 32, (70, 1), 1, "float32"), (40, 70, 32, 64, (90, 1), 2, "float16"),
@@ -165,11 +190,13 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
                                          free=~given["mask_n"]), {"x": memory, "dy": upstream})
 
 
-def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False) -> Trial:
+def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
+             stride_w: int = 1) -> Trial:
     """2.6, with right kernels in the place of the file's."""
     M, N = 20, 300
     random = randoms(10)
-    x, w, dy = random(M, N), random(N), random(M)
+    x, w, dy = random(M, N), random(N * stride_w)[::stride_w], random(M * max(stride_dy, 1))
+    dy = dy[::max(stride_dy, 1)]
     if not stride_dy:
         dy[:] = dy[0]
     want = {"dx": np.outer(dy, w) if needs[0] else None, "dw": dy @ x if needs[1] else None}
@@ -188,6 +215,7 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False)
         return None
 
     said = f", dy with stride {stride_dy}" + ", x transposed" * transposed
+    said += f", w with stride {stride_w}" * (stride_w > 1)
     return Trial(f"M={M}, N={N}, needs_input_grad={needs}{said}",
                  {"ctx": Saved(needs), "x": x.T.copy().T if transposed else x, "w": w,
                   "dy": dy if stride_dy else np.broadcast_to(dy[0], M), "M": M, "N": N, "dx": None,
@@ -209,7 +237,8 @@ ENTRIES = {
                                     columns(5, 9, 0, 0, (9, 1), 1, "float32")], CONSTANTS),
     "2.6": Entry(("dx", "dw"), lambda: [
         launches((True, True), 1), launches((True, True), 0), launches((True, False), 1),
-        launches((False, True), 1), launches((True, True), 1, True)],
+        launches((False, True), 1), launches((True, True), 1, True),
+        launches((True, True), 2, stride_w=3)],
         stand_ins={"_dx_kernel": "dx", "_dw_kernel": "dw"}, kernel=False),
 }
 SUMMED = Entry(("acc",), lambda: [loads(*one, summed=True) for one in EXAMPLES], CONSTANTS)

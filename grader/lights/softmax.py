@@ -31,6 +31,10 @@ def scores(factor: float = 1.0) -> Entry:
 
         def check(left: Left) -> Wrong | None:
             s = left.programs[0]["s"]
+            if isinstance(s, np.ndarray) and s.dtype.kind == "f" and np.isnan(s).any():
+                found = difference("s", s, np.where(keep, want, -np.inf), free=~np.isnan(s))
+                return found and Wrong((*found.lines, *named.words("zero-times-inf")),
+                                       id="zero-times-inf")
             if np.shape(s) == (M, N) and isinstance(s, np.ndarray) and s.dtype.kind == "f":
                 seen = ~(s.astype(np.float64) < HIDDEN)  # float16 does not reach so far
                 if (~keep & seen).any():
@@ -43,7 +47,10 @@ def scores(factor: float = 1.0) -> Entry:
                      {"q": q, "k": k, "keep": keep, "MASKED": masked, "scale_log2e": FACTOR,
                       "N": 64 + N, "D": D, "BLOCK_N": N, "start_n": 64,
                       "query": np.arange(200, 200 + M, dtype=np.int32),
-                      "key": np.arange(64, 64 + N, dtype=np.int32)}, check)
+                      "key": np.arange(64, 64 + N, dtype=np.int32)}, check,
+                     variants=lambda: {"hidden-scores-zero": named.leaves(
+                         ROUNDED if dtype == "float16" else named.NEAR,
+                         s=np.where(keep, want, 0))})
 
     return Entry(("s",), lambda: [trial(1, "float32", True), trial(2, "float32", False),
                                   trial(3, "float16", True)], ("MASKED", "D", "BLOCK_N"))
@@ -102,6 +109,12 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                               difference("acc", level("acc", 2), want_acc, error))
                 if found is None:
                     return None
+                blind = want_l == 0
+                if not first_row_sees and any(
+                        isinstance(x, np.ndarray) and len(x) == M and np.isnan(x[blind]).any()
+                        and not np.isnan(x[~blind]).any() for x in (names["l_i"], names["acc"])):
+                    return Wrong((*found.lines, *named.words("no-pivot")), id="no-pivot",
+                                 others=tuple(found.names))
                 plain = first(difference("m_new", m_new, np.where(want_l > 0, top, -np.inf)),
                               difference("l_i", names["l_i"], want_l, error),
                               difference("acc", names["acc"], want_acc, error))

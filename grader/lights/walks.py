@@ -60,8 +60,9 @@ class Walk:
             return self.drawn(visits, f"{mine} {own[i]} meets {theirs} {j} {count}, and should "
                               f"meet it {'once' if wanted[i, j] else 'never'}.")
         if in_vain:
-            return Wrong((f"right, but nobody sees anything in the tile at {in_vain[0]}",),
-                         note=True)
+            drawn = self.drawn(visits, "").lines[1:]
+            return Wrong((f"right, but nobody sees anything in the tile at {in_vain[0]}: "
+                          + ", ".join(" ".join(row.split()) for row in drawn),), note=True)
         if masked_more and self.first_sees and all(masked for _, masked in visits):
             return Wrong(("right, but every tile is masked, and the one at "
                           f"{masked_more[0]} needs none",), note=True)

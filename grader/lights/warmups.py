@@ -5,6 +5,7 @@ NumPy, and where it is wrong against variants of the formula: the one that alone
 wrong, and nothing that is right, is the mistake's name.
 """
 
+import ast
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from grader.host.session import Session
 from grader.lights.blanks import Blanks
 from grader.lights.trial import difference
 from grader.report.screen import Reporter
+from grader.text import syntax_tree
 
 FOLDER, NAME = "warmups", "warmups.py"
 BLOCK, TILE = 32, 16  # of that file
@@ -133,6 +135,10 @@ def _rows_one_apart(x):
     return _row_sum(lambda row, column: column <= row)(_read(x, 1, 1))
 
 
+def _rows_of_a_block(x):
+    return np.nan_to_num(_row_sum(lambda row, column: column <= row)(_read(x, BLOCK, 1)))
+
+
 def _product(a, b):
     return a.astype(np.float64) @ b.astype(np.float64)
 
@@ -203,6 +209,9 @@ WARM_UPS = (
                    lambda x, y: _stored(x, y, np.arange(len(x)) < BLOCK),
                "program i begins at element i, not at i * BLOCK":
                    lambda x, y: _stored(x, y, np.arange(len(x)) < BLOCK + _programs(x) - 1),
+               "nothing is stored in z: tl.store is left out": lambda x, y: np.full(len(x), np.nan),
+               "every program stores one element: tl.arange(0, BLOCK) is left out":
+                   lambda x, y: _stored(x, y, np.arange(len(x)) % BLOCK == 0),
                "y is not added": lambda x, y: x,
                "x is not added": lambda x, y: y,
                "x is added to itself": lambda x, y: x + x,
@@ -219,7 +228,8 @@ WARM_UPS = (
                "only the last tile counts: acc is not added to": _last_tile,
                "every tile begins at column 0: start is left out": _first_tile_again,
                "every program reads row 0: row * N is left out": _first_row_again,
-               "row i is read from element i on, not from i * N on": _rows_one_apart}),
+               "row i is read from element i on, not from i * N on": _rows_one_apart,
+               "a row has N numbers, not BLOCK": _rows_of_a_block}),
     WarmUp("W.5", "a product of matrices, in tiles", "matmul", ("a", "b"),
            lambda random: [(random(*m).astype(np.float16), random(*n).astype(np.float16))
                            for m, n in (((20, 33), (33, 33)), ((40, 50), (50, 17)),
@@ -280,6 +290,26 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
     random = _numbers(options.seed, one.step)
     asked = [tuple(x if x.dtype == np.float16 else x.astype(np.float32) for x in tensors)
              for tensors in one.examples(random)]
+    answers, error, text = _answers(one, source, asked, options)
+    crash = (error.outcome, _of_error(error, one, file)) if error else ("pass", ())
+    printed = tuple(f"| {row}" for row in text.splitlines()[-PRINTED:])
+    for tensors, got in zip(asked, answers, strict=False):
+        if found := difference(one.entry, got, one.right(*tensors), LIMIT):
+            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(
+                one.positional, tensors, strict=True))
+            mistake = name_of(one, asked, answers)
+            return "wrong", (f"{shapes}: {found.lines[0]}",
+                             *(f"the mistake: {words}." for words in mistake),
+                             *_misjoined(one, file),
+                             f"more: python autograder.py --hint {one.step}", *printed)
+    if not error and (said := _on_a_gpu(one, file, asked, options)):
+        return "wrong", (*said, f"more: python autograder.py --hint {one.step}", *printed)
+    return crash[0], (*crash[1], *printed * (crash[0] != "pass"))
+
+
+def _answers(one: WarmUp, source: bytes, asked: list, options: Options
+             ) -> tuple[list[np.ndarray], SubmissionError | None, str]:
+    """-> what every call gave, up to an error; the error; what was printed."""
     answers = []
     session = Session(Worker(source, NAME, device=options.device, interpret=options.device == "cpu",
                              confinement=options.confinement), options.timeout)
@@ -290,20 +320,45 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
                 reply = session.run(_call(one, tensors))
                 answers.append(reply.outputs[0]["result"].numpy())
     except SubmissionError as error:
-        crash = (error.outcome, _of_error(error, one, file))
-    else:
-        crash = ("pass", ())
-    printed = tuple(f"| {row}" for row in session.output.text().splitlines()[-PRINTED:])
-    for tensors, got in zip(asked, answers, strict=False):
-        if found := difference(one.entry, got, one.right(*tensors), LIMIT):
-            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(
-                one.positional, tensors, strict=True))
-            mistake = name_of(one, asked, answers)
-            return "wrong", (f"{shapes}: {found.lines[0]}",
-                             *(f"the mistake: {words}." for words in mistake),
-                             *_misjoined(one, file),
-                             f"more: python autograder.py --hint {one.step}", *printed)
-    return crash[0], (*crash[1], *printed * (crash[0] != "pass"))
+        return answers, error, session.output.text()
+    return answers, None, session.output.text()
+
+
+def _on_a_gpu(one: WarmUp, file: submission.Submission, asked: list, options: Options
+              ) -> tuple[str, ...]:
+    """What is wrong with a right answer on a GPU, where lanes that are masked off hold anything
+    unless other= says what, and where programs are there to share the work."""
+    rows = submission.decode(file.source).split("\n")
+    inside = next((known for known in file.steps if known.id == one.step), None)
+    if one.step == "W.3" and inside and not any(
+            "program_id" in row for row in rows[inside.first_line:inside.last_line]):
+        return ("every program adds all elements: want BLOCK of them each, by tl.program_id(0).",)
+    filled, line = _undefined(file, one.step)
+    if line is None:
+        return ()
+    answers, error, _ = _answers(one, filled, asked, options)
+    if not error and all(difference("", got, one.right(*tensors), LIMIT) is None
+                         for tensors, got in zip(asked, answers, strict=True)):
+        return ()
+    return (f"line {line}: tl.load has mask= and no other=: what the masked elements read is not "
+            "said, and it counts here. Write other=0.0.",)
+
+
+def _undefined(file: submission.Submission, step: str) -> tuple[bytes, int | None]:
+    """The file with NaN for the masked lanes of the step's loads that do not say what they read;
+    the line of the first of them, or None."""
+    inside = next((known for known in file.steps if known.id == step), None)
+    loads = [] if inside is None else [
+        node for node in ast.walk(syntax_tree(file.source)) if isinstance(node, ast.Call)
+        and inside.first_line < node.lineno < inside.last_line
+        and ast.unparse(node.func).endswith(".load")
+        and [word.arg for word in node.keywords].count("mask")
+        and not [word.arg for word in node.keywords].count("other")]
+    rows = file.source.split(b"\n")
+    for node in sorted(loads, key=lambda node: (-node.end_lineno, -node.end_col_offset)):
+        row, end = rows[node.end_lineno - 1], node.end_col_offset - 1
+        rows[node.end_lineno - 1] = row[:end] + b', other=float("nan")' + row[end:]
+    return b"\n".join(rows), min((node.lineno for node in loads), default=None)
 
 
 def _misjoined(one: WarmUp, file: submission.Submission) -> tuple[str, ...]:

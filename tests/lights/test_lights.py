@@ -35,7 +35,8 @@ ALSO = {(1, "max_of_the_tile_no_rescale"),
 
 # Names that the step's own words give, whatever the mistake is called in the whole computation.
 NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
-SAID_ALIKE = ("handed-wrongly", "result-dropped", "nothing-stored", "blind-row-max",
+SAID_ALIKE = ("programs-alike", "zero-times-inf", "row-stride-ignored", "handed-wrongly",
+              "result-dropped", "nothing-stored", "blind-row-max",
               "load-without-other", "lse-in-base-2", *OBSERVED)
 
 
@@ -132,6 +133,81 @@ def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_as
         step = next(step for step in submission.steps(source) if step.id == "3.6")
         assert f"line {step.first_line + 1}" in " ".join(found["3.6"].lines)
     assert len(colours(found, "right")) == 7
+
+
+FIRST_SLIPS = [
+    (1, "1.1", " / math.sqrt(q.shape[-1])", "", "no-scale"),
+    (1, "1.1", "math.sqrt(q.shape[-1])", "q.shape[-1]", "scale-twice"),
+    (1, "1.1", "query = start_m + torch", "query = torch", "query-positions-of-the-tile"),
+    (1, "1.1", "key = start_n + torch", "key = torch", "key-positions-of-the-tile"),
+    (1, "1.6", " - dlse[:, :, m]", "", "dlse-left-out"),
+    (2, "2.1", "tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)\n    mask_m = offs_m < M\n"
+     "    # END", "tl.arange(0, BLOCK_M)\n    mask_m = offs_m < M\n    # END", "programs-alike"),
+    (2, "2.2", "offs_m[:, None] * stride_xm + offs_n[None, :] * stride_xn\n        x = tl.load("
+     "x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)\n        w", "offs_m[:, None] * N "
+     "+ offs_n[None, :]\n        x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other="
+     "0.0)\n        w", "row-stride-ignored"),
+    (3, "3.7", "(i * stride_n + j * stride_d)", "(i * D + j)", "row-stride-ignored"),
+    (3, "3.4", 's = tl.where(keep, s, float("-inf"))', 's = s * keep + (keep == 0) * float("-inf")',
+     "zero-times-inf"),
+    (3, "3.4", 's = tl.where(keep, s, float("-inf"))', "s = s * keep", "hidden-scores-zero"),
+    (6, "6.7", """\
+    pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.math.exp2(s * scale_log2e - pivot[:, None])
+    alpha = tl.math.exp2(m_i - pivot)
+""", """\
+    p = tl.math.exp2(s * scale_log2e - m_new[:, None])
+    alpha = tl.math.exp2(m_i - m_new)
+""", "no-pivot"),
+    (3, "3.8", "    tl.store(ptrs, tile.to(ptr.dtype.element_ty), "
+     "mask=(rows[:, None] < N) & (j < D))\n", "", "nothing-stored"),
+]
+
+
+@pytest.mark.parametrize("stage, step, old, new, id", FIRST_SLIPS, ids=[
+    f"{step} {id}" for _, step, *_, id in FIRST_SLIPS])
+def test_a_first_slip_has_its_name(stage, step, old, new, id):
+    assert old in solved(stage)
+    found = lights(solved(stage).replace(old, new, 1), stage)
+    assert colours(found, "wrong") == [step] and found[step].mistake == id
+    said = " ".join(found[step].lines)
+    assert "the mistake: " in said or "nothing is stored" in said or "has no effect" in said
+
+
+@pytest.mark.parametrize("stage, step, old, new, said", [
+    (2, "2.6", "_dx_kernel[(grid_m * grid_n,)]", "_dx_kernel[(grid_m, grid_n)]",
+     "_dx_kernel is launched on (2, 3) programs, want (6,)"),
+    (2, "2.6", "_dw_kernel[(grid_n,)]", "_dw_kernel[(grid_m,)]", "on (2,) programs, want (3,)"),
+    (2, "2.6", "dx, M, N, dy.stride(0), w.stride(0), dx", "dx, M, N, dy.stride(0), 1, dx",
+     "handed stride_wn=1, and along that axis w has the stride 3"),
+    (2, "2.6", "x.stride(0), x.stride(1),\n                    BLOCK_M", "x.stride(0), 1,\n"
+     "                    BLOCK_M", "handed stride_xn=1, and along that axis x has the stride 20"),
+    (3, "3.2", "    for start_n in range(0, whole, BLOCK_N):\n", "    start_n = 0\n"
+     "    while start_n < whole:\n", "always for the same tile: start_n never grows"),
+])
+def test_a_launch_and_a_loop_are_told_by_what_is_wrong_with_them(stage, step, old, new, said):
+    assert old in solved(stage)
+    found = lights(solved(stage).replace(old, new, 1), stage)
+    assert colours(found, "wrong") == [step] and said in " ".join(found[step].lines)
+
+
+def test_a_walk_that_goes_on_in_vain_is_right_with_both_walks_beside_each_other():
+    found = lights(solved(4).replace("range(start_m, start_m + BLOCK_M, BLOCK_N)",
+                                     "range(start_m, N, BLOCK_N)"), 4)["4.2"]
+    assert found.light == "right" and "visited 0 16 32 48 64* 80* 96*, wanted 0" in found.lines[0]
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ("    # END SOLUTION 3.4\n", "", "`# END SOLUTION 3.4` is missing or moved"),
+    ("    # BEGIN SOLUTION 3.4\n", "", "`# BEGIN SOLUTION 3.4` is missing or moved"),
+    ("    # END SOLUTION 3.8\n", "", "`# END SOLUTION 3.8` is missing or moved"),
+    ("SOLUTION", "", ""),
+])
+def test_a_missing_marker_is_said_with_its_step(tmp_path, old, new, said):
+    (tmp_path / "problem_3.py").write_text(solved(3).replace(old, new), "utf-8")
+    file = submission.read(tmp_path, "problem_3.py", "flash_attention_forward")
+    with Lights(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as found:
+        assert found.result() == [] and said in found.why and bool(said) == bool(found.why)
 
 
 DIAGONAL = """\

@@ -58,6 +58,10 @@ MISTAKES = [
     ("W.4", "offs = start + tl", "offs = tl", "start is left out"),
     ("W.4", "x_ptr + row * N + offs", "x_ptr + offs", "row * N is left out"),
     ("W.4", "x_ptr + row * N + offs", "x_ptr + row + offs", "not from i * N on"),
+    ("W.3", "    tl.store(z_ptr + offs, x + y, mask=mask)\n", "", "nothing is stored in z"),
+    ("W.3", "* BLOCK + tl.arange(0, BLOCK)\n    mask", "* BLOCK\n    mask",
+     "every program stores one element"),
+    ("W.4", "x_ptr + row * N + offs", "x_ptr + row * BLOCK + offs", "not BLOCK"),
     ("W.5", "tl.dot(a, b)", "a * b", "in 16 bits"),
     ("W.5", "acc += tl.dot(a, b)", "acc = tl.dot(a, b)", "only the last tile counts"),
     ("W.5", "offs_m[:, None] * K + offs_k", "offs_m[:, None] * N + offs_k", "not N"),
@@ -113,6 +117,51 @@ def test_a_missing_mask_is_said_with_its_line_and_step(step, right, wrong):
     outcome, lines = asked(step, text)
     assert outcome == "crashed" and "outside of" in lines[0], lines
     assert any(f"step {step}" in line for line in lines), lines
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("step, right, wrong, said", [
+    ("W.4", "(offs <= row), other=0.0)", "(offs <= row))", "line 122: tl.load has mask= and no"),
+    ("W.5", "(offs_k[None, :] < K), other=0.0)", "(offs_k[None, :] < K))", "Write other=0.0"),
+    ("W.3", """\
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < N
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0)
+    y = tl.load(y_ptr + offs, mask=mask, other=0.0)
+    tl.store(z_ptr + offs, x + y, mask=mask)
+""", """\
+    for start in range(0, N, BLOCK):
+        offs = start + tl.arange(0, BLOCK)
+        x, y = tl.load(x_ptr + offs, mask=offs < N), tl.load(y_ptr + offs, mask=offs < N)
+        tl.store(z_ptr + offs, x + y, mask=offs < N)
+""", "every program adds all elements"),
+])
+def test_right_numbers_that_a_gpu_does_not_promise_are_wrong(step, right, wrong, said):
+    assert right in SOLVED
+    outcome, lines = asked(step, SOLVED.replace(right, wrong, 1))
+    assert outcome == "wrong" and said in lines[0]
+
+
+@pytest.mark.interpreter
+def test_masked_lanes_that_do_not_count_need_not_say_what_they_read():
+    assert asked("W.3", SOLVED.replace("mask=mask, other=0.0", "mask=mask")) == ("pass", ())
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("step, right, wrong, said", [
+    ("W.3", "x = tl.load(x_ptr + offs, mask=mask, other=0.0)", "x = x_ptr[offs]",
+     "Write tl.load(x_ptr + offs, mask="),
+    ("W.3", "    mask = offs < N\n", "    mask = offs < N\n    if offs >= N:\n        return\n",
+     "here it is a tile (32,)"),
+    ("W.3", "tl.store(z_ptr + offs, x + y, mask=mask)", "for i in offs:\n"
+     "        tl.store(z_ptr + i, tl.load(x_ptr + i))", "a kernel does not go through a tile"),
+    ("W.3", "x + y, mask", "x_ptr + y_ptr, mask", "two addresses have no sum"),
+    ("W.4", "acc += tl.sum(x, axis=0)", "acc += sum(x)", "or axis=0 where there is one axis"),
+])
+def test_python_in_a_kernel_is_told_with_what_to_write_instead(step, right, wrong, said):
+    assert right in SOLVED
+    outcome, lines = asked(step, SOLVED.replace(right, wrong, 1))
+    assert outcome == "crashed" and said in " ".join(lines) and any("line " in x for x in lines)
 
 
 def test_the_solved_kernels_compile_for_a_gpu():

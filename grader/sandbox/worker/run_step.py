@@ -196,7 +196,7 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
     "dw", a kernel of stage 2 to be launched.
     """
     if kind in ("dx", "dw"):
-        return _Launched(original.fn, kind)
+        return _Launched(name, original.fn, kind)
     signature = inspect.signature(getattr(original, "fn", original))
 
     def called(*args, **kwargs):
@@ -205,7 +205,7 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
         bound.apply_defaults()
         number = len(calls)
         if number >= CALLS:
-            raise Endless(f"it calls {name} more than {CALLS} times")
+            raise Endless(f"it calls {name} more than {CALLS} times" + _standing(calls[-9:]))
         calls.append({"function": name, "arguments": {
             key: _told(value, memory) for key, value in bound.arguments.items()}})
         if kind == "store":
@@ -215,6 +215,15 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
                    for i, key in enumerate(kind)]
         return results[0] if len(results) == 1 else tuple(results)
     return called
+
+
+def _standing(calls: list[dict]) -> str:
+    """Which tile's first row is the same in all of them, in words."""
+    first, *others = (call["arguments"] for call in calls)
+    for key, value in first.items():
+        if key.startswith("start") and all(other.get(key) == value for other in others):
+            return f", always for the same tile: {key} never grows"
+    return ""
 
 
 def _shape(value) -> tuple[int, ...]:
@@ -243,15 +252,35 @@ def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
 class _Launched:
     """A right kernel of stage 2's backward, in PyTorch, as far as the grid goes."""
 
-    def __init__(self, function, kind: str):
-        self.signature, self.kind = inspect.signature(function), kind
+    def __init__(self, name: str, function, kind: str):
+        self.name, self.signature, self.kind = name, inspect.signature(function), kind
 
     def __getitem__(self, grid):
         def launch(*args, num_warps=None, num_stages=None, **kwargs):
             given = SimpleNamespace(**self.signature.bind(*args, **kwargs).arguments)
             programs = grid(vars(given)) if callable(grid) else grid
-            self.run(given, int(programs[0] if isinstance(programs, tuple) else programs))
+            programs = tuple(programs) if isinstance(programs, tuple | list) else (programs,)
+            self.check(given, programs)
+            self.run(given, int(programs[0]))
         return launch
+
+    def check(self, given: SimpleNamespace, programs: tuple[int, ...]) -> None:
+        """Refuse a grid with too few programs along its first axis, and strides that are not those
+        of the tensors beside them."""
+        wanted = -(-given.N // given.BLOCK_N)
+        if self.kind == "dx":
+            wanted *= -(-given.M // given.BLOCK_M)
+        if programs[0] < wanted or max(programs[1:], default=1) > 1:
+            raise ValueError(f"{self.name} is launched on {programs} programs, want ({wanted},): "
+                             "they are numbered along one axis")
+        for name, handed in vars(given).items():
+            if not name.startswith("stride_"):
+                continue
+            tensor = getattr(given, name[len("stride_"):-1] + "_ptr")
+            axis = tensor.dim() - 1 if name[-1] == "n" else 0
+            if tensor.shape[axis] > 1 and handed != tensor.stride(axis):
+                raise ValueError(f"{self.name} is handed {name}={handed}, and along that axis "
+                                 f"{name[len('stride_'):-1]} has the stride {tensor.stride(axis)}")
 
     def run(self, given: SimpleNamespace, programs: int) -> None:
         M, N, BM, BN = given.M, given.N, given.BLOCK_M, given.BLOCK_N
