@@ -4,30 +4,29 @@ from pathlib import Path
 
 import torch
 
-from grader.words.attention_map import Matrix
+from grader.words.attention_map import TILE, Matrix
 
 COLUMNS = 24  # of a panel on a terminal
 SHADES = " .:-=+*#%@"
-TILE = 64  # whose edges are marked
 
 
 def text(matrix: Matrix) -> list[str]:
     """Three panels of at most 24 columns, their lines ready to print."""
-    cell = max(1, -(-max(matrix.found.shape) // COLUMNS))
+    cell, tile = max(1, -(-max(matrix.found.shape) // COLUMNS)), TILE.get(matrix.case.stage, 64)
     expected, found = _pooled(matrix.expected, cell), _pooled(matrix.found, cell)
     panels = [_shades(expected), _shades(found), _difference(matrix, cell)]
     width = len(panels[0][0])
-    edges = "".join("v" if column * cell % TILE < cell else " " for column in range(width))
+    edges = "".join("v" if column * cell % tile < cell else " " for column in range(width))
     head = "forward" if not matrix.backward else "backward"
     lines = [f"Attention matrix of head {matrix.head}, {head}: rows are queries, columns keys.",
              matrix.label,
              "  " + "   ".join(n.ljust(width) for n in ("expected", "yours", "difference")),
              "  " + "   ".join([edges] * 3)]
     for row in range(len(panels[0])):
-        edge = ">" if row * cell % TILE < cell else " "
+        edge = ">" if row * cell % tile < cell else " "
         lines.append(f"{edge} " + "   ".join(panel[row] for panel in panels))
     unit = "one key" if cell == 1 else f"{cell} by {cell} pairs"
-    lines.append(f"A character is {unit}, darker is more weight; v and > mark tiles of {TILE}.")
+    lines.append(f"A character is {unit}, darker is more weight; v and > mark tiles of {tile}.")
     lines.append("difference: X hidden key seen, o key not seen, + - too much or little, ! NaN.")
     lines.append("One wrong weight changes all others of its row: they add up to 1.")
     lines.append("Look at: " + caption(matrix))
@@ -57,6 +56,7 @@ def plot(matrix: Matrix, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    tile = TILE.get(matrix.case.stage, 64)
     figure, axes = pyplot.subplots(1, 3, figsize=(12, 4.6), layout="constrained")
     difference = matrix.found - matrix.expected
     largest = float(torch.nan_to_num(difference).abs().max()) or 1.0
@@ -65,7 +65,7 @@ def plot(matrix: Matrix, path: Path) -> None:
               ("yours - expected", difference, "RdBu_r", -largest, largest))
     for axis, (title, x, colours, low, high) in zip(axes, panels, strict=True):
         image = axis.imshow(x, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
-        for edge in range(TILE, max(x.shape), TILE):
+        for edge in range(tile, max(x.shape), tile):
             for line, size in ((axis.axhline, x.shape[0]), (axis.axvline, x.shape[1])):
                 if edge < size:
                     line(edge - 0.5, color="tab:orange", linewidth=0.8, linestyle=":")

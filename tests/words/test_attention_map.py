@@ -98,3 +98,11 @@ def test_the_plot_is_written(tmp_path, ending):
     path = tmp_path / f"matrix.{ending}"
     drawing.plot(attention_map.read(ask(later), CASE, 0), path)
     assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("stage, tile", [(1, 128), (3, 64), (6, 64)])
+def test_what_is_drawn_has_more_than_one_tile_where_the_case_has(stage, tile):
+    case = Case(stage, "standard", 512, D=16, HQ=2, HKV=2, is_causal=True)
+    matrix = attention_map.read(ask(lambda keep: keep), case, 0)
+    assert len(matrix.found) > tile
+    assert f"mark tiles of {tile}." in " ".join(drawing.text(matrix))
