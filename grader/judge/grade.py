@@ -223,7 +223,7 @@ class Grading:
                     return None
                 if waiting and (check.diagnosis or {}).get("id") == "blank-step":
                     self.end("crashed", f"the other {len(waiting)} cases wait for "
-                             f"{check.diagnosis['step'] or 'what is blank'}.")
+                             f"{'step ' + id if (id := check.diagnosis['step']) else 'it'}.")
                     return None
                 if self.options.stop_early:
                     self.confirmations.flush()  # which may yet find a right check wrong

@@ -116,14 +116,15 @@ def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):
     result, said = graded(tmp_path, 4, "    keep = key <= query\n",
                           '    raise NotImplementedError("step 4.6")\n')
     assert (result.outcome, result.points, len(result.checks)) == ("crashed", 0, 1)
-    assert "4.6 ·" in said and "cases wait for what is blank" in said
+    assert "4.6 ·" in said and "cases wait for step 4.6." in said
     assert "   | " not in said
 
 
 def test_a_name_that_a_step_should_have_made_is_told_with_the_step(tmp_path):
     result, said = graded(tmp_path, 4, "    keep = key <= query\n", "    mask = key <= query\n")
-    assert "name 'keep' is not defined" in said
-    assert "try: is it step 4.6, above, that makes it?" in said
+    assert "name 'keep' is not defined" in result.checks[0].message
+    assert "try: is it step 4.6, above, that makes it?" in result.checks[0].message
+    assert "keep is not made here, and the code below needs it." in said
 
 
 def test_warnings_of_triton_itself_are_not_shown(tmp_path):
