@@ -61,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     grading.add_argument("--overrides", metavar="FILE", type=Path,
                          help="a .csv with the columns student, stage, points and reason: a "
                               "person's word instead of the grader's")
+    grading.add_argument("--cases", metavar="FILE", type=Path,
+                         help="your own cases, TOML, which students do not have")
     grading.add_argument("--seed", metavar="N", type=int,
                          help="the same inputs for everyone (default: fresh ones)")
     grading.add_argument("--jobs", metavar="N", type=int,
@@ -119,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
                          help="that the platform grants a submission (default: 10)")
     packing.add_argument("--policy", metavar="FILE", type=Path,
                          help="a policy.toml: what stages and groups of cases are worth")
+    packing.add_argument("--cases", metavar="FILE", type=Path,
+                         help="your own cases, TOML; Gradescope only: Classroom 50 publishes a kit")
     return parser
 
 
@@ -162,8 +166,13 @@ def grade(arguments) -> int:
     from classroom.gather import gather
     from classroom.store import Settings, Store
     from grader.assignment import record
+    from grader.course import own_cases
 
     stages = _stages(arguments.stages)
+    cases = ""
+    if arguments.cases:
+        own_cases.read(arguments.cases)
+        cases = record.sha256(arguments.cases.read_bytes())[:12]
     students = gather(arguments.submissions, arguments.roster)
     worth = policy.read(arguments.policy)
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students)
@@ -171,7 +180,7 @@ def grade(arguments) -> int:
         return spread(arguments)
     here = machine.look(arguments.device, arguments.jobs)
     settings = Settings(record.version(), here.device, arguments.timeout,
-                        arguments.stage_timeout, arguments.seed)
+                        arguments.stage_timeout, arguments.seed, cases)
     progress = Progress()
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
     of = {each.key: student for student in students for each in counting[student.key]}
@@ -210,7 +219,8 @@ def grade(arguments) -> int:
                   hidden=[arguments.submissions.resolve().parent
                           if arguments.submissions.is_file() else arguments.submissions.resolve(),
                           arguments.out.resolve()],
-                  worker_user=arguments.worker_user, say=progress.live, done=done).run()
+                  worker_user=arguments.worker_user, say=progress.live, done=done,
+                  cases=arguments.cases).run()
         except KeyboardInterrupt:
             interrupted = True
         return write(students, stages, list(map(report_of, students)), store, progress, interrupted,
@@ -351,7 +361,11 @@ def pack(arguments) -> int:
     if out.is_dir() or is_folder and out.exists() or not out.resolve().parent.is_dir():
         raise ValueError(f"--out: want a {'new folder' if is_folder else 'file'} in a folder that "
                          f"exists; got {out}")
-    inside = kit.course(_stages(arguments.stages), arguments.minutes, arguments.policy)
+    if is_folder and arguments.cases:
+        raise ValueError("--cases: want it for gradescope only, for Classroom 50 publishes a kit; "
+                         f"got it for {arguments.platform}")
+    inside = kit.course(_stages(arguments.stages), arguments.minutes, arguments.policy,
+                        arguments.cases)
     if is_folder:
         starter.write(kit.classroom50(inside), out)
     else:

@@ -43,7 +43,8 @@ class Batch:
 
     def __init__(self, students: list[Submitted], stages: list[int], store: Store,
                  machine: Machine, *, hidden: list[Path], benchmark: bool, worker_user: str,
-                 say: Callable[[str], None], done: Callable[[Submitted], None]):
+                 say: Callable[[str], None], done: Callable[[Submitted], None],
+                 cases: Path | None = None):
         self.store, self.machine, self.say, self.done = store, machine, say, done
         self.times_it = benchmark and machine.device == "cuda"
         self.units: dict[str, list[Unit]] = {
@@ -59,6 +60,8 @@ class Batch:
                         str(machine.memory_gib), "--worker-user", worker_user]
         if settings.class_seed is not None:
             self.options += ["--seed", str(settings.class_seed)]
+        if cases:
+            self.options += ["--cases", str(cases.resolve())]
         for folder in hidden:
             self.options += ["--hide", str(folder)]
         self.jobs: list[Job] = []

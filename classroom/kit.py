@@ -13,22 +13,26 @@ from pathlib import Path
 from classroom import policy
 from grader.assignment import record
 from grader.assignment.record import ROOT
+from grader.course import own_cases
 
 PLATFORMS = ROOT / "classroom" / "platforms"
 SPARE_MINUTES = 1.0  # between our deadline and the platform's
 DATE = (1980, 1, 1, 0, 0, 0)  # of all in a zip: it changes only if something in it does
 
 
-def course(stages: list[int], minutes: float, given: Path | None) -> dict[str, bytes]:
+def course(stages: list[int], minutes: float, given: Path | None, cases: Path | None = None
+           ) -> dict[str, bytes]:
     """Relative path -> contents of the folder course/.  minutes: that the platform grants; given: a
-    policy.toml.
+    policy.toml; cases: the instructor's own.
 
     Raises:
-        ValueError: that is no policy, or so few minutes are none.
+        ValueError: that is no policy, those are no cases, or so few minutes are none.
     """
     if not 2 <= minutes < float("inf"):
         raise ValueError(f"--minutes: want 2 or more; got {minutes:g}")
     policy.read(given)
+    if cases:
+        own_cases.read(cases)
     files = record.engine() | {
         path.relative_to(ROOT).as_posix(): path.read_bytes()
         for path in sorted((ROOT / "classroom").rglob("*.py"))}
@@ -36,8 +40,9 @@ def course(stages: list[int], minutes: float, given: Path | None) -> dict[str, b
     files["requirements.txt"] = "".join(f"{need}\n" for need in needs).encode()
     for name in ("constraints.txt", "LICENSE"):
         files[name] = (ROOT / name).read_bytes()
-    if given:
-        files["policy.toml"] = given.read_bytes()
+    for name, path in (("policy.toml", given), ("cases.toml", cases)):
+        if path:
+            files[name] = path.read_bytes()
     decided = {"stages": stages, "seconds": 60 * (minutes - SPARE_MINUTES)}
     files["kit.json"] = (json.dumps(decided) + "\n").encode()
     return {f"course/{name}": contents for name, contents in files.items()}

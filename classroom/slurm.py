@@ -22,7 +22,7 @@ def command(arguments) -> list[str]:
              "--device", arguments.device, "--timeout", str(arguments.timeout),
              "--stage-timeout", str(arguments.stage_timeout),
              "--worker-user", arguments.worker_user]
-    for name in ("roster", "policy", "overrides"):
+    for name in ("roster", "policy", "overrides", "cases"):
         if path := getattr(arguments, name):
             words += [f"--{name}", str(path.resolve())]
     for name in ("jobs", "seed"):

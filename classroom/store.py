@@ -31,13 +31,14 @@ ALONE = "alone on "  # the lock that gradings at once share and one that is to b
 @dataclass(frozen=True)
 class Settings:
     """What may change a verdict.  device: "cuda" or "cpu"; times in seconds; class_seed: of all
-    inputs, None for a fresh one a run."""
+    inputs, None for a fresh one a run; cases: hash of the instructor's own, "" for none."""
 
     grader: str
     device: str
     timeout: float
     stage_timeout: float
     class_seed: int | None = None
+    cases: str = ""
 
     @property
     def key(self) -> str:

@@ -75,7 +75,8 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     from grader.host.processes import Nursery, confinement, seems_to_have_gpu
 
     try:
-        confined = confinement((record.ROOT, arguments.submission, *arguments.hide),
+        confined = confinement((record.ROOT, arguments.submission, *arguments.hide,
+                                  *([arguments.cases] if arguments.cases else [])),
                                arguments.worker_user, arguments.memory)
     except ValueError as error:
         return _refuse(f"--worker-user: {error}")
@@ -162,6 +163,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     grading.add_argument("--worker-user", metavar="NAME", default="auto",
                          help="run the files as this account (root only); none: as yourself; "
                               "default: nobody if you are root")
+    grading.add_argument("--cases", metavar="FILE", type=Path,
+                         help="cases of your own, TOML, which students do not have")
     grading.add_argument("--hide", metavar="DIR", type=Path, action="append", default=[],
                          help="another folder that the files may not see, such as all submissions")
     grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
@@ -197,6 +200,8 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if arguments.submit and (arguments.quick or arguments.watch or arguments.case
                              or arguments.step):
         return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
+    if arguments.cases is not None and not arguments.cases.is_file():
+        return f"--cases: want a file of cases, TOML; got {arguments.cases}"
     for name in ("timeout", "stage_timeout"):
         if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
             option = name.replace("_", "-")
@@ -245,6 +250,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
            first_worker) -> int:
     import torch
 
+    from grader.course import own_cases
     from grader.course.stages import STAGES, triton_version
     from grader.host.options import Options
     from grader.host.processes import seems_to_have_gpu
@@ -261,11 +267,15 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
             and hasattr(os, "geteuid") and os.geteuid() == 0:
         print("warning: the files run as root, for the account nobody cannot read this Python or "
               "has no place to write; --worker-user names another.", file=sys.stderr)
+    try:
+        own = own_cases.read(arguments.cases) if arguments.cases else ()
+    except ValueError as error:
+        return _refuse(str(error))
     options = Options(
         arguments.submission, device, seed, arguments.timeout, arguments.stage_timeout,
         bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
         quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
-        case=arguments.case, show=arguments.show, plot=arguments.plot, first=first_worker)
+        case=arguments.case, own=own, show=arguments.show, plot=arguments.plot, first=first_worker)
     if arguments.warmup:
         from grader import watching
         from grader.lights import warmups
@@ -330,7 +340,8 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
 def _case_names(stage, options) -> list[str]:
     from grader.course.case_table import listed
 
-    return [case.name for case in listed(stage.number, options.device, options.bfloat16)]
+    return [case.name for case in (*listed(stage.number, options.device, options.bfloat16),
+                                   *options.own) if case.stage == stage.number]
 
 
 def _next_command(run, everything: list[int], arguments) -> str:

@@ -21,6 +21,7 @@ from classroom.gather import Submitted, one
 from classroom.store import Unit
 from grader.assignment.record import ROOT, sha256
 
+CASES = ROOT / "cases.toml"  # the instructor's own, if the kit was packed with some
 POLL_SECONDS = 0.2
 TRIES = 2  # of what failed for reasons of the grader's
 CALL_SECONDS = 60.0  # for one call of the code, at most
@@ -67,6 +68,8 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
     options = ["--device", device, "--no-benchmark", "--timeout", str(min(CALL_SECONDS, each / 2)),
                "--stage-timeout", str(each)]
     options += ["--memory", str(MEMORY_GIB)] if device == "cpu" else []
+    if CASES.is_file():
+        options += ["--cases", str(CASES)]
     for place in (folder, *hidden):
         options += ["--hide", str(place.resolve())]
     with tempfile.TemporaryDirectory(prefix="graded-") as working:

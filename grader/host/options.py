@@ -57,6 +57,7 @@ class Options:
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
     case: str = ""  # the only one to ask, by its name
+    own: tuple = ()  # cases that only the instructor has, of whatever stage
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # and write it there
     patience: float = 3.0  # seconds of our own work to find a mistake's name; 0: do not ask for it

@@ -276,3 +276,20 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path):
         cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "No space left" in done.stderr, done
     assert "Traceback" not in done.stderr and "problem_2" not in done.stdout
+
+
+@pytest.mark.interpreter
+def test_own_cases_are_asked_and_are_part_of_what_a_grade_is_kept_under(tmp_path):
+    hides = RIGHT + ("\n_right = weighted_row_sum_forward\n\n\ndef weighted_row_sum_forward(x, w):"
+                     "\n    y = _right(x, w)\n    return y * 1.5 if x.shape[1] == 333 else y\n")
+    make(tmp_path / "class", {"anna": {2: hides}})
+    (tmp_path / "cases.toml").write_text("[[case]]\nstage = 2\nM = 37\nN = 333\n")
+    assert run(tmp_path / "class", tmp_path / "out")[0] == 0
+    assert table(tmp_path / "out")["anna"][0] == "pass"
+    given = ("--cases", str(tmp_path / "cases.toml"))
+    assert run(tmp_path / "class", tmp_path / "out", *given)[0] == 0
+    assert table(tmp_path / "out")["anna"][0] == "wrong"
+    (tmp_path / "cases.toml").write_text("[[case]]\nstage = 2\nM = 0\nN = 333\n")
+    code, said = run(tmp_path / "class", tmp_path / "elsewhere", *given)
+    assert code == 2 and "--cases: want M of 1 to 8192; got 0, in case 1" in said
+    assert not (tmp_path / "elsewhere").exists()

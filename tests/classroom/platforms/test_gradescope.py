@@ -143,6 +143,16 @@ def test_killed_in_a_stage_it_leaves_what_was_known_before(autograder):
     assert tests["1"]["status"] == "failed" and "status" not in tests["2"]
 
 
+def test_own_cases_are_packed_where_nobody_publishes_them(tmp_path, capsys):
+    (tmp_path / "cases.toml").write_text("[[case]]\nstage = 4\nN = 333\n")
+    given = ["--cases", str(tmp_path / "cases.toml")]
+    assert program.main(["kit", "gradescope", "--out", str(tmp_path / "kit.zip"), *given]) == 0
+    with zipfile.ZipFile(tmp_path / "kit.zip") as archive:
+        assert b"N = 333" in archive.read("course/cases.toml")
+    assert program.main(["kit", "classroom50", "--out", str(tmp_path / "kit"), *given]) == 2
+    assert "--cases: want " in capsys.readouterr().err and not (tmp_path / "kit").exists()
+
+
 def test_the_zip_has_what_the_platform_looks_for_at_its_root(tmp_path):
     assert program.main(["kit", "gradescope", "--out", str(tmp_path / "kit.zip")]) == 0
     with zipfile.ZipFile(tmp_path / "kit.zip") as archive:
@@ -153,7 +163,7 @@ def test_the_zip_has_what_the_platform_looks_for_at_its_root(tmp_path):
 
 @pytest.mark.parametrize("option, value", [
     ("--minutes", "1"), ("--minutes", "nan"), ("--stages", "12"), ("--policy", "nowhere.toml"),
-    ("--out", "no/such/folder/kit.zip")])
+    ("--cases", "nowhere.toml"), ("--out", "no/such/folder/kit.zip")])
 def test_what_makes_no_kit_is_said_and_nothing_written(tmp_path, capsys, monkeypatch, option,
                                                        value):
     monkeypatch.chdir(tmp_path)
