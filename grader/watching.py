@@ -120,7 +120,7 @@ class Keys:
         self.stage, self.step, self.before = None, "", None
 
     def __enter__(self) -> "Keys":
-        with contextlib.suppress(ImportError, OSError, TypeError, ValueError):  # no terminal
+        if sys.stdin is not None and sys.stdin.isatty():
             import termios
             import tty
 

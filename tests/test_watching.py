@@ -134,8 +134,9 @@ def test_a_key_asks_for_what_the_step_to_mend_needs(terminal, tmp_path, monkeypa
     assert termios.tcgetattr(sys.stdin) == before
 
 
-def test_without_a_terminal_no_key_is_offered(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
+@pytest.mark.parametrize("stdin", [None, os.devnull])
+def test_without_a_terminal_no_key_is_offered(tmp_path, monkeypatch, stdin):
+    monkeypatch.setattr(sys, "stdin", stdin and open(stdin, encoding="utf-8"))
     with Keys(Options(tmp_path, "cpu", 1, 60.0), Reporter(said := io.StringIO())) as keys:
         blank = [{"id": "1.3", "light": "blank", "mistake": None, "text": ""}]
         keys.about(STAGES[1], StageResult(1, "x", 200, "crashed", steps=blank))
