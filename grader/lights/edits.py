@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from grader.lights.sites import FIXED, Source
 
-# The ids of mistakes, by how late they are looked for.
+# The ids of mistakes, by how late they are looked for: what is taken away before what is put in
+# another's place, and last what is added, which may make up for a mistake that stands elsewhere.
 FIRST = ("wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
-         "wrong-assignment")
+         "wrong-assignment", "one-too-many")
 SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "arguments-exchanged",
           "wrong-argument", "names-exchanged", "wrong-grouping")
-THIRD = ("wrong-dtype", "one-missing", "bound-missing", "one-too-many", "wrong-order",
-         "line-too-many")
+THIRD = ("wrong-dtype", "one-missing", "bound-missing", "wrong-order", "line-too-many")
 RANKS = {id: rank for rank, ids in enumerate((FIRST, SECOND, THIRD)) for id in ids}
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//",
              ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.MatMult: "@"}
@@ -36,7 +36,7 @@ SIGNS = (  # a number's name -> how it may be missing, how late that is tried
 @dataclass(frozen=True)
 class Edit:
     """new for the bytes begin ... end; key: what edits of places that read alike share; part: the
-    argument that is changed."""
+    piece that is changed, too many or missing."""
 
     id: str
     line: int
@@ -91,10 +91,11 @@ class Text(Source):
         return Edit(id, node.lineno, RANKS[id] + late + self.late(node), *self.span(node), new,
                     shown or self.around(node), key or (id, self.of(node), new), part)
 
-    def expression(self, id: str, node, new: str, shown=None, late: float = 0) -> Edit:
+    def expression(self, id: str, node, new: str, shown=None, late: float = 0, part: str = ""
+                   ) -> Edit:
         """An expression in the place of another."""
         bare = isinstance(self.parents.get(node), ast.stmt | ast.Call | ast.keyword | None)
-        return self.edit(id, node, new if bare else f"({new})", shown, late)
+        return self.edit(id, node, new if bare else f"({new})", shown, late, part=part)
 
     # ---------------------------------------------------------------- expressions
     def operators(self, node) -> Iterator[Edit]:
@@ -115,7 +116,8 @@ class Text(Source):
                 yield self.expression("wrong-operator", node, f"({left} + {right} - 1) // {right}",
                                       node)
             for one in (node.left, node.right):
-                yield self.expression("one-too-many", node, self.of(one), node)
+                other = f"{old} {right}" if one is node.left else f"{left} {old}"
+                yield self.expression("one-too-many", node, self.of(one), node, 0.5, f"`{other}`")
                 if isinstance(one, ast.BinOp) and type(one.op) is not type(node.op) \
                         and type(one.op) in OPERATORS:
                     a, b, inner = self.inner(one.left), self.inner(one.right), OPERATORS[
@@ -130,7 +132,7 @@ class Text(Source):
             yield self.expression("wrong-operator", node, self.of(node.operand))
             if isinstance(node.operand, ast.Constant):
                 for new in ("-2", "-1", "0", "1", 'float("-inf")'):
-                    yield self.expression("wrong-number", node, new)
+                    yield self.expression("wrong-number", node, new, part=f"`{self.of(node)}`")
         if not isinstance(node, ast.Constant) or isinstance(parent, ast.UnaryOp | ast.Expr):
             return
         value, new = node.value, ()
@@ -144,10 +146,11 @@ class Text(Source):
         elif isinstance(value, float):
             new = "0.0", "1.0", 'float("-inf")', 'float("inf")'
         elif isinstance(value, str) and value.lstrip("-") == "inf":
-            yield self.edit("wrong-number", node, f'"{"" if value[0] == "-" else "-"}inf"')
-            yield self.expression("wrong-number", parent, "0.0")
+            yield self.edit("wrong-number", node, f'"{"" if value[0] == "-" else "-"}inf"',
+                            part=f"`{self.of(parent)}`")
+            yield self.expression("wrong-number", parent, "0.0", part=f"`{self.of(parent)}`")
         for one in new:
-            yield self.expression("wrong-number", node, str(one))
+            yield self.expression("wrong-number", node, str(one), part=f"`{self.of(node)}`")
 
     def functions(self, node) -> Iterator[Edit]:
         if not isinstance(node, ast.Call):
@@ -167,7 +170,8 @@ class Text(Source):
                                   self.of(node.args[0]), node)
         elif last in ("maximum", "minimum"):
             for one in node.args:
-                yield self.expression("one-too-many", node, self.of(one), node)
+                yield self.expression("one-too-many", node, self.of(one), node, 0.5,
+                                      f"`{self.of(node.func)}`")
         elif last == "cdiv":
             yield self.expression("wrong-function", node, " // ".join(map(self.inner, node.args)))
 
@@ -199,21 +203,23 @@ class Text(Source):
         if isinstance(node, ast.Subscript | ast.Call) and self.kind(node) in ("number", "1 i"):
             for other, kind in self.kinds.items():  # in place of x.shape[1], tl.arange(0, ROWS)
                 if kind == self.kind(node):
-                    yield self.expression("wrong-name", node, other, late=0.3)
+                    yield self.expression("wrong-name", node, other, late=0.3,
+                                          part=f"`{self.of(node)}`")
         if not isinstance(node, ast.Name) or node.id in MODULES:
             return
         parent = self.parents.get(node)
         if isinstance(node.ctx, ast.Store):
             for leaf in self.leaves:
                 if leaf not in self.bound:
-                    yield self.edit("wrong-name", node, leaf)
+                    yield self.edit("wrong-name", node, leaf, part=f"`{node.id}`")
         elif not (isinstance(parent, ast.Call) and parent.func is node):
             its = self.kinds.get(node.id, "")
             for other, kind in self.kinds.items():
                 if other != node.id and kind == its:
                     alike = other[:1] == node.id[:1] or other[1:] == node.id[1:] \
                         or other.partition("_")[2] == node.id.partition("_")[2] != ""
-                    yield self.edit("wrong-name", node, other, late=0 if alike else 1)
+                    yield self.edit("wrong-name", node, other, late=0 if alike else 0.8,
+                                    part=f"`{node.id}`")
 
     def arguments(self, node) -> Iterator[Edit]:
         if not isinstance(node, ast.Call):
@@ -268,27 +274,33 @@ class Text(Source):
 
     def terms(self, node) -> Iterator[Edit]:
         """A factor, or a term, that may be missing."""
-        if not self.is_operand(node) or isinstance(node, ast.Constant):
+        if not self.is_operand(node) or isinstance(node, ast.Constant) or isinstance(
+                getattr(node, "op", None), ast.BitAnd | ast.BitOr):
             return
         own, its = self.inner(node), self.kind(node)
         if its in ("number", "1 i", "2 i", ""):
-            for new in (f"{own} + 1", f"{own} - 1", "0" if its == "number" else f"-{own}"):
-                yield self.expression("wrong-number", node, new, late=0.5)
+            for new in ("0" if its == "number" else f"-{own}",):
+                yield self.expression("wrong-number", node, new, late=0.5, part=f"`{own}`")
+            for sign in "+-":
+                yield self.expression("one-missing", node, f"{own} {sign} 1", late=0.1,
+                                      part=f"`{sign} 1`")
         if isinstance(node, ast.BinOp) and its in ("number", ""):
             whole = self.of(node)
-            bounds = [f"tl.maximum({whole}, 0)"] + [
-                new for size in self.kinds if self.kinds[size] == "number" and "BLOCK" in size
+            bounds = [(f"tl.maximum({whole}, 0)", "a bound, for it may be less than 0")] + [
+                (new, f"a rounding to whole tiles of {size}") for size in self.kinds
+                if self.kinds[size] == "number" and "BLOCK" in size
                 for new in (f"{own} // {size} * {size}", f"tl.cdiv({whole}, {size}) * {size}")]
-            bounds += [f"tl.{function}({whole}, {name})" for name, kind in
+            bounds += [(f"tl.{function}({whole}, {name})", f"a bound, {name}") for name, kind in
                        self.kinds.items() for function in ("minimum", "maximum")
                        if kind == "number" and re.search(SIGNS[2][0] + "|inner|^N", name)]
-            for new in bounds:
-                yield self.expression("bound-missing", node, new)
+            for new, part in bounds:
+                yield self.expression("bound-missing", node, new, part=part)
         if its in ("number", "1 i", "2 i", "pointer", "pointers"):
             for one, other in itertools.product(*(
                     [name for name in names.split() if self.kinds.get(name) == "number"]
                     for names in ("bh b h row kv_head", "N HQ HKV D"))):
-                yield self.expression("one-missing", node, f"{own} + {one} * {other}", late=1.2)
+                yield self.expression("one-missing", node, f"{own} + {one} * {other}", late=1.2,
+                                      part=f"{one} * {other}")
         for name, kind in self.kinds.items():
             if kind == "number":
                 signs, late = next(rule for words, *rule in SIGNS if re.search(words, name))
@@ -302,7 +314,8 @@ class Text(Source):
                 continue
             for sign, form in itertools.product(signs, forms):
                 sign = "//" if sign == "/" and kind == "number" and its != "" else sign
-                yield self.expression("one-missing", node, f"{own} {sign} {name}{form}", late=late)
+                yield self.expression("one-missing", node, f"{own} {sign} {name}{form}", late=late,
+                                      part=name)
 
     # ----------------------------------------------------------------- statements
     def statements(self, body: list[ast.stmt]) -> Iterator[Edit]:
@@ -329,7 +342,8 @@ class Text(Source):
             if isinstance(node, ast.If):
                 yield self.edit("wrong-comparison", node.test, f"not ({self.of(node.test)})")
                 if not node.orelse:
-                    yield self.edit("one-too-many", node.test, "True")
+                    yield self.edit("one-too-many", node.test, "True", late=0.5,
+                                    part="this condition")
             if not isinstance(node, ast.For | ast.If | ast.While):
                 yield from self.exchanged(node)
             for other in body[number + 1:]:

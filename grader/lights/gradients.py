@@ -110,8 +110,9 @@ def query_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> En
             found = named.hands(SCALE, scale) | phases.single(parts, walk.wanted(), "start_m")
             return _of("dkdv", found)
 
-        return Trial(words(example), given, lambda left: calls.judge(left, handed, walk, scale),
-                     POINTED, variants=variants)
+        return Trial(words(example), given,
+                     lambda left: calls.judge(left, handed, walk, scale, given), POINTED,
+                     variants=variants)
 
     return Entry(("dk", "dv"), lambda: [trial(example) for example in examples], CONSTANTS,
                  {"_add_dkdv": ["dk", "dv"]})

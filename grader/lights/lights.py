@@ -200,6 +200,13 @@ class Asking:
                             "is asked alone.",))
                     seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
                             "does not promise.",)
+                    name, *more = sorted(strange)
+                    if not more and any(
+                            self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, trials)
+                            for other, value in one.given.items() if type(value) is int):
+                        line = next(number for number, row in enumerate(text.split("\n"), 1)
+                                    if re.search(rf"\b{name}\b", row.partition("#")[0]))
+                        seen = (f"line {line}: another name belongs in the place of {name}.",)
                 return Light(id, WRONG, mistake, (f"{one.words}:", *seen, *said),
                              found.shown)
             if found is not None:

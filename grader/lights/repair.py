@@ -25,16 +25,16 @@ WORDS = {  # the id of a mistake -> what is said of the place
     "wrong-operator": "the operator",
     "sides-exchanged": "its two sides stand the wrong way round",
     "wrong-assignment": "= or +=",
-    "wrong-number": "another number belongs there",
+    "wrong-number": "another number belongs in the place of {0}",
     "wrong-function": "another function belongs there",
     "wrong-axes": "its axes",
-    "wrong-name": "another name belongs there",
+    "wrong-name": "another name belongs in the place of {0}",
     "arguments-exchanged": "two arguments stand the wrong way round",
     "wrong-argument": "its {0}",
     "wrong-dtype": "its dtype",
-    "one-missing": "a factor or a term is missing",
-    "bound-missing": "a bound is missing, or a rounding to whole tiles",
-    "one-too-many": "a factor, a term or a condition too many",
+    "one-missing": "which lacks {0}",
+    "bound-missing": "which lacks {0}",
+    "one-too-many": "{0} is one too many",
     "wrong-grouping": "its parentheses: another part belongs together",
     "names-exchanged": "two names stand in each other's place",
     "wrong-order": "it stands in the wrong place among the lines",
@@ -43,7 +43,7 @@ WORDS = {  # the id of a mistake -> what is said of the place
 
 @dataclass(frozen=True)
 class Change:
-    """quoted: what stands in line `line` of the file, part: the argument of it that is changed;
+    """quoted: what stands in line `line` of the file, part: the piece of it that is changed;
     text: the step's with the change made, makes: what of it is right then."""
 
     id: str
@@ -55,8 +55,9 @@ class Change:
 
     def words(self) -> str:
         """What is said of it."""
+        words = WORDS[self.id].format(self.part or "what stands there")
         return (f"one change makes {self.makes} right: line {self.line}, `{self.quoted}`, "
-                f"{WORDS[self.id].format(self.part)}.")
+                f"{words}.")
 
 
 def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = ""

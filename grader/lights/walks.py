@@ -28,6 +28,7 @@ class Walk:
     sees: Callable[[np.ndarray, np.ndarray], np.ndarray]
     names: tuple[str, str] = ("query", "key")  # of the two axes
     first_sees: bool = True  # whether the first tile of a row must show it something
+    masked: frozenset[int] = frozenset()  # first rows of tiles that the lesson masks in any case
 
     def judge(self, visits: list[tuple[int, bool]]) -> Wrong | None:
         """visits: first row and MASKED of every call, in order."""
@@ -84,8 +85,9 @@ class Walk:
             shown = [f"{begin}{'*' * masked}" for begin, masked in tiles[:14]]
             return " ".join(shown + ["..."] * (len(tiles) > 14)) or "none"
 
+        wanted = [(begin, masked or begin in self.masked) for begin, masked in self.wanted()]
         return Wrong((words, f"visited  {row(visits)}",
-                      f"wanted   {row(self.wanted())}   (* masked)"))
+                      f"wanted   {row(wanted)}   (* masked)"))
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,13 @@ class Calls:
     begin: str = "start_n"
     own: str = "query"
 
-    def judge(self, left: Left, given: dict, walk: Walk, scale: float) -> Wrong | None:
-        """Of a run: first the tiles, then what every call was handed, then what is left."""
+    def judge(self, left: Left, given: dict, walk: Walk, scale: float, own: dict | None = None
+              ) -> Wrong | None:
+        """Of a run: first the tiles, then what every call was handed, then what is left.
+
+        given: what is to be handed on; own: what the step itself is given, where that differs.
+        """
+        own = given if own is None else own
         visits, calls = [], [one for name, one in left.calls if name == self.function]
         for arguments in calls:
             first, masked = arguments.get(self.begin), arguments.get("MASKED")
@@ -116,10 +123,11 @@ class Calls:
             for name, value in wanted.items():
                 if not same(arguments.get(name), value):
                     old = ", as the call before left it" if number and name in now else ""
-                    got = next((other for other, its in (given | now).items()
+                    got = next((other for other, its in (own | now).items()
                                 if same(arguments.get(name), its)), "something else")
-                    got = f"{name} as it was before the walk" if got == name else got
-                    return Wrong((f"{call}: want {name}{old}; got {got}.",), id="handed-wrongly")
+                    got = f"{name} as it was before the walk" if got == name in now else got
+                    wants = name + _beyond(own.get(name), value, own)
+                    return Wrong((f"{call}: want {wants}{old}; got {got}.",), id="handed-wrongly")
             if not same(arguments.get("scale_log2e"), SCALE * scale):
                 return Wrong((f"{call}: want scale * LOG2E, {SCALE * scale:.5g} for a scale of "
                               f"{SCALE}; got {_short(arguments.get('scale_log2e'))}.",),
@@ -135,6 +143,14 @@ class Calls:
         """What the stand-in gives back from that call."""
         return {name: np.full(np.shape(given[name]), 3.0 * number + i + 1)
                 for i, name in enumerate(self.state)}
+
+
+def _beyond(begin, value, own: dict) -> str:
+    """ " + row" where an address lies so much further than where the step's own begins."""
+    if not isinstance(value, Pointer) or not isinstance(begin, Pointer):
+        return ""
+    return next((f" + {name}" for name, its in own.items() if value.at - begin.at
+                 and same(its, value.at - begin.at)), "")
 
 
 FORWARD = Calls("_attend", ("acc", "l_i", "m_i"), ("q", "k_head", "v_head", "query", "N", "D",
@@ -153,8 +169,10 @@ def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
         given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -1, np.float32),
                  "l_i": np.full(example["BLOCK_M"], -2, np.float32),
                  "m_i": np.full(example["BLOCK_M"], -3, np.float32)}
+        masked = frozenset(at for phase in parts(given, example) if phase.masked
+                           for at in phase.tiles)
         walk = Walk(given["query"], given["N"], given["BLOCK_N"],
-                    lambda i, j: sees(i, j, given), first_sees=first_sees)
+                    lambda i, j: sees(i, j, given), first_sees=first_sees, masked=masked)
         return Trial(words(example), given,
                      lambda left: calls.judge(left, given, walk, scale), POINTED,
                      variants=lambda: variants(walk, given, example, scale))
@@ -163,28 +181,33 @@ def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
                  {"_attend": list(calls.state)})
 
 
+def parts(given: dict, example: dict) -> list[Phase]:
+    """The phases of the lesson's walk over the keys."""
+    N, T = given["N"], given["BLOCK_N"]
+    interior = "the interior" if "window_size" in example else "the full tiles"
+    if not (example.get("CAUSAL", True) and "start_m" in example):
+        return [Phase("the ragged last tile", range(N // T * T, N, T), True),
+                Phase(interior, range(0, N // T * T, T), False)]
+    start, first, inner = example["start_m"], example.get("first", 0), example.get("inner", 0)
+    found = [Phase("the diagonal", range(start, min(start + given["BLOCK_M"], N), T), True),
+             Phase(interior, range(inner, start, T), False)]
+    if "window_size" in example:
+        found.append(Phase("the left edge", range(first, inner, T), True))
+    if "sink_size" in example:
+        sinks = min(example["sink_size"], first)
+        found.append(Phase("the sinks before the window", range(0, sinks, T), True))
+    return found
+
+
 def variants(walk: Walk, given: dict, example: dict, scale: float) -> dict:
     """Variants of a walk over the keys, in named.py."""
-    N, T, wanted = given["N"], given["BLOCK_N"], walk.wanted()
-    interior = "the interior" if "window_size" in example else "the full tiles"
-    if example.get("CAUSAL", True) and "start_m" in example:
-        start = example["start_m"]
-        first, inner = example.get("first", 0), example.get("inner", 0)
-        parts = [Phase("the diagonal", range(start, min(start + given["BLOCK_M"], N), T), True),
-                 Phase(interior, range(inner, start, T), False)]
-        if "window_size" in example:
-            parts.append(Phase("the left edge", range(first, inner, T), True))
-        if "sink_size" in example:
-            sinks = min(example["sink_size"], first)
-            parts.append(Phase("the sinks before the window", range(0, sinks, T), True))
-        whole = phases.visits(wanted, given, start)
-        if "window_size" in example:
-            whole |= phases.windowed(wanted, given, start)
-    else:
-        parts = [Phase("the ragged last tile", range(N // T * T, N, T), True),
-                 Phase(interior, range(0, N // T * T, T), False)]
-        whole = phases.visits(wanted, given, None)
-    return named.hands(SCALE, scale) | whole | phases.single(parts, wanted)
+    wanted, start = walk.wanted(), None
+    if example.get("CAUSAL", True):
+        start = example.get("start_m")
+    whole = phases.visits(wanted, given, start)
+    if start is not None and "window_size" in example:
+        whole |= phases.windowed(wanted, given, start)
+    return named.hands(SCALE, scale) | whole | phases.single(parts(given, example), wanted)
 
 
 def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],
@@ -203,7 +226,8 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
             walk = Walk(given["query"], given["N"], given["BLOCK_N"],
                         lambda i, j: sees(i, j, given), first_sees=False)
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Left, only: bool = True) -> Wrong | None:
+            """only: where one border alone is wrong, that is said."""
             found = {}
             for name in leaves:
                 value = left.programs[0][name]
@@ -216,13 +240,17 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
             if len(called) > 500:
                 return Wrong((f"{said}: the walk has {len(called)} tiles.",))
             wrong = walk.judge(called)
+            if wrong and not wrong.note and only:
+                mended = [name for name in leaves if other(name)(left)]
+                if len(mended) == 1:
+                    said = f"{mended[0]} is {found[mended[0]]}, want {example[mended[0]]}"
             return wrong and Wrong((f"{said}: {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
 
         def other(name: str):
             """Whether the lesson's value of this one makes the walk right."""
             def fits(left: Left) -> bool:
                 program = left.programs[0] | {name: example[name]}
-                wrong = check(replace(left, programs=[program]))
+                wrong = check(replace(left, programs=[program]), only=False)
                 return wrong is None or wrong.note
             return fits
 

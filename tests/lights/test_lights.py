@@ -456,6 +456,43 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
     assert f"line {line}" in light.lines[-1] and old not in light.lines[-1]
 
 
+@pytest.mark.parametrize("stage, old, new, said", [
+    (3, "% num_tiles * BLOCK_M", "% num_tiles * BLOCK_M + 1", "`+ 1` is one too many."),
+    (8, "s = tl.dot(q, tl.trans(k))\n", "s = tl.dot(q, tl.trans(k)) * scale_log2e\n",
+     "`* scale_log2e` is one too many."),
+    (3, "acc / l_i[:, None]", "acc / (l_i[:, None] + 1.0)", "`+ 1.0` is one too many."),
+    (3, "query = start_m + tl", "query = tl", "`tl.arange(0, BLOCK_M)`, which lacks start_m."),
+    (3, "(start + i < N)", "(i < N)", "`i < N`, which lacks start."),
+    (6, "start_m - window_size + 1", "start_m - window_size + 2",
+     "another number belongs in the place of `2`."),
+    (3, "(bh * N + rows)[:, None] * D", "(bh * N + rows)[:, None] * N",
+     "another name belongs in the place of `N`."),
+    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "which lacks a bound, start_m."),
+    (5, "b, h = bh // HQ, bh % HQ", "b, h = bh // HKV, bh % HKV",
+     "another name belongs in the place of HKV."),
+])
+def test_the_piece_that_is_changed_is_named(stage, old, new, said):
+    assert old in solved(stage)
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert light.lines[-1].endswith(said) and "line " in light.lines[-1]
+
+
+@pytest.mark.parametrize("stage, old, new, said", [
+    (8, "outer = tl.maximum(N // BLOCK_M * BLOCK_M, inner)", "outer = tl.maximum(N, inner)",
+     "outer is 70, want 64: "),
+    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "inner is 80, want 64: "),
+    (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)", "wanted   0* 16* 32* 48* 64* 80*"),
+    (8, "lse_ptr + row", "lse_ptr", "want lse_ptr + row; got lse_ptr."),
+    (3, "tl.math.exp2(m_i - m_new)", "tl.exp(m_i - m_new)", "one base for both, that in which m"),
+])
+def test_what_was_wanted_is_said_beside_what_came(stage, old, new, said):
+    assert old in solved(stage)
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert any(said in line for line in light.lines), light.lines
+
+
 # A mistake in one part of a walk; its id, and what is said of the part.
 PARTS = [
     (3, "if whole < N:", "if whole < N - 1:",
