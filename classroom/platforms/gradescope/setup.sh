@@ -11,7 +11,7 @@ for python in python3 python3.14 python3.13 python3.12 python3.11; do
 done
 if [ -z "$found" ]; then
     apt-get update
-    for found in python3.13 python3.12 python3.11; do
+    for found in python3.14 python3.13 python3.12 python3.11; do
         apt-get install -y --no-install-recommends "$found" "$found-venv" && break
     done
 fi
