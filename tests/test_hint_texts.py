@@ -153,3 +153,8 @@ def test_the_grader_prints_the_three_rungs_of_a_shipped_hint(tmp_path):
     state = tmp_path / "hints.json"
     for rung in hints.RUNGS:
         assert HINTS["4.2"][rung].strip() in hints.next_hint("4.2", state_file=state)
+
+
+@pytest.mark.parametrize("step", sorted(set(HINTS) - set(CARRIED)))
+def test_a_first_rung_helps_at_a_blank_page(step):
+    assert re.match(r"You have .+; afterwards .+\. .+", " ".join(HINTS[step]["nudge"].split()))
