@@ -67,7 +67,8 @@ def scores(start_m: int, start_n: int, is_causal: bool) -> Trial:
                  "key-positions-of-the-tile": column > query,
                  "positions-of-the-tile": column > row} if is_causal else {
                      "always-causal": key > query}
-        scaled = {"no-scale": raw, "scale-twice": raw / D}
+        reshaped = q.astype(np.float64) @ k.reshape(B, H, D, N) / np.sqrt(D)
+        scaled = {"no-scale": raw, "scale-twice": raw / D, "k-reshaped": reshaped}
         return {id: named.leaves(s=np.where(hidden, -np.inf, s)) for id, s in scaled.items()} | {
             id: named.leaves(s=np.where(other, -np.inf, want)) for id, other in masks.items()} | {
             "hidden-scores-zero": named.leaves(s=np.where(hidden, 0, want))}

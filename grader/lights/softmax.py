@@ -28,6 +28,7 @@ def scores(factor: float = 1.0) -> Entry:
         q, k = (3 * random(M, D)).astype(dtype), random(N, D).astype(dtype)
         keep = random(M, N) < 0.5 if masked else np.ones((M, N), bool)
         want = q.astype(np.float64) @ k.astype(np.float64).T * factor
+        reshaped = q.astype(np.float64) @ k.astype(np.float64).reshape(D, N) * factor
 
         def check(left: Left) -> Wrong | None:
             s = left.programs[0]["s"]
@@ -48,9 +49,10 @@ def scores(factor: float = 1.0) -> Entry:
                       "N": 64 + N, "D": D, "BLOCK_N": N, "start_n": 64,
                       "query": np.arange(200, 200 + M, dtype=np.int32),
                       "key": np.arange(64, 64 + N, dtype=np.int32)}, check,
-                     variants=lambda: {"hidden-scores-zero": named.leaves(
-                         ROUNDED if dtype == "float16" else named.NEAR,
-                         s=np.where(keep, want, 0))})
+                     variants=lambda: {id: named.leaves(
+                         ROUNDED if dtype == "float16" else named.NEAR, s=s) for id, s in (
+                             ("hidden-scores-zero", np.where(keep, want, 0)),
+                             ("k-reshaped", np.where(keep, reshaped, -np.inf)))})
 
     return Entry(("s",), lambda: [trial(1, "float32", True), trial(2, "float32", False),
                                   trial(3, "float16", True)], ("MASKED", "D", "BLOCK_N"))

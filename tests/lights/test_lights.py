@@ -140,6 +140,8 @@ FIRST_SLIPS = [
     (1, "1.1", "math.sqrt(q.shape[-1])", "q.shape[-1]", "scale-twice"),
     (1, "1.1", "query = start_m + torch", "query = torch", "query-positions-of-the-tile"),
     (1, "1.1", "key = start_n + torch", "key = torch", "key-positions-of-the-tile"),
+    (1, "1.1", "k.transpose(-1, -2)", "k.reshape(*k.shape[:2], -1, k.shape[2])", "k-reshaped"),
+    (3, "3.4", "tl.trans(k)", "tl.reshape(k, (k.shape[1], k.shape[0]))", "k-reshaped"),
     (1, "1.6", " - dlse[:, :, m]", "", "dlse-left-out"),
     (2, "2.1", "tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)\n    mask_m = offs_m < M\n"
      "    # END", "tl.arange(0, BLOCK_M)\n    mask_m = offs_m < M\n    # END", "programs-alike"),

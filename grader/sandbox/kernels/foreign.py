@@ -80,8 +80,15 @@ def instead(path: str, line: int | None, said: str) -> tuple[int, str] | None:
     be an earlier one, which made what the error is about."""
     statement = None if line is None else _statement(path, line)
     unknown = re.search(r"name '(\w+)' is not defined|^(\w+) is not defined", said)
-    if statement is None or unknown and (unknown[1] or unknown[2]) not in LIBRARIES | TILES:
+    if statement is None:
         return None
+    name = unknown and (unknown[1] or unknown[2])
+    if name and name not in LIBRARIES | TILES:
+        meant = 'float("inf")' if name == "inf" else f"tl.{name}" * (name in _language())
+        return (line, f"`{name}` is not defined here. Write {meant}") if meant else None
+    if isinstance(statement, ast.For) and _calls(statement.iter).endswith("tl.arange"):
+        return line, (f"`{_short(statement.iter)}` makes a tile, and a loop goes through numbers. "
+                      f"Write range({_all(statement.iter)})")
     if isinstance(statement, ast.For) and "not iterable" in said and not _calls(statement.iter):
         return line, (f"`for {_short(statement.target)} in {_short(statement.iter)}`: a kernel "
                       "does not go through a tile. What is computed with it is done for all of "
