@@ -125,6 +125,14 @@ def kind(value) -> str:
     return {tuple: "tuple", str: "other"}.get(type(value), "number")
 
 
+def _makes(text: str, line: int, names: frozenset[str]) -> bool:
+    """Whether what stands in that line of a step goes into one of these names."""
+    source = Source(text, {}, (), "")
+    into = source.slice(set(names))
+    return any(node.lineno <= line <= node.end_lineno and id(node) in into
+               for node in source.body)
+
+
 def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Left, str],
          was: list[frozenset[str]],
          ask: Callable[[str, list[Trial]], list[frozenset[str]] | None]) -> Change | None:
@@ -157,7 +165,8 @@ def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Le
         if len(was) < len(trials):  # it crashed, and of later examples nothing is known
             continue
         mended = frozenset.union(*was) - frozenset.union(*everywhere)
-        if mended and all(map(str.isidentifier, mended)) and all(
+        if mended and all(map(str.isidentifier, mended)) and _makes(
+                text, change.line, mended) and all(
                 now <= old for now, old in zip(everywhere, was, strict=True)):
             partly = replace(change, makes=" and ".join(sorted(mended)))
     return partly

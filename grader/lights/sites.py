@@ -48,6 +48,17 @@ class Source:
             node = self.parents[node]
         return 3 * (id(node) not in self.makes) + 1.5 * (id(node) in self.makes_right)
 
+    def read_later(self, node) -> bool:
+        """Whether what a statement with it makes is read further down in the step: what is wrong
+        by one may be wrong there."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        made = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)
+                and isinstance(one.ctx, ast.Store)}
+        return any(isinstance(one, ast.Name) and one.id in made
+                   and isinstance(one.ctx, ast.Load) and one.lineno > node.end_lineno
+                   for one in self.nodes)
+
     def span(self, node) -> tuple[int, int]:
         return (self.starts[node.lineno - 1] + node.col_offset,
                 self.starts[node.end_lineno - 1] + node.end_col_offset)
