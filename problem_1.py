@@ -62,7 +62,6 @@ Source      FlashAttention-2, arXiv 2307.08691, Algorithms 1 and 2 (their Br, Bc
 import math
 
 import torch
-from torch.autograd.function import once_differentiable
 
 # Each step of a loop in Python costs time, so tiles are large and steps are few.  The
 # size of a tile does not depend on N, so memory stays linear in N.
@@ -219,7 +218,7 @@ class FlashAttention2Function(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @once_differentiable
+    @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlse):
         grads = flash_attention_tiled_backward(*ctx.saved_tensors, do, dlse, ctx.is_causal)
         inputs = ctx.saved_tensors[:3]

@@ -47,7 +47,6 @@ import os
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 # Tile shape.  Powers of two (tl.arange demands it); 16 * 128 float32 values are
 # 8 KiB, little enough for the registers, the memory where a program computes.
@@ -210,7 +209,7 @@ class WeightedRowSumFunction(torch.autograd.Function):
         return weighted_row_sum_forward(x, w)
 
     @staticmethod
-    @once_differentiable
+    @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         x, w = ctx.saved_tensors
         M, N = x.shape
@@ -247,8 +246,11 @@ def _check(x: torch.Tensor, w: torch.Tensor) -> None:
     """Refuse bad input here: inside a kernel it would be a silent wrong read."""
     if x.dim() != 2 or w.dim() != 1 or x.shape[1] != w.shape[0] or x.numel() == 0:
         raise ValueError(f"want x (M, N), w (N,), not empty; got {list(x.shape)}, {list(w.shape)}")
-    if x.dtype != w.dtype or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise TypeError(f"want float16, bfloat16 or float32 for both; got {x.dtype}, {w.dtype}")
+    # Triton's interpreter has no bfloat16: it would compute nonsense, silently.
+    known = [torch.float16, torch.float32] + [torch.bfloat16] * x.is_cuda
+    if x.dtype != w.dtype or x.dtype not in known:
+        both = f"{x.dtype}, {w.dtype}"
+        raise TypeError(f"want float16, float32, or on a GPU bfloat16, for both; got {both}")
     if x.device != w.device:
         raise ValueError(f"want one device; got x on {x.device}, w on {w.device}")
     if not x.is_cuda and not INTERPRETED:

@@ -16,8 +16,8 @@ work that is needed.  So the walk over the keys is cut in two, and ends early:
 
 BLOCK_M is a multiple of BLOCK_N (here they are equal): no key tile is in both phases.
 
-New here: steps 4.1, 4.2 and 4.6.  A step that says "carried over" is what you
-wrote before, to the letter.
+New here: steps 4.1, 4.2 and 4.6.  A line "==== new" stands above each of them.  A step
+that says "carried over" is what you wrote before, to the letter.
 
 Shapes      q, k, v, o: (B, HQ, N, D)    lse: (B, HQ, N), natural logarithm
 Dtypes      as in problem 3
@@ -34,7 +34,6 @@ import os
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 LOG2E = tl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
@@ -49,6 +48,7 @@ def _fwd_kernel(
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """Fill BLOCK_M rows of o and lse.  Grid: (cdiv(N, BLOCK_M) * B * HQ,)."""
+    # ====================================================================== new
     # Step 4.1 -- Which rows are mine, when the longest walk starts first?
     #   Step 3.1 again, with another start_m: the first program of a head takes its last query tile,
     #   the second one the tile before that, and so on.  Programs mostly start in the order of
@@ -68,6 +68,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # ====================================================================== new
     # Step 4.2 -- Walk the keys in two phases: the full tiles, then the diagonal.
     #   One loop for each phase.  The drawing at the top says where each of them begins and ends
     #   for the query tile at start_m.  Only the diagonal is MASKED.  It may reach past the end, but
@@ -120,6 +121,7 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
 @triton.jit
 def _keep(query, key):
     """Which keys each query sees.  query (BLOCK_M, 1) and key (1, BLOCK_N) are positions."""
+    # ====================================================================== new
     # Step 4.6 -- A query sees itself and everything before it.
     #   keep: booleans (BLOCK_M, BLOCK_N).
     # BEGIN SOLUTION 4.6
@@ -167,10 +169,17 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 # ----------------------------------------------------------- launch and autograd
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
-    BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
-    rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
+    BLOCK_D, rows = max(16, triton.next_power_of_2(q.shape[3])), 64
+    if BLOCK_D * q.element_size() > 256:
+        rows = 32
+    if q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8:  # Turing, or older
+        rows = 16
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
+
+
+def _small_strides(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy: offsets within a tile are 32 bits wide, to save registers."""
+    return x if max(x.stride()[2:]) < 2**24 else x.contiguous()
 
 
 class FlashAttentionFunction(torch.autograd.Function):
@@ -179,21 +188,18 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):
         B, HQ, N, D = q.shape
-        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
-        q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
+        q, k, v = (_small_strides(x) for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
         with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
-                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N,
-                D**-0.5, **tiles,
-            )
+                q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, N, D**-0.5, **tiles)
         ctx.save_for_backward(q, k, v, o, lse)
         return o
 
     @staticmethod
-    @once_differentiable
+    @torch.autograd.function.once_differentiable
     def backward(ctx, do):
         """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         q, k, v, o, lse, do = (x.float() for x in (*ctx.saved_tensors, do))
@@ -237,8 +243,10 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"want q, k, v of one shape (B, HQ, N, D), not empty; got {shapes}")
     if q.shape[3] > 128:
         raise ValueError(f"want D <= 128; got {q.shape[3]}")
-    if len(dtypes) > 1 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise TypeError(f"want one of float16, bfloat16, float32; got {dtypes}")
+    # Triton's interpreter has no bfloat16: it would compute nonsense, silently.
+    known = [torch.float16, torch.float32] + [torch.bfloat16] * q.is_cuda
+    if len(dtypes) > 1 or q.dtype not in known:
+        raise TypeError(f"want one of float16, float32, and on a GPU bfloat16; got {dtypes}")
     if not q.device == k.device == v.device or not (q.is_cuda or INTERPRETED):
         devices = f"{q.device}, {k.device}, {v.device}"
         raise ValueError(f"want one GPU, or TRITON_INTERPRET=1 at start; got {devices}")

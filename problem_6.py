@@ -29,7 +29,7 @@ A new trap.  In a masked tile a query may see no key at all.  If it has seen non
 before, its maximum is still -inf, and exp2(-inf - (-inf)) is NaN.  Where the maximum
 is -inf, subtract a finite number instead: exp2(-inf - 0) is 0, as it should be.
 
-New here: steps 6.3, 6.4, 6.7 and 6.8.
+New here: steps 6.3, 6.4, 6.7 and 6.8.  A line "==== new" stands above each.
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D)    lse: (B, HQ, N)
 Dtypes      as in problem 3.  Causal and grouped, as in problems 4 and 5.
@@ -46,7 +46,6 @@ import os
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 LOG2E = tl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
@@ -81,6 +80,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # ====================================================================== new
     # Step 6.3 -- Where do the three phases begin and end?
     #   first and inner, as defined at the top; neither is below 0, and inner is at most start_m,
     #   where the diagonal begins.
@@ -90,6 +90,7 @@ def _fwd_kernel(
     inner = tl.minimum(inner, start_m)
     # END SOLUTION 6.3
 
+    # ====================================================================== new
     # Step 6.4 -- Walk the keys in three phases: interior, left edge, diagonal.
     #   As in step 4.2, with window_size after N.  Any order is right.  This one is advice,
     #   for speed: if the left edge comes first, the GPU's matrix units have to wait.
@@ -129,6 +130,7 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, sc
         s = tl.where(keep, s, float("-inf"))
     # END SOLUTION 6.6
 
+    # ====================================================================== new
     # Step 6.7 -- Online softmax, step 3.5, also for a row that has seen no key yet.
     #   pivot (BLOCK_M,): what to subtract in both exponents; always finite.
     # BEGIN SOLUTION 6.7
@@ -146,6 +148,7 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, window_size, sc
 @triton.jit
 def _keep(query, key, window_size):
     """Which keys each query sees.  query (BLOCK_M, 1) and key (1, BLOCK_N) are positions."""
+    # ====================================================================== new
     # Step 6.8 -- The window: query i sees keys i - window_size + 1 ... i.
     #   keep: booleans (BLOCK_M, BLOCK_N).
     # BEGIN SOLUTION 6.8
@@ -194,10 +197,17 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 # ----------------------------------------------------------- launch and autograd
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
-    BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
-    rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
+    BLOCK_D, rows = max(16, triton.next_power_of_2(q.shape[3])), 64
+    if BLOCK_D * q.element_size() > 256:
+        rows = 32
+    if q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8:  # Turing, or older
+        rows = 16
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
+
+
+def _small_strides(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy: offsets within a tile are 32 bits wide, to save registers."""
+    return x if max(x.stride()[2:]) < 2**24 else x.contiguous()
 
 
 class FlashAttentionFunction(torch.autograd.Function):
@@ -206,22 +216,20 @@ class FlashAttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, window_size):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
-        q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
+        q, k, v = (_small_strides(x) for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
         with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
-                min(window_size, N), D**-0.5, **tiles,
-            )
+                min(window_size, N), D**-0.5, **tiles)
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.window_size = window_size
         return o
 
     @staticmethod
-    @once_differentiable
+    @torch.autograd.function.once_differentiable
     def backward(ctx, do):
         """Given: makes P again from lse, 128 queries at a time.  Problem 8 has kernels for it."""
         HKV = ctx.saved_tensors[1].shape[1]  # each group by itself: (B, HKV, HQ // HKV, N, D)
@@ -275,8 +283,10 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"want q and k of one B, N and D, and HQ a multiple of HKV; got {shapes}")
     if q.shape[3] > 128:
         raise ValueError(f"want D <= 128; got {q.shape[3]}")
-    if len(dtypes) > 1 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise TypeError(f"want one of float16, bfloat16, float32; got {dtypes}")
+    # Triton's interpreter has no bfloat16: it would compute nonsense, silently.
+    known = [torch.float16, torch.float32] + [torch.bfloat16] * q.is_cuda
+    if len(dtypes) > 1 or q.dtype not in known:
+        raise TypeError(f"want one of float16, float32, and on a GPU bfloat16; got {dtypes}")
     if not q.device == k.device == v.device or not (q.is_cuda or INTERPRETED):
         devices = f"{q.device}, {k.device}, {v.device}"
         raise ValueError(f"want one GPU, or TRITON_INTERPRET=1 at start; got {devices}")

@@ -38,7 +38,7 @@ Causal, seen from the keys: key j is seen by queries j ... N - 1.
     k tile 0   [ diag | full | full | tail ]     tail: it reaches past N - 1
     k tile 1   [      | diag | full | tail ]     no causal mask: all but tail are full
 
-New here: steps 8.3 and 8.9 to 8.18.
+New here: steps 8.3 and 8.9 to 8.18.  A line "==== new" stands above each.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32
@@ -59,7 +59,6 @@ import os
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 LOG2E = tl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
@@ -94,6 +93,7 @@ def _fwd_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # ====================================================================== new
     # Step 8.3 -- Walk the keys, with a causal mask (step 4.2) or without one (3.2).
     #   edge: where the one tile that needs a mask begins, if there is one; BLOCK_M is BLOCK_N
     #   here.  CAUSAL is known when the kernel is compiled, so an `if` on it costs nothing.
@@ -146,8 +146,10 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N, scale_log2e,
 # ------------------------------------------------------------- backward: dq
 @triton.jit
 def _dq_kernel(
-    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr,
-    q_strides, k_strides, v_strides, o_strides, HQ, HKV, N, scale,
+    q_ptr, k_ptr, v_ptr, o_ptr, do_ptr, lse_ptr,  # read
+    delta_ptr, dq_ptr,  # written
+    q_strides, k_strides, v_strides, o_strides,
+    HQ, HKV, N, scale,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
@@ -172,6 +174,7 @@ def _dq_kernel(
     # END SOLUTION 8.8
 
     lse_log2 = _load_row(lse_ptr + bh * N, query, N, float("inf"), RAGGED=True) * LOG2E  # base 2
+    # ====================================================================== new
     # Step 8.9 -- delta = rowsum(do * o), in float32.
     #   delta (BLOCK_M,).  dkdv reads it later: store it at delta_ptr, as lse is stored at lse_ptr.
     # BEGIN SOLUTION 8.9
@@ -180,6 +183,7 @@ def _dq_kernel(
     # END SOLUTION 8.9
 
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    # ====================================================================== new
     # Step 8.10 -- Walk the keys once more, between the borders of step 8.3.
     #   _add_dq adds one tile's share.  After the walk multiply dq by scale, once, and _store it.
     # BEGIN SOLUTION 8.10
@@ -203,6 +207,7 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale
     v = _load(v_head, start_n, N, D, q.shape[1], BLOCK_N, RAGGED=MASKED)
     key = start_n + tl.arange(0, BLOCK_N)
     keep = _keep(query[:, None], key[None, :], N, CAUSAL)
+    # ====================================================================== new
     # Step 8.11 -- P again, from the saved log-sum-exp.
     #   p (BLOCK_M, BLOCK_N), float32: 2^(s * scale_log2e - lse_log2), with s = q k^T.  In a
     #   MASKED tile it is 0 where keep is False.  No maximum is needed: what a query
@@ -213,6 +218,7 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale
         p = tl.where(keep, p, 0.0)
     # END SOLUTION 8.11
 
+    # ====================================================================== new
     # Step 8.12 -- dP, dS, and this tile's share of dq.
     #   ds (BLOCK_M, BLOCK_N), float32.  Round it to the dtype of k for its product.
     # BEGIN SOLUTION 8.12
@@ -225,12 +231,15 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N, scale
 # ------------------------------------------------------ backward: dk and dv
 @triton.jit
 def _dkdv_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
-    q_strides, k_strides, v_strides, o_strides, HQ, HKV, N, scale,
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr,  # read
+    dk_ptr, dv_ptr,  # written
+    q_strides, k_strides, v_strides, o_strides,
+    HQ, HKV, N, scale,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
     """Fill BLOCK_N rows of dk and dv.  Grid: (cdiv(N, BLOCK_N) * B * HKV,)."""
+    # ====================================================================== new
     # Step 8.13 -- Which keys of which head are mine?
     #   As in step 3.1, with HKV heads and tiles of BLOCK_N keys: bh, b, kv_head, start_n, and key
     #   (BLOCK_N,).  Advice: the tile that most queries see starts first.  Which one is that?
@@ -247,6 +256,7 @@ def _dkdv_kernel(
     v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
 
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    # ====================================================================== new
     # Step 8.14 -- Which queries see these keys?
     #   As drawn at the top: the diagonal from first to inner, full tiles from inner to outer, the
     #   tail from outer to N.  Without CAUSAL there is no diagonal.  outer: a multiple of BLOCK_M,
@@ -260,6 +270,7 @@ def _dkdv_kernel(
         q_head = _head(q_ptr, q_strides, b, h)
         do_head = _head(do_ptr, o_strides, b, h)
         row = (b * HQ + h) * N  # where this head's lse and delta begin
+        # ================================================================== new
         # Step 8.15 -- Walk the queries of this head: full tiles, tail, diagonal.
         #   A call for each tile: dk, dv = _add_dkdv(dk, dv, ...).  This order is advice, for speed:
         #   the diagonal comes last.
@@ -289,6 +300,7 @@ def _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N
     lse_log2 = _load_row(lse_ptr, query, N, float("inf"), RAGGED=MASKED) * LOG2E
     delta = _load_row(delta_ptr, query, N, 0.0, RAGGED=MASKED)
     keep = _keep(query[None, :], key[:, None], N, CAUSAL)
+    # ====================================================================== new
     # Step 8.16 -- P transposed: rows are keys, columns are queries.
     #   p_t (BLOCK_N, BLOCK_M): step 8.11 with the axes exchanged.  keep is transposed already.
     #   Queries past N - 1 have lse_log2 = inf, so their p_t is 2^(-inf) = 0.
@@ -298,6 +310,7 @@ def _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N
         p_t = tl.where(keep, p_t, 0.0)
     # END SOLUTION 8.16
 
+    # ====================================================================== new
     # Step 8.17 -- This tile's share of dv and dk, from p_t and ds_t.
     #   ds_t (BLOCK_N, BLOCK_M), as ds in step 8.12.  For the products round p_t to the dtype of do,
     #   ds_t to that of q.
@@ -313,6 +326,7 @@ def _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N
 @triton.jit
 def _keep(query, key, N, CAUSAL: tl.constexpr):
     """Which keys each query sees.  query and key are positions that broadcast."""
+    # ====================================================================== new
     # Step 8.18 -- The mask of step 4.6; without CAUSAL that of step 3.6.
     #   keep: booleans that broadcast to the shape of the scores.
     # BEGIN SOLUTION 8.18
@@ -366,10 +380,17 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 # ----------------------------------------------------------- launch and autograd
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
-    BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
-    rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
+    BLOCK_D, rows = max(16, triton.next_power_of_2(q.shape[3])), 64
+    if BLOCK_D * q.element_size() > 256:
+        rows = 32
+    if q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8:  # Turing, or older
+        rows = 16
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
+
+
+def _small_strides(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy: offsets within a tile are 32 bits wide, to save registers."""
+    return x if max(x.stride()[2:]) < 2**24 else x.contiguous()
 
 
 class FlashAttentionGQAFunction(torch.autograd.Function):
@@ -378,22 +399,20 @@ class FlashAttentionGQAFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, is_causal, scale):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
-        q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
+        q, k, v = (_small_strides(x) for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
         with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N, scale,
-                CAUSAL=is_causal, **tiles,
-            )
+                CAUSAL=is_causal, **tiles)
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.is_causal, ctx.scale = is_causal, scale
         return o
 
     @staticmethod
-    @once_differentiable
+    @torch.autograd.function.once_differentiable
     def backward(ctx, do):
         q, k, v, o, lse = ctx.saved_tensors
         (B, HQ, N), HKV = q.shape[:3], k.shape[1]
@@ -408,12 +427,10 @@ class FlashAttentionGQAFunction(torch.autograd.Function):
         with torch.cuda.device(q.get_device()):
             _dq_kernel[(num_tiles * B * HQ,)](
                 q, k, v, o, do, lse, delta, dq, *strides,
-                HQ, HKV, N, ctx.scale, CAUSAL=ctx.is_causal, num_stages=num_stages, **tiles,
-            )
+                HQ, HKV, N, ctx.scale, CAUSAL=ctx.is_causal, num_stages=num_stages, **tiles)
             _dkdv_kernel[(triton.cdiv(N, tiles["BLOCK_N"]) * B * HKV,)](
                 q, k, v, do, lse, delta, dk, dv, *strides, HQ, HKV, N, ctx.scale,
-                CAUSAL=ctx.is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])},
-            )
+                CAUSAL=ctx.is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])})
         return dq, dk, dv, None, None
 
 
@@ -449,8 +466,10 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"want q and k of one B, N and D, and HQ a multiple of HKV; got {shapes}")
     if q.shape[3] > 128:
         raise ValueError(f"want D <= 128; got {q.shape[3]}")
-    if len(dtypes) > 1 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise TypeError(f"want one of float16, bfloat16, float32; got {dtypes}")
+    # Triton's interpreter has no bfloat16: it would compute nonsense, silently.
+    known = [torch.float16, torch.float32] + [torch.bfloat16] * q.is_cuda
+    if len(dtypes) > 1 or q.dtype not in known:
+        raise TypeError(f"want one of float16, float32, and on a GPU bfloat16; got {dtypes}")
     if not q.device == k.device == v.device or not (q.is_cuda or INTERPRETED):
         devices = f"{q.device}, {k.device}, {v.device}"
         raise ValueError(f"want one GPU, or TRITON_INTERPRET=1 at start; got {devices}")

@@ -42,7 +42,8 @@ For a tile of keys there are three kinds of queries:
 
 So the work of all three kernels is O(N (W + S)).  Without a window W is N.
 
-New here: steps 9.3, 9.4, 9.11, 9.12, 9.16, 9.17, 9.20 and 9.21.
+New here: steps 9.3, 9.4, 9.11, 9.12, 9.16, 9.17, 9.20 and 9.21.  A line
+"==== new" stands above each.
 
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse, delta: (B, HQ, N), float32    sink_logits: (HQ,)
@@ -61,7 +62,6 @@ import os
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 LOG2E = tl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
@@ -72,7 +72,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # kernels run on the CP
 # ------------------------------------------------------------------ forward
 @triton.jit
 def _fwd_kernel(
-    q_ptr, k_ptr, v_ptr, sink_logits_ptr, o_ptr, lse_ptr, q_strides, k_strides, v_strides,
+    q_ptr, k_ptr, v_ptr, sink_logits_ptr,  # read
+    o_ptr, lse_ptr,  # written
+    q_strides, k_strides, v_strides,
     HQ, HKV, N, window_size, sink_size, scale,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -102,6 +104,7 @@ def _fwd_kernel(
     l_i, m_i = tl.zeros([BLOCK_M], tl.float32), tl.full([BLOCK_M], float("-inf"), tl.float32)
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
+        # ================================================================== new
         # Step 9.3 -- The softmax begins with the sink already counted.
         #   m_i and l_i (BLOCK_M,), as if one key with the score `sink` had been seen; acc stays 0.
         #   m_i is in base 2, the logit is not.
@@ -112,6 +115,7 @@ def _fwd_kernel(
     sink_end, first, inner, edge = _borders(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
+    # ====================================================================== new
     # Step 9.4 -- Walk the keys: step 7.4 in another order, between the borders just made.
     #   Sinks up to sink_end; left edge; interior up to edge; and the tile at edge, which is the
     #   diagonal, or without a causal mask the ragged tile, if there is one.  It is one tile, as
@@ -172,8 +176,10 @@ def _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N,
 # ------------------------------------------------------------- backward: dq
 @triton.jit
 def _dq_kernel(
-    q_ptr, k_ptr, v_ptr, sink_logits_ptr, o_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr, dsink_ptr,
-    q_strides, k_strides, v_strides, o_strides, HQ, HKV, N, window_size, sink_size, scale,
+    q_ptr, k_ptr, v_ptr, sink_logits_ptr, o_ptr, do_ptr, lse_ptr,  # read
+    delta_ptr, dq_ptr, dsink_ptr,  # written
+    q_strides, k_strides, v_strides, o_strides,
+    HQ, HKV, N, window_size, sink_size, scale,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
@@ -205,6 +211,7 @@ def _dq_kernel(
     # END SOLUTION 9.10
     if sink_logits_ptr is not None:
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
+        # ================================================================== new
         # Step 9.11 -- What my queries add to the gradient of their head's sink logit.
         #   dsink: one number.  lse_log2 is in base 2, sink is not.  The backward adds up the
         #   numbers of all programs later, head by head.
@@ -217,6 +224,7 @@ def _dq_kernel(
     sink_end, first, inner, edge = _borders(
         start_m, N, window_size, sink_size, BLOCK_M, BLOCK_N, CAUSAL
     )
+    # ====================================================================== new
     # Step 9.12 -- The same four phases for dq, as in step 8.10.
     # BEGIN SOLUTION 9.12
     for start_n in range(0, sink_end, BLOCK_N):
@@ -263,8 +271,10 @@ def _add_dq(dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, N,
 # ------------------------------------------------------ backward: dk and dv
 @triton.jit
 def _dkdv_kernel(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr,
-    q_strides, k_strides, v_strides, o_strides, HQ, HKV, N, window_size, sink_size, scale,
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr,  # read
+    dk_ptr, dv_ptr,  # written
+    q_strides, k_strides, v_strides, o_strides,
+    HQ, HKV, N, window_size, sink_size, scale,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
@@ -283,6 +293,7 @@ def _dkdv_kernel(
     v = _load(_head(v_ptr, v_strides, b, kv_head), start_n, N, D, BLOCK_D, BLOCK_N, RAGGED=True)
 
     dk, dv = tl.zeros([BLOCK_N, BLOCK_D], tl.float32), tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    # ====================================================================== new
     # Step 9.16 -- Which queries see these keys?
     #   first, inner: as in step 8.14.  outer, last: see the top; last <= N and outer >= inner.
     #   Without CAUSAL: first, inner and outer of step 8.14, and last = N.
@@ -298,6 +309,7 @@ def _dkdv_kernel(
         q_head = _head(q_ptr, q_strides, b, h)
         do_head = _head(do_ptr, o_strides, b, h)
         row = (b * HQ + h) * N  # where this head's lse and delta begin
+        # ================================================================== new
         # Step 9.17 -- Walk the queries of this head: interior, right edge, diagonal.
         #   As in step 8.15, between the borders just made.
         # BEGIN SOLUTION 9.17
@@ -351,6 +363,7 @@ def _add_dkdv(dk, dv, k, v, q_head, do_head, lse_ptr, delta_ptr, key, start_m, N
 def _borders(start_m, N, window_size, sink_size,
              BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
     """Where the walk over the keys changes, for queries start_m ... start_m + BLOCK_M - 1."""
+    # ====================================================================== new
     # Step 9.20 -- The borders of the walk over keys: those of steps 7.3, 7.4 and 8.3.
     #   sink_end, first, inner, edge, where the one tile begins that is left: BLOCK_M is BLOCK_N
     #   here.  Without CAUSAL there are no sinks and no left edge.
@@ -369,6 +382,7 @@ def _borders(start_m, N, window_size, sink_size,
 @triton.jit
 def _keep(query, key, N, window_size, sink_size, CAUSAL: tl.constexpr):
     """Which keys each query sees.  query and key are positions that broadcast."""
+    # ====================================================================== new
     # Step 9.21 -- The mask of step 7.8; without CAUSAL that of step 3.6.
     #   keep: booleans that broadcast to the shape of the scores.
     # BEGIN SOLUTION 9.21
@@ -425,10 +439,17 @@ def _store(ptr, tile, bh, rows, N, D: tl.constexpr):
 # ----------------------------------------------------------- launch and autograd
 def _tiles(q: torch.Tensor) -> dict:
     """Tile sizes for every D and dtype: 64 rows, or what fits.  tl.arange wants powers of two."""
-    BLOCK_D = max(16, triton.next_power_of_2(q.shape[3]))
-    turing = q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8  # or older
-    rows = 16 if turing else 64 if BLOCK_D * q.element_size() <= 256 else 32
+    BLOCK_D, rows = max(16, triton.next_power_of_2(q.shape[3])), 64
+    if BLOCK_D * q.element_size() > 256:
+        rows = 32
+    if q.is_cuda and torch.cuda.get_device_capability(q.device)[0] < 8:  # Turing, or older
+        rows = 16
     return dict(D=q.shape[3], BLOCK_D=BLOCK_D, BLOCK_M=rows, BLOCK_N=rows)
+
+
+def _small_strides(x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy: offsets within a tile are 32 bits wide, to save registers."""
+    return x if max(x.stride()[2:]) < 2**24 else x.contiguous()
 
 
 class FlashSWDAWithSinkFunction(torch.autograd.Function):
@@ -437,22 +458,20 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, window_size, sink_size, is_causal, scale, sink_logits):
         (B, HQ, N, D), HKV = q.shape, k.shape[1]
-        # Offsets within a tile are 32 bits wide, to save registers: no stride may be huge.
-        q, k, v = (x if max(x.stride()[2:]) < 2**24 else x.contiguous() for x in (q, k, v))
+        q, k, v = (_small_strides(x) for x in (q, k, v))
         o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
         tiles = _tiles(q)
         with torch.cuda.device(q.get_device()):  # launch on the data's GPU; no effect on a CPU
             _fwd_kernel[(triton.cdiv(N, tiles["BLOCK_M"]) * B * HQ,)](
                 q, k, v, sink_logits, o, lse, q.stride(), k.stride(), v.stride(), HQ, HKV, N,
-                window_size, sink_size, scale, CAUSAL=is_causal, **tiles,
-            )
+                window_size, sink_size, scale, CAUSAL=is_causal, **tiles)
         ctx.save_for_backward(q, k, v, sink_logits, o, lse)
         ctx.options = window_size, sink_size, scale, is_causal
         return o
 
     @staticmethod
-    @once_differentiable
+    @torch.autograd.function.once_differentiable
     def backward(ctx, do):
         q, k, v, sink_logits, o, lse = ctx.saved_tensors
         *numbers, is_causal = ctx.options
@@ -470,12 +489,10 @@ class FlashSWDAWithSinkFunction(torch.autograd.Function):
         with torch.cuda.device(q.get_device()):
             _dq_kernel[(num_tiles * B * HQ,)](
                 q, k, v, sink_logits, o, do, lse, delta, dq, dsink, *strides,
-                HQ, HKV, N, *numbers, CAUSAL=is_causal, num_stages=num_stages, **tiles,
-            )
+                HQ, HKV, N, *numbers, CAUSAL=is_causal, num_stages=num_stages, **tiles)
             _dkdv_kernel[(triton.cdiv(N, tiles["BLOCK_N"]) * B * HKV,)](
                 q, k, v, do, lse, delta, dk, dv, *strides, HQ, HKV, N, *numbers,
-                CAUSAL=is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])},
-            )
+                CAUSAL=is_causal, **tiles | {"BLOCK_M": min(rows, tiles["BLOCK_M"])})
         if dsink is not None:
             dsink = dsink.sum(dim=(0, 2)).to(sink_logits.dtype)
         return dq, dk, dv, None, None, None, None, dsink
@@ -535,8 +552,10 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"want q and k of one B, N and D, and HQ a multiple of HKV; got {shapes}")
     if q.shape[3] > 128:
         raise ValueError(f"want D <= 128; got {q.shape[3]}")
-    if len(dtypes) > 1 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise TypeError(f"want one of float16, bfloat16, float32; got {dtypes}")
+    # Triton's interpreter has no bfloat16: it would compute nonsense, silently.
+    known = [torch.float16, torch.float32] + [torch.bfloat16] * q.is_cuda
+    if len(dtypes) > 1 or q.dtype not in known:
+        raise TypeError(f"want one of float16, float32, and on a GPU bfloat16; got {dtypes}")
     if not q.device == k.device == v.device or not (q.is_cuda or INTERPRETED):
         devices = f"{q.device}, {k.device}, {v.device}"
         raise ValueError(f"want one GPU, or TRITON_INTERPRET=1 at start; got {devices}")

@@ -37,7 +37,8 @@ def interpreted() -> dict[str, float]:
     for dtype in DTYPES:
         torch.manual_seed(0)
         q, k, v = torch.randn(3, 1, 1, 64, 16).to(getattr(torch, dtype))
-        got, want = problem_3.flash_attention_forward(q, k, v), reference.attention(q, k, v)["o"]
+        got = problem_3.FlashAttentionFunction.apply(q, k, v)  # past the check of the dtype
+        want = reference.attention(q, k, v)["o"]
         errors[dtype] = float((got.double() - want).norm() / want.norm())
     return errors
 

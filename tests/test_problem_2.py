@@ -75,6 +75,7 @@ def test_the_torch_formula_agrees(device):
         (torch.ones(0, 4), torch.ones(4), ValueError, "not empty"),
         (torch.ones(3, 4), torch.ones(4).half(), TypeError, "want float16"),
         (torch.ones(3, 4).int(), torch.ones(4).int(), TypeError, "want float16"),
+        (torch.ones(3, 4).bfloat16(), torch.ones(4).bfloat16(), TypeError, "on a GPU bfloat16"),
     ],
 )
 def test_bad_input_is_refused(x, w, error, message):

@@ -64,6 +64,7 @@ def _code(n: int) -> list[str]:
         ("_load", ATTENTION),
         ("_store", ATTENTION),
         ("_tiles", ATTENTION),
+        ("_small_strides", ATTENTION),
         ("_load_row", (8, 9)),
         ("_check", (3, 4)),
         ("_check", (5, 6, 7, 8, 9)),
@@ -182,6 +183,13 @@ def test_every_step_is_announced_above_its_region(n):
             step = line.split()[-1]
             above = "\n".join(lines[max(0, i - 6) : i])
             assert f"# Step {step} -- " in above, f"problem_{n}.py:{i + 1}"
+
+
+@pytest.mark.parametrize("n", ATTENTION[1:])
+def test_a_line_stands_above_every_new_step_and_above_no_other(n):
+    marked = re.findall(r"^ *# =+ new\n *# Step (\d\.\d+) -- ", FILES[n], re.MULTILINE)
+    assert len(marked) == FILES[n].count("= new\n")
+    assert marked == [step for step in REGIONS if int(step[0]) == n and step not in CARRIED]
 
 
 @pytest.mark.parametrize("n", FILES)
