@@ -118,6 +118,7 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
 
 @pytest.mark.parametrize("text, says", [
     ("while True:\n    pass", "did not end"),
+    ("j = 0\nwhile j < N:\n    keep = key < N", "its loop goes on while j < N, and changes none"),
     ("keep = key < N\nimport os; os._exit(0)", "ended"),
     ("keep = key < M", "name 'M' is not defined"),
     ("kept = key < N", "keep is not made here"),

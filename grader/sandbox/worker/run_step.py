@@ -13,6 +13,7 @@ A value is a number, None, or one of these, on the way in and out:
     {"tuple": [values]}        {"other": name of its type}, on the way out only
 """
 
+import ast
 import inspect
 import io
 import linecache
@@ -109,8 +110,9 @@ def _run(worker, request: dict) -> list[dict]:
                 "calls": calls,
                 "memory": {name: pack_array(memory.arrays[name]) for name in example["read"]}})
         except Endless as error:
-            answers.append({"error": {"id": "timeout", "sentence": str(error), "line": next(
-                iter(crashes.lines_of(error, worker.path)[::-1]), None)}})
+            line = next(iter(crashes.lines_of(error, worker.path)[::-1]), None)
+            sentence = str(error) + _unchanged(request["text"], line) * ("grows" not in str(error))
+            answers.append({"error": {"id": "timeout", "sentence": sentence, "line": line}})
         except BaseException as error:
             found = crashes.explain(error, worker.path, "in this step")
             if found["outcome"] == "skipped":  # nothing of the step's
@@ -223,6 +225,19 @@ def _standing(calls: list[dict]) -> str:
     for key, value in first.items():
         if key.startswith("start") and all(other.get(key) == value for other in others):
             return f", always for the same tile: {key} never grows"
+    return ""
+
+
+def _unchanged(text: str, line: int | None) -> str:
+    """What the condition of the loop round this line is made of and the loop never changes."""
+    loops = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.While)
+             and line is not None and node.lineno <= line <= node.end_lineno]
+    for loop in loops[-1:]:
+        made = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Store)}
+        read = [node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)]
+        if read and not made & set(read):
+            return f": its loop goes on while {ast.unparse(loop.test)}, and changes none of these"
     return ""
 
 
