@@ -1,4 +1,4 @@
-"""Problem 2 -- weighted row-sum: the first Triton kernels.
+"""Problem 2 -- Weighted row-sum: the first Triton kernels.
 
 Attention is two matrix products with a sum in between.  This stage takes the sum
 alone, to learn Triton with it: programs, offsets, masks, and who owns what.

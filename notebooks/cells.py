@@ -27,7 +27,10 @@ FLASH = COURSE / "flash"
 
 
 def begin() -> None:
-    """Install what is missing, make flash/ unless it is there, go there, register %%step."""
+    """Install what is missing, make flash/ unless it is there, go there, register %%step.
+
+    The doctor's last lines name --watch, which waits in a cell for ever: the next cell is named.
+    """
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ["TERM"] = "dumb"  # a cell keeps every state of a line that is overwritten
     if needs := missing():
@@ -39,7 +42,9 @@ def begin() -> None:
         raise RuntimeError(f"{FLASH} was not made")
     os.chdir(FLASH)
     get_ipython().register_magic_function(step, "cell")
-    _run("--doctor")
+    said = get_ipython().getoutput("python autograder.py --doctor")
+    print(*itertools.takewhile(lambda row: not row.startswith("Next: "), said), sep="\n")
+    print("Next: read on, and run the cells below one after the other.")
 
 
 def missing() -> list[str]:

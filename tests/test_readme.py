@@ -36,12 +36,30 @@ def test_it_is_short_and_begins_with_a_picture_a_report_and_three_commands():
     assert "](docs/mask.svg)" in screen and "the mistake: " in screen and len(commands) == 3
 
 
+def test_who_has_no_gpu_and_no_clone_finds_both_on_the_first_screen():
+    screen = "\n".join(README.splitlines()[:35])
+    assert "git clone ADDRESS" in screen and "https://download.pytorch.org/whl/cpu" in screen
+
+
+def test_a_stage_has_one_title_everywhere():
+    assignment = (ROOT / "grader/assignment/assignment.md").read_text("utf-8")
+    for n, stage in STAGES.items():
+        head = (ROOT / stage.filename).read_text("utf-8").partition("\n")[0]
+        title = re.fullmatch(rf'"""Problem {n} -- (.*)\.', head)[1]
+        for page in (README, assignment):
+            assert f"| `{stage.filename}` | {title}" in page
+        chapter = (ROOT / f"guide/text/stage_{n}.md").read_text("utf-8").partition("\n")[0]
+        assert chapter.lower() == f"# stage {n}: {title.partition(':')[0]}".lower()
+
+
 def test_the_picture_is_the_one_its_script_draws():
     assert (ROOT / "docs/mask.svg").read_text("utf-8") == mask_picture.picture()
 
 
-def test_the_first_screen_is_what_an_assignment_shows(tmp_path, monkeypatch):
+def test_the_first_screen_is_what_an_assignment_shows(tmp_path, monkeypatch, capsys):
     assert main([str(tmp_path / "flash")]) == 0
+    said = capsys.readouterr().out.strip().replace(str(tmp_path), "/home/you")
+    assert f"`{said}`" in README
     monkeypatch.chdir(tmp_path / "flash")
     shown = "\n".join(overview.first_screen(range(1, 8), Path(".")))
     assert f"```\n{shown}\n```" in README
