@@ -48,9 +48,10 @@ def watch_stages(stages: list[Stage], following: list[Stage], options: Options,
             result = grade_stage(stage, replace(options, spare=take), reporter)
             keys.about(stage, result)
             after = next((one for one in following if one.number > stage.number), None)
-            if result.outcome == "pass" and after is not None and after not in stages:
+            path = after and options.directory / after.filename
+            if result.outcome == "pass" and after not in (None, *stages) and path.exists():
                 stages.append(after)
-                paths.append(options.directory / after.filename)
+                paths.append(path)
 
         watch(paths, grade, reporter.say, spare.start, keys.pause, reporter.clear)
 
@@ -137,12 +138,13 @@ class Keys:
     def about(self, stage: Stage, result: StageResult) -> None:
         """What was graded last; says what is next, and how much of the course is written."""
         blank = [step["id"] for step in result.steps if step["light"] == "blank"]
-        self.stage, to_mend = stage, result.to_mend or f"write step {blank[0]}" * bool(blank)
+        self.stage, to_mend = stage, result.to_mend or (f"write step {blank[0]}" if blank else "")
         self.step = next(iter(STEP.findall(to_mend)), "")
         keys = "   (h: a hint, s: the step alone, q: quit)" if self.before is not None else ""
         if self.step:
             self.reporter.next(f"{to_mend} and save{keys}")
-        self.reporter.say(overview.written(self.options.directory))
+        if bar := overview.written(self.options.directory):
+            self.reporter.say(bar)
 
     def pause(self, seconds: float) -> None:
         """Wait so long, or do what a key asks for."""

@@ -141,7 +141,9 @@ def test_without_a_terminal_no_key_is_offered(tmp_path, monkeypatch, stdin):
         blank = [{"id": "1.3", "light": "blank", "mistake": None, "text": ""}]
         keys.about(STAGES[1], StageResult(1, "x", 200, "crashed", steps=blank))
         keys.pause(0)
-    assert "Next: write step 1.3 and save\n" in said.getvalue()
+        assert "Next: write step 1.3 and save\n" in said.getvalue()
+        keys.about(STAGES[1], StageResult(1, "x", 200, "crashed"))  # a file without steps
+        assert keys.step == ""
 
 
 def spare_for(tmp_path):

@@ -100,6 +100,7 @@ class Reply:
     # other numbers, the first one's gradients once more.
     restrided: dict[str, torch.Tensor]
     grads_again: dict[str, torch.Tensor]
+    grads_late: dict[str, torch.Tensor]  # those returned first, read after a further backward
     late: dict[str, torch.Tensor]  # the first outputs read again; 50 ms later if the call says so
     inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
     douts_after: dict[str, torch.Tensor]

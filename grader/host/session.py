@@ -87,7 +87,7 @@ class Session:
         grads = [(call.inputs[name].shape, call.inputs[name].storage.dtype) for name in call.grads]
         storages = [(t.storage.shape, t.storage.dtype)
                     for t in (*call.inputs.values(), *call.douts.values())]
-        later = (specs + grads) * (call.repeats > 1)
+        later = (specs + 2 * grads) * (call.repeats > 1)
         again = specs if call.refill is not None else []
         reply, blobs = self.request(
             {"op": "run", **header}, "case", tensors,
@@ -106,6 +106,7 @@ class Session:
             grads=named(call.grads),
             restrided=named(names if call.repeats > 1 else ()),
             grads_again=named(call.grads if call.repeats > 1 else ()),
+            grads_late=named(call.grads if call.repeats > 1 else ()),
             refilled=named(names) if call.refill is not None else None,
             late=named(names),
             inputs_after=named(call.inputs),

@@ -235,6 +235,11 @@ def _kept(reply: Reply, exact: Answer) -> tuple[str, ...]:
                     "(retain_graph=True), after others, it is wrong.",
                     "try: what the forward saves is in memory of its own for every call, and the "
                     "backward changes nothing of it.")
+    for name, x in reply.grads_late.items():
+        if not same_bits(x, reply.grads[name]):
+            return ("gradients-change", f"d{name} changed after the backward had returned it, when "
+                    "another backward ran.",
+                    "try: return fresh memory from every backward; another caller may hold this.")
     return ()
 
 

@@ -91,13 +91,13 @@ def after(number: int, numbers: list[int], directory: Path) -> str:
 
 
 def written(directory: Path) -> str:
-    """A bar: how many of the steps that lie in the directory are written."""
+    """A bar: how many of the steps that lie in the directory are written; "" where none does."""
     files = [read(directory, f"problem_{n}.py", "") for n in STAGES]
     steps = sum(len(file.steps) for file in files)
     done = steps - sum(len({step.id for step in file.steps} & {*file.blank_steps})
                        for file in files)
     full = BAR * done // max(steps, 1)
-    return f"course [{'#' * full}{'-' * (BAR - full)}] {done} of {steps} steps written"
+    return bool(steps) * f"course [{'#' * full}{'-' * (BAR - full)}] {done} of {steps} steps written"
 
 
 def _title(source: bytes | None) -> str:

@@ -172,7 +172,7 @@ class Server:
         race = self.races.end()
         grads = self._fetch(gradients)
         plan = json.dumps(first.plan(kept, gradients, again))
-        later = self._later(request, inputs, kept, upstream) if again else []
+        later = self._later(request, inputs, kept, upstream, gradients) if again else []
         after = self._fetch(gathered(storage, request[group][name])
                             for group, placed in (("inputs", on_device), ("douts", sent))
                             for name, storage in placed.items())
@@ -189,16 +189,20 @@ class Server:
         blobs = answers + grads + later + refilled + self._fetch(kept) + after
         return {"plan": plan, "race": race}, blobs
 
-    def _later(self, request: dict, inputs: dict, kept: list, upstream: dict) -> list[torch.Tensor]:
+    def _later(self, request: dict, inputs: dict, kept: list, upstream: dict, gradients: list
+               ) -> list[torch.Tensor]:
         """Nothing of an earlier call may show in a later one: the answer to the same numbers laid
-        out otherwise; then, after a call with other numbers, the first call's gradients again."""
+        out otherwise; after a call with other numbers, the first call's gradients again; and those
+        that it had returned, after a backward of other gradients."""
         with self.recorder.uncompiled():
             restrided = self._fetch(self._call(request, _changed(inputs, _laid_out_otherwise)))
             self._call(request, _changed(inputs, lambda x: x.roll(1, -1) * 0.5))
-            gradients = []
+            again = []
             if request["grads"]:
-                gradients = self._gradients(request, inputs, kept, upstream)
-        return restrided + self._fetch(gradients)
+                again = self._fetch(self._gradients(request, inputs, kept, upstream))
+                other = {name: 0.5 * dout for name, dout in upstream.items()}
+                self._gradients(request, inputs, kept, other)
+        return restrided + again + self._fetch(gradients)
 
     def _recorder(self, on_device: dict, sent: dict):
         return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
