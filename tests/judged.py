@@ -25,6 +25,7 @@ def answered(case: Case, **seen):
         {name: exact["d_" + name] for name in case.grads}, refilled,
         {name: x.clone() for name, x in outputs.items()},
         {name: exact["d_" + name] for name in case.grads},
+        {name: exact["d_" + name] for name in case.grads},
         {name: x.clone() for name, x in outputs.items()},
         {name: t.storage.clone() for name, t in built.call.inputs.items()},
         {name: t.storage.clone() for name, t in built.call.douts.items()},

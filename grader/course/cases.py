@@ -68,8 +68,8 @@ class Case:
     family: str = "randn"
     layout: str = "dense"
     apart: str = ""  # "far": the tensor whose entries are
-    # A layout; also "expanded" (stride 0, as from o.sum().backward()), "small", "large"; in stage 2
-    # "faint".
+    # A layout; also "expanded" (stride 0, as from o.sum().backward()), "small", "large", "loud"; in
+    # stage 2 "faint".
     dout: str = "dense"
     grads: tuple[str, ...] = ()
     repeats: int = 1

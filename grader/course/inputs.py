@@ -21,6 +21,7 @@ REAL_FILE = Path(__file__).with_name("minilm_qkv.npz")  # q, k, v float16 (6, 25
 FAR = 2**30  # elements between entries: the third is past what 32 bits can count
 SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
 LARGE = 10.0  # added to dO where many keys are seen: dP and delta are large, their difference not
+LOUD = 20000.0  # the same, in some columns: do * o, near 3.5 times this, is too much for float16
 FAINT = 2.0**-20  # the size of dy whose products float16 holds with a bit or two
 GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
 ONE_BY_ONE = {  # layout -> that of each tensor, where they differ
@@ -274,6 +275,8 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
             dout *= SMALL
         elif case.dout == "large":
             dout[..., dout.shape[-2] // 2:, :] += LARGE
+        elif case.dout == "loud":
+            dout[..., dout.shape[-2] // 2:, ::16] += LOUD
         elif case.dout == "faint":  # and of two signs, so that a sum of it grows and comes back
             signs = torch.where(torch.arange(case.M) < case.M // 2, 1.0, -1.0)
             dout = FAINT * signs * (1 + dout / 8)

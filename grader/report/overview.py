@@ -96,8 +96,8 @@ def written(directory: Path) -> str:
     steps = sum(len(file.steps) for file in files)
     done = steps - sum(len({step.id for step in file.steps} & {*file.blank_steps})
                        for file in files)
-    full = BAR * done // max(steps, 1)
-    return bool(steps) * f"course [{'#' * full}{'-' * (BAR - full)}] {done} of {steps} steps written"
+    bar = "#" * (BAR * done // max(steps, 1))
+    return f"course [{bar:-<{BAR}}] {done} of {steps} steps written" if steps else ""
 
 
 def _title(source: bytes | None) -> str:

@@ -107,7 +107,7 @@ def test_what_decides_asks_nothing_that_the_assignment_does_not_allow(number):
             assert case.dtype != torch.float32 or case.D <= 64
             assert case.layout in (("dense", "guarded", *["gapped"] * case.course) if number == 2
                                    else ("dense", "guarded", "transposed", "views"))
-            assert case.dout in ("dense", "expanded", "transposed", "large") or case.course
+            assert case.dout in ("dense", "expanded", "transposed", "loud") or case.course
             if number == 9 and not case.course:
                 assert case.is_causal and case.window and not case.sink_logits
 

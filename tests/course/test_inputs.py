@@ -52,6 +52,16 @@ def test_alike_values_have_a_coarse_dp_and_delta_and_a_fine_output():
         assert float(exact["o"][:, :, 50:].max()) < 4 < 4.5 < float(late.mean())
 
 
+def test_of_loud_gradients_the_product_with_o_passes_float16_and_no_gradient_does():
+    loud = Case(8, "robust", 100, D=64, HQ=4, HKV=2, is_causal=True, family="alike", dout="loud",
+                grads=("q", "k", "v"))
+    for seed in range(5):
+        built = inputs.build(loud, seed)
+        exact = reference.attention(**built.tensors, **built.upstream, is_causal=True)
+        assert float((exact["o"] * built.dout.double()).max()) > 65504
+        assert float(max(exact[name].abs().max() for name in "qkv")) < 65504 / 2
+
+
 def test_creeping_sums_of_eight_values_are_more_than_float16_holds_and_those_of_all_cancel():
     creeping = Case(3, "robust", 128, family="creeping")
     v = inputs.build(creeping, 0).tensors["v"]

@@ -138,6 +138,14 @@ def test_what_a_forward_saved_where_the_next_one_writes_shows_in_its_gradients_a
     assert not run(answers, "in_a_workspace", with_gradient()).grads_again  # of one call
 
 
+def test_a_gradient_that_the_next_backward_overwrites_shows_when_it_is_read_again(answers):
+    reply = run(answers, "gradient_in_one_buffer", with_gradient(repeats=2))
+    assert torch.equal(reply.grads["x"], reply.grads_again["x"])
+    assert not torch.equal(reply.grads["x"], reply.grads_late["x"])
+    right = run(answers, "right", with_gradient(repeats=2))
+    assert torch.equal(right.grads["x"], right.grads_late["x"])
+
+
 def test_an_overwritten_incoming_gradient_shows(answers):
     reply = run(answers, "in_place",
                 double_call(douts={"y": TensorInput.dense(X)}, grads=("x",)))

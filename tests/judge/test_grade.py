@@ -64,7 +64,7 @@ class Honest:
             again = correctness.tiled_attention(*(call.refill[n].view() for n in options),
                                                 is_causal=call.args[3])
         inputs = {n: t.storage for n, t in call.inputs.items()}
-        return Reply([got] * call.repeats, {}, again, {}, {}, got, inputs, {}, SEEN, "", 0.0)
+        return Reply([got] * call.repeats, {}, again, {}, {}, {}, got, inputs, {}, SEEN, "", 0.0)
 
 
 

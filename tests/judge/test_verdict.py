@@ -136,7 +136,8 @@ def test_an_overwritten_incoming_gradient_is_named():
 
 
 @pytest.mark.parametrize("kept, name, id", [
-    ("restrided", "o", "strides-kept"), ("grads_again", "q", "gradients-change")])
+    ("restrided", "o", "strides-kept"), ("grads_again", "q", "gradients-change"),
+    ("grads_late", "q", "gradients-change")])
 def test_what_an_earlier_call_shows_in_is_wrong_and_has_a_name(kept, name, id):
     built, reply = answered(replace(PLAIN, repeats=2, grads=("q",)))
     assert judged(built, reply).outcome == "pass"

@@ -275,6 +275,20 @@ class InPlace(torch.autograd.Function):
         return dy.mul_(2)
 
 
+class OneGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, dy):
+        return WORKSPACE.setdefault("dx", torch.empty_like(dy)).copy_(2 * dy)
+
+
+def gradient_in_one_buffer(x):
+    return OneGradient.apply(x)
+
+
 def in_a_workspace(x):
     return Workspace.apply(x)
 

@@ -199,7 +199,7 @@ class Server:
             self._call(request, _changed(inputs, lambda x: x.roll(1, -1) * 0.5))
             again = []
             if request["grads"]:
-                again = self._fetch(self._gradients(request, inputs, kept, upstream))
+                again = self._fetch(self._gradients(request, inputs, kept, upstream, True))
                 other = {name: 0.5 * dout for name, dout in upstream.items()}
                 self._gradients(request, inputs, kept, other)
         return restrided + again + self._fetch(gradients)
