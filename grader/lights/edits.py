@@ -243,6 +243,8 @@ class Text(Source):
                 if kind == "number" and re.search("BLOCK|TILE", name):
                     yield edit("wrong-argument", ["0"] * (len(own) < 2) + own + [name], part="step")
         last = function.rpartition(".")[2]
+        if last == "dot" and len(own) == 3:
+            yield edit("one-too-many", own[:2] + named, late=0.5, part=f"`{own[2]}`")
         if last in ("load", "store") and self.kernel:
             fill = [", other=0.0"] * (last == "load" and "other" not in names)
             if "mask" in names and fill:
@@ -287,7 +289,7 @@ class Text(Source):
         if isinstance(node, ast.BinOp) and its in ("number", ""):
             whole = self.of(node)
             bounds = [(f"tl.maximum({whole}, 0)", "a bound, for it may be less than 0")] + [
-                (new, f"a rounding to whole tiles of {size}") for size in self.kinds
+                (new, "a rounding to whole tiles") for size in self.kinds
                 if self.kinds[size] == "number" and "BLOCK" in size
                 for new in (f"{own} // {size} * {size}", f"tl.cdiv({whole}, {size}) * {size}")]
             bounds += [(f"tl.{function}({whole}, {name})", f"a bound, {name}") for name, kind in
