@@ -283,8 +283,9 @@ class Text(Source):
         if its in ("number", "1 i", "2 i", ""):
             for new in ("0" if its == "number" else f"-{own}",):
                 yield self.expression("wrong-number", node, new, late=0.5, part=f"`{own}`")
-            for sign in "+-" * (not self.read_later(node)):
-                yield self.expression("one-missing", node, f"{own} {sign} 1", late=0.1,
+            late = 0.1 + 0.05 * self.read_later(node)
+            for sign in "+-":
+                yield self.expression("one-missing", node, f"{own} {sign} 1", late=late,
                                       part=f"`{sign} 1`")
         if isinstance(node, ast.BinOp) and its in ("number", ""):
             whole = self.of(node)
