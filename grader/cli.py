@@ -76,7 +76,7 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
 
     try:
         confined = confinement((record.ROOT, arguments.submission, *arguments.hide,
-                                  *([arguments.cases] if arguments.cases else [])),
+                                 *([arguments.cases] if arguments.cases else [])),
                                arguments.worker_user, arguments.memory)
     except ValueError as error:
         return _refuse(f"--worker-user: {error}")

@@ -155,8 +155,9 @@ class Submission:
     @property
     def blank_carried(self) -> tuple[str, ...]:
         """Blank steps that are copies of earlier ones."""
-        return tuple(step.id for step in self.steps if step.origin
-                     and step.id in self.blank_steps and step.id not in self.left_raises)
+        left = self.left_raises  # which reads the whole text
+        return tuple(step.id for step in self.steps
+                     if step.origin and step.id in self.blank_steps and step.id not in left)
 
     def blanks(self) -> tuple[str, ...]:
         """What is still to fill in, and how."""
