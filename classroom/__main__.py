@@ -1,7 +1,7 @@
 """python -m classroom grade | gradebook | leaderboard | kit ...; --help."""
 
 import argparse
-import json
+import codecs
 import sys
 import time
 from collections import Counter
@@ -12,6 +12,7 @@ from grader.course.stages import STAGES
 from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
+ALIKE = 8  # first bytes, by which what a command wrote is known again
 SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 
@@ -26,11 +27,11 @@ def main(argv: list[str] | None = None) -> int:
         if problem:
             raise ValueError(problem)
         return grade(arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: of TOML in TOML in TOML ...
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"error: {error.strerror}: {error.filename}; what was graded so far stands",
-              file=sys.stderr)
+        print(f"error: {error.strerror}: {error.filename}"
+              + "; what was graded so far stands" * (arguments.command == "grade"), file=sys.stderr)
     return USAGE
 
 
@@ -175,7 +176,7 @@ def grade(arguments) -> int:
         cases = record.sha256(arguments.cases.read_bytes())[:12]
     students = gather(arguments.submissions, arguments.roster)
     worth = policy.read(arguments.policy)
-    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students)
+    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages)
     if arguments.slurm:
         return spread(arguments)
     here = machine.look(arguments.device, arguments.jobs)
@@ -300,6 +301,8 @@ def book(arguments) -> int:
 
     if arguments.scale is not None and not 0 < arguments.scale < float("inf"):
         raise ValueError(f"--scale: want a number above 0; got {arguments.scale:g}")
+    if arguments.scale and not (arguments.canvas or arguments.moodle):
+        raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
     graded, said = reports(arguments.results), []
     files_made = {}
     for system in ("canvas", "moodle"):
@@ -317,9 +320,7 @@ def book(arguments) -> int:
     if arguments.check50:
         files_made = {arguments.check50 / f"{report['key']}.json": gradebook.check50(report)
                       for report in graded}
-    for path, contents in files_made.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(path, contents, 0o600)
+    put(files_made)
     print(*said, f"{len(graded)} students: {arguments.check50 or next(iter(files_made))}", sep="\n")
     return NOT_SETTLED if said else DONE
 
@@ -331,8 +332,7 @@ def board(arguments) -> int:
     if arguments.verify < 0:
         raise ValueError(f"--verify: want 0 or more; got {arguments.verify}")
     found = leaderboard.entries(arguments.results)
-    progress, path = Progress(), arguments.results / "verified.json"
-    verified = json.loads(path.read_bytes()) if path.is_file() else {}
+    progress, verified = Progress(), leaderboard.read_verified(arguments.results)
     if arguments.verify:
         here = machine.look("cuda", 1)
         verified = leaderboard.verify(arguments.results, found, arguments.verify, here,
@@ -345,11 +345,34 @@ def board(arguments) -> int:
                 progress.line(f"P{row['stage']} of {row['student']} on {row['gpu']}: "
                               f"{again['was']:.4f} ms, again {again['outcome']}, "
                               + (f"{again['ms']:.4f} ms" if again["ms"] else "no time"))
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    files.replace(arguments.out / "index.html", leaderboard.page(made, datetime.now()), 0o644)
+    put({arguments.out / "index.html": leaderboard.page(made, datetime.now())}, 0o644)
     progress.line(f"{len(made)} boards of {len(found)} times are in {arguments.out / 'index.html'};"
                   f" who is who, in {arguments.results / 'aliases.csv'}")
     return DONE
+
+
+def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
+    """Write files, each in one step.
+
+    Raises:
+        ValueError: something of the user's has such a name, and nothing is written; one cannot be.
+    """
+    for path, contents in made.items():
+        try:
+            with open(path, "rb") as file:
+                there, ours = (text.removeprefix(codecs.BOM_UTF8)[:ALIKE]
+                               for text in (file.read(ALIKE + 3), contents))
+        except FileNotFoundError:
+            continue
+        if there != ours:
+            raise ValueError(f"want a new file, or one that this command wrote; got {path}")
+    for path, contents in made.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.replace(path, contents, mode)
+        except OSError as error:
+            raise ValueError(f"want a file that can be written; got {path}: {error.strerror}"
+                             ) from None
 
 
 def pack(arguments) -> int:
@@ -369,7 +392,7 @@ def pack(arguments) -> int:
     if is_folder:
         starter.write(kit.classroom50(inside), out)
     else:
-        files.replace(out, kit.gradescope(inside), 0o600)
+        put({out: kit.gradescope(inside)})
     print(f"{out}: packed; docs/instructors.md says how it is used")
     return DONE
 

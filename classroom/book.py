@@ -132,11 +132,15 @@ def reports(results: Path) -> list[dict]:
     Raises:
         ValueError: nothing was, or by another version.
     """
-    found = [json.loads(path.read_bytes()) for path in sorted(
-        (results / "students").glob("*.json"))]
-    if not found or any(report.get("format") != FORMAT for report in found):
-        raise ValueError("RESULTS: want the folder that `grade` wrote, of this version; got "
-                         f"{results}")
+    found = []
+    for path in sorted((results / "students").glob("*.json")) or [results]:
+        try:
+            found.append(json.loads(path.read_bytes()))
+            if found[-1]["format"] != FORMAT:
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError("RESULTS: want the folder that `grade` wrote, of this version; got "
+                             f"{path}") from None
     return found
 
 

@@ -110,22 +110,26 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
     """Its headers are in its own language: who it is stands in the first columns."""
     header = rows[0] if rows else []
     column = column or "Grade"
-    if len(header) < 4 or header.count(column) != 1 \
-            or header[0] == "Identifier" and "Last modified (grade)" not in header:
+    if len(header) < 4 or header.count(column) != 1 or header[0] == "Identifier" \
+            and (column, "Last modified (grade)" in header) != ("Grade", True):
         raise ValueError("--moodle: want a grading worksheet, Identifier, Full name, ..., Grade, "
-                         f"..., Last modified (grade), or --column; got {', '.join(header)} in "
-                         f"{path}")
+                         "..., Last modified (grade), or its --column in another language; got "
+                         f"{', '.join(header) or 'nothing'} in {path}")
+    at = header.index(column)
     keys, most = {}, ""
     for number, row in enumerate(rows[1:], start=1):
         if not any(row):
             continue
         row += [""] * (len(header) - len(row))
+        if row[at].strip("- ") and _number(row[at]) != _number(row[at]):
+            raise ValueError(f"--column: want one of numbers; got {row[at]} in row {number + 1} of "
+                             f"{path}")
         id = re.search(r"\d+$", row[0].strip())
         mails = {cell.strip().casefold() for cell in row[1:5] if "@" in cell}
         keys[number] = mails | ({id[0]} if id else set()), roster.Person(row[1].strip())
         most = most or next((cell for title, cell in zip(header, row, strict=False)
                              if roster.squash(title) == "maximumgrade"), "")
-    return Sheet(rows, keys, header.index(column), list(range(len(header))), most)
+    return Sheet(rows, keys, at, list(range(len(header))), most)
 
 
 def _row_of(report: dict, sheet: Sheet, system: str) -> int | None:

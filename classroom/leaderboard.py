@@ -27,6 +27,7 @@ QUIET = ("amber", "brisk", "calm", "clear", "deep", "early", "fair", "green", "k
 NOUNS = ("badger", "cedar", "comet", "crane", "delta", "ember", "falcon", "fjord", "harbor",
          "heron", "island", "lantern", "maple", "meadow", "otter", "pebble", "raven", "river",
          "tiger", "willow")
+VERIFIED = "verified.json"  # in RESULTS
 WIDTH = 600  # of a plot, in its own units
 
 
@@ -98,13 +99,8 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
     """
     path, aliases = results / "aliases.csv", {}
     if path.is_file():
-        header, *rows = roster.cells(path, "aliases.csv")[0] or [[]]
-        if not {"student", "alias"} <= set(header):
-            raise ValueError(f"{path}: want the columns student and alias; got "
-                             f"{', '.join(header) or 'nothing'}")
-        pairs = [[_bare(row[header.index(name)]) for name in ("student", "alias")]
-                 for row in rows if len(row) == len(header)]
-        aliases = {student: alias for student, alias in pairs if alias}
+        _, rows = roster.table(path, "aliases.csv", ("student", "alias"))
+        aliases = {_bare(row["student"]): _bare(row["alias"]) for row in rows if row["alias"]}
     if len(set(aliases.values())) < len(aliases):
         raise ValueError(f"{path}: want an alias for one student each; got one twice")
     free = [f"{quiet} {noun}" for quiet in QUIET for noun in NOUNS]
@@ -126,14 +122,23 @@ def _bare(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and book.plain(cell[1:]) != cell[1:] else cell
 
 
+def read_verified(results: Path) -> dict[str, dict]:
+    """What verify() found before.  Raises ValueError: its file is damaged."""
+    path = results / VERIFIED
+    try:
+        verified = json.loads(path.read_bytes()) if path.is_file() else {}
+        return {name: dict(each) for name, each in verified.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(f"{path}: want what --verify wrote; got something else") from None
+
+
 def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:
     """Grade and time the first ones of every board again: from an empty cache, for the file has a
     comment more and so no kernels that were compiled before, on fresh inputs, alone.
 
     -> of all that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved.
     """
-    path = results / "verified.json"
-    verified = json.loads(path.read_bytes()) if path.is_file() else {}
+    path, verified = results / VERIFIED, read_verified(results)
     working = results / f".verify-{secrets.token_hex(4)}"
     asked = [row for board in boards(found, {e["student"]: "" for e in found}, {})
              if board["gpu"] == machine.gpu_name for row in board["rows"] if row["place"] <= count]

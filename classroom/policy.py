@@ -23,6 +23,7 @@ SHARES = {"standard": STANDARD_SHARE, "robust": ROBUST_SHARE, "walk": WALK_SHARE
 EARNED = {round(sum(SHARES[part] for part in parts), 3): parts
           for count in range(4) for parts in combinations(SHARES, count)}
 COLUMNS = ("student", "stage", "points", "reason")
+MOST_POINTS = 1e6
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def read(path: Path | None) -> Policy:
             or not all(map(_is_amount, shares.values())) or abs(sum(shares.values()) - 1) > 1e-6:
         raise wrong(f"shares of {', '.join(SHARES)} that make 1", shares)
     optional = given.get("optional", [])
-    if not isinstance(optional, list) or not {str(number) for number in optional} <= stages:
+    if not isinstance(optional, list) \
+            or not all(type(number) is int and number in STAGES for number in optional):
         raise wrong("optional = [8, 9] or the like", optional)
     steps = given.get("steps", 0.0)
     if not _is_amount(steps) or steps > shares["standard"]:
@@ -101,18 +103,14 @@ def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | N
 
 
 def _is_amount(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value < float("inf")
+    return type(value) in (int, float) and 0 <= value <= MOST_POINTS
 
 
 def read_overrides(path: Path | None) -> list[Override]:
-    """Raises ValueError: it is no such table, or has two rows for one stage of a student."""
+    """Raises ValueError: it is no such table."""
     if path is None:
         return []
-    headers, rows = roster.table(path, "--overrides")
-    if not set(COLUMNS) <= set(headers):
-        raise ValueError(f"--overrides: want the columns {', '.join(COLUMNS)}; got "
-                         f"{', '.join(headers) or 'nothing'} in {path}")
-    found: dict[tuple[str, int], Override] = {}
+    found, (_, rows) = [], roster.table(path, "--overrides", COLUMNS)
     for line, row in enumerate(rows, start=2):
         if not any(row.values()):
             continue
@@ -126,17 +124,17 @@ def read_overrides(path: Path | None) -> list[Override]:
             cells = ", ".join(row[name] or "-" for name in COLUMNS)
             raise ValueError(f"--overrides: want a student, a stage of 1-{max(STAGES)}, points and "
                              f"a reason; got {cells} in row {line} of {path}")
-        if found.setdefault((given.student, given.stage), given) is not given:
-            raise ValueError(f"--overrides: want one row for a stage; got two for {given.student}, "
-                             f"P{given.stage} in {path}")
-    return list(found.values())
+        found.append(given)
+    return found
 
 
-def by_student(overrides: list[Override], students: list[Submitted]) -> dict[str, list[Override]]:
+def by_student(overrides: list[Override], students: list[Submitted], stages: list[int]
+               ) -> dict[str, list[Override]]:
     """A student's key -> the overrides of theirs.
 
     Raises:
-        ValueError: one is nobody's, or may be that of several.
+        ValueError: one is nobody's, may be that of several, is of no stage of these, or there are
+            two for one stage of a student.
     """
     found: dict[str, list[Override]] = {}
     for given in overrides:
@@ -146,7 +144,14 @@ def by_student(overrides: list[Override], students: list[Submitted]) -> dict[str
         if len(keys) != 1:
             raise ValueError("--overrides: want the name, id, login or e-mail of one student; got "
                              f"{given.student}, which is that of {len(keys) or 'nobody'}")
-        found.setdefault(keys[0], []).append(given)
+        theirs = found.setdefault(keys[0], [])
+        if given.stage not in stages:
+            raise ValueError("--overrides: want stages that are graded (--stages); got "
+                             f"P{given.stage} of {given.student}")
+        if given.stage in {other.stage for other in theirs}:
+            raise ValueError("--overrides: want one row for a stage; got two for "
+                             f"{given.student}, P{given.stage}")
+        theirs.append(given)
     return found
 
 

@@ -9,6 +9,7 @@ import io
 import re
 import unicodedata
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 HEADERS = {  # what each column may be called, in small letters without anything between them
@@ -58,23 +59,34 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
         text = path.read_bytes().decode("utf-8-sig")
         head = text.partition("\n")[0]
         delimiter = ";" if head.count(";") > head.count(",") else ","
-        return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)), \
-            delimiter
+        rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
     except UnicodeDecodeError as error:
         raise ValueError(f"{what}: want a table in UTF-8; got {error.reason} in {path}") from None
     except csv.Error as error:
         raise ValueError(f"{what}: want a table of values separated by commas or semicolons; got "
                          f"{error} in {path}") from None
-
-
-def table(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
-    """-> the headers, squashed, and the rows by them.  Raises ValueError, as cells() does."""
-    rows, delimiter = cells(path, what)
-    headers = [squash(header) for header in rows[0]] if rows else []
     for number, row in enumerate(rows, start=1):
-        if len(row) > len(headers):
-            raise ValueError(f"{what}: want {len(headers)} cells a row; got {len(row)} in row "
+        if len(row) > len(rows[0]):
+            raise ValueError(f"{what}: want {len(rows[0])} cells a row; got {len(row)} in row "
                              f"{number} of {path}: quote what holds a {delimiter!r}")
+    return rows, delimiter
+
+
+def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...] = ()
+          ) -> tuple[list[str], list[dict[str, str]]]:
+    """-> the headers, squashed, and the rows by them.  columns: that are to be there; also: that
+    are read as well.
+
+    Raises:
+        ValueError: as cells() does, or a column is not there, or twice.
+    """
+    rows, _ = cells(path, what)
+    headers = [squash(header) for header in rows[0]] if rows else []
+    if not set(columns) <= set(headers):
+        raise ValueError(f"{what}: want the columns {', '.join(columns)}; got "
+                         f"{', '.join(headers) or 'nothing'} in {path}")
+    if twice := [column for column in (*columns, *also) if headers.count(column) > 1]:
+        raise ValueError(f"{what}: want each column once; got {twice[0]} twice in {path}")
     return headers, [dict.fromkeys(headers, "") | {
         header: cell.strip() for header, cell in zip(headers, row, strict=False)}
         for row in rows[1:]]
@@ -86,7 +98,7 @@ def read(path: Path) -> list[Person]:
     Raises:
         ValueError: it is no table of people, or two of them have one id, login or address.
     """
-    headers, rows = table(path, "--roster")
+    headers, rows = table(path, "--roster", (), tuple(chain(*HEADERS.values())))
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}
     if not any(columns[name] for name in ("name", "id", "login", "email")):

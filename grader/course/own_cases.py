@@ -41,7 +41,7 @@ def read(path: Path) -> tuple[Case, ...]:
     except ValueError as error:  # no TOML, or not UTF-8
         raise ValueError(f"--cases: want TOML; got {error} in {path}") from None
     rows = given.get("case")
-    if set(given) != {"case"} or not isinstance(rows, list) or not all(
+    if set(given) != {"case"} or not isinstance(rows, list) or not rows or not all(
             isinstance(row, dict) for row in rows):
         raise ValueError(f"--cases: want [[case]] and nothing else; got "
                          f"{', '.join(given) or 'nothing'} in {path}")

@@ -463,8 +463,8 @@ def test_a_folder_that_may_not_be_read_is_refused(tmp_path):
 
 # ------------------------------------------------------------------- what is usage
 @pytest.mark.parametrize(("name", "contents", "says"), [
-    ("index.csv", b"who,path\nanna,x\n", "columns name and path"),
-    ("index.csv", b"", "columns name and path"),
+    ("index.csv", b"who,path\nanna,x\n", "columns name, path"),
+    ("index.csv", b"", "columns name, path"),
     ("index.csv", b"name,path\nann\xff,x\n", "UTF-8"),
     ("index.csv", b"name,path\n", "got none"),
     ("index.txt", b"name,path\nanna,x\n", "want a folder"),

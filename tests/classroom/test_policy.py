@@ -72,10 +72,19 @@ def test_an_override_is_of_whom_it_names():
     students = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7", "aa", "a@x")),
                 Submitted("Ben", "Ben", person=Person("Ben", "8"))]
     for word in ("Anna A", "7", "aa", "a@x"):
-        assert list(policy.by_student([Override(word, 4, 1.0, "x")], students)) == ["Anna A"]
+        assert list(policy.by_student([Override(word, 4, 1.0, "x")], students, [4])) == ["Anna A"]
     for word, count in (("anna", "nobody"), ("", "nobody")):
         with pytest.raises(ValueError, match=f"want the name, id.* of {count}"):
-            policy.by_student([Override(word or "?", 4, 1.0, "x")], students)
+            policy.by_student([Override(word or "?", 4, 1.0, "x")], students, [4])
+
+
+@pytest.mark.parametrize(("rows", "says"), [
+    ([("7", 4), ("Anna A", 4)], "want one row for a stage; got two for Anna A, P4"),
+    ([("7", 9)], "want stages that are graded .*; got P9 of 7")])
+def test_an_override_is_of_a_stage_that_is_graded_and_of_no_other(rows, says):
+    anna = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7"))]
+    with pytest.raises(ValueError, match=says):
+        policy.by_student([Override(who, stage, 1.0, "x") for who, stage in rows], anna, [4])
 
 
 def test_a_policy_is_read(written):
@@ -89,7 +98,9 @@ def test_a_policy_is_read(written):
     ("steps = ", "want TOML"), ("grace = 1", "late only; got 'grace'"),
     ("steps = 0.8", "want steps of 0 to 0.7"), ("steps = true", "want steps of"),
     ("steps = nan", "want steps of"), ("optional = 8", "want optional"),
-    ("optional = [10]", "want optional"), ("[points]\n12 = 5", "want points such as"),
+    ("optional = [10]", "want optional"), ('optional = ["8"]', "want optional"),
+    ("[points]\n4 = 1" + 400 * "0", "want points such as"),
+    ("[points]\n12 = 5", "want points such as"),
     ("[points]\n4 = -5", "want points such as"), ("[points]\n4 = inf", "want points such as"),
     ("[shares]\nstandard = 1.0", "want shares of"),
     ("[shares]\nstandard = 0.5\nrobust = 0.4\nwalk = 0.2", "that make 1"),
@@ -114,7 +125,7 @@ def test_overrides_are_read(written):
 @pytest.mark.parametrize(("row", "says"), [
     ("anna,4,80,", "a reason; got anna, 4, 80, - in row 2"), ("anna,12,80,x", "a stage of 1-9"),
     ("anna,4,all,x", "points and a reason"), ("anna,4,-1,x", "points"), (",4,1,x", "a student"),
-    ("anna,4,nan,x", "points"), ("anna,4,1,x\nanna,P4,2,y", "got two for anna, P4"),
+    ("anna,4,nan,x", "points"), ("anna,4,1e9,x", "points"),
     ("anna,4,1,x,y", "want 4 cells a row; got 5"),
 ])
 def test_overrides_that_are_none(written, row, says):

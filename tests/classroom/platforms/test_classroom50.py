@@ -47,7 +47,7 @@ def as_its_runner_reads(text: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def runner():
+def installed():
     """A folder with a Python as a runner has it, the kit, and a checkout."""
     with place() as made:
         subprocess.run([sys.executable, "-m", "venv", made / "python"], check=True)
@@ -59,15 +59,15 @@ def runner():
 
 
 @pytest.fixture
-def run(runner):
+def run(installed):
     """run(files) -> exit code, result.json, release-body.md."""
-    checkout = runner / "checkout"
-    environment = json.loads((runner / "environment.json").read_text()) | GIVEN
+    checkout = installed / "checkout"
+    environment = json.loads((installed / "environment.json").read_text()) | GIVEN
 
     def start(files: dict[str, str]) -> tuple[int, dict, str]:
         hand_in(checkout, files)
-        done = subprocess.run([runner / "python/bin/python",
-                               runner / "kit/autograder/autograder.py"],
+        done = subprocess.run([installed / "python/bin/python",
+                               installed / "kit/autograder/autograder.py"],
                               cwd=checkout, env=environment)
         return done.returncode, as_its_runner_reads((checkout / "result.json").read_text()), \
             (checkout / "release-body.md").read_text()
@@ -75,15 +75,6 @@ def run(runner):
     yield start
     for name in ("result.json", "release-body.md"):
         (checkout / name).unlink(missing_ok=True)
-
-
-@pytest.fixture
-def decided(runner):
-    """decided(seconds): has that many for all stages."""
-    path = runner / "kit/autograder/course/kit.json"
-    before = path.read_text()
-    yield lambda seconds: path.write_text(json.dumps(json.loads(before) | {"seconds": seconds}))
-    path.write_text(before)
 
 
 @pytest.mark.interpreter
@@ -121,8 +112,8 @@ def test_a_grading_that_was_cut_off_is_no_students_failure(run, decided):
 
 
 @pytest.mark.interpreter
-def test_killed_in_a_stage_it_leaves_a_whole_result(runner):
-    checkout = runner / "checkout"
+def test_killed_in_a_stage_it_leaves_a_whole_result(installed):
+    checkout = installed / "checkout"
     hand_in(checkout, HANGING)
     written = checkout / "result.json"
 
@@ -130,8 +121,8 @@ def test_killed_in_a_stage_it_leaves_a_whole_result(runner):
         return written.exists() and "yours to write" in json.loads(
             written.read_text())["tests"][0]["mistake"]
 
-    killed_once([str(runner / "python/bin/python"), str(runner / "kit/autograder/autograder.py")],
-                checkout, reached, **GIVEN)
+    killed_once([str(installed / "python/bin/python"),
+                 str(installed / "kit/autograder/autograder.py")], checkout, reached, **GIVEN)
     assert len(as_its_runner_reads(written.read_text())["tests"]) == 2
 
 
@@ -145,19 +136,19 @@ def test_a_runtime_names_a_runner():
 @pytest.mark.interpreter
 @pytest.mark.parametrize("name, files, code", [("grade.yml", WRONG, 1),
                                                ("grade-gpu.yml", RIGHT, 0)])
-def test_the_steps_of_a_workflow_pass_what_is_right_only(runner, tmp_path, name, files, code):
+def test_the_steps_of_a_workflow_pass_what_is_right_only(installed, tmp_path, name, files, code):
     """Each command as GitHub runs it, by bash -e, in a student's folder; on the CPU."""
-    workflow = yaml.safe_load((runner / "kit/workflows" / name).read_text())
+    workflow = yaml.safe_load((installed / "kit/workflows" / name).read_text())
     assert workflow["permissions"] == {"contents": "read"}
     (job,) = workflow["jobs"].values()
     assert job["timeout-minutes"] <= 360
     student = tmp_path / "flash"
     starter.write(starter.build(ROOT, [2]), student)
     hand_in(student, {"problem_2.py": files["problem_2.py"]})
-    environment = json.loads((runner / "environment.json").read_text())
-    environment["PATH"] = f"{runner / 'python/bin'}{os.pathsep}{environment['PATH']}"
+    environment = json.loads((installed / "environment.json").read_text())
+    environment["PATH"] = f"{installed / 'python/bin'}{os.pathsep}{environment['PATH']}"
     if name == "grade-gpu.yml":
-        subprocess.run([runner / "python/bin/pip", "install", "-q", "torch", "triton", "numpy"],
+        subprocess.run([installed / "python/bin/pip", "install", "-q", "torch", "triton", "numpy"],
                        env=environment, check=True)
     codes = [subprocess.run([shutil.which("bash"), "-eo", "pipefail", "-c",
                              step["run"].replace("--device cuda", "--device cpu")],

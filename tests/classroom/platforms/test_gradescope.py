@@ -52,7 +52,7 @@ def as_documented(text: str) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def autograder():
+def installed():
     """The folder, set up."""
     with place() as made:
         root, environment = made / "autograder", packages(made / "packages")
@@ -70,24 +70,15 @@ def autograder():
 
 
 @pytest.fixture
-def run(autograder):
+def run(installed):
     """run(files) -> number -> test."""
     def start(files: dict[str, str]) -> dict[str, dict]:
-        hand_in(autograder / "submission", files)
-        subprocess.run([autograder / "run_autograder"], cwd=autograder, env=outside(), check=True)
-        return as_documented((autograder / "results/results.json").read_text())
+        hand_in(installed / "submission", files)
+        subprocess.run([installed / "run_autograder"], cwd=installed, env=outside(), check=True)
+        return as_documented((installed / "results/results.json").read_text())
 
     yield start
-    (autograder / "results/results.json").unlink(missing_ok=True)
-
-
-@pytest.fixture
-def decided(autograder):
-    """decided(seconds): has that many for all stages."""
-    path = autograder / "source/course/kit.json"
-    before = path.read_text()
-    yield lambda seconds: path.write_text(json.dumps(json.loads(before) | {"seconds": seconds}))
-    path.write_text(before)
+    (installed / "results/results.json").unlink(missing_ok=True)
 
 
 @pytest.mark.interpreter
@@ -134,10 +125,10 @@ def test_what_its_own_deadline_cuts_off_is_not_judged(run, decided):
 
 
 @pytest.mark.interpreter
-def test_killed_in_a_stage_it_leaves_what_was_known_before(autograder):
-    hand_in(autograder / "submission", HANGING)
-    written = autograder / "results/results.json"
-    killed_once([str(autograder / "run_autograder")], autograder, lambda: written.exists()
+def test_killed_in_a_stage_it_leaves_what_was_known_before(installed):
+    hand_in(installed / "submission", HANGING)
+    written = installed / "results/results.json"
+    killed_once([str(installed / "run_autograder")], installed, lambda: written.exists()
                 and "status" in as_documented(written.read_text())["1"])
     tests = as_documented(written.read_text())
     assert tests["1"]["status"] == "failed" and "status" not in tests["2"]
