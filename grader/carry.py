@@ -22,7 +22,7 @@ from grader.text import coding, escape
 GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # of a blank
 
 
-def _read(path: Path, whose: str = "") -> str:
+def read(path: Path, whose: str = "") -> str:
     """The text, with its byte-order mark and line ends.
 
     Raises:
@@ -51,7 +51,7 @@ def _where(stage: int, directory: Path) -> Path:
 
 def _source(path: Path) -> str | ValueError:
     try:
-        return _read(path, f"{path} ")
+        return read(path, f"{path} ")
     except ValueError as error:
         return error
 
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if path.is_symlink():
             raise ValueError("is a link")
-        text = _read(path)
+        text = read(path)
         stages = {int(origin.partition(".")[0]) for origin in submission.CARRIED.findall(text)}
         paths = {number: _where(number, directory) for number in stages}
         sources = {number: _source(place) for number, place in paths.items()}
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
             for outcome in outcomes:
                 if outcome.state == "written" and outcome.step.id in asked:
                     outcome.state, outcome.words = "kept", "is kept as it was"
-        if _read(path) != text:  # an editor's
+        if read(path) != text:  # an editor's
             raise ValueError("was changed meanwhile")
         if any(row.strip() and not GIVEN.fullmatch(row.strip())  # even a comment
                for outcome in outcomes if outcome.state == "filled" for row in outcome.old):

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from grader.assignment import record
 from grader.assignment.record import GRADERS, ROOT, WARM_UPS, Assignment, sha256
-from grader.assignment.submission import blank_steps, lines, plain, steps
+from grader.assignment.submission import blank_steps, plain, steps
+from grader.blank import blank
 from grader.host.files import keep
 from grader.text import ranges
 
@@ -26,27 +27,6 @@ UNPUBLISHED = "Whoever handed out this folder has it."  # of assignment.md: wher
 NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: fast/ is not given
 IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
 REPLACED = Path(".autograder", "replaced")  # where --update leaves what it found changed
-
-
-def blank(source: str) -> str:
-    """The source with the inside of every solution region replaced.
-
-    Raises:
-        ValueError: a region is nested, unclosed, unmatched, repeated, or the result is not Python.
-    """
-    rows = lines(source)
-    for step in reversed(steps(source)):  # from the end, so that line numbers stay right
-        marker = rows[step.first_line - 1]
-        indent = marker[:len(marker) - len(marker.lstrip())]
-        rows[step.first_line:step.last_line - 1] = [
-            f'{indent}raise NotImplementedError("step {step.id}")  # TODO: your code here\n'
-        ]
-    text = "".join(rows)
-    try:
-        compile(text, "starter", "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise ValueError(f"line {error.lineno} of the starter is not Python: {error.msg}") from None
-    return text
 
 
 def problem_files(root: Path) -> dict[int, Path]:
