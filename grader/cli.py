@@ -295,7 +295,7 @@ def _grade(arguments, asked: list[int], everything: list[int], seed: int, report
         from grader.course import contract
 
         asked = [n for n in asked if arguments.case in _case_names(STAGES[n], options)
-                 or contract.named(STAGES[n], arguments.case, seed)]
+                 or contract.named(STAGES[n], arguments.case)]
         if not asked:
             return _refuse(f"--case: want the name of a case of a problem asked for, such as "
                            f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")

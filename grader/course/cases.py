@@ -103,6 +103,8 @@ class Case:
             length = f"N{self.N}" if self.NK is None else f"NQ{self.N}-NK{self.NK}"
             parts = [f"B{self.B}"] * (self.B > 1) + [heads, length, f"D{self.D}"]
         parts += ["causal"] * (self.asker.causal_in_names and self.is_causal)
+        parts += ["full"] * (self.by_contract and self.asker.is_causal and not self.is_causal
+                             and not self.asker.causal_in_names)
         parts += [f"W{self.window}"] * (self.window is not None)
         parts += [f"S{self.sinks}"] * (self.sinks is not None)
         parts += [dtype_name(self.dtype)] + [self.family] * (self.family != "randn")

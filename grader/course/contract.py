@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from grader.course.cases import Case
+from grader.course.cases import FAMILIES, Case
 from grader.course.stages import Stage
 
 FILE = Path(__file__).with_name("contract.tsv")
@@ -51,6 +51,7 @@ CLASSES = {
     "dy": ("none", "dense", "last", "expanded"),
 }
 DRAWN = 2  # further rows a seed
+AIMED, FAR_TILES = 20, 4  # rows an example of a red step; tiles between it and a border, at most
 SIZES = (16, 32, 64, 128, 256)  # of tiles
 FEWEST = 32  # rows: of fewer numbers an error says little; two tiles of 16 have borders there, too
 LONG = ("2T", "3T+1")
@@ -153,19 +154,70 @@ def cases(stage: Stage, tiles: Iterable[int], marked: bool, logits: bool, seed: 
     return sorted({case.name: case for case in made}.values(), key=_cost)
 
 
-def drawn(stage: Stage, seed: int) -> list[dict[str, str]]:
+def drawn(stage: Stage, seed: int | str, number: int = DRAWN) -> list[dict[str, str]]:
     """Further rows, which nobody knows before the seed is known."""
     dice, found = random.Random(seed), []
-    while len(found) < DRAWN:
+    while len(found) < number:
         row = {name: dice.choice(of) for name, of in classes(stage).items()}
         found += [row] * allowed(row)
     return found
 
 
-def named(stage: Stage, name: str, seed: int) -> Case | None:
-    """The case of this name, of whatever file it was asked."""
-    return next((case for tile in SIZES for marked in (True, False) for logits in (True, False)
-                 for case in cases(stage, [tile], marked, logits, seed) if case.name == name), None)
+def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], logits: bool, seed: int,
+          compiled: bool) -> list[Case]:
+    """Cases like the small example that a step is wrong in: its length, window and sinks, and in
+    every other as far from the borders of the file's tiles as they are from those of its own.
+    compiled: of one D and dtype, for each is compiled anew."""
+    own = example.get("BLOCK_N", example.get("BLOCK_M", 16))
+    asks = {"length": "N", "window": "window_size", "sinks": "sink_size"}
+    given = {name: example[of] for name, of in asks.items() if of in example}
+    moved = {name: f"{min(round(at / own), FAR_TILES)}T{at - round(at / own) * own:+d}"
+             for name, at in given.items()}
+    made = []
+    for number, row in enumerate(drawn(stage, f"{seed} {sorted(example.items())}", AIMED)):
+        seen = moved if number % 2 and given.get("length", own) > own // 2 else given
+        if row.get("causal", "yes") == "no":
+            seen = {name: said for name, said in seen.items() if name == "length"}
+        row |= {name: str(said) for name, said in seen.items() if name in row}
+        row |= {name: said for name, said in (("D", "64"), ("dtype", "float16"))
+                if compiled and name in row}
+        made.append(case_of(stage, row, tiles, logits=logits))
+    return sorted({case.name: case for case in made}.values(), key=_cost)
+
+
+def named(stage: Stage, name: str) -> Case | None:
+    """The case of the contract that has this name, of whatever file it was asked."""
+    group, _, text = name.partition("/")
+    numbers, fields, words = {}, {}, text.split("-")
+    for before, word in zip(["", *words], words, strict=False):
+        if match := re.fullmatch(r"(HQ|HKV|NQ|NK|[BHDMNWS])(\d{1,10})", word):
+            numbers[match[1]] = int(match[2])
+        elif before == "dout":
+            fields["dout"] = word
+        elif word in FAMILIES:
+            fields["family"] = word
+        elif word in ("float16", "float32"):
+            fields["dtype"] = getattr(torch, word)
+        elif "." in word:
+            fields["layout"] = word
+    if group != "robust" or not numbers.keys() & {"N", "NQ"}:
+        return None
+    heads = numbers.get("H", 1)
+    grads = () if not (stage.differentiates or "gradients" in words) else (
+        ("x", "w") if stage.sums_rows else ("q", "k", "v"))
+    if "sink_logits" in words:
+        fields |= {"sink_logits": True, "level": "level" in words}
+        grads += ("sink_logits",) * ("level" not in words)
+    if not stage.sums_rows:
+        fields["is_causal"] = "causal" in words if stage.causal_in_names else (
+            stage.is_causal and "full" not in words)
+    made = Case(
+        stage.number, group, numbers.get("N", numbers.get("NQ")), numbers.get("D", 16),
+        numbers.get("B", 1), numbers.get("HQ", heads), numbers.get("HKV", heads),
+        numbers.get("NK"), numbers.get("M", 0), window=numbers.get("W"), sinks=numbers.get("S"),
+        scale=float(CLASSES["scale"][1]) if "scale" in words else None, grads=grads,
+        by_contract=True, **fields)
+    return made if made.name == name else None
 
 
 def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: bool = True,

@@ -52,7 +52,7 @@ from grader.judge.verdict import (
     note_red,
     raced,
 )
-from grader.lights.lights import Lights
+from grader.lights.lights import WRONG, Lights
 from grader.report.overview import command
 from grader.report.results import Check, StageResult, read_beside, settled_by_reading
 from grader.report.screen import Reporter
@@ -178,7 +178,7 @@ class Grading:
         listed += [case for case in options.own if case.stage == self.stage.number]
         if options.case:
             self.cases = [case for case in listed if case.name == options.case] or list(filter(
-                None, [contract.named(self.stage, options.case, options.seed)]))
+                None, [contract.named(self.stage, options.case)]))
             return
         self.cases = [case for case in listed if case.group == "standard" or (
             case.group == "robust" and not options.quick)]
@@ -239,14 +239,19 @@ class Grading:
         return session if alive else None
 
     def ask_contract(self, session: Session) -> None:
-        """Ask what the contract's classes give at the borders of the file's own tiles, up to the
-        first that fails.  Without a GPU: there every D, dtype and layout is compiled anew."""
-        options = self.options
-        if self.device != "cpu" or options.quick or options.case:
+        """Ask what the contract's classes give at the borders of the file's own tiles, and what
+        the examples of red steps give there, up to the first that fails.  On a GPU these alone:
+        there every D, dtype and layout is compiled anew."""
+        options, on_gpu = self.options, self.device != "cpu"
+        if options.quick or options.case:
             return
-        cases = contract.cases(
-            self.stage, self.tiles, bool(self.file.steps),
-            "sink_logits" in self.file.parameters(self.stage.entry), options.seed)
+        logits = "sink_logits" in self.file.parameters(self.stage.entry)
+        cases = [] if on_gpu else contract.cases(
+            self.stage, self.tiles, bool(self.file.steps), logits, options.seed)
+        for light in self.lights.result():
+            if light.light == WRONG:
+                cases += contract.aimed(self.stage, light.example, self.tiles, logits,
+                                        options.seed, on_gpu)
         for asked, case in enumerate(cases):
             with self.reporter.working(self.stage, f"case {asked + 1} of {len(cases)} at borders"):
                 check, alive = self.ask(session, case)
@@ -256,8 +261,9 @@ class Grading:
             if check is None or not alive or self.clock.is_over():
                 return
         sizes = "its tiles, " + ", ".join(map(str, sorted(self.tiles))) if self.tiles else "tiles"
-        self.done(Check("robust/contract", "robust", "pass",
-                        f"({len(cases)} cases at the borders of {sizes})"))
+        if cases:
+            self.done(Check("robust/contract", "robust", "pass",
+                            f"({len(cases)} cases at the borders of {sizes})"))
 
     def ask_beyond(self, session: Session) -> None:
         """Ask what no assignment asks, until a call does not end; a dead worker is replaced."""

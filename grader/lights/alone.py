@@ -3,7 +3,7 @@
 from grader.assignment import submission
 from grader.course.stages import Stage
 from grader.host.options import Options
-from grader.lights.lights import NONE, RIGHT, Lights
+from grader.lights.lights import NONE, RIGHT, Lights, damaged
 from grader.report import overview
 from grader.report.screen import Reporter
 
@@ -18,7 +18,9 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
     if file.state in ("missing", "syntax_error"):
         raise ValueError(file.sentence + file.place)
     if step not in {known.id for known in file.steps}:
-        raise ValueError(f"want a step of {file.path}; got {step}")
+        broken = file.source is not None and damaged(submission.decode(file.source))
+        raise ValueError(f"{file.path}: {broken}" if broken else
+                         f"want a step of {file.path}; got {step}")
     hint = f"{overview.program(stage.number).rpartition(' ')[0]} --hint {step}"
     if step in file.blank_steps:
         reporter.say(f"step {step}: {file.left_raises[step]}" if step in file.left_raises else

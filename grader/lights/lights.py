@@ -7,7 +7,7 @@ not as it was given, it uses names that another blank makes, or the worker could
 import concurrent.futures
 import contextlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,13 +33,15 @@ SECONDS = 2.0  # of CPU time for one example
 
 @dataclass(frozen=True)
 class Light:
-    """One step.  lines: for a wrong one, what was given, left and wanted; shown: all of it."""
+    """One step.  lines: for a wrong one, what was given, left and wanted; shown: all of it;
+    example: the numbers that were given, by their names."""
 
     id: str
     light: str
     mistake: str | None = None
     lines: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    example: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict:
         """As it stands in the JSON."""
@@ -207,8 +209,9 @@ class Asking:
                         line = next(number for number, row in enumerate(text.split("\n"), 1)
                                     if re.search(rf"\b{name}\b", row.partition("#")[0]))
                         seen = (f"line {line}: another name belongs in the place of {name}.",)
-                return Light(id, WRONG, mistake, (f"{one.words}:", *seen, *said),
-                             found.shown)
+                return Light(id, WRONG, mistake, (f"{one.words}:", *seen, *said), found.shown,
+                             {name: value for name, value in one.given.items()
+                              if type(value) is int})
             if found is not None:
                 note = note or (f"{one.words}: {found.lines[0]}.",)
         return Light(id, RIGHT, None, note)

@@ -111,8 +111,10 @@ def printed(text: str) -> Iterator[str]:
     for node in Source(text, {}, (), "").nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
                 and node.func.id == "print":
-            yield (f"right, but line {node.lineno} prints, which works in the interpreter and "
-                   "compiles for no GPU: take it out before you hand in.")
+            titled = node.args and isinstance(getattr(node.args[0], "value", None), str)
+            where = "in every program" if titled else (  # Triton's own print begins with a text
+                "which works in the interpreter and compiles for no GPU")
+            yield f"right, but line {node.lineno} prints, {where}: take it out before you hand in."
             return
 
 

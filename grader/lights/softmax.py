@@ -140,6 +140,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
         trial("a maximum that rises by 200", 6, new=200),
         trial("a maximum that stays, 200 above the scores", 9, old=200),
         trial("a first tile with scores about -200", 7, new=-200, seen=False),
+        trial("a first tile with scores about -3,000", 10, new=-3000, seen=False),
         trial("float16 values, large sums", 8, "float16", old=3, weight=4000),
     ], ("MASKED", "D", "BLOCK_N"))
 

@@ -68,9 +68,10 @@ def test_a_file_without_markers_is_asked_what_the_assignment_promises_alone(numb
 def test_names_tell_the_cases_apart_and_lead_back_to_them(number):
     asked = cases(number, seed=5)
     assert len({case.name for case in asked}) == len(asked)
-    for case in asked[::7]:
-        assert contract.named(STAGES[number], case.name, 5) == case
-    assert contract.named(STAGES[number], "robust/nobody", 5) is None
+    for case in asked:
+        assert contract.named(STAGES[number], case.name) == case
+    for name in ("robust/nobody", "robust/N64", "standard/H1-N64-D16-float16", "", "robust/-"):
+        assert contract.named(STAGES[number], name) is None
 
 
 def test_borders_lie_where_the_tiles_of_the_file_do():
@@ -93,6 +94,24 @@ def test_two_further_cases_hang_on_the_seed_alone():
     first, again, other = (contract.drawn(STAGES[7], seed) for seed in (1, 1, 2))
     assert first == again != other and len(first) == contract.DRAWN
     assert all(map(contract.allowed, first))
+
+
+def test_the_example_of_a_red_step_is_moved_to_the_borders_of_the_file():
+    example = {"N": 97, "window_size": 20, "sink_size": 5, "BLOCK_N": 16, "BLOCK_M": 32}
+    made = contract.aimed(STAGES[9], example, {64}, False, 3, compiled=False)
+    assert 10 < len(made) <= contract.AIMED
+    causal = {(case.N, case.window, case.sinks) for case in made if case.is_causal}
+    assert {(97, 20, 5), (257, 68, 5)} <= causal <= {(97, 20, 5), (257, 68, 5), (513, 132, 5)}
+    assert len({case.D for case in made}) > 2
+    assert {case.D for case in contract.aimed(STAGES[9], example, {64}, False, 3, True)} == {64}
+    for case in made:
+        assert contract.named(STAGES[9], case.name) == case
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_an_example_without_borders_gives_cases_too(number):
+    made = contract.aimed(STAGES[number], {}, (), False, 3, compiled=False)
+    assert made and all(case.by_contract for case in made)
 
 
 def test_tiles_are_numbers_under_a_name_that_says_so():

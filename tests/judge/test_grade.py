@@ -18,6 +18,7 @@ from grader.host.options import Options
 from grader.judge import grade
 from grader.judge.grade import grade_stage
 from grader.judge.points import settle
+from grader.lights.lights import RIGHT, WRONG, Light
 from grader.report import results
 from grader.report.results import Check
 from grader.report.screen import Reporter
@@ -154,6 +155,23 @@ def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, mon
     assert (result.outcome, result.points) == ("wrong", 140)
     assert [check.name for check in result.checks if check.outcome != "pass"] == [border.name]
     assert graded(spoiled(lambda call: call.inputs["q"].shape[2] == 65), quick=True).points == 140
+
+
+def test_a_red_step_asks_further_and_what_fails_there_decides(graded, monkeypatch):
+    example = Case(1, "robust", 7, by_contract=True)
+    monkeypatch.setattr(grade.contract, "cases", lambda *what: [])
+    monkeypatch.setattr(grade.contract, "aimed", lambda stage, given, *what: [
+        example] if given == {"N": 7} else pytest.fail("want the light's own example"))
+    wrong = spoiled(lambda call: call.inputs["q"].shape[2] == 7)
+    monkeypatch.setattr(grade.Lights, "result", lambda lights: [Light("1.1", RIGHT)])
+    assert graded(wrong).outcome == "pass"
+    monkeypatch.setattr(grade.Lights, "result", lambda lights: [
+        Light("1.1", RIGHT), Light("1.2", WRONG, lines=("N=7:", "no."), example={"N": 7})])
+    assert graded(wrong, quick=True).points == 140
+    assert graded(Honest).outcome == "pass"
+    result = graded(wrong)
+    assert (result.outcome, result.points) == ("wrong", 140)
+    assert [check.name for check in result.checks if check.outcome != "pass"] == [example.name]
 
 
 def test_borders_are_not_asked_of_a_file_that_is_wrong_anyway(graded, monkeypatch):

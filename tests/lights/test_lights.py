@@ -390,6 +390,10 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     assert "visited  0 2*\n" in alone.stdout and "wanted   0 16 32*" in alone.stdout
     assert ran("--step", "3.1").returncode == 0
     assert ran("--step", "3.9").returncode == 2
+    path = tmp_path / "problem_3.py"
+    path.write_text(source.replace("    # END SOLUTION 3.4\n", ""), "utf-8")
+    assert "the line `# END SOLUTION 3.4` is missing or moved" in ran("--step", "3.2").stderr
+    path.write_text(source, "utf-8")
     whole = ran("--p3", "--json", str(tmp_path / "out.json"))
     first = whole.stdout.partition("Flash Attention ---\n")[2].splitlines()[0]
     assert first == "steps  3.1 ✓  3.2 ✗  3.3 ✓  3.4 ✓  3.5 ✓  3.6 ·  3.7 ✓  3.8 ✓"

@@ -70,9 +70,11 @@ def test_what_works_on_single_numbers_is_nobodys_mistake(old, new):
 
 
 @pytest.mark.interpreter
-def test_a_step_that_prints_is_right_with_a_note():
-    found = lights(solved(3).replace("keep = key < N", "keep = key < N\n    print(keep)"), 3)
-    assert found["3.6"].light == "right" and "compiles for no GPU" in found["3.6"].lines[0]
+@pytest.mark.parametrize("call, where", [
+    ("print(keep)", "compiles for no GPU"), ('print("keep", keep)', "in every program")])
+def test_a_step_that_prints_is_right_with_a_note(call, where):
+    found = lights(solved(3).replace("keep = key < N", f"keep = key < N\n    {call}"), 3)
+    assert found["3.6"].light == "right" and where in found["3.6"].lines[0]
 
 
 @pytest.mark.parametrize("statement, said", [
