@@ -100,8 +100,8 @@ def _problem(problem, work: Workload, tensors: Tensors) -> Call:
 
 
 def fast(work: Workload, tensors: Tensors, options) -> Call:
-    """fast/attention.py, plain Triton."""
-    from fast.attention import flash_attention
+    """fast/kernels.py, plain Triton."""
+    from fast.launcher import flash_attention
 
     def attend(q, k, v, sinks=None):
         return flash_attention(

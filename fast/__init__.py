@@ -1,1 +1,1 @@
-"""The stages' attention at full speed: attention.py in plain Triton, attention_hopper* in Gluon."""
+"""The stages' attention at full speed: kernels.py in plain Triton, attention_hopper* in Gluon."""

@@ -1,6 +1,6 @@
 """Attention for Hopper, one level below Triton: what the last 20 % takes.  Forward.
 
-In attention.py Triton decides which warp does what, and when, and leaves a gap: between q k^T and
+In kernels.py Triton decides which warp does what, and when, and leaves a gap: between q k^T and
 the softmax that needs it the tensor cores wait.  Gluon (triton.experimental.gluon), the level
 below, lets a kernel place the work itself.  This one gives every warp a role, for good:
 
@@ -37,7 +37,7 @@ waited for; `ptxas -v` says so (C7510 ... C7515), and tests/test_fast_hopper.py 
 
 Shapes      q, o: (B, HQ, N, D)    k, v: (B, HKV, N, D)    lse: (B, HQ, N), float32
             D is 64 or 128, N is any; float16 or bfloat16
-Read first  attention.py, and README.md beside this file for the steps from there to here
+Read first  kernels.py, and README.md beside this file for the steps from there to here
 """
 
 import torch

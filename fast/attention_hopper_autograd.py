@@ -50,7 +50,7 @@ def _dq_kernel(
     q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dq_ptr, N, HQ, group, rows, scale, window,
     D: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
 ):
-    """Fill 64 rows of dq: that of attention.py without its tricks.  The same bits every time."""
+    """Fill 64 rows of dq: that of kernels.py without its tricks.  The same bits every time."""
     blocks = tl.cdiv(N, 64)
     start_m = (blocks - 1 - tl.program_id(0) % blocks) * 64
     bh = tl.program_id(0) // blocks

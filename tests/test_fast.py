@@ -1,4 +1,4 @@
-"""fast/attention.py against float64, in all the forms that its wrapper chooses from."""
+"""fast/ in plain Triton against float64, in all the forms that its wrapper chooses from."""
 
 import itertools
 import re
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import reference
-from fast import attention
-from fast.attention import flash_attention
+from fast import launcher, policy
+from fast.launcher import flash_attention
 from tools import kernel_checks
 
 # The forms of the forward depend on D, on N, on the window and on the size of the groups.
@@ -74,7 +74,7 @@ def test_full_attention_matches_float64_in_each_of_its_forms(D, N, device):
 
 def test_the_forms_are_chosen_as_their_comments_say():
     def options(D, N, mask="causal", short=False):
-        return attention._forward_options(9, D, 2, N, mask, short, short, D > 32 and not short)
+        return policy.forward_options(9, D, 2, N, mask, short, short, D > 32 and not short)
 
     assert options(64, 256, "full")["TWO_TILES"] and options(64, 256, "full")["Q_IN_REGISTERS"]
     assert not options(64, 200, "full")["Q_IN_REGISTERS"]
@@ -221,7 +221,7 @@ def test_other_dtypes_are_refused():
 
 # ---------------------------------------------------------------------- README
 def test_the_readme_names_functions_and_lengths_that_are_so():
-    folder = Path(attention.__file__).parent
+    folder = Path(launcher.__file__).parent
     readme = (folder / "README.md").read_text()
     places = re.findall(r"`(\w+\.py):(\w+)`(?: \((\w+)\))?", readme)
     assert len(places) > 15
@@ -229,7 +229,7 @@ def test_the_readme_names_functions_and_lengths_that_are_so():
         body = (folder / file).read_text().split(f"\ndef {function}(")[1].split("\ndef ")[0]
         assert word in body, (function, word)
     lengths = re.findall(r"\| `(\w+\.py)` \| (\d+) \|", readme)
-    assert len(lengths) == 5
+    assert len(lengths) == 7
     for file, lines in lengths:
         assert len((folder / file).read_text().splitlines()) == int(lines), file
 

@@ -12,11 +12,11 @@ HALF = torch.bfloat16
 
 def full_attention_with_narrow_key_tiles():
     """The forward with both products of one shape, 64 x 64 x 64: what it has to avoid."""
-    from fast import attention
+    from fast import policy
 
-    options = attention._forward_options
+    options = policy.forward_options
     changed = dict(BLOCK_N=64, Q_IN_REGISTERS=True)
-    attention._forward_options = lambda *args: options(*args) | changed
+    policy.forward_options = lambda *args: options(*args) | changed
     Call(64, HALF, N=2048, causal=False)()
 
 

@@ -1,6 +1,6 @@
 """python -m tools.fast_resources [80 90 ...]: what the kernels of fast/ take, without a GPU.
 
-Compiles what attention.py launches, for these architectures or all supported ones, and Gluon's
+Compiles what launcher.py launches, for these architectures or all supported ones, and Gluon's
 kernels with 90, and prints shared memory, registers and stack, a row a kernel; half a minute
 an architecture on two cores (80), longer for 90.
 
@@ -28,7 +28,7 @@ from tools import compiled
 from tools.compiled import Need
 from tools.machine_code import Instruction, jumps_back, stack_uses
 
-# ------------------------------------------------------------------ attention.py
+# ------------------------------------------------------------------ launcher.py
 EVEN, RAGGED = 2048, 2000  # a multiple of every tile, and of none
 MHA, *GROUPS = HEAD_COUNTS = (16, 16), (32, 16), (64, 16), (128, 16)  # query, key/value heads
 
@@ -55,7 +55,7 @@ class Call:
         return ", ".join(words)
 
     def __call__(self) -> None:
-        from fast.attention import flash_attention
+        from fast.launcher import flash_attention
 
         inputs = compiled.attention_inputs(
             self.heads, self.N, self.D, self.dtype, self.logits, self.columns

@@ -1,4 +1,4 @@
-"""fast/attention.py as an attention implementation of Transformers: register(), then NAME.
+"""fast/ as an attention implementation of Transformers: register(), then NAME.
 
     from examples.gpt_oss.attention import NAME, register
     register()
@@ -25,7 +25,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from fast.attention import flash_attention
+from fast.launcher import flash_attention
 
 # Not "flash_...": Transformers replaces a name with "flash" in it by a kernel from its hub.
 NAME = "course"
