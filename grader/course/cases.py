@@ -74,7 +74,7 @@ class Case:
     grads: tuple[str, ...] = ()
     repeats: int = 1
     refill: bool = False
-    growth: bool = False  # asked at N and at 2N: does memory grow with N or with N * N?
+    growth: bool = False  # asked at N, 2N, 4N: does memory grow with N or with N * N?
     by_contract: bool = False  # made by contract.py, and no row of case_table.py
     course: bool = False  # of files with this course's step markers; beyond, of others
     asks: str = ""  # what is beyond the assignment in it
@@ -151,6 +151,6 @@ class Case:
                 "sink_size": self.sinks or 0, "scale": self.scale}
 
 
-def doubled(case: Case) -> Case:
-    """The same case with twice the length: the second half of a growth pair."""
-    return replace(case, N=2 * case.N, NK=None if case.NK is None else 2 * case.NK)
+def longer(case: Case, times: int) -> Case:
+    """The same case with so many times its length: one more of a growth case."""
+    return replace(case, N=times * case.N, NK=None if case.NK is None else times * case.NK)

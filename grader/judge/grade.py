@@ -28,7 +28,7 @@ import torch
 from grader.assignment import submission
 from grader.course import case_table, contract
 from grader.course.calls import SubmissionError
-from grader.course.cases import Case, doubled
+from grader.course.cases import Case, longer
 from grader.course.correctness import answer
 from grader.course.inputs import build
 from grader.course.stages import Stage
@@ -39,7 +39,7 @@ from grader.host.session import Session
 from grader.judge import timing
 from grader.judge.compiling import Compiling
 from grader.judge.confirm import Confirmations, judging
-from grader.judge.means import judge_growth
+from grader.judge.means import judge_growth, scores_bytes
 from grader.judge.needless import Counting
 from grader.judge.points import settle
 from grader.judge.precompile import Precompiler
@@ -325,9 +325,12 @@ class Grading:
                     device_memory.comes_back(str(error), self.clock)
                 check, closed = self.judge(built, reply), True
             if case.growth and check.outcome == "pass" and not closed:
-                large = session.run(build(doubled(case), self.options.seed).call)
-                replies.append((doubled(case), large))
-                check = judge_growth(check, built, reply, large)
+                for times in (2, 4):
+                    large = longer(case, times)
+                    replies.append((large, session.run(build(large, self.options.seed).call)))
+                    if replies[-1][1].plan.peak_bytes <= scores_bytes(built, times):
+                        break
+                check = judge_growth(check, built, *(reply for _, reply in replies))
             if check.outcome == "wrong" and not closed and not self.taught:
                 from grader.words import follow_up  # all the mistakes: a right file needs none
 

@@ -16,7 +16,7 @@ from grader.sandbox.wire import LONGEST
 ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
 ALLOWED = (*FREE, "pointwise", "reduces")  # kinds of operations
 MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
-GROWTH_LIMIT = 3.0  # linear memory doubles from N to 2N, N x N memory grows fourfold
+GROWTH_LIMIT = 3.0  # what N x N memory grows by is fourfold from 2N to 4N, what linear does twofold
 
 
 def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
@@ -116,22 +116,32 @@ def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
     return []
 
 
-def judge_growth(check: Check, built: Built, small: Reply, large: Reply) -> Check:
-    """Add to a right check: does the peak grow with N * N?  large has twice the length of small."""
-    before, after = small.plan.peak_bytes, large.plan.peak_bytes
-    case = built.case
-    # Half of one 16-bit score matrix at 2N: less than that is no N x N, however it grows.
-    floor = (2 * case.N) * (2 * case.n_keys)
+def scores_bytes(built: Built, times: int) -> int:
+    """Half of one 16-bit matrix of scores where lengths are so many times those of the case: less
+    than that is no N x N, however it grows."""
+    return times * built.case.N * times * built.case.n_keys
+
+
+def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
+    """Add to a right check: does the peak grow with N * N?  replies: at N, 2N and, where that took
+    more than scores_bytes, 4N.  What is always there grows not at all, and cancels."""
+    *_, large = plans = [reply.plan for reply in replies]
+    N = built.case.N * 2 ** (len(plans) - 1)
     said = ""
-    if after > floor and after > GROWTH_LIMIT * max(before, 1):
-        largest = max((*large.plan.operations, *large.plan.backward_operations),
-                      key=lambda operation: operation.made, default=None)
-        by = f"; the largest is made by {largest.packet}{_in_line(largest.line)}" if largest else ""
-        said = (f"Memory beside inputs and outputs grows with N x N: {before / 2**20:.2f} MiB at "
-                f"N={case.N}, {after / 2**20:.2f} MiB at N={2 * case.N}{by}.")
-    elif large.plan.kept_bytes > floor:
-        said = (f"The call used {large.plan.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
-                f"N={2 * case.N}.")
+    if len(plans) > 2 and large.peak_bytes > scores_bytes(built, 4):
+        first, second = (after.peak_bytes - before.peak_bytes
+                         for before, after in zip(plans, plans[1:], strict=False))
+        if second > GROWTH_LIMIT * max(first, 1):
+            largest = max((*large.operations, *large.backward_operations),
+                          key=lambda operation: operation.made, default=None)
+            by = f"; the largest is made by {largest.packet}{_in_line(largest.line)}" \
+                if largest else ""
+            peaks = [f"{plan.peak_bytes / 2**20:.2f} MiB" for plan in plans[1:]]
+            said = (f"Memory beside inputs and outputs grows with N x N: {peaks[0]} at N={N // 2}, "
+                    f"{peaks[1]} at N={N}{by}.")
+    if not said and large.kept_bytes > scores_bytes(built, N // built.case.N):
+        said = (f"The call used {large.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
+                f"N={N}.")
     if not said:
         return check
     return check.fail("rejected", said,

@@ -41,9 +41,9 @@ def test_keys_are_as_many_as_queries_unless_said():
 
 
 def test_a_growth_pair_doubles_the_length_and_nothing_else():
-    twice = cases.doubled(Case(3, "robust", 64, growth=True))
+    twice = cases.longer(Case(3, "robust", 64, growth=True), 2)
     assert (twice.N, twice.D, twice.HQ) == (128, 16, 1)
-    assert cases.doubled(Case(1, "robust", 64, NK=10)).n_keys == 20
+    assert cases.longer(Case(1, "robust", 64, NK=10), 2).n_keys == 20
 
 
 @pytest.mark.parametrize(("file", "may_import"), [

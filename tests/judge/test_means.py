@@ -51,17 +51,17 @@ def test_gradients_need_a_kernel_in_the_backward():
     assert judged(*answered(case, backward_operations=("aten::bmm",))).outcome == "rejected"
 
 
-@pytest.mark.parametrize("small, large, outcome", [
-    (0, 0, "pass"), (100_000, 200_000, "pass"),  # linear
-    (500, 4000, "pass"),  # too little to be N x N
-    (100_000, 400_000, "rejected"),
+@pytest.mark.parametrize("peaks, outcome", [
+    ((0, 0), "pass"), ((100_000, 200_000, 400_000), "pass"),  # linear
+    ((500, 2000, 8000), "pass"),  # too little to be N x N
+    ((100_000, 400_000, 1_600_000), "rejected"),
+    ((9_100_000, 9_400_000, 10_600_000), "rejected"),  # beside what is always there
+    ((9_100_000, 9_200_000, 9_400_000), "pass"),
 ])
-def test_memory_that_grows_with_n_squared_is_rejected(small, large, outcome):
-    case = Case(3, "robust", 128, growth=True)
-    built, reply = answered(case, scratch=small)
-    bigger = replace(reply, plan=plan(scratch=large))
-    check = judge_growth(judged(built, reply), built, reply, bigger)
-    assert check.outcome == outcome
+def test_memory_that_grows_with_n_squared_is_rejected(peaks, outcome):
+    built, reply = answered(Case(3, "robust", 128, growth=True))
+    replies = [replace(reply, plan=plan(scratch=peak)) for peak in peaks]
+    assert judge_growth(judged(built, reply), built, *replies).outcome == outcome
 
 
 def test_memory_kept_from_earlier_calls_is_rejected():
