@@ -101,27 +101,25 @@ def _problem(problem, work: Workload, tensors: Tensors) -> Call:
 
 def fast(work: Workload, tensors: Tensors, options) -> Call:
     """fast/kernels.py, plain Triton."""
-    from fast.launcher import flash_attention
-
-    def attend(q, k, v, sinks=None):
-        return flash_attention(
-            q, k, v, is_causal=work.causal, window_size=work.window, sink_size=work.sinks,
-            sink_logits=sinks)
-
-    return Call(attend, _leaves(tensors), tensors.do)
+    return _fast("triton", work, tensors)
 
 
 def gluon(work: Workload, tensors: Tensors, options) -> Call:
     """fast/attention_hopper*.py, one level below Triton."""
-    if tensors.q.is_cuda and torch.cuda.get_device_capability() != (9, 0):
-        raise Unsupported("no Hopper")
-    try:
-        from fast.attention_hopper_autograd import flash_attention_hopper
-    except ImportError as error:
-        raise Unsupported(str(error)) from error
+    from fast.entry import no_gluon
+
+    if tensors.q.is_cuda and (reason := no_gluon(tensors.q.device)):
+        raise Unsupported(reason)
+    return _fast("gluon", work, tensors)
+
+
+def _fast(kernel: str, work: Workload, tensors: Tensors) -> Call:
+    from fast import attention
 
     def attend(q, k, v, sinks=None):
-        return flash_attention_hopper(q, k, v, work.causal, work.window, sinks)
+        return attention(
+            q, k, v, is_causal=work.causal, window_size=work.window, sink_size=work.sinks,
+            sink_logits=sinks, kernel=kernel)
 
     return Call(attend, _leaves(tensors), tensors.do)
 

@@ -1,1 +1,3 @@
 """The stages' attention at full speed: kernels.py in plain Triton, attention_hopper* in Gluon."""
+
+from fast.entry import attention as attention

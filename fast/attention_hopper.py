@@ -350,7 +350,10 @@ def _fwd_kernel(
 
 # ------------------------------------------------------------------- launch
 def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **steps):
-    """Launch the kernel.  Checked q (B, HQ, N, D), k, v (B, HKV, N, D) -> o, lse (B, HQ, N)."""
+    """Launch the kernel.  Checked q (B, HQ, N, D), k, v (B, HKV, N, D) -> o, lse (B, HQ, N).
+
+    lse: float32, natural logarithm, the sink logit included.
+    """
     (B, HQ, N, D), HKV = q.shape, k.shape[1]
     o = q.new_empty(B, HQ, N, D)
     lse = q.new_empty((B, HQ, N), dtype=torch.float32)
@@ -372,27 +375,3 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
             window_size or 0, *constants, num_warps=4, maxnreg=168,
         )
     return o, lse
-
-
-def attention_forward(
-    q, k, v, is_causal=True, window_size=None, sink_logits=None, softmax_scale=None
-):
-    """Attention of grouped query heads, without a gradient.
-
-    Args:
-        q: (B, HQ, N, D), any strides; float16 or bfloat16; D 64 or 128.
-        k, v: (B, HKV, N, D), any strides; HQ a multiple of HKV; dtype and device of q.
-        is_causal: hide keys after the query.
-        window_size: how many keys a query sees, itself included; None for all.
-        sink_logits: (HQ,), one more logit in the softmax of each head; None for none.
-        softmax_scale: factor of the scores, > 0; None for 1 / sqrt(D).
-
-    Returns:
-        o: (B, HQ, N, D), contiguous, dtype of q.
-        lse: (B, HQ, N), float32, natural logarithm, the sink logit included.
-
-    Raises ValueError or TypeError: the input breaks the contract above, or the GPU is no Hopper.
-    """
-    hopper.check(q, k, v, is_causal, window_size, sink_logits)
-    scale = hopper.checked_scale(softmax_scale, q.shape[3])
-    return forward(q, k, v, bool(is_causal), scale, window_size, sink_logits)

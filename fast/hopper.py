@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 
 import torch
 import triton
@@ -211,45 +210,3 @@ def multiprocessors(device: torch.device) -> int:
     if capability != (9, 0):
         raise ValueError(f"want a GPU of compute capability 9.0 (Hopper); got {capability}")
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def check(q, k, v, is_causal, window_size, sink_logits) -> None:
-    """Refuse bad input here: inside a kernel it would be a silent wrong read, or worse."""
-    of_q, of_k = q.shape, k.shape
-    shapes = "want q (B, HQ, N, D), k and v (B, HKV, N, D)"
-    if len(of_q) != 4 or len(of_k) != 4 or of_k != v.shape or 0 in of_q or 0 in of_k:
-        raise ValueError(f"{shapes}, not empty; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
-    if of_q[0] != of_k[0] or of_q[2:] != of_k[2:]:
-        raise ValueError(f"{shapes}; got {list(of_q)}, {list(of_k)}, {list(v.shape)}")
-    if of_q[1] % of_k[1] != 0:
-        raise ValueError(f"want HQ a multiple of HKV; got {of_q[1]}, {of_k[1]}")
-    if of_q[3] not in (64, 128):
-        raise ValueError(f"want D 64 or 128; got {of_q[3]}")
-    if q.dtype not in (torch.float16, torch.bfloat16):
-        raise TypeError(f"want float16 or bfloat16; got {q.dtype}")
-    if not q.dtype == k.dtype == v.dtype:
-        raise TypeError(f"want one dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
-    if not q.device == k.device == v.device:
-        raise ValueError(f"want one device; got {q.device}, {k.device}, {v.device}")
-    if not q.is_cuda:
-        raise ValueError(f"want CUDA tensors; got {q.device}")
-    multiprocessors(q.device)
-    if window_size is not None and not (is_causal and window_size >= 1):
-        raise ValueError(
-            f"want None, or window_size >= 1 with is_causal; got {window_size}, {is_causal}"
-        )
-    if sink_logits is not None and (
-        sink_logits.shape != of_q[1:2] or sink_logits.device != q.device
-    ):
-        raise ValueError(
-            f"want sink_logits ({of_q[1]},) on {q.device}; got {list(sink_logits.shape)}"
-            f" on {sink_logits.device}"
-        )
-
-
-def checked_scale(softmax_scale: float | None, D: int) -> float:
-    """The factor of the scores."""
-    scale = 1.0 / math.sqrt(D) if softmax_scale is None else float(softmax_scale)
-    if not 0.0 < scale < float("inf"):
-        raise ValueError(f"want softmax_scale > 0 and finite; got {softmax_scale}")
-    return scale

@@ -5,7 +5,7 @@ each kind of work, because on a GPU the same products can take 1.1 or 2 times as
 are laid out.  README.md beside this file climbs from one to the other, trick by trick, with what
 each is worth.  Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
 
-policy.py says which form and which tiles a call gets, launcher.py launches them.
+launcher.py launches them, in the form and with the tiles that policy.py says.
 
 Masks.  MASK is the least that will do: "full", "causal", "window", or "sinks" (a window and sink
 tokens).  A tile of queries walks the keys in four parts, most of them empty for most masks:
@@ -265,7 +265,6 @@ def _fwd_kernel(
     k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
     v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
 
-    scale_log2e = tl.cast(scale_log2e, tl.float32)  # torch.compile passes float64
     limits = N, window_size, sink_size
     i = tl.arange(0, HEADS * BLOCK_M)
     query = start_m + i % BLOCK_M  # of q; only full attention has q2, and asks of keys alone
@@ -362,7 +361,6 @@ def _dq_kernel(
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         p_sink = tl.math.exp2(sink / LN2 - lse_log2)
         tl.store(dsink_ptr + bh * num_tiles + start_m // BLOCK_M, -tl.sum(p_sink * delta))
-    scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
     if Q_IN_REGISTERS:  # as in the forward; do and delta doubled, too, double dS
         q, do, delta = q + q, do + do, delta + delta
@@ -455,7 +453,6 @@ def _dkdv_kernel(
     key = start_n + tl.arange(0, BLOCK_N)
     k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
     v = _load_rows(v_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
-    scale = tl.cast(scale, tl.float32)  # torch.compile passes float64
     scale_log2e = scale / LN2
     dk = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)

@@ -1,11 +1,39 @@
-"""Which tile shapes, warps, stages and registers the kernels of kernels.py get, for which work.
+"""Which kernel does which work, and the tiles, warps, stages and registers of those of kernels.py.
 
-Timed on an H200 for bfloat16.  For other GPUs chosen by what they hold, and compiled only.
+Timed on an H200 for bfloat16.  Tiles for other GPUs: chosen by what they hold, and compiled only.
 Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
 """
 
-import torch
+# ------------------------------------------------------------ Triton or Gluon
+# Where Gluon's kernels are the faster ones, of what both can do on a Hopper; the rest is plain
+# Triton's.  Measured on one H200 (benchmarks/results/h200): Triton's time over Gluon's is above 1.
+FAR = 1 << 62
+GLUON = [
+    # direction   D    masks                         N up to   measured, by mask
+    ("forward",  128, ("full", "causal", "window"), FAR),   # 1.19; 1.26, Llama-3 1.19; Mistral 1.24
+    ("forward",  64,  ("full",),                    2048),  # 1.01 to 1.08; longer .95 to 1.00
+    ("forward",  64,  ("causal", "window"),         FAR),   # .98 to 2.2, most 1.02 to 1.04
+    ("backward", 128, ("full", "causal", "window"), FAR),   # -; causal 1.16, Llama-3 1.26; -
+]
+# Not there: a window of 128 and less (GPT-OSS, D = 64, .80); backward at D = 64 (causal .94);
+# deterministic, not measured.
 
+
+def pick(direction: str, N: int, D: int, is_causal: bool, window_size, deterministic: bool) -> str:
+    """ "triton" or "gluon", for a work that both can do. """
+    mask = "causal" if is_causal else "full"
+    if window_size is not None and window_size < N:
+        mask = "window" if window_size > 128 else "narrow window"
+    if direction == "backward" and deterministic:
+        return "triton"
+    fits = any(
+        direction == where and D == of_d and mask in masks and N <= most
+        for where, of_d, masks, most in GLUON
+    )
+    return "gluon" if fits else "triton"
+
+
+# ------------------------------------------------------- forms and tiles of Triton's
 # By the first number of the compute capability.
 HOPPER = (9,)
 LARGE = (9, 10)  # Hopper, Blackwell B200: 227 KiB of shared memory feed the matrix units
@@ -42,6 +70,15 @@ def block_d(D: int) -> int:
     return max(16, 1 << (D - 1).bit_length())
 
 
+def limits(N: int, is_causal: bool, window_size, sink_size: int) -> tuple[str, int, int]:
+    """MASK, the least that will do, window_size and sink_size in numbers the kernels take."""
+    window_size = N if window_size is None else min(window_size, N)
+    mask = "full"
+    if is_causal:
+        mask = "causal" if window_size == N else "sinks" if sink_size else "window"
+    return mask, window_size, min(sink_size, N)
+
+
 def is_narrow(mask: str, window_size: int) -> bool:
     """A short walk is mostly edges: narrow tiles mask less of them away."""
     return mask != "full" and window_size <= 128
@@ -56,13 +93,13 @@ def is_packed(mask: str, window_size: int, group: int) -> bool:
     return is_narrow(mask, window_size) and group % 8 == 0
 
 
-def can_describe(major: int, *tensors: torch.Tensor) -> bool:
+def can_describe(major: int, *tensors) -> bool:
     """Whether the GPU's copy engine can fetch tiles of these (B, H, N, D), and it pays.
 
     It takes 16-byte steps.  Timed on an H200 only, so only Hopper gets it.
     """
     x = tensors[0]
-    if major != 9 or x.shape[3] <= 32 or x.element_size() != 2 or torch.compiler.is_compiling():
+    if major != 9 or x.shape[3] <= 32 or x.element_size() != 2:
         return False
     return all(
         x.data_ptr() % 16 == 0 and x.stride(3) == 1 and all(s % 8 == 0 < s for s in x.stride()[:3])

@@ -6,6 +6,7 @@ FAST_TRITON=folder:folder names further Triton installations to compile with, ea
 
 import functools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,8 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import fast
 import reference
+from fast.entry import no_gluon
 from tools.kernel_checks import place
+
+attention = functools.partial(fast.attention, kernel="gluon")
 
 ROOT = Path(__file__).parents[1]
 TRITONS = ["", *filter(None, os.environ.get("FAST_TRITON", "").split(os.pathsep))]
@@ -85,13 +90,13 @@ passed = []
 CompiledKernel.run = property(lambda kernel: lambda *args: passed.append(args))
 
 from fast import hopper
-from fast.attention_hopper import attention_forward
+from fast.attention_hopper import forward
 
 q, k = (torch.empty(1, heads, 300, 128, dtype=torch.bfloat16) for heads in (4, 2))
 o, lse = torch.empty_like(q), torch.empty(1, 4, 300)  # the same for both calls
 torch.Tensor.new_empty = lambda self, *shape, **options: o if len(shape) == 4 else lse
-attention_forward(q, k, k, window_size=100)
-attention_forward(q, k, k, window_size=100)
+forward(q, k, k, True, 0.1, 100)
+forward(q, k, k, True, 0.1, 100)
 first, second = (args[:5] + args[9:] for args in passed)  # between: Triton's own hooks
 assert len(hopper._kernels) == 1 and len(first) == len(second)
 for x, y in zip(first, second):
@@ -113,47 +118,35 @@ def _inputs(N=64, D=64, HQ=2, HKV=2, dtype=torch.float16, device="cpu", B=1):
     ]
 
 
-@pytest.mark.parametrize("inputs, options, error, words", [
-    (_inputs(), {}, ValueError, "want CUDA tensors; got cpu"),
-    (_inputs(D=32), {}, ValueError, "want D 64 or 128; got 32"),
-    (_inputs(dtype=torch.float32), {}, TypeError, "want float16 or bfloat16; got torch.float32"),
-    (_inputs(HQ=3), {}, ValueError, "want HQ a multiple of HKV; got 3, 2"),
-    (_inputs()[:2] + _inputs(N=65)[2:], {}, ValueError, r"got \[1, 2, 64, 64\], .* 65, 64\]"),
-    (_inputs()[:2] + _inputs(dtype=torch.bfloat16)[2:], {}, TypeError, "want one dtype; got"),
+@pytest.mark.interpreter
+@pytest.mark.parametrize("inputs, options, words", [
+    (_inputs(D=32), {}, "want D 64 or 128; got 32"),
+    (_inputs(dtype=torch.float32), {}, "want float16 or bfloat16; got torch.float32"),
+    (_inputs(), dict(sink_size=4), "want no sink tokens; got sink_size=4"),
+    (_inputs(), {}, "want CUDA tensors; got cpu"),
 ])
-def test_what_no_kernel_can_do_is_refused(inputs, options, error, words):
-    from fast.attention_hopper import attention_forward
-    from fast.attention_hopper_autograd import flash_attention_hopper
-
-    for attend in (attention_forward, flash_attention_hopper):
-        with pytest.raises(error, match=words):
-            attend(*inputs, **options)
+def test_what_only_plain_triton_can_do_is_refused(inputs, options, words):
+    with pytest.raises(ValueError, match=f"kernel='gluon': {words}"):
+        attention(*inputs, **options)
 
 
-@pytest.mark.parametrize("options, words", [
-    (dict(window_size=0), "want None, or window_size >= 1 with is_causal; got 0, True"),
-    (dict(window_size=4, is_causal=False), "got 4, False"),
-    (dict(sink_logits=torch.zeros(3)), r"want sink_logits \(2,\) on .*; got \[3\]"),
-    (dict(softmax_scale=0.0), "want softmax_scale > 0 and finite; got 0.0"),
-])
-def test_options_that_make_no_sense_are_refused(options, words, monkeypatch):
-    from fast import hopper
-    from fast.attention_hopper import attention_forward
+@pytest.fixture
+def gpu_of(monkeypatch):
+    """gpu_of((8, 0)) makes tensors those of a GPU of this capability."""
+    def pretend(capability):
+        monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        no_gluon.cache_clear()
 
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(hopper, "multiprocessors", lambda device: 132)
-    with pytest.raises(ValueError, match=words):
-        attention_forward(*_inputs(), **options)
+    yield pretend
+    no_gluon.cache_clear()
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (10, 0), (12, 0)])
-def test_another_gpu_is_refused_before_anything_is_compiled(capability, monkeypatch):
-    from fast.attention_hopper_autograd import flash_attention_hopper
-
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+def test_another_gpu_is_refused_before_anything_is_compiled(capability, gpu_of):
+    gpu_of(capability)
     with pytest.raises(ValueError, match=rf"want .* 9.0 \(Hopper\); got \({capability[0]}, "):
-        flash_attention_hopper(*_inputs())
+        attention(*_inputs())
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "4.0.0"])
@@ -195,7 +188,7 @@ def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long
 
 @pytest.mark.interpreter
 def test_the_sums_before_the_backward_are_padded(device):
-    from fast.attention_hopper_autograd import _prepare_kernel
+    from fast.attention_hopper_launch import _prepare_kernel
 
     B, HQ, N, D, rows = 2, 3, 70, 64, 128
     o = torch.randn(B, HQ, N, D, device=device)
@@ -231,8 +224,7 @@ def _error(got, want) -> float:
 
 def _check(N, D, HQ=4, HKV=2, B=2, dtype=torch.bfloat16, layout="dense", dout="dense",
            is_causal=True, window_size=None, sinks=False, deterministic=False):
-    from fast.attention_hopper import attention_forward
-    from fast.attention_hopper_autograd import flash_attention_hopper
+    from fast.attention_hopper import forward
 
     inputs = [place(x, layout) for x in _inputs(N, D, HQ, HKV, dtype, "cuda", B)]
     do = place(torch.randn(B, HQ, N, D, device="cuda").to(dtype), dout)
@@ -244,8 +236,8 @@ def _check(N, D, HQ=4, HKV=2, B=2, dtype=torch.bfloat16, layout="dense", dout="d
     leaves += [sink_logits.requires_grad_()] if sinks else []
     options = dict(is_causal=is_causal, window_size=window_size, sink_logits=sink_logits)
     with torch.no_grad():
-        o, lse = attention_forward(*inputs, **options)
-    got = flash_attention_hopper(*leaves[:3], **options, deterministic=deterministic)
+        o, lse = forward(*inputs, is_causal, 1 / math.sqrt(D), window_size, sink_logits)
+    got = attention(*leaves[:3], **options, deterministic=deterministic)
     grads = torch.autograd.grad(got, leaves, do)
     limit = 4e-3 if dtype == torch.bfloat16 else 6e-4
     assert torch.equal(o, got)
@@ -285,45 +277,45 @@ class TestRepeats:
 
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_forward_dk_and_dv_are_the_same_200_times(self, is_causal):
-        from fast.attention_hopper import attention_forward
-        from fast.attention_hopper_autograd import backward
+        from fast.attention_hopper import forward
+        from fast.attention_hopper_launch import backward
 
         q, k, v = _inputs(2048, 128, 16, 8, torch.bfloat16, "cuda", 2)  # several tiles a program
         do = torch.randn_like(q)
-        o, lse = attention_forward(q, k, v, is_causal)
+        o, lse = forward(q, k, v, is_causal, 0.1)
         _, dk, dv, _ = backward(q, k, v, o, lse, do, is_causal, 0.1)
         for _ in range(200):
-            again = attention_forward(q, k, v, is_causal)
+            again = forward(q, k, v, is_causal, 0.1)
             assert torch.equal(o, again[0]) and torch.equal(lse, again[1])
             again = backward(q, k, v, o, lse, do, is_causal, 0.1)
             assert torch.equal(dk, again[1]) and torch.equal(dv, again[2])
 
     def test_deterministic_dq_is_the_same_every_time(self):
-        from fast.attention_hopper import attention_forward
-        from fast.attention_hopper_autograd import backward
+        from fast.attention_hopper import forward
+        from fast.attention_hopper_launch import backward
 
         q, k, v = _inputs(2048, 128, 8, 2, torch.bfloat16, "cuda", 2)
         do = torch.randn_like(q)
-        o, lse = attention_forward(q, k, v)
+        o, lse = forward(q, k, v, True, 0.1)
         dq = backward(q, k, v, o, lse, do, True, 0.1, deterministic=True)[0]
         for _ in range(20):
             assert torch.equal(dq, backward(q, k, v, o, lse, do, True, 0.1, None, True)[0])
 
     def test_streams_and_graphs_do_not_share_a_counter(self):
-        from fast.attention_hopper import attention_forward
+        from fast.attention_hopper import forward
 
         q, k, v = _inputs(2048, 128, 16, 16, torch.bfloat16, "cuda", 2)
-        o, lse = attention_forward(q, k, v)
+        o, lse = forward(q, k, v, True, 0.1)
         torch.cuda.synchronize()
         streams, found = [torch.cuda.Stream() for _ in range(3)], []
         for stream in streams * 5:
             with torch.cuda.stream(stream):
-                found.append(attention_forward(q, k, v))
+                found.append(forward(q, k, v, True, 0.1))
         torch.cuda.synchronize()
         assert all(torch.equal(o, x) and torch.equal(lse, y) for x, y in found)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            again, _ = attention_forward(q, k, v)
+            again, _ = forward(q, k, v, True, 0.1)
         for _ in range(3):
             again.zero_()
             graph.replay()
@@ -332,12 +324,12 @@ class TestRepeats:
     def test_nothing_hangs(self):
         code = """
 import torch
-from fast.attention_hopper_autograd import flash_attention_hopper
+from fast import attention
 for N in (1, 100, 4096):
     for causal in (True, False):
         q, k, v = (torch.randn(1, 16, N, 128, device="cuda", dtype=torch.bfloat16,
                                requires_grad=True) for _ in "qkv")
-        flash_attention_hopper(q, k, v, causal).sum().backward()
+        attention(q, k, v, is_causal=causal, kernel="gluon").sum().backward()
 torch.cuda.synchronize()
 print("done")
 """

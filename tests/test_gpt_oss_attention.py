@@ -106,7 +106,7 @@ def test_logits_and_every_gradient_match_eager(heads, padding, device):
 def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
     model, ids = _model(device).train(), _ids(device)
     want, want_grads = _logits_and_gradients(model, "eager", ids, None)
-    kernel = attention.flash_attention
+    kernel = attention.fast.attention
 
     def faulty(q, k, v, **options):
         window = options["window_size"]
@@ -118,7 +118,7 @@ def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
             options |= {"window_size": None, "is_causal": window is not None}
         return kernel(q, k, v, **options)
 
-    monkeypatch.setattr(attention, "flash_attention", faulty)
+    monkeypatch.setattr(attention.fast, "attention", faulty)
     got, got_grads = _logits_and_gradients(model, NAME, ids, None)
     errors = [_relative(got_grads[key], x) for key, x in want_grads.items()]
     assert _relative(got, want) > 1e-4 and max(errors) > 1e-2

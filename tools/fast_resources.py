@@ -35,7 +35,7 @@ MHA, *GROUPS = HEAD_COUNTS = (16, 16), (32, 16), (64, 16), (128, 16)  # query, k
 
 @dataclass(frozen=True)
 class Call:
-    """One forward and backward of flash_attention."""
+    """One forward and backward of fast.attention."""
 
     D: int
     dtype: torch.dtype
@@ -55,15 +55,15 @@ class Call:
         return ", ".join(words)
 
     def __call__(self) -> None:
-        from fast.launcher import flash_attention
+        from fast import attention
 
         inputs = compiled.attention_inputs(
             self.heads, self.N, self.D, self.dtype, self.logits, self.columns
         )
         compiled.differentiate(
-            lambda q, k, v, sink_logits=None: flash_attention(
+            lambda q, k, v, sink_logits=None: attention(
                 q, k, v, is_causal=self.causal, window_size=self.window, sink_size=self.sinks,
-                sink_logits=sink_logits,
+                sink_logits=sink_logits, kernel="triton",
             ), *inputs
         )
 
@@ -145,13 +145,15 @@ def pretend() -> None:
     torch.cuda.is_current_stream_capturing = lambda: False
 
 
-def call(attend, D, dtype, N, sink_logits=False, **options) -> None:
+def call(D, dtype, N, sink_logits=False, **options) -> None:
     """One forward and backward."""
-    from fast import hopper
+    from fast import attention, hopper
 
     hopper._kernels.clear()  # what only compiles must not be launched a second time
     compiled.differentiate(
-        lambda q, k, v, sink_logits=None: attend(q, k, v, sink_logits=sink_logits, **options),
+        lambda q, k, v, sink_logits=None: attention(
+            q, k, v, sink_logits=sink_logits, kernel="gluon", **options
+        ),
         *compiled.attention_inputs(HEADS, N, D, getattr(torch, dtype), sink_logits),
     )
 
@@ -181,9 +183,7 @@ def row(launch: compiled.Launch) -> dict:
 
 
 def rows() -> list[dict]:
-    from fast.attention_hopper_autograd import flash_attention_hopper
-
-    calls = [functools.partial(call, flash_attention_hopper, **options) for options in CALLS]
+    calls = [functools.partial(call, **options) for options in CALLS]
     return [run.keywords | row(launch) for run, launch in compiled.different(calls)]
 
 
@@ -199,7 +199,7 @@ def serialised() -> list[dict]:
     sys.modules["serialised"] = module
     spec.loader.exec_module(module)
     q = torch.empty(1, 2, 512, 128, dtype=torch.bfloat16)
-    return [row(x) for x in compiled.launches(lambda: module.attention_forward(q, q, q))]
+    return [row(x) for x in compiled.launches(lambda: module.forward(q, q, q, True, 1.0))]
 
 
 def gluon(options: list[str]) -> None:

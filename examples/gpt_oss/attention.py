@@ -1,4 +1,4 @@
-"""fast/ as an attention implementation of Transformers: register(), then NAME.
+"""fast.attention as an attention implementation of Transformers: register(), then NAME.
 
     from examples.gpt_oss.attention import NAME, register
     register()
@@ -25,7 +25,7 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from fast.launcher import flash_attention
+import fast
 
 # Not "flash_...": Transformers replaces a name with "flash" in it by a kernel from its hub.
 NAME = "course"
@@ -212,7 +212,7 @@ def course_attention(
     rows = attention_mask.pieces(position_ids, B, N)
 
     def attend(q, k, v):
-        return flash_attention(
+        return fast.attention(
             q, k, v, window_size=sliding_window, softmax_scale=scaling, sink_logits=s_aux
         )
 
