@@ -631,3 +631,13 @@ def test_every_peer_that_can_is_timed_and_right(work, direction):
         if "skipped" not in entry:
             assert entry["ms"] > 0 and entry["error"] < measure.LIMIT, (name, entry)
     assert {"stages", "fast", "naive", "flex"} <= set(tables.ranked(record))
+
+
+def test_the_shapes_of_picks_are_30_and_none_of_those_in_the_results():
+    from benchmarks import picks
+
+    def key(work):
+        return work.B, work.HQ, work.HKV, work.N, work.D, work.causal, work.window
+
+    asked = [key(picks.works(shape)[0]) for shape in picks.SHAPES]
+    assert len(set(asked)) == 30 and not set(asked) & {key(work) for work in [*TABLE, *SWEEP]}
