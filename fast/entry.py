@@ -135,13 +135,14 @@ def no_gluon(device: torch.device) -> str:
 
 
 def picked(direction, q, is_causal, window_size, sink_size, deterministic, kernel) -> str:
-    """ "triton" or "gluon", for a "forward" or "backward" of q (B, HQ, N, D). """
-    fault = kernel != "triton" and _not_for_gluon(q, sink_size)
-    if kernel == "gluon" and fault:
-        raise ValueError(f"kernel='gluon': {fault}")
-    if kernel or fault:
-        return kernel or "triton"
-    return policy.pick(direction, *q.shape[2:], is_causal, window_size, deterministic)
+    """The kernel, "triton" or "gluon", for a "forward" or "backward" of q (B, HQ, N, D)."""
+    if kernel == "triton":
+        return kernel
+    if fault := _not_for_gluon(q, sink_size):
+        if kernel:
+            raise ValueError(f"kernel='gluon': {fault}")
+        return "triton"
+    return kernel or policy.pick(direction, *q.shape[2:], is_causal, window_size, deterministic)
 
 
 # ------------------------------------------------------------ forward and backward

@@ -5,32 +5,31 @@ Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
 """
 
 # ------------------------------------------------------------ Triton or Gluon
-# Where Gluon's kernels are the faster ones, of what both can do on a Hopper; the rest is plain
-# Triton's.  Measured on one H200 (benchmarks/results/h200): Triton's time over Gluon's is above 1.
+# Where Gluon's kernels are picked, of what both can do on a Hopper, by how many keys a query sees
+# at most: N, or the window.  All the rest is plain Triton's.  In the comments: Triton's time over
+# Gluon's, one H200 (benchmarks/results/h200).
 FAR = 1 << 62
-GLUON = [
-    # direction   D    masks                         N up to   measured, by mask
-    ("forward",  128, ("full", "causal", "window"), FAR),   # 1.19; 1.26, Llama-3 1.19; Mistral 1.24
-    ("forward",  64,  ("full",),                    2048),  # 1.01 to 1.08; longer .95 to 1.00
-    ("forward",  64,  ("causal", "window"),         FAR),   # .98 to 2.2, most 1.02 to 1.04
-    ("backward", 128, ("full", "causal", "window"), FAR),   # -; causal 1.16, Llama-3 1.26; -
-]
-# Not there: a window of 128 and less (GPT-OSS, D = 64, .80); backward at D = 64 (causal .94);
-# deterministic, not measured.
+GLUON = {
+    ("forward", 128, "full"): range(1, FAR),  # N=4096 1.19
+    ("forward", 128, "causal"): range(1, FAR),  # N=4096 1.26, Llama-3 1.19
+    ("forward", 128, "window"): range(129, FAR),  # Mistral's 4096 1.24; fewer not measured
+    ("forward", 64, "full"): range(1, 2049),  # 1.01 to 1.08; from 4096 on .95 to 1.00
+    ("forward", 64, "causal"): range(1, FAR),  # from 2048 on .98 to 1.04, more below
+    ("forward", 64, "window"): range(129, FAR),  # not measured; GPT-OSS's 128 .80
+    ("backward", 128, "full"): range(1, FAR),  # not measured
+    ("backward", 128, "causal"): range(1, FAR),  # N=4096 1.16, Llama-3 1.26
+    ("backward", 128, "window"): range(129, FAR),  # not measured
+}  # backward at D = 64: causal .94
 
 
 def pick(direction: str, N: int, D: int, is_causal: bool, window_size, deterministic: bool) -> str:
-    """ "triton" or "gluon", for a work that both can do. """
-    mask = "causal" if is_causal else "full"
-    if window_size is not None and window_size < N:
-        mask = "window" if window_size > 128 else "narrow window"
-    if direction == "backward" and deterministic:
+    """The kernel, "triton" or "gluon", for a work that both can do."""
+    if direction == "backward" and deterministic:  # not measured
         return "triton"
-    fits = any(
-        direction == where and D == of_d and mask in masks and N <= most
-        for where, of_d, masks, most in GLUON
-    )
-    return "gluon" if fits else "triton"
+    mask, keys = "causal" if is_causal else "full", N
+    if window_size is not None and window_size < N:
+        mask, keys = "window", window_size
+    return "gluon" if keys in GLUON.get((direction, D, mask), ()) else "triton"
 
 
 # ------------------------------------------------------- forms and tiles of Triton's

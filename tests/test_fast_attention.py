@@ -63,15 +63,17 @@ def test_the_pick_is_at_most_3_percent_behind_where_both_were_measured(record, t
 
 def test_the_readme_has_the_table_of_picks():
     readme = (Path(fast.__file__).parent / "README.md").read_text()
-    for direction, D, masks, most in policy.GLUON:
-        lengths = "any" if most == policy.FAR else f"up to {most}"
-        assert f"| {direction} | {D} | {', '.join(masks)} | {lengths} |" in readme
+    for (direction, D, mask), keys in policy.GLUON.items():
+        words = "any" if keys.start == 1 else f"from {keys.start} on"
+        if keys.stop < policy.FAR:
+            words = f"up to {keys.stop - 1}"
+        assert f"| {direction} | {D} | {mask} | {words} |" in readme
 
 
 @pytest.mark.parametrize(("options", "want"), [
     ({}, "gluon"), (dict(D=96), "triton"), (dict(dtype=torch.float32), "triton"),
-    (dict(sink_size=4), "triton"), (dict(window_size=128), "triton"), (dict(N=100), "gluon"),
-    (dict(window_size=4096), "gluon"), (dict(direction="backward"), "gluon"),
+    (dict(sink_size=4), "triton"), (dict(window_size=128), "triton"),
+    (dict(N=100, window_size=128), "gluon"), (dict(window_size=4096), "gluon"), (dict(direction="backward"), "gluon"),
     (dict(direction="backward", deterministic=True), "triton"),
     (dict(kernel="triton"), "triton"), (dict(capability=(8, 0)), "triton"),
     (dict(capability=(10, 0)), "triton"), (dict(importable=False), "triton"),
