@@ -5,6 +5,7 @@ answer at once, on any machine.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import secrets
@@ -21,6 +22,10 @@ from grader.report import overview
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
 
+class Refused(Exception):
+    """Nothing was begun, and why: want ...; got ..."""
+
+
 def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = ()) -> int:
     """Grade the stages asked for among these, or else the program's own.
 
@@ -29,16 +34,27 @@ def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = 
     process.prepare()
     try:
         return _main(stages or record.GRADERS[program], program, argv)
+    except Refused as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt as stop:
         print(f"\n{process.INTERRUPTED}", file=sys.stderr)
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
 
 
-def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int:
+@contextlib.contextmanager
+def _refusing(option: str = ""):
+    """What is wrong with this option's value is found only inside."""
     try:
-        given = record.read(record.ROOT)
+        yield
     except ValueError as error:
-        return _refuse(str(error))
+        raise Refused(f"{option}: {error}" if option else str(error)) from None
+
+
+def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int:
+    """Answer what needs no PyTorch; begin the rest."""
+    with _refusing():
+        given = record.read(record.ROOT)
     everything = [n for stages in record.GRADERS.values() for n in stages
                   if given is None or n in given.stages]
     numbers = tuple(n for n in numbers if n in everything)
@@ -48,68 +64,200 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
         parser.error(_unknown(unknown[0], everything))
     if arguments.hint is not None:
         return _hint(arguments.hint)
-    problem = _usage_problem(arguments, numbers)
-    if problem:
-        return _refuse(problem)
+    if problem := _usage_problem(arguments, numbers):
+        raise Refused(problem)
     asked = [n for n in numbers if getattr(arguments, f"p{n}")]
     if arguments.doctor:
         return _doctor(asked or list(numbers), arguments.submission)
     if arguments.step:
         asked = [n for n in numbers if arguments.step.partition(".")[0] == str(n)]
-    if arguments.step and not asked:
-        return _refuse(f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
-                       f"{arguments.step}")
-    wanted = arguments.json or arguments.watch or arguments.submit  # whatever is begun
-    if not (asked or wanted or arguments.case or arguments.warmup):
+    whole = arguments.json or arguments.watch or arguments.submit  # whatever is begun
+    if not (asked or whole or arguments.case or arguments.warmup):
         if screen := overview.first_screen(numbers, arguments.submission):
             print(*screen, sep="\n")
             return NOT_PASSED
-    asked = asked or list(numbers)
-    from grader.report.screen import Reporter
+    return _Grading(arguments, asked or list(numbers), everything, program).run()
 
-    seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
-    reporter = Reporter(verbose=arguments.verbose, seed=seed if len(asked) == 1 else None,
-                        whole=bool(arguments.case))
-    apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
-    from grader.course.stages import STAGES
-    from grader.host.processes import Nursery, confinement, seems_to_have_gpu
 
-    try:
-        confined = confinement((record.ROOT, arguments.submission, *arguments.hide,
-                                 *([arguments.cases] if arguments.cases else [])),
-                               arguments.worker_user, arguments.memory)
-    except ValueError as error:
-        return _refuse(f"--worker-user: {error}")
-    with_gpu = arguments.device != "cpu" and seems_to_have_gpu()
-    stage, first = STAGES[asked[0]], None
-    if not (apart or arguments.watch):
-        source, settled = _read(stage, arguments.submission)
-        if settled and len(asked) == 1 and not wanted:
-            reporter.stage_begins(stage)
-            reporter.stage_ends(stage, settled)
-            reporter.next(overview.begin(stage.number, arguments.submission,
-                                         " --quick" * arguments.quick))
+class _Grading:
+    """One command that asks files: the stages, a step, a case, or the warm-ups."""
+
+    def __init__(self, arguments, asked: list[int], everything: list[int], program: str):
+        from grader.course.stages import STAGES
+        from grader.host.processes import confinement, seems_to_have_gpu
+        from grader.report.screen import Reporter
+
+        self.arguments, self.asked, self.everything = arguments, asked, everything
+        self.program, self.stages = program, [STAGES[n] for n in asked]
+        self.apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
+        self.seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
+        self.reporter = Reporter(verbose=arguments.verbose, whole=bool(arguments.case),
+                                 seed=self.seed if len(asked) == 1 else None)
+        with _refusing("--worker-user"):
+            self.confined = confinement(
+                (record.ROOT, arguments.submission, *arguments.hide,
+                 *([arguments.cases] if arguments.cases else [])),
+                arguments.worker_user, arguments.memory)
+        self.gpu_seen = seems_to_have_gpu()
+        self.with_gpu = arguments.device != "cpu" and self.gpu_seen
+
+    def run(self) -> int:
+        """-> the exit code."""
+        first, settled = self.first_worker()
+        if settled:
             return NOT_PASSED
-        if not settled:
-            from grader.host.first_worker import FirstWorker
+        self.import_torch(first)
+        options = self.options(first)
+        if self.arguments.warmup:
+            return self.warm_ups(options)
+        if self.arguments.step:
+            from grader.lights.alone import ask
 
-            first = FirstWorker(source, stage.filename, "cuda" if with_gpu else "cpu", confined)
-    Nursery.running()  # it imports torch while this process does
-    if not apart:
-        if not with_gpu:
-            reporter.run_begins(False, seems_to_have_gpu())
-        reporter.first_stage(stage)
-    try:
-        # An exception in the middle of its import, and torch aborts the process.
+            with _refusing("--step"):
+                right = ask(self.stages[0], self.arguments.step, options, self.reporter)
+            return DONE if right else NOT_PASSED
+        return self.grade(options)
+
+    def first_worker(self) -> tuple:
+        """-> the worker that will import the first file, where a whole stage is asked; whether
+        reading its file alone said how the only stage asked ends, which is shown then."""
+        arguments, stage = self.arguments, self.stages[0]
+        if self.apart or arguments.watch:
+            return None, False
+        source, settled = _read(stage, arguments.submission)
+        if settled and len(self.asked) == 1 and not (arguments.json or arguments.submit):
+            self.reporter.stage_begins(stage)
+            self.reporter.stage_ends(stage, settled)
+            self.reporter.next(overview.begin(stage.number, arguments.submission,
+                                              " --quick" * arguments.quick))
+            return None, True
+        if settled:
+            return None, False
+        from grader.host.first_worker import FirstWorker
+
+        return FirstWorker(source, stage.filename, "cuda" if self.with_gpu else "cpu",
+                           self.confined), False
+
+    def import_torch(self, first) -> None:
+        """In this process, while a first worker does the same in its own."""
+        from grader.host.processes import Nursery
+
+        arguments = self.arguments
+        Nursery.running()  # it imports torch while this process does
+        if not self.apart:
+            if not self.with_gpu:
+                self.reporter.run_begins(False, self.gpu_seen)
+            self.reporter.first_stage(self.stages[0])
+        # Steps and warm-ups take little of a GPU, and --watch waits for saves most of its time.
+        little = arguments.watch or arguments.step or arguments.warmup
+        try:
+            # An exception in the middle of its import, and torch aborts the process.
+            with process.left_at_once():
+                process.import_torch(self.with_gpu, None if little else self.reporter.say,
+                                     first.begin if first else lambda: None)
+        except Exception as error:  # of any kind: a library it lacks is an OSError
+            raise Refused(f"want PyTorch installed (pip install torch); got {error}. python "
+                          f"{self.program} --doctor says more") from None
+
+    def options(self, first):
+        """What all that is asked has in common."""
+        import torch
+
+        from grader.course import own_cases
+        from grader.host.options import Options
+
+        arguments, has_gpu = self.arguments, torch.cuda.is_available()
+        if arguments.device == "cuda" and not has_gpu:
+            raise Refused("--device cuda: want a CUDA GPU; got none that PyTorch can use")
+        device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
+        others_work = arguments.json or arguments.submission != Path(".")
+        if others_work and arguments.worker_user == "auto" and self.confined.user is None \
+                and hasattr(os, "geteuid") and os.geteuid() == 0:
+            print("warning: the files run as root, for the account nobody cannot read this Python "
+                  "or has no place to write; --worker-user names another.", file=sys.stderr)
+        with _refusing():
+            own = own_cases.read(arguments.cases) if arguments.cases else ()
+        return Options(
+            arguments.submission, device, self.seed, arguments.timeout, arguments.stage_timeout,
+            bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
+            quick=arguments.quick, benchmark=not arguments.no_benchmark,
+            confinement=self.confined, case=arguments.case, own=own, show=arguments.show,
+            plot=arguments.plot, first=first)
+
+    def warm_ups(self, options) -> int:
+        from grader import watching
+        from grader.lights import warmups
+
         with process.left_at_once():
-            # Steps and warm-ups take little of a GPU, and --watch waits for saves most of its time.
-            little = arguments.watch or arguments.step or arguments.warmup
-            process.import_torch(with_gpu, None if little else reporter.say,
-                                 first.begin if first else lambda: None)
-    except Exception as error:  # of any kind: a library it lacks is an OSError
-        return _refuse(f"want PyTorch installed (pip install torch); got {error}. python "
-                       f"{program} --doctor says more")
-    return _grade(arguments, asked, everything, seed, reporter, confined, first)
+            if self.arguments.watch:
+                watching.watch_warm_ups(options, self.reporter)
+            return warmups.grade(options, self.reporter)
+
+    def grade(self, options) -> int:
+        """Stage after stage, or one case of theirs."""
+        import torch
+
+        from grader.course.stages import triton_version
+        from grader.judge.grade import grade_stage, warm_up
+        from grader.report import results
+
+        arguments, on_gpu = self.arguments, options.device == "cuda"
+        stages = self.of_case(options) if arguments.case else self.stages
+        run = results.Run(torch.cuda.get_device_name() if on_gpu else "cpu", torch.__version__,
+                          triton_version(), self.seed, record.version())
+        save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
+        if arguments.case or not on_gpu and arguments.device != "cpu" and self.gpu_seen:
+            self.reporter.run_begins(on_gpu, torch.cuda.is_available())
+        try:
+            save()  # now, so that an interrupted first stage leaves a whole file too
+        except OSError as error:
+            raise Refused(f"--json: cannot write {arguments.json}: {error.strerror}") from None
+        if on_gpu:  # while the workers start
+            threading.Thread(target=warm_up, args=(stages[0], options)).start()
+        if arguments.watch:
+            from grader.course.stages import STAGES
+            from grader.watching import watch_stages
+
+            with process.left_at_once():
+                watch_stages(stages, [STAGES[n] for n in self.everything], options, self.reporter)
+        for stage in stages:
+            with process.left_at_once():
+                run.stages.append(grade_stage(stage, options, self.reporter))
+            try:
+                save()
+            except OSError as error:
+                self.reporter.summary(run, _next_command(run, self.everything, arguments))
+                print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
+                return FAULT
+        self.reporter.summary(run, _next_command(run, self.everything, arguments))
+        return self.submit(run) if arguments.submit else run.exit_code()
+
+    def of_case(self, options) -> list:
+        """The stages asked that have a case of this name."""
+        from grader.course import contract
+        from grader.course.case_table import listed
+
+        def names(stage) -> list[str]:
+            cases = (*listed(stage.number, options.device, options.bfloat16), *options.own)
+            return [case.name for case in cases if case.stage == stage.number]
+
+        found = [stage for stage in self.stages
+                 if options.case in names(stage) or contract.named(stage, options.case)]
+        if not found:
+            raise Refused("--case: want the name of a case of a problem asked for, such as "
+                          f"{names(self.stages[0])[0]}; got {options.case}")
+        return found
+
+    def submit(self, run) -> int:
+        from grader.report import submit
+
+        try:
+            print(*submit.write(run, record.grader_of(self.asked[0]), self.arguments.submission),
+                  sep="\n")
+        except (ValueError, OSError) as error:
+            print(f"error: --submit: {error}", file=sys.stderr)
+            return FAULT
+        return run.exit_code()
 
 
 def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
@@ -200,6 +348,9 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if arguments.submit and (arguments.quick or arguments.watch or arguments.case
                              or arguments.step):
         return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
+    if arguments.step and arguments.step.partition(".")[0] not in map(str, numbers):
+        return (f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
+                f"{arguments.step}")
     if arguments.cases is not None and not arguments.cases.is_file():
         return f"--cases: want a file of cases, TOML; got {arguments.cases}"
     for name in ("timeout", "stage_timeout"):
@@ -211,18 +362,11 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     return ""
 
 
-def _refuse(problem: str) -> int:
-    print(f"error: {problem}", file=sys.stderr)
-    return USAGE
-
-
 def _hint(step: str) -> int:
     from grader.assignment import hints
 
-    try:
+    with _refusing("--hint"):
         print(hints.next_hint(step))
-    except hints.UnknownStep as error:
-        return _refuse(f"--hint: {error}")
     return DONE
 
 
@@ -244,104 +388,6 @@ def _read(stage, folder: Path) -> tuple:
     settled = not file.unwritten and settled_by_reading(stage, file, result)
     result.seconds = time.monotonic() - start
     return file.source, result if settled else None
-
-
-def _grade(arguments, asked: list[int], everything: list[int], seed: int, reporter, confined,
-           first_worker) -> int:
-    import torch
-
-    from grader.course import own_cases
-    from grader.course.stages import STAGES, triton_version
-    from grader.host.options import Options
-    from grader.host.processes import seems_to_have_gpu
-    from grader.judge.grade import grade_stage, warm_up
-    from grader.report import results
-    from grader.report.results import Run
-
-    has_gpu, first = torch.cuda.is_available(), asked[0]
-    if arguments.device == "cuda" and not has_gpu:
-        return _refuse("--device cuda: want a CUDA GPU; got none that PyTorch can use")
-    device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
-    others_work = arguments.json or arguments.submission != Path(".")
-    if others_work and arguments.worker_user == "auto" and confined.user is None \
-            and hasattr(os, "geteuid") and os.geteuid() == 0:
-        print("warning: the files run as root, for the account nobody cannot read this Python or "
-              "has no place to write; --worker-user names another.", file=sys.stderr)
-    try:
-        own = own_cases.read(arguments.cases) if arguments.cases else ()
-    except ValueError as error:
-        return _refuse(str(error))
-    options = Options(
-        arguments.submission, device, seed, arguments.timeout, arguments.stage_timeout,
-        bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
-        quick=arguments.quick, benchmark=not arguments.no_benchmark, confinement=confined,
-        case=arguments.case, own=own, show=arguments.show, plot=arguments.plot, first=first_worker)
-    if arguments.warmup:
-        from grader import watching
-        from grader.lights import warmups
-
-        with process.left_at_once():
-            if arguments.watch:
-                watching.watch_warm_ups(options, reporter)
-            return warmups.grade(options, reporter)
-    if arguments.step:
-        from grader.lights.alone import ask
-
-        try:
-            return DONE if ask(STAGES[first], arguments.step, options, reporter) else NOT_PASSED
-        except ValueError as error:
-            return _refuse(f"--step: {error}")
-    if arguments.case:
-        from grader.course import contract
-
-        asked = [n for n in asked if arguments.case in _case_names(STAGES[n], options)
-                 or contract.named(STAGES[n], arguments.case)]
-        if not asked:
-            return _refuse(f"--case: want the name of a case of a problem asked for, such as "
-                           f"{_case_names(STAGES[first], options)[0]}; got {arguments.case}")
-    run = Run(torch.cuda.get_device_name() if device == "cuda" else "cpu", torch.__version__,
-              triton_version(), seed, record.version())
-    save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
-    if arguments.case or device == "cpu" != arguments.device and seems_to_have_gpu():
-        reporter.run_begins(device == "cuda", has_gpu)
-    try:
-        save()  # now, so that an interrupted first stage leaves a whole file too
-    except OSError as error:
-        return _refuse(f"--json: cannot write {arguments.json}: {error.strerror}")
-    if device == "cuda":  # while the workers start
-        threading.Thread(target=warm_up, args=(STAGES[asked[0]], options)).start()
-    if arguments.watch:
-        from grader.watching import watch_stages
-
-        with process.left_at_once():
-            following = [STAGES[n] for n in everything]
-            watch_stages([STAGES[n] for n in asked], following, options, reporter)
-    for number in asked:
-        with process.left_at_once():
-            run.stages.append(grade_stage(STAGES[number], options, reporter))
-        try:
-            save()
-        except OSError as error:
-            reporter.summary(run, _next_command(run, everything, arguments))
-            print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
-            return FAULT
-    reporter.summary(run, _next_command(run, everything, arguments))
-    if arguments.submit:
-        from grader.report import submit
-
-        try:
-            print(*submit.write(run, record.grader_of(first), arguments.submission), sep="\n")
-        except (ValueError, OSError) as error:
-            print(f"error: --submit: {error}", file=sys.stderr)
-            return FAULT
-    return run.exit_code()
-
-
-def _case_names(stage, options) -> list[str]:
-    from grader.course.case_table import listed
-
-    return [case.name for case in (*listed(stage.number, options.device, options.bfloat16),
-                                   *options.own) if case.stage == stage.number]
 
 
 def _next_command(run, everything: list[int], arguments) -> str:

@@ -15,7 +15,7 @@ HINTS_FILE = Path(__file__).parent / "hints.toml"
 STATE_FILE = Path(".autograder") / "hints.json"
 
 
-class UnknownStep(Exception):
+class UnknownStep(ValueError):
     """The step has no hints; the message says which have."""
 
 
