@@ -350,8 +350,8 @@ def _with_mathml(app, page, template, context, doctree):
     """Put MathML in the place of all TeX of a page: one run of pandoc a page."""
     if app.builder.name != "html" or "body" not in context:
         return
-    pattern = re.compile(r'<span class="tex">(.*?)</span>', re.DOTALL)
-    found = pattern.findall(context["body"])
+    pattern = re.compile(r'<span class="tex">(.*?)</span>([.,;:)]*)', re.DOTALL)
+    found = [tex for tex, _ in pattern.findall(context["body"])]
     if not found:
         return
     source = "".join(f"<p>{tex}</p>\n" for tex in found)
@@ -364,7 +364,12 @@ def _with_mathml(app, page, template, context, doctree):
         return
     # The TeX beside it is for programs that read formulas aloud; it doubles the page.
     made = iter(re.sub(r"<annotation.*?</annotation>", "", one, flags=re.DOTALL) for one in made)
-    context["body"] = pattern.sub(lambda _: _spaced(next(made)), context["body"])
+    context["body"] = pattern.sub(lambda tex: _whole(_spaced(next(made)), tex[2]), context["body"])
+
+
+def _whole(mathml, sign):
+    """No line begins with the full stop or comma after a formula."""
+    return f'<span class="whole">{mathml}{sign}</span>' if sign else mathml
 
 
 def _spaced(mathml):

@@ -175,7 +175,7 @@ def borders(start_m, window, sinks=0, block_m=64, block_n=64) -> dict[str, int]:
 def borders_table(sinks=4) -> Table:
     rows = [[start_m, window, *borders(start_m, window, sinks).values()]
             for start_m, window in ((0, 100), (64, 100), (256, 100), (256, 200), (256, 64))]
-    return Table(["start_m", "W", "sink_end", "first", "inner", "start_m", "end"], rows,
+    return Table(["start_m", "W", "sink_end", "first", "inner", "diagonal", "end"], rows,
                  f"Z = {sinks}, tiles of 64")
 
 

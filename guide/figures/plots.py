@@ -23,13 +23,11 @@ def roofline(pen: Pen):
     pen.write(axis, ridge * 0.93, 0.1, f"ridge, {ridge:.0f}", ha="right", va="bottom", size=8)
     roof = CEILING.exponentials * 4 * 16 / 1e12  # at D = 64 it lies above that of the matrix units
     axis.plot([roof * 1e12 / CEILING.bytes, x[-1]], [roof, roof], "--", color=pen.ink, linewidth=1)
-    words = f"exponentials at D = 16,{chr(10) if pen.narrow else ' '}{roof:.0f} TFLOP/s"
-    if pen.narrow:  # there is no room on the line
-        axis.annotate(words, (1.4e4, roof), (2e4, 3), ha="right", size=8, color=pen.ink,
-                      arrowprops={"arrowstyle": "-", "color": pen.faint, "linewidth": 0.6})
-    else:
-        pen.write(axis, roof * 1.2e12 / CEILING.bytes, roof * 1.05, words, ha="left", va="bottom",
-                  size=8)
+    words = f"exponentials at D = 16,\n{roof:.0f} TFLOP/s"
+    start = roof * 1e12 / CEILING.bytes  # beside the line: there is no room on it
+    at, to = ((1.4e4, roof), (2e4, 3)) if pen.narrow else ((start, roof), (start / 2.2, roof * 2.2))
+    axis.annotate(words, at, to, ha="right", size=8, color=pen.ink,
+                  arrowprops={"arrowstyle": "-", "color": pen.faint, "linewidth": 0.6})
     for marker, colour, name, told in (
             ("o", "a", "stages", "stages, on the least bytes"),
             ("^", "c", "fast", "fast, on the least bytes"),

@@ -103,6 +103,14 @@ def test_a_table_has_rows_as_wide_as_its_head(page, name):
     assert table.rows and all(len(row) == len(table.header) for row in table.rows)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_sentence_stands_before_every_table(page):
+    blocks = re.split(r"\n\n+", read(page))
+    for before, block in zip(blocks, blocks[1:], strict=False):
+        if block.startswith(("```{numbers}", "|")):
+            assert not before.startswith(("#", "```", "|")), block
+
+
 def test_every_number_asked_for_is_measured():
     roles = [text for page in PAGES for text in re.findall(r"\{n\}`([^`]*)`", read(page))]
     assert roles
