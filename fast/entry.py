@@ -77,12 +77,13 @@ def attention(
         raise ValueError(f"want kernel None, 'triton' or 'gluon'; got {kernel!r}")
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    options = bool(is_causal), window_size, sink_size, scale, bool(deterministic), kernel
+    options = bool(is_causal), window_size, sink_size, bool(deterministic), scale
     if torch.compiler.is_compiling() or isinstance(q, FakeTensor):
-        return _forward_operator(q, k, v, sink_logits, *options)[0]
+        return _forward_operator(q, k, v, sink_logits, *options, kernel)[0]
+    kernels = picked(q, kernel, *options)
     if not torch.is_grad_enabled():  # autograd costs the host some microseconds
-        return _forward(q, k, v, sink_logits, *options)[0]
-    return AttentionFunction.apply(q, k, v, sink_logits, *options)
+        return _forward(q, k, v, sink_logits, *options, kernels)[0]
+    return AttentionFunction.apply(q, k, v, sink_logits, *options, kernels)
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -134,62 +135,48 @@ def no_gluon(device: torch.device) -> str:
     return ""
 
 
-def picked(direction, q, is_causal, window_size, sink_size, deterministic, kernel) -> str:
-    """The kernel, "triton" or "gluon", for a "forward" or "backward" of q (B, HQ, N, D)."""
-    if kernel == "triton":
-        return kernel
-    if fault := _not_for_gluon(q, sink_size):
-        if kernel:
-            raise ValueError(f"kernel='gluon': {fault}")
-        return "triton"
-    return kernel or policy.pick(direction, *q.shape[2:], is_causal, window_size, deterministic)
+def picked(q, kernel, is_causal, window_size, sink_size, deterministic, *_) -> tuple[str, str]:
+    """The kernel, "triton" or "gluon", of the forward and of the backward.  q (B, HQ, N, D)."""
+    fault = kernel != "triton" and _not_for_gluon(q, sink_size)
+    if kernel == "gluon" and fault:
+        raise ValueError(f"kernel='gluon': {fault}")
+    if kernel or fault:
+        return kernel or "triton", kernel or "triton"
+    work = *q.shape[2:], is_causal, window_size
+    backward = "triton" if deterministic else policy.pick("backward", *work)
+    return policy.pick("forward", *work), backward
 
 
 # ------------------------------------------------------------ forward and backward
 def _forward(
-    q, k, v, sink_logits, is_causal, window_size, sink_size, scale, deterministic, kernel
+    q, k, v, sink_logits, is_causal, window_size, sink_size, deterministic, scale, kernels
 ):
     """-> o (B, HQ, N, D), lse (B, HQ, N), of Gluon a natural logarithm, of Triton in base 2."""
-    work = is_causal, window_size, sink_size
-    if picked("forward", q, *work, deterministic, kernel) == "gluon":
+    if kernels[0] == "gluon":
         from fast.attention_hopper import forward
 
         return forward(q, k, v, is_causal, scale, window_size, sink_logits)
-    return launcher.forward(q, k, v, sink_logits, *work, scale)
+    return launcher.forward(q, k, v, sink_logits, is_causal, window_size, sink_size, scale)
 
 
 def _backward(
-    q, k, v, sink_logits, o, lse, do, is_causal, window_size, sink_size, scale, deterministic,
-    kernel, needs,
+    q, k, v, sink_logits, o, lse, do, is_causal, window_size, sink_size, deterministic, scale,
+    kernels, needs,
 ):
-    """-> those of dq, dk, dv, dsink_logits that needs, four booleans, asks for."""
-    work = is_causal, window_size, sink_size
-    natural = picked("forward", q, *work, deterministic, kernel) == "gluon"
-    if picked("backward", q, *work, deterministic, kernel) == "gluon":
-        from fast.attention_hopper_launch import backward
+    """-> dq, dk, dv, dsink_logits.  needs: which are wanted?  Others may be None."""
+    if kernels[1] == "triton":
+        lse_log2 = lse if kernels[0] == "triton" else lse * LOG2E
+        return launcher.backward(
+            q, k, v, sink_logits, o, lse_log2, do, is_causal, window_size, sink_size, scale, needs
+        )
+    from fast.attention_hopper_launch import backward
 
-        lse = lse if natural else lse / LOG2E
-        *grads, delta = backward(q, k, v, o, lse, do, is_causal, scale, window_size, deterministic)
-        if needs[3]:  # the sink's weight, for a value of 0
-            p_sink = torch.exp(sink_logits[None, :, None].float() - lse)
-            grads.append(-(p_sink * delta).sum((0, 2)).to(sink_logits.dtype))
-    else:
-        lse = lse * LOG2E if natural else lse
-        grads = launcher.backward(q, k, v, sink_logits, o, lse, do, *work, scale, needs)
-    return [grad for grad, need in zip(grads, needs, strict=False) if need]
-
-
-# ----------------------------------------------------------------------- autograd
-def _save(ctx, q, k, v, sink_logits, o, lse, options) -> None:
-    ctx.save_for_backward(q, k, v, sink_logits, o, lse)
-    ctx.options = options
-
-
-def _differentiate(backward, ctx, do) -> tuple:
-    """A gradient, or None, for each argument of _forward."""
-    needs = [ctx.needs_input_grad[i] for i in range(4)]
-    grads = iter(backward(*ctx.saved_tensors, do, *ctx.options, needs))
-    return *(next(grads) if need else None for need in needs), *[None] * len(ctx.options)
+    lse = lse if kernels[0] == "gluon" else lse / LOG2E
+    *grads, delta = backward(q, k, v, o, lse, do, is_causal, scale, window_size, deterministic)
+    if not needs[3]:
+        return *grads, None
+    p_sink = torch.exp(sink_logits[None, :, None].float() - lse)  # its weight, for a value of 0
+    return *grads, -(p_sink * delta).sum((0, 2)).to(sink_logits.dtype)
 
 
 class AttentionFunction(torch.autograd.Function):
@@ -198,34 +185,48 @@ class AttentionFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, sink_logits, *options):
         o, lse = _forward(q, k, v, sink_logits, *options)
-        _save(ctx, q, k, v, sink_logits, o, lse, options)
+        ctx.save_for_backward(q, k, v, sink_logits, o, lse)
+        ctx.options = options
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx, do):
-        return _differentiate(_backward, ctx, do)
+        grads = _backward(*ctx.saved_tensors, do, *ctx.options, ctx.needs_input_grad[:4])
+        return *grads, None, None, None, None, None, None
 
 
-# ---------------------------------------------------------------------- operators
+# ------------------------------------------------- the same as operators of PyTorch
 OPTIONS = (
-    "bool is_causal, SymInt? window_size, SymInt sink_size, float scale, bool deterministic, "
+    "bool is_causal, SymInt? window_size, SymInt sink_size, bool deterministic, float scale, "
     "str? kernel"
 )
-_forward_operator = torch.library.custom_op(
-    "fast::attention", _forward, mutates_args=(), schema=
+
+
+@torch.library.custom_op(
+    "fast::attention", mutates_args=(), schema=
     f"(Tensor q, Tensor k, Tensor v, Tensor? sink_logits, {OPTIONS}) -> (Tensor, Tensor)",
 )
-_backward_operator = torch.library.custom_op(
-    "fast::attention_backward", _backward, mutates_args=(), schema=
-    "(Tensor q, Tensor k, Tensor v, Tensor? sink_logits, Tensor o, Tensor lse, Tensor do, "
-    f"{OPTIONS}, bool[] needs) -> Tensor[]",
-)
+def _forward_operator(q, k, v, sink_logits, *options):
+    *options, kernel = options
+    return _forward(q, k, v, sink_logits, *options, picked(q, kernel, *options))
 
 
 @_forward_operator.register_fake
 def _(q, k, v, sink_logits, *options):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op(
+    "fast::attention_backward", mutates_args=(), schema=
+    "(Tensor q, Tensor k, Tensor v, Tensor? sink_logits, Tensor o, Tensor lse, Tensor do, "
+    f"{OPTIONS}, bool[] needs) -> Tensor[]",
+)
+def _backward_operator(q, k, v, sink_logits, o, lse, do, *options):
+    *options, kernel, needs = options
+    kernels = picked(q, kernel, *options)
+    grads = _backward(q, k, v, sink_logits, o, lse, do, *options, kernels, needs)
+    return [grad for grad, need in zip(grads, needs, strict=True) if need]
 
 
 @_backward_operator.register_fake
@@ -236,9 +237,14 @@ def _(q, k, v, sink_logits, o, lse, do, *options):
 
 def _set_up(ctx, inputs, output) -> None:
     ctx.mark_non_differentiable(output[1])
-    _save(ctx, *inputs[:4], *output, inputs[4:])
+    ctx.save_for_backward(*inputs[:4], *output)
+    ctx.options = inputs[4:]
 
 
-_forward_operator.register_autograd(
-    lambda ctx, do, dlse: _differentiate(_backward_operator, ctx, do), setup_context=_set_up
-)
+def _differentiate(ctx, do, dlse):
+    needs = ctx.needs_input_grad[:4]
+    grads = iter(_backward_operator(*ctx.saved_tensors, do, *ctx.options, needs))
+    return *(next(grads) if need else None for need in needs), *[None] * len(ctx.options)
+
+
+_forward_operator.register_autograd(_differentiate, setup_context=_set_up)

@@ -19,13 +19,11 @@ GLUON = {
     ("backward", 128, "full"): range(1, FAR),  # not measured
     ("backward", 128, "causal"): range(1, FAR),  # N=4096 1.16, Llama-3 1.26
     ("backward", 128, "window"): range(129, FAR),  # not measured
-}  # backward at D = 64: causal .94
+}  # backward at D = 64: causal .94; a deterministic one was not measured: always plain Triton
 
 
-def pick(direction: str, N: int, D: int, is_causal: bool, window_size, deterministic: bool) -> str:
+def pick(direction: str, N: int, D: int, is_causal: bool, window_size: int | None) -> str:
     """The kernel, "triton" or "gluon", for a work that both can do."""
-    if direction == "backward" and deterministic:  # not measured
-        return "triton"
     mask, keys = "causal" if is_causal else "full", N
     if window_size is not None and window_size < N:
         mask, keys = "window", window_size

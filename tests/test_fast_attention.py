@@ -56,7 +56,7 @@ def _timed_by_both() -> list:
 )
 def test_the_pick_is_at_most_3_percent_behind_where_both_were_measured(record, triton, gluon):
     pick = policy.pick(
-        record["direction"], record["N"], record["D"], record["causal"], record["window"], False
+        record["direction"], record["N"], record["D"], record["causal"], record["window"]
     )
     assert {"triton": triton, "gluon": gluon}[pick] <= BEHIND * min(triton, gluon)
 
@@ -90,12 +90,11 @@ def test_gluon_is_picked_only_where_it_runs_and_pays(options, want, monkeypatch)
         monkeypatch.setitem(sys.modules, "fast.attention_hopper_launch", None)
     q = torch.empty(1, 1, asked["N"], asked["D"], dtype=asked["dtype"])
     entry.no_gluon.cache_clear()
-    got = entry.picked(
-        asked["direction"], q, True, asked["window_size"], asked["sink_size"],
-        asked["deterministic"], asked["kernel"],
+    forward, backward = entry.picked(
+        q, asked["kernel"], True, asked["window_size"], asked["sink_size"], asked["deterministic"]
     )
     entry.no_gluon.cache_clear()
-    assert got == want
+    assert (forward if asked["direction"] == "forward" else backward) == want
 
 
 def test_a_kernel_of_another_name_is_refused(device):
@@ -110,13 +109,13 @@ def test_a_kernel_of_another_name_is_refused(device):
 def test_the_operators_are_what_pytorch_wants_of_one(options, device):
     # Schema, fake tensors, autograd's registration, and a graph for dynamic shapes.
     *inputs, do = _inputs(device=device)
-    arguments = True, options.get("window_size"), 0, 0.25, False, None
-    torch.library.opcheck(entry._forward_operator, (*inputs, *arguments))
+    arguments = True, options.get("window_size"), 0, False, 0.25
+    torch.library.opcheck(entry._forward_operator, (*inputs, *arguments, None))
     with torch.no_grad():
-        o, lse = entry._forward(*inputs, *arguments)
+        o, lse = entry._forward(*inputs, *arguments, ("triton", "triton"))
         torch.library.opcheck(
             entry._backward_operator,
-            (*inputs, o, lse, do, *arguments, [True, False, False, True]),
+            (*inputs, o, lse, do, *arguments, None, [True, False, False, True]),
         )
 
 
@@ -165,7 +164,7 @@ def test_under_autocast_inputs_are_cast_and_gradients_keep_their_dtype(device):
 
 def test_deterministic_is_what_pytorch_was_asked_for(device, monkeypatch):
     seen = []
-    monkeypatch.setattr(entry, "_forward", lambda *args: seen.append(args[-2]) or (args[0], None))
+    monkeypatch.setattr(entry, "_forward", lambda *args: seen.append(args[7]) or (args[0], None))
     q = torch.randn(1, 1, 4, 16, device=device)
     with torch.no_grad():
         for wanted in (True, False):
