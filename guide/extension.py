@@ -6,6 +6,7 @@
     {algorithm} words       a numbered algorithm in a box, which the words name
     {mistake} 4 no_max      a mistake of the grader's catalogue, and what the grader says of it
     {numbers} name          a table of measured.py or worked.py
+    {timed} name            words, and a table of measured.TIMED; nothing before it was measured
     {n}`name`               one number of measured.py
     {seen} name             lines of seen.json, as they were printed
     {draw} name             a figure of figures/, light and dark, wide and narrow, with a caption
@@ -28,7 +29,7 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from guide import excerpts, figures, measured, questions, seen, worked
+from guide import excerpts, figures, measured, questions, seen, timed, worked
 
 log = logging.getLogger(__name__)
 TABLES = measured.TABLES | worked.TABLES
@@ -148,9 +149,11 @@ def _folded(summary, children):
 
 class Numbers(Quoting):
     def made(self, *name):
-        table = TABLES[" ".join(name)]()
+        return [self.table(" ".join(name), TABLES[" ".join(name)]())]
+
+    def table(self, name, table):
         made = nodes.table("", nodes.title("", table.source), classes=["numbers"])
-        made["ids"] = [nodes.make_id(f"table {' '.join(name)}")]
+        made["ids"] = [nodes.make_id(f"table {name}")]
         group = nodes.tgroup(cols=len(table.header))
         made += group
         for _ in table.header:
@@ -162,7 +165,19 @@ class Numbers(Quoting):
                     row += nodes.entry("", nodes.paragraph("", "", *_inline(str(cell))))
                 part += row
             group += part
-        return [made]
+        return made
+
+
+class Timed(Numbers):
+    """Needs a GPU once (guide/timed.py); until then the page does without it."""
+
+    def made(self, name):
+        make = measured.TIMED[name]
+        if not timed.timed().get(name):
+            return []
+        words = nodes.container("")
+        self.state.nested_parse(self.content, self.content_offset, words)
+        return [*words.children, self.table(f"timed {name}", make())]
 
 
 class Seen(Quoting):
@@ -402,7 +417,7 @@ def setup(app):
                             "algorithm": Algorithm, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
                             "appendix": Appendix, "steps-of-a-walk": Walk,
-                            "play": Play, "open": OpenExercise, "seen": Seen,
+                            "play": Play, "open": OpenExercise, "seen": Seen, "timed": Timed,
                             "elsewhere": Elsewhere}.items():
         app.add_directive(name, directive)
     app.add_role("n", Number())

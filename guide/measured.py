@@ -30,6 +30,7 @@ from benchmarks.tables import column, is_off
 from benchmarks.workloads import CEILINGS, SWEEP, TABLE
 from guide.excerpts import ROOT
 from guide.seen import seen
+from guide.timed import WORKS, timed
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "results.json"
 WORK = {work.label: work for work in (*TABLE, *SWEEP)}
@@ -279,6 +280,41 @@ def rounds() -> Table:
                      f"{100 * (max(found) / min(found) - 1):.1f} %"])
     return Table(["work, ms", *(f"round {i}" for i in range(1, len(rows[0]) - 1)), "apart"], rows,
                  f"stages, bfloat16, forward; results.json of {where()}")
+
+
+# What timed.json has, once somebody has measured: {timed} asks for these.
+def _timed_where() -> str:
+    machine = timed()["machine"]
+    return (f"bfloat16, {machine['gpu']}, driver {machine['driver']}, torch "
+            f"{machine['torch'].split('+')[0]}, Triton {machine['triton']}, {timed()['date']} "
+            "(guide/timed.py)")
+
+
+def clocks() -> Table:
+    """The same call, timed in several ways."""
+    found = timed()["clocks"]
+    rows = [[way, *(f"{found[name][way]:.4f}" for name in WORKS)] for way in found[WORKS[0]]]
+    return Table(["ms a call", *WORKS], rows, f"forward, {_timed_where()}")
+
+
+def choices_timed() -> Table:
+    """The table choices, compiled and timed on a GPU that is there."""
+    rows = [[f"{x['rows']} x {x['rows']}", x["warps"], x["stages"], x["registers"], x["spills"],
+             f"{x['shared'] // 1024}", programs(x["warps"], x["registers"], x["shared"]),
+             f"{x['ms']:.4f}"] for x in timed()["choices"]]
+    return Table(["tiles", "num_warps", "num_stages", "registers a thread", "spills, as Triton "
+                  "counts", "KiB shared", "programs a multiprocessor", "ms"], rows,
+                 f"stage 3, D = 128, forward, {_timed_where()}; programs are computed")
+
+
+def profile() -> Table:
+    """Where Proton finds the time of naive attention and of stage 3."""
+    rows = [[f"`{name[:60]}`", calls, f"{ms:.3f}"] for name, calls, ms in timed()["profile"]]
+    return Table(["kernel", "calls", "ms, all calls"], rows, "naive attention of one head with N = "
+                 f"4,096 and D = 64, and {WORKS[1]}, {_timed_where()}")
+
+
+TIMED = {"clocks": clocks, "choices": choices_timed, "profile": profile}
 
 
 def workloads(stage: int, direction: str) -> Table:

@@ -25,7 +25,7 @@ def asked(name: str) -> list[tuple[str, str]]:
 
 def prose(page) -> str:
     """A page, captions too, without code, directives, formulas and roles: what an author typed."""
-    text = FENCE.sub(lambda m: m[2] if m[1].startswith("{draw}") else "", read(page))
+    text = FENCE.sub(lambda m: m[2] if m[1].startswith(("{draw}", "{timed}")) else "", read(page))
     for pattern in (r"\$\$.*?\$\$", r"\$[^$\n]+\$", r"\{n\}`[^`]*`", r"`[^`]*`"):
         text = re.sub(pattern, "", text, flags=re.DOTALL)
     return text
