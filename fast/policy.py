@@ -7,19 +7,21 @@ Figures in the comments: H200, bfloat16, Triton 3.6, November 2026, ms.
 # ------------------------------------------------------------ Triton or Gluon
 # Where Gluon's kernels are picked, of what both can do on a Hopper, by how many keys a query sees
 # at most: N, or the window.  All the rest is plain Triton's.  In the comments: Triton's time over
-# Gluon's, one H200 (benchmarks/results/h200).
+# Gluon's, whole calls, one H100, 2026-11-26, Triton 3.6; H200: benchmarks/results/h200.
 FAR = 1 << 62
 GLUON = {
-    ("forward", 128, "full"): range(1, FAR),  # N=4096 1.19
-    ("forward", 128, "causal"): range(1, FAR),  # N=4096 1.26, Llama-3 1.19
-    ("forward", 128, "window"): range(129, FAR),  # Mistral's 4096 1.24; fewer not measured
-    ("forward", 64, "full"): range(1, 2049),  # 1.01 to 1.08; from 4096 on .95 to 1.00
-    ("forward", 64, "causal"): range(1, FAR),  # from 2048 on .98 to 1.04, more below
-    ("forward", 64, "window"): range(129, FAR),  # not measured; GPT-OSS's 128 .80
-    ("backward", 128, "full"): range(1, FAR),  # not measured
-    ("backward", 128, "causal"): range(1, FAR),  # N=4096 1.16, Llama-3 1.26
-    ("backward", 128, "window"): range(129, FAR),  # not measured
-}  # backward at D = 64: causal .94; a deterministic one was not measured: always plain Triton
+    ("forward", 128, "full"): range(1, FAR),  # 1.18 to 1.24; H200 1.19
+    ("forward", 128, "causal"): range(1, FAR),  # 1.23 to 2.0; H200 1.19, 1.26
+    ("forward", 128, "window"): range(1, FAR),  # 1.14 to 1.44; H200, 4096 keys, 1.24
+    ("forward", 64, "full"): range(1, 3073),  # 1.00 to 2.2; from 4096 on .96 to .97; H200 alike
+    ("forward", 64, "causal"): range(1, FAR),  # 1.00 to 2.6; H200 from 2048 on .98 to 1.04
+    ("forward", 64, "window"): range(129, FAR),  # 1.07 to 1.22; 32 to 128 keys .80 to 1.7
+    ("backward", 128, "full"): range(1, FAR),  # 1.10 to 1.27
+    ("backward", 128, "causal"): range(6144, FAR),  # 1.02 to 1.19, before .81 to 1.08; H200 1.26
+    ("backward", 128, "window"): range(1024, FAR),  # .99 to 1.12, before .62 to .98
+    ("backward", 64, "full"): range(4096, FAR),  # 1.04 to 1.23, before .96 to 1.02
+    ("backward", 64, "causal"): range(8192, FAR),  # 1.01 to 1.14, before .76 to .97
+}  # a deterministic backward was not measured: always plain Triton
 
 
 def pick(direction: str, N: int, D: int, is_causal: bool, window_size: int | None) -> str:

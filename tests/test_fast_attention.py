@@ -72,10 +72,10 @@ def test_the_readme_has_the_table_of_picks():
 
 @pytest.mark.parametrize(("options", "want"), [
     ({}, "gluon"), (dict(D=96), "triton"), (dict(dtype=torch.float32), "triton"),
-    (dict(sink_size=4), "triton"), (dict(window_size=128), "triton"),
-    (dict(N=100, window_size=128), "gluon"), (dict(window_size=4096), "gluon"),
-    (dict(direction="backward"), "gluon"),
-    (dict(direction="backward", deterministic=True), "triton"),
+    (dict(sink_size=4), "triton"), (dict(D=64, window_size=128), "triton"),
+    (dict(D=64, N=100, window_size=128), "gluon"), (dict(window_size=128), "gluon"),
+    (dict(direction="backward"), "triton"), (dict(direction="backward", N=8000), "gluon"),
+    (dict(direction="backward", N=8000, deterministic=True), "triton"),
     (dict(kernel="triton"), "triton"), (dict(capability=(8, 0)), "triton"),
     (dict(capability=(10, 0)), "triton"), (dict(importable=False), "triton"),
 ])
