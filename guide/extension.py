@@ -272,8 +272,9 @@ class Appendix(Quoting):
                 made += [self.code(text, "")[1] for _, text in excerpts.kernel(str(stage))]
             for name in re.findall(rf"^```{{mistake}} {stage} (\w+)$", page, re.MULTILINE):
                 slip, box = excerpts.slip(stage, name), nodes.container("", classes=["mistake"])
-                box += [_judged("wrong", slip.wrong), _judged("right", slip.right)]
-                made += [_target(f"{name}-{stage}", None), box]
+                box += [_target(f"{name}-{stage}", None), _judged("wrong", slip.wrong),
+                        _judged("right", slip.right)]
+                made += box
         return [made]
 
 
