@@ -235,7 +235,8 @@ class Text(Source):
             if len(own) < 5 or j == i + 1:
                 new = own.copy()
                 new[i], new[j] = own[j], own[i]
-                yield edit("arguments-exchanged", new + named, ("exchanged", function, i, j))
+                yield edit("arguments-exchanged", new + named, ("exchanged", function, i, j),
+                           2 * (function == "range"))  # which makes it empty, for another's keys
         for i, one in enumerate(node.keywords):
             yield edit("wrong-argument", own + named[:i] + named[i + 1:], (), 1, f"{one.arg}=")
         if function == "range" and len(own) < 3:
@@ -281,8 +282,10 @@ class Text(Source):
             return
         own, its = self.inner(node), self.kind(node)
         if its in ("number", "1 i", "2 i", ""):
-            for new in ("0" if its == "number" else f"-{own}",):
-                yield self.expression("wrong-number", node, new, late=0.5, part=f"`{own}`")
+            if its == "number":
+                yield self.expression("wrong-number", node, "0", late=0.5, part=f"`{own}`")
+            else:
+                yield self.expression("one-missing", node, f"-{own}", part="a minus sign")
             late = 0.1 + 0.05 * self.read_later(node)
             for sign in "+-":
                 yield self.expression("one-missing", node, f"{own} {sign} 1", late=late,

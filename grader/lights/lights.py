@@ -205,7 +205,8 @@ class Asking:
                     name, *more = sorted(strange)
                     if not more and any(
                             self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, trials)
-                            for other, value in one.given.items() if type(value) is int):
+                            for other, value in one.given.items()
+                            if type(value) is int and value > 1):  # a factor of 1 is none
                         line = next(number for number, row in enumerate(text.split("\n"), 1)
                                     if re.search(rf"\b{name}\b", row.partition("#")[0]))
                         seen = (f"line {line}: another name belongs in the place of {name}.",)
