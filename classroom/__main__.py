@@ -195,6 +195,10 @@ def grade(arguments) -> int:
                 progress.line(f"{student.name}: problem_{number}.py refused, {why}")
             for note in student.notes:
                 progress.line(f"{student.name}: {note}")
+        if worth.late and (undated := sum(
+                student.time is None and not student.is_nothing for student in students)):
+            progress.line(f"late: it is not known when {undated} of {len(students)} students handed"
+                          " in; nothing is taken off for it")
         progress.line(f"Students: {len(students)}; {here.words}, grader {settings.grader}")
 
         def report_of(student) -> dict:

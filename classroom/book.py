@@ -57,11 +57,16 @@ def not_settled(stages: list[dict]) -> list[int]:
 
 def _state(student: Submitted, found: list[dict]) -> str:
     outcomes = {stage["outcome"] for stage in found} - {"missing"}
-    if not (student.files or student.refused or student.trouble):
+    if student.is_nothing:
         return NOTHING
     if student.trouble or outcomes == {"refused"}:
         return UNREAD
     return PENDING if "pending" in outcomes else GRADED
+
+
+def is_graded(report: dict) -> bool:
+    """Whether a student handed something in and all of it is settled, by a person's word too."""
+    return report["points"] is not None and report["state"] != NOTHING
 
 
 def to_look_at(report: dict) -> bool:

@@ -6,11 +6,12 @@ what an instructor looks at.
 """
 
 import io
+import re
 import tomllib
 import zipfile
 from pathlib import Path
 
-from classroom.book import GRADED, explanation
+from classroom.book import explanation, is_graded
 from classroom.pages import rendered
 from grader.assignment.hints import HINTS_FILE, RUNGS
 from grader.report import overview
@@ -39,16 +40,21 @@ def pages(report: dict) -> dict[str, bytes]:
             "hints": [(id, hints[id][RUNGS[0]].strip()) for id in red if id in hints] * failed,
             "commands": [f"{overview.alone(id, Path('.'))}" for id in red] * failed
             + [overview.program(number)] * (failed and stage["sha256"] is not None)})
-    return {kind: rendered(f"feedback.{kind}", report=report, stages=stages)
+    return {kind: rendered(f"feedback.{kind}", report=report, stages=stages, text=_text)
             for kind in ("md", "html")}
 
 
+def _text(words: str) -> str:
+    """What is neither a tag nor a link in Markdown, and one line."""
+    return re.sub(r"([\\`\[<&])", r"\\\1", " ".join(words.split()))
+
+
 def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
-    """Of those who are graded and settled.  made: a student's key -> pages()."""
+    """Of everyone who is graded.  made: a student's key -> pages()."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for report in reports:
-            if report["state"] == GRADED and report["points"] is not None:
+            if is_graded(report):
                 name = (report["returns"] or f"{report['key']}/") + "feedback.html"
                 archive.writestr(zipfile.ZipInfo(name, DATE), made[report["key"]]["html"],
                                  zipfile.ZIP_DEFLATED)

@@ -9,6 +9,7 @@ roster has a row.
 import errno
 import gzip
 import io
+import json
 import lzma
 import os
 import re
@@ -43,6 +44,10 @@ MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z
 # andersonanna_LATE_101_55101_problem_1.py, and what was typed in: ..._101_text.html
 CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
+GRADESCOPE = "submission_metadata.yml"  # of its export: whose submission_4712/ is, and when
+OF_GRADESCOPE = re.compile(  # as Ruby writes it: no other line of it is indented so
+    r"(?P<folder>\S+):|  - :name: ?(?P<name>.*)|    :(?P<key>sid|email): ?(?P<value>.*)"
+    r"|  :created_at: (?P<time>.+)")
 TIMESTAMP = "timestamp.txt"  # of nbgrader, with the time of the hand-in
 DEPTH = 3  # folders below a student's own in which the files may lie
 NESTED = 2  # archives in an archive
@@ -79,6 +84,10 @@ class Submitted:
     time: datetime | None = None  # when it was handed in
     marked_late: bool = False  # by the learning system
     hand_ins: tuple["Submitted", ...] = ()  # all of them, by time, where there are several
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.files or self.refused or self.trouble)
 
 
 class Place(NamedTuple):
@@ -146,13 +155,19 @@ def one(folder: Path) -> Submitted:
 
 def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Place]]:
     """-> name, the learning system's number or "", place."""
+    exported = _of_gradescope(folder / GRADESCOPE)
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or entry.name in NOT_LOOKED_INTO \
+        if entry.name.startswith(".") or entry.name in NOT_LOOKED_INTO | {GRADESCOPE} \
                 or listed and entry.resolve() == listed.resolve():
             continue
         if PROBLEM.fullmatch(entry.name):
             raise ValueError("SUBMISSIONS: want a folder a student in it; got a problem file: "
                              f"{entry}")
+        people, time = exported.get(entry.name, ((), None))
+        for person in people:
+            yield person.name, person.id or person.email, Place(entry, time=time)
+        if people:
+            continue
         system = MOODLE.fullmatch(entry.name) or not entry.is_dir() and CANVAS.fullmatch(entry.name)
         if system:
             typed = system["kind"] if system["kind"] != "file" else ""  # no file: text, a link
@@ -164,6 +179,44 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
         else:
             stem = entry.name if entry.is_dir() else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", entry.name)
             yield stem, "", Place(entry)
+
+
+def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime | None]]:
+    """Folder -> who handed it in, several where they were a group, and when; {} without the file.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    if not path.is_file():
+        return {}
+    found: dict[str, tuple[list[roster.Person], datetime | None]] = {}
+    folder = ""
+    for line in path.read_text("utf-8", "replace").splitlines():
+        match = OF_GRADESCOPE.fullmatch(line)
+        if match and match["folder"]:
+            folder = match["folder"]
+            found[folder] = [], None
+        elif match and folder:
+            people, time = found[folder]
+            if match["time"]:
+                found[folder] = people, late.read(match["time"])
+            elif match["key"] is None:
+                people.append(roster.Person(_of_ruby(match["name"])))
+            elif people:
+                name = "id" if match["key"] == "sid" else "email"
+                people[-1] = replace(people[-1], **{name: _of_ruby(match["value"])})
+    if not any(people for people, _ in found.values()):
+        raise ValueError(f"SUBMISSIONS: want {GRADESCOPE} as Gradescope exports it; got no "
+                         f"submitters in {path}")
+    return found
+
+
+def _of_ruby(scalar: str) -> str:
+    """A string of YAML, quoted or not."""
+    if scalar.startswith('"'):
+        with suppress(ValueError):
+            return str(json.loads(scalar))
+    return scalar[1:-1].replace("''", "'") if scalar.startswith("'") else scalar
 
 
 def _in_index(index: Path) -> Iterator[tuple[str, str, Place | None]]:
@@ -190,8 +243,6 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
         marked_late=any(place.marked_late for place in places))
     notes = [note] * bool(note)
     try:
-        if name in (".", "..") or "/" in name or "\0" in name:
-            raise Refused("its name is a path")
         if len(groups) > 1 or sum(not place.file for place in places) > 1:
             raise Refused("it is there more than once: "
                           + ", ".join(escape(place.path.name) for place in places[:4]))

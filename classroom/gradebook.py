@@ -19,6 +19,7 @@ from classroom.verdicts import verdicts
 from grader.text import escape
 
 SLUG = "flashattention"
+EXCUSED = "EX"  # in a cell of Canvas
 NBGRADER = ("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email",
             "raw_score", "late_submission_penalty", "score", "max_score")
 
@@ -67,6 +68,8 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
             said.append(f"{escape(person.shown)}: not in the class, as it is in {path.name}")
         elif owners[row]["points"] is None:
             said.append(f"{owners[row]['student']}: not settled, as it is in {path.name}")
+        elif sheet.rows[row][sheet.column].strip().upper() == EXCUSED:
+            said.append(f"{owners[row]['student']}: excused, as it is in {path.name}")
         else:
             points = owners[row]["points"] * most / (owners[row]["max_points"] or 1)
             if system == "moodle" and points > most:  # which it would drop without a word
@@ -83,8 +86,9 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
 def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
     """Written is who it is and the one column: grades that changed there since stay."""
     header = rows[0] if rows else []
-    if len(header) < 4 or "Student" not in header[0] or header[1] != "ID" \
-            or "Section" not in header:
+    id = header.index("ID") if "ID" in header else 0
+    if "Section" not in header or not (header[:id] == ["LastName", "FirstName"]
+                                       or id == 1 and "Student" in header[0]):
         raise ValueError("--canvas: want an exported gradebook, Student, ID, ..., Section, ...; "
                          f"got {', '.join(header[:5]) or 'nothing'} in {path}")
     section = header.index("Section")
@@ -101,8 +105,8 @@ def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
         if "Points Possible" in row[0]:
             most = row[chosen[0]].strip()
         elif not all(re.fullmatch(r"\s*(Muted|Manual Posting.*)?\s*", cell) for cell in row):
-            known = {row[i].strip().casefold() for i in range(1, section)}
-            keys[number] = known - {""}, roster.Person(row[0].strip())
+            known = {row[i].strip().casefold() for i in range(id, section)}
+            keys[number] = known - {""}, roster.Person(", ".join(row[:id]).strip())
     return Sheet(rows, keys, chosen[0], [*range(section + 1), chosen[0]], most)
 
 
@@ -127,8 +131,8 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
         id = re.search(r"\d+$", row[0].strip())
         mails = {cell.strip().casefold() for cell in row[1:5] if "@" in cell}
         keys[number] = mails | ({id[0]} if id else set()), roster.Person(row[1].strip())
-        most = most or next((cell for title, cell in zip(header, row, strict=False)
-                             if roster.squash(title) == "maximumgrade"), "")
+        beside = "".join(row[at + 1:at + 2])  # the maximum, unless grades are words
+        most = most or beside * (_number(beside) == _number(beside))
     return Sheet(rows, keys, at, list(range(len(header))), most)
 
 

@@ -1,15 +1,16 @@
 """When something was handed in, and what that costs: [late] of policy.toml.
 
-Times stand in an index, in Moodle's grading worksheet if that is the roster, and in nbgrader's
-timestamp.txt.  Of a file that Canvas calls LATE it is not known how late it is.
+Times stand in an index, in Moodle's grading worksheet if that is the roster, in Gradescope's export
+and in nbgrader's timestamp.txt.  Of a file that Canvas calls LATE it is not known how late it is.
 """
 
 import math
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-FORMATS = ("%A, %d %B %Y, %I:%M %p",)  # of Moodle, in English
+FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # of Moodle, in English
 DAY = timedelta(days=1)
 
 
@@ -36,9 +37,9 @@ class Late:
 
 
 def read(text: str) -> datetime | None:
-    """2026-11-30T23:59:00+01:00 and the like, or as Moodle and nbgrader write it; None if it is
-    none of these."""
-    text = text.strip()
+    """2026-11-30T23:59:00+01:00 and the like, or as Moodle, Gradescope and nbgrader write it; None
+    if it is none of these."""
+    text = re.sub(r" (Z|[+-]\d\d:?\d\d)$", r"\1", text.strip())  # before the zone Ruby has a space
     try:
         return datetime.fromisoformat(text)
     except ValueError:

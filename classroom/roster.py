@@ -14,10 +14,14 @@ from pathlib import Path
 
 HEADERS = {  # what each column may be called, in small letters without anything between them
     "name": ("name", "student", "fullname", "studentname"),
+    "first": ("firstname", "givenname"), "last": ("lastname", "surname", "familyname"),
     "id": ("id", "identifier", "idnumber", "studentid", "sid"),
     "login": ("login", "loginid", "sisloginid", "username"),
     "email": ("email", "emailaddress", "mail"),
     "handed_in": ("lastmodifiedsubmission", "handedin")}
+
+
+NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712", in any language
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,16 @@ def read(path: Path) -> list[Person]:
     headers, rows = table(path, "--roster", (), tuple(chain(*HEADERS.values())))
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}
-    if not any(columns[name] for name in ("name", "id", "login", "email")):
+    _know_a_worksheet(columns, headers, rows)
+    if not any(columns[name] for name in ("name", "last", "id", "login", "email")):
         raise ValueError("--roster: want some of the columns name, id, login and e-mail; got "
                          f"{', '.join(headers) or 'nothing'} in {path}")
     people = []
     for row in rows:
         person = {column: row[name] for column, name in columns.items() if name}
-        if columns["id"] == "identifier":  # of Moodle's worksheet: "Participant 4712"
-            person["id"] = re.sub(r".*?(\d*)$", r"\1", person["id"])
-        if any(person.values()) and not person.get("name", "").startswith("Points Possible"):
+        parts = f"{person.pop('first', '')} {person.pop('last', '')}".strip()
+        person["name"] = person.get("name") or parts
+        if any(person.values()) and not person["name"].startswith("Points Possible"):
             people.append(Person(**person))
     if not people:
         raise ValueError(f"--roster: want a row a student; got none in {path}")
@@ -124,10 +129,29 @@ def read(path: Path) -> list[Person]:
     return people
 
 
+def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
+                      rows: list[dict[str, str]]) -> None:
+    """Find id, name and address in a grading worksheet of Moodle, whose headers are in the language
+    of the site, by what stands in it; the ids become numbers.  Other tables are left alone."""
+    rows = [row for row in rows if any(row.values())]
+    cells = [NUMBERED.fullmatch(row[headers[0]]) for row in rows]
+    if not all(cells) or len({cell["word"] for cell in cells}) != 1 or len(headers) < 2 \
+            or headers[0] in (columns["name"], columns["login"]):
+        return
+    columns["id"] = headers[0]
+    for row, cell in zip(rows, cells, strict=True):
+        row[headers[0]] = cell["number"]
+    if headers[0] != "identifier":  # else the others are called as in HEADERS
+        names = {row[headers[1]] for row in rows}  # few where they are hidden: it is the status
+        columns["name"] = headers[1] if 2 * len(names) > len(rows) else None
+        columns["email"] = next((header for header in headers
+                                 if all("@" in row[header] for row in rows)), None)
+
+
 def match(name: str, id: str, people: list[Person]) -> list[Person]:
     """Whose a submission of that name may be, id: as a learning system gave it: one, if it is
     known, several where names or numbers contradict each other."""
-    by_id = [person for person in people if id and person.id == id]
+    by_id = [person for person in people if id and id in (person.id, person.email)]
     by_name = [person for person in people if squash(name) in person.keys]
     both = [person for person in by_id if person in by_name]
     return both or list(dict.fromkeys(by_id + by_name))

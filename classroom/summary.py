@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom.alike import Alike
-from classroom.book import GRADED, UNSETTLED, explanation, named, to_look_at
+from classroom.book import UNSETTLED, explanation, is_graded, named, to_look_at
 from classroom.pages import rendered
 
 BINS = 10  # of the distribution of points
@@ -67,17 +67,12 @@ def mistakes(reports: list[dict]) -> list[dict]:
 
 def histogram(reports: list[dict]) -> list[dict]:
     """How many students have how many points, in tenths of all."""
-    settled = [report for report in reports if _counts(report)]
+    settled = list(filter(is_graded, reports))
     bins = [0] * BINS
     for report in settled:
         bins[min(BINS - 1, int(BINS * report["points"] / (report["max_points"] or 1)))] += 1
     return [{"from": 100 * i // BINS, "to": 100 * (i + 1) // BINS, "count": count,
              "share": count / max(1, *bins)} for i, count in enumerate(bins)]
-
-
-def _counts(report: dict) -> bool:
-    """Whether a student enters the median and the distribution."""
-    return report["points"] is not None and report["state"] == GRADED
 
 
 def _column(reports: list[dict], i: int) -> dict:
@@ -99,7 +94,7 @@ def _facts(reports: list[dict]) -> dict:
     def distinct(name: str) -> str:
         return ", ".join(sorted({str(stage[name]) for stage in graded if stage[name]}))
 
-    points = [report["points"] for report in reports if _counts(report)]
+    points = [report["points"] for report in filter(is_graded, reports)]
     states = Counter(report["state"] for report in reports)
     return {"grader": reports[0]["grader"], "devices": distinct("device"),
             "torch": distinct("torch"), "triton": distinct("triton"),

@@ -47,6 +47,9 @@ def test_what_a_student_wrote_is_text_in_both(tmp_path):
     pages = feedback.pages(reported(tmp_path, WRONG))
     assert "<b>off" not in pages["html"].decode()
     assert "    ```\n    <b>off</b>\n" in pages["md"].decode()
+    report = reported(tmp_path, None) | {"student": "Otto <b>[A](b)", "refused": "got <i>\nx"}
+    text = feedback.pages(report)["md"].decode()
+    assert r"# Otto \<b>\[A](b): " in text and r"could not be read: got \<i> x." in text
 
 
 def test_nothing_of_what_an_instructor_looks_at_is_in_it(tmp_path):
@@ -68,6 +71,19 @@ def test_what_is_not_settled_says_so_and_is_not_packed(tmp_path):
     given = policy.Override("Otto Aber", 2, 50.0, "shown in class")
     assert "Set by a person: shown in class" in feedback.pages(
         reported(tmp_path, WRONG, [given]))["html"].decode()
+
+
+def test_whom_a_persons_word_settles_is_packed_and_who_handed_in_nothing_is_not(tmp_path):
+    near = {"refused": {2: "want problem_2.py; got problem2.py"}}
+    given = policy.Override("Otto Aber", 2, 50.0, "renamed by hand")
+    reports = [reported(tmp_path, None, overrides, **more) | {"key": key}
+               for key, overrides, more in (("near", [], near), ("settled", [given], near),
+                                            ("nothing", [], {}))]
+    assert [report["state"] for report in reports] == ["could not be read"] * 2 + [
+        "handed in nothing"]
+    made = {report["key"]: feedback.pages(report) for report in reports}
+    assert zipfile.ZipFile(io.BytesIO(feedback.packed(reports, made))).namelist() == [
+        "settled/feedback.html"]
 
 
 def test_the_zip_has_the_names_that_learning_systems_take_back(tmp_path):

@@ -5,6 +5,7 @@ import os
 import stat
 import tarfile
 import zipfile
+from datetime import UTC, datetime
 
 import pytest
 
@@ -204,13 +205,75 @@ def test_two_submissions_of_one_person_are_refused(tmp_path):
     assert found["Ben Braun"].trouble == "it is there more than once: Ben Braun, bbraun"
 
 
-def test_a_gradebook_of_canvas_and_a_worksheet_of_moodle_are_rosters(tmp_path):
+@pytest.mark.parametrize("text", [
+    "Student,ID,SIS User ID,SIS Login ID,Section,Flash (7)\n    Points Possible,,,,,100\n"
+    "\"Anderson, Anna\",101,s1,aa,A,\n",
+    "Identifier,Full name,Email address,Grade\nParticipant 101,Anna Anderson,a@x,-\n",
+    "ID,Vollständiger Name,E-Mail-Adresse,Status,Bewertung\n"
+    "Teilnehmer/in101,Anna Anderson,a@x,Abgegeben,-\n",
+    "标识号,全名,电子邮件地址,状态,成绩\n参与者101,Anna Anderson,a@x,已提交,-\n",
+    "First Name,Last Name,SID,Email,Role\nAnna,Anderson,101,a@x,Student\n"])
+def test_what_systems_export_is_a_roster(tmp_path, text):
     make(tmp_path / "class", {"andersonanna": ANNA})
-    for text in ("Student,ID,SIS User ID,SIS Login ID,Section,Flash (7)\n"
-                 "    Points Possible,,,,,100\n\"Anderson, Anna\",101,s1,aa,A,\n",
-                 "Identifier,Full name,Email address,Grade\nParticipant 101,Anna Anderson,a@x,-\n"):
-        (student,) = gather(tmp_path / "class", listed(tmp_path, text))
-        assert student.files and student.person.id == "101"
+    (student,) = gather(tmp_path / "class", listed(tmp_path, text))
+    assert student.files and student.person.id == "101"
+    assert student.person.email == ("" if "SIS" in text else "a@x")
+
+
+def test_where_names_are_hidden_a_worksheet_has_numbers_only(tmp_path):
+    make(tmp_path / "class", {"Teilnehmer_102_assignsubmission_file": ANNA})
+    text = "ID,Status,Bewertung\n" + "".join(f"Teilnehmer/in{n},Abgegeben,-\n" for n in (101, 102))
+    one, two = gather(tmp_path / "class", listed(tmp_path, text))
+    assert (one.name, two.name) == ("101", "102") and two.files and not one.files
+
+
+def test_ids_that_begin_alike_stay_as_they_are_in_other_tables(tmp_path):
+    make(tmp_path / "class", {"abc102": ANNA})
+    text = "Name,Login,Group\nAnna,abc101,1\nBen,abc102,2\n"
+    anna, ben = gather(tmp_path / "class", listed(tmp_path, text))
+    assert ben.files and not anna.files
+
+
+EXPORT = """---
+submission_1:
+  :submitters:
+  - :name: Anna Anderson
+    :sid: '101'
+    :email: anna@x.org
+  :created_at: 2026-11-30 17:34:00.861687000 Z
+  :score: 2.0
+  :results:
+    output: |-
+      submission_2:
+        :created_at: 2020-01-01 00:00:00 Z
+  :history:
+  - :id: 7
+    :created_at: 2026-11-01 10:00:00.000000000 Z
+submission_2:
+  :submitters:
+  - :name: Ben O'Braun
+    :sid:
+    :email: ben@x.org
+  - :name: 'Cleo ''C'' Coe'
+    :sid: '103'
+  :created_at: 2026-12-01 01:00:00.000000000 +01:00
+"""
+
+
+def test_an_export_of_gradescope_says_whose_a_folder_is_and_when(tmp_path):
+    make(tmp_path / "in", {"submission_1": ANNA, "submission_2": {2: "two"}, "submission_3": ANNA})
+    (tmp_path / "in/submission_metadata.yml").write_text(EXPORT)
+    found = {student.name: student for student in gather(tmp_path / "in")}
+    assert list(found) == ["Anna Anderson", "Ben O'Braun", "Cleo 'C' Coe", "submission_3"]
+    assert found["Anna Anderson"].time == datetime(2026, 11, 30, 17, 34, 0, 861687, UTC)
+    assert found["Cleo 'C' Coe"].time == datetime(2026, 12, 1, tzinfo=UTC)
+    assert found["Cleo 'C' Coe"].files == found["Ben O'Braun"].files == {2: b"two"}
+    found = {student.name: student for student in gather(tmp_path / "in", listed(tmp_path))}
+    assert found["Ben Braun"].files == {2: b"two"}, "by the address"
+    assert found["submission_3"].notes == ("not on the roster",)
+    (tmp_path / "in/submission_metadata.yml").write_text("a: b\n")
+    with pytest.raises(ValueError, match="as Gradescope exports it; got no submitters"):
+        gather(tmp_path / "in")
 
 
 @pytest.mark.parametrize(("text", "says"), [
@@ -429,11 +492,13 @@ def test_a_name_that_is_there_twice_is_refused_and_the_others_are_not(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../anna", "a/b", "/etc", "..", "."])
-def test_a_name_that_is_a_path_is_refused(tmp_path, name):
+def test_a_name_that_looks_like_a_path_is_graded_under_a_key_that_is_none(tmp_path, name):
     make(tmp_path, {"x": ANNA})
     (tmp_path / "index.csv").write_text(f"name,path\n{name},x\n")
     student = only(tmp_path / "index.csv")
-    assert student.trouble == "its name is a path" and "/" not in student.key
+    assert student.files and student.name == name
+    assert (tmp_path / f"{student.key}.json").resolve().parent == tmp_path
+    assert (tmp_path / student.key).resolve().parent == tmp_path and student.key != name
 
 
 def test_a_name_that_is_not_utf_8_is_shown_escaped(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from classroom import __main__ as program
 
 CANVAS = """\ufeffStudent,ID,SIS Login ID,Section,Essay (11),FlashAttention (12345),Current Score
-,,,,,Manual Posting,(read only)
+,,,,,Manual Posting,
     Points Possible,,,,10,750,(read only)
 "Anderson, Anna",101,aanderson,A,7,,70
 "Braun, Ben",102,bb@x.org,A,8,12,80
@@ -97,6 +97,23 @@ def test_points_of_another_most_are_scaled_only_if_asked(run, tmp_path):
     assert read_as_canvas(files["canvas.csv"])["101"][1] == "93.33"
 
 
+def test_who_is_excused_stays_so(run, tmp_path):
+    code, said, files = run([ANNA, BEN], "--canvas", tmp_path / "export.csv", "--column",
+                            "FlashAttention", exported=CANVAS.replace(",12,", ",EX,"))
+    assert code == 3 and "Ben: excused, as it is in export.csv" in said
+    assert read_as_canvas(files["canvas.csv"])["102"][1] == "EX"
+
+
+def test_names_may_stand_in_two_columns(run, tmp_path):
+    two = "LastName,FirstName,ID,Section,FlashAttention (12345)\n    Points Possible,,,,750\n" \
+        "Anderson,Anna,101,A,\nBraun,Ben,102,A,\n"
+    graded = [ANNA, report("Ben Braun", 350.5)]
+    code, said, files = run(graded, "--canvas", tmp_path / "export.csv", exported=two)
+    assert code == 0, said
+    assert files["canvas.csv"].splitlines()[2:] == [
+        "Anderson,Anna,101,A,700.00", "Braun,Ben,102,A,350.50"]
+
+
 # ------------------------------------------------------------------------- Moodle
 def test_of_moodle_the_grade_is_filled_and_all_else_stays(run, tmp_path):
     anna = report("andersonanna", 700.0, id="4711")
@@ -125,8 +142,11 @@ def test_a_worksheet_in_another_language_needs_the_column(run, tmp_path):
         german = german.replace(word, wort)
     option = ("--moodle", tmp_path / "export.csv")
     assert run([BEN], *option, exported=german)[0] == 2
-    _, _, files = run([BEN], *option, "--column", "Bewertung", exported=german)
-    assert "350.50" in files["moodle.csv"]
+    german = german.replace("Maximum grade", "Bestwertung")
+    option = (*option, "--column", "Bewertung")
+    assert "350.50" in run([BEN], *option, exported=german)[2]["moodle.csv"]
+    hundred = german.replace(",750.00,", ",100.00,")
+    assert "want a column of 750 points; got 100" in run([BEN], *option, exported=hundred)[1]
 
 
 # ---------------------------------------------------------------------- what is refused

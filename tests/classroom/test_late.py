@@ -56,6 +56,8 @@ def test_without_a_deadline_nobody_is_late():
     ("2026-11-30 23:59", datetime(2026, 11, 30, 23, 59)),
     ("Friday, 20 November 2026, 1:00 PM", datetime(2026, 11, 20, 13, 0)),
     ("2026-11-30 23:59:00.5 UTC", datetime(2026, 11, 30, 23, 59, 0, 500000, UTC)),
+    ("Friday, November 20, 2026, 1:00 PM", datetime(2026, 11, 20, 13, 0)),
+    ("2026-11-30 23:59:00.500000000 Z", datetime(2026, 11, 30, 23, 59, 0, 500000, UTC)),
     ("-", None), ("", None), ("tomorrow", None)])
 def test_times_as_systems_write_them(text, time):
     assert late.read(text) == time
@@ -123,6 +125,19 @@ def test_the_last_or_the_best_of_an_index_is_graded(tmp_path, monkeypatch, keep,
     assert f",{outcome}" in row and f",{points}," in row
     assert not any("# c" in line for line in asked()), "it came too late to count"
     assert (tmp_path / "out/submissions/anna/problem_2.py").read_text() == text
+
+
+def test_a_deadline_without_times_is_said(tmp_path, monkeypatch, capsys):
+    obedient(monkeypatch, tmp_path)
+    monkeypatch.setenv("GRADER", program_version())
+    make(tmp_path / "in", {"anna": {2: "pass"}, "ben": {2: "pass # b"}})
+    (tmp_path / "in/ben/timestamp.txt").write_text("2026-11-30 10:00:00 UTC\n")
+    (tmp_path / "class.csv").write_text("name\nanna\nben\ncleo\n")
+    (tmp_path / "policy.toml").write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\n")
+    assert program.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"),
+                         "--roster", str(tmp_path / "class.csv"), "--stages", "2", "--device",
+                         "cpu", "--policy", str(tmp_path / "policy.toml")]) == 0
+    assert "it is not known when 1 of 3 students handed in" in capsys.readouterr().out
 
 
 def program_version() -> str:
