@@ -58,7 +58,8 @@ MOST_REPORTED = 8 << 20  # bytes of a student's own report; one has some 200 tho
 NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader",
                    "Thumbs.db", "desktop.ini"}
 UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError,
-              zlib.error, lzma.LZMAError, struct.error)  # of damaged or encrypted archives
+              zlib.error, lzma.LZMAError, struct.error)  # of damaged archives
+ENCRYPTED = 1  # a flag of a file in a zip
 
 
 class Refused(Exception):
@@ -456,6 +457,7 @@ def _in_zip(archive: zipfile.ZipFile) -> Iterator[Member]:
     for member in archive.infolist():
         mode = stat.S_IFMT(member.external_attr >> 16)
         kind = "link" if mode == stat.S_IFLNK else "folder" if member.is_dir() else \
+            "encrypted" if member.flag_bits & ENCRYPTED else \
             "file" if mode in (0, stat.S_IFREG) else "other"
         yield from _member(member.filename, kind, member.file_size, partial(archive.open, member))
 
@@ -473,7 +475,8 @@ def _member(name: str, kind: str, size: int, open_: Callable[[], BinaryIO]) -> I
 
     def read(most: int) -> bytes:
         if kind != "file":
-            raise Refused("it is a link" if kind == "link" else "it is not a regular file")
+            raise Refused({"link": "it is a link", "encrypted": "it is encrypted"}.get(
+                kind, "it is not a regular file"))
         if size > max(MOST_UNPACKED, most):
             raise Refused(f"it would unpack to {size >> 20} MiB; want at most {most >> 10} KiB")
         try:
