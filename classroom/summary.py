@@ -44,7 +44,7 @@ def with_folder(text: str, folder: Path) -> str:
 def mistakes(reports: list[dict]) -> list[dict]:
     """What most students did wrong, a mistake once a student and stage."""
     counts: Counter = Counter()
-    texts: dict[tuple[int, str], str] = {}
+    texts: dict[tuple[int, str], list[str]] = {}  # a mistake's are one, unless they have numbers
     for report in reports:
         for stage in report["stages"]:
             if stage["outcome"] == "pass" or stage["outcome"] in TOO_LITTLE | UNSETTLED:
@@ -52,14 +52,14 @@ def mistakes(reports: list[dict]) -> list[dict]:
             known = named(stage) or {stage["outcome"]: explanation(stage).partition("\n")[0]}
             for id, text in known.items():
                 counts[stage["stage"], id] += 1
-                texts.setdefault((stage["stage"], id), text)
+                texts.setdefault((stage["stage"], id), []).append(text)
 
-    def said(stage: int, id: str, count: int) -> str:
-        if id in WORDS and count > 1:  # an outcome: each may have another reason
-            return f"{WORDS[id]}, for several reasons; one: {texts[stage, id]}"
-        return texts[stage, id]
+    def said(key: tuple[int, str]) -> str:
+        first, several = texts[key][0], len(set(texts[key])) > 1
+        reasons = f"{WORDS[key[1]]}, for several reasons; " if key[1] in WORDS else ""
+        return f"{reasons}one: {first}" if several else first
 
-    return [{"stage": stage, "id": id, "count": count, "text": said(stage, id, count),
+    return [{"stage": stage, "id": id, "count": count, "text": said((stage, id)),
              "share": count / len(reports)}
             for (stage, id), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             ][:MOST_SHOWN]

@@ -14,7 +14,7 @@ from classroom.alike import Alike
 from classroom.book import differences, grades, junit, student_report, to_look_at
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
-from grader.assignment.record import sha256
+from grader.assignment.record import ROOT, sha256
 from tests.classroom.classes import NOON, SETTINGS
 
 NOBODY = Alike([], [], {}, [])  # is like another
@@ -110,17 +110,22 @@ def test_junit_tells_failures_from_faults_and_holds_any_text(tmp_path):
 
 
 def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
+    def worst(row: int) -> dict:
+        return {"check": {"diagnosis": {"id": "rows", "text": f"worst at row {row}"}}}
+
     mask = {"check": {"diagnosis": {"id": "window_plus_one", "text": "one key too wide"}}}
     reports = book(tmp_path, {
         "a": {1: stage(1, "wrong", **mask)}, "b": {1: stage(1, "wrong", **mask)},
         "c": {1: stage(1, "crashed", message="NameError: x")},
         "f": {1: stage(1, "timeout", message="hangs")}, "g": {1: stage(1, "timeout")},
+        "h": {2: stage(2, "wrong", **worst(1))}, "i": {2: stage(2, "wrong", **worst(2))},
         "d": {1: stage(1, "pass", 100.0)},
         "e": {1: stage(1, "not_started")}})
     found = summary.mistakes(reports)
     assert [(each["id"], each["count"], each["text"]) for each in found] == [
         ("timeout", 2, "timed out, for several reasons; one: hangs"),
-        ("window_plus_one", 2, "one key too wide"), ("crashed", 1, "NameError: x")]
+        ("window_plus_one", 2, "one key too wide"), ("rows", 2, "one: worst at row 1"),
+        ("crashed", 1, "NameError: x")]
 
 
 def red(id: str, mistake: str | None, text: str) -> dict:
@@ -168,6 +173,25 @@ def test_every_table_of_the_page_has_heads_and_every_outcome_a_link(tmp_path):
     links = re.findall(r'href="#(\w+)"\naria-label="(.*?)"', page)
     assert links == [("s1p1", "anna, P1: wrong, 30"), ("s1p2", "anna, P2: crashed, 0")]
     assert all(f'id="{target}"' in page for target, _ in links)
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_every_colour_of_text_can_be_read_on_every_background(scheme):
+    style = (ROOT / "classroom/style.html").read_text("utf-8")
+    colours = [dict(re.findall(r"--(\w+): (#\w+)", block))
+               for block in re.findall(r":root {(.*?)}", style, re.DOTALL)][scheme]
+    for text in ("text", "soft", "pass", "part", "fail", "none", "bar"):
+        for ground in ("page", "card"):
+            light, dark = sorted(map(luminance, (colours[text], colours[ground])), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+
+
+def luminance(colour: str) -> float:
+    """Of "#rgb" or "#rrggbb", as WCAG has it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+              for c in (int(digits[i:i + 2], 16) / 255 for i in (0, 2, 4))]
+    return sum(share * c for share, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
