@@ -133,6 +133,7 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
                          f"{submissions}")
     students: dict[roster.Person, list[list[Place]]] = {person: [] for person in people}
     notes: dict[roster.Person, str] = {}
+    doubtful: set[roster.Person] = set()  # whose a submission may be, or another's
     for (name, id), theirs in found.items():
         may_be = roster.match(name, id, people)
         person = may_be[0] if len(may_be) == 1 else roster.Person(name, id)
@@ -140,12 +141,15 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
         if people and len(may_be) != 1:
             notes[person] = "not on the roster" if not may_be else "of several on the roster: " \
                 + ", ".join(escape(each.shown) for each in may_be)
+            doubtful.update(may_be)
     count = Counter(person.shown for person in students)
     made = []
     for person, groups in students.items():
         also = next(filter(None, (person.id, person.login, person.email)), "")
         name = person.shown + f" ({also})" * (count[person.shown] > 1 and bool(also))
-        made.append(_submitted(name, person, groups, notes.get(person, "")))
+        student = _submitted(name, person, groups, notes.get(person, ""))
+        made.append(student if groups or person not in doubtful else
+                    replace(student, trouble="it is not known whose it is"))
     return sorted(made, key=lambda student: (student.name.casefold(), student.key))
 
 

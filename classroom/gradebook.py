@@ -154,17 +154,20 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-def nbgrader(graded: list[dict], name: str) -> bytes:
+def nbgrader(graded: list[dict], assignment: str) -> bytes:
     """The table that `nbgrader export` writes, of one assignment; who is settled."""
     out = io.StringIO(newline="")
     table = csv.writer(out, lineterminator="\n")
     table.writerow(NBGRADER)
     for report in graded:
         if report["points"] is not None:
-            last, comma, first = report["student"].partition(", ")
+            name = report["student"]
+            for also in ("id", "login", "email"):  # which tells people of one name apart
+                name = name.removesuffix(f" ({report[also]})")
+            last, comma, first = name.partition(", ")
             if not comma:
-                first, _, last = report["student"].rpartition(" ")
-            table.writerow([name, "", "", *map(plain, (
+                first, _, last = name.rpartition(" ")
+            table.writerow([assignment, "", "", *map(plain, (
                 report["login"] or report["id"] or report["student"], last, first,
                 report["email"])), report["points"], 0.0, report["points"], report["max_points"]])
     return out.getvalue().encode()

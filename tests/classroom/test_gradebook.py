@@ -193,7 +193,8 @@ def test_a_folder_without_results_is_refused(tmp_path, capsys):
 
 # -------------------------------------------------------------------- nbgrader, check50
 def test_a_table_as_nbgrader_exports_it(run, tmp_path):
-    graded = [ANNA, report("Braun, Ben", 350.5, login="=bb"), report("Cleo", None)]
+    graded = [report("Anna Anderson (101)", 700.0, id="101"),  # there is another one
+              report("Braun, Ben", 350.5, login="=bb"), report("Cleo", None)]
     code, said, _ = run(graded, "--nbgrader", tmp_path / "new/grades.csv")
     assert code == 3 and "Cleo: not settled, no row" in said
     with open(tmp_path / "new/grades.csv", newline="", encoding="utf-8") as file:
