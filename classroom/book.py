@@ -22,6 +22,10 @@ from grader.report.results import told
 from grader.text import escape
 
 FORMAT = 2  # of a student's JSON
+WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "timed out",
+         "rejected": "rejected", "not_started": "not started", "missing": "missing",
+         "refused": "refused", "skipped": "skipped", "grader_fault": "blocked",
+         "pending": "pending"}
 UNSETTLED = {"pending", "grader_fault", "skipped", "refused"}
 GRADED, PENDING, UNREAD, NOTHING = "graded", "pending", "could not be read", "handed in nothing"
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would compute a name that begins so

@@ -5,22 +5,20 @@ There is nothing in it but the student's own: no other's name, no folder of the 
 what an instructor looks at.
 """
 
-import io
 import re
 import tomllib
-import zipfile
 from pathlib import Path
 
+from classroom import book
 from classroom.book import explanation, is_graded
-from classroom.pages import rendered
+from classroom.pages import rendered, zipped
 from grader.assignment.hints import HINTS_FILE, RUNGS
 from grader.report import overview
 
-WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "timed out",
-         "rejected": "rejected: a person will look at it", "not_started": "not started",
-         "missing": "no file was handed in", "refused": "the file was not taken"}
+WORDS = {name: words for name, words in book.WORDS.items() if name not in book.UNSETTLED} | {
+    "rejected": "rejected: a person will look at it", "missing": "no file was handed in",
+    "refused": "the file was not taken"}
 LATER = "not settled yet; that is not because of your file"
-DATE = (1980, 1, 1, 0, 0, 0)  # of all in the zip: it changes only if something in it does
 
 
 def pages(report: dict) -> dict[str, bytes]:
@@ -51,11 +49,5 @@ def _text(words: str) -> str:
 
 def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
     """Of everyone who is graded.  made: a student's key -> pages()."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for report in reports:
-            if is_graded(report):
-                name = (report["returns"] or f"{report['key']}/") + "feedback.html"
-                archive.writestr(zipfile.ZipInfo(name, DATE), made[report["key"]]["html"],
-                                 zipfile.ZIP_DEFLATED)
-    return out.getvalue()
+    return zipped({(report["returns"] or f"{report['key']}/") + "feedback.html":
+                   made[report["key"]]["html"] for report in filter(is_graded, reports)})

@@ -4,20 +4,18 @@ A kit is the engine that students have, this package, and what an instructor dec
 course/; around it lies what the platform wants.
 """
 
-import io
 import json
 import tomllib
-import zipfile
 from pathlib import Path
 
 from classroom import policy
+from classroom.pages import zipped
 from grader.assignment import record
 from grader.assignment.record import ROOT
 from grader.course import own_cases
 
 PLATFORMS = ROOT / "classroom" / "platforms"
 SPARE_MINUTES = 1.0  # between our deadline and the platform's
-DATE = (1980, 1, 1, 0, 0, 0)  # of all in a zip: it changes only if something in it does
 
 
 def course(stages: list[int], minutes: float, given: Path | None, cases: Path | None = None
@@ -59,10 +57,4 @@ def classroom50(inside: dict[str, bytes]) -> dict[str, bytes]:
 def gradescope(inside: dict[str, bytes]) -> bytes:
     """The zip to upload.  inside: course()."""
     scripts = {path.name: path.read_bytes() for path in (PLATFORMS / "gradescope").iterdir()}
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, contents in sorted((scripts | inside).items()):
-            entry = zipfile.ZipInfo(name, DATE)
-            entry.external_attr = (0o755 if name in scripts else 0o644) << 16
-            archive.writestr(entry, contents, zipfile.ZIP_DEFLATED)
-    return out.getvalue()
+    return zipped(scripts | inside, scripts)

@@ -12,23 +12,19 @@ from pathlib import Path
 from grader.assignment.record import ROOT
 
 POLL_SECONDS = 2.0
+OF_THE_CLUSTER = ("command", "slurm", "slurm_option")  # the tasks have none of these
 TIME = "4:00:00"  # of a task, unless --slurm-option time=... says otherwise
 
 
 def command(arguments) -> list[str]:
     """What a task runs: the same options, without those of the cluster, wherever it starts."""
-    words = [sys.executable, "-m", "classroom", "grade", str(arguments.submissions.resolve()),
-             "--out", str(arguments.out.resolve()), "--stages", arguments.stages,
-             "--device", arguments.device, "--timeout", str(arguments.timeout),
-             "--stage-timeout", str(arguments.stage_timeout),
-             "--worker-user", arguments.worker_user]
-    for name in ("roster", "policy", "overrides", "cases"):
-        if path := getattr(arguments, name):
-            words += [f"--{name}", str(path.resolve())]
-    for name in ("jobs", "seed"):
-        if (value := getattr(arguments, name)) is not None:
-            words += [f"--{name}", str(value)]
-    return words + ["--no-benchmark"] * arguments.no_benchmark
+    given = {name: value.resolve() if isinstance(value, Path) else value
+             for name, value in vars(arguments).items()
+             if value is not None and value is not False and name not in OF_THE_CLUSTER}
+    words = [sys.executable, "-m", "classroom", "grade", str(given.pop("submissions"))]
+    for name, value in given.items():
+        words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
+    return words
 
 
 def cluster_options(given: list[str]) -> dict[str, str | bool]:

@@ -8,16 +8,12 @@ from datetime import datetime
 from pathlib import Path
 
 from classroom.alike import Alike
-from classroom.book import UNSETTLED, explanation, is_graded, named, to_look_at
+from classroom.book import UNSETTLED, WORDS, explanation, is_graded, named, to_look_at
 from classroom.pages import rendered
 
 BINS = 10  # of the distribution of points
 MOST_SHOWN = 12  # mistakes
 TOO_LITTLE = {"missing", "not_started", "pending", "refused"}  # nothing to learn from
-WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "timed out",
-         "rejected": "rejected", "not_started": "not started", "missing": "missing",
-         "refused": "refused", "skipped": "skipped", "grader_fault": "blocked",
-         "pending": "pending"}
 
 
 def page(reports: list[dict], alike: Alike, now: datetime, results: Path) -> bytes:
