@@ -52,7 +52,7 @@ from grader.judge.verdict import (
     note_red,
     raced,
 )
-from grader.lights.lights import WRONG, Lights
+from grader.lights.lights import WRONG, Lights, damaged
 from grader.report.overview import command
 from grader.report.results import Check, StageResult, read_beside, settled_by_reading
 from grader.report.screen import Reporter
@@ -97,6 +97,7 @@ class Grading:
         self.device = options.device
         self.result = StageResult(stage.number, stage.title, stage.points)
         self.file: submission.Submission | None = None
+        self.marked = False  # it has this course's step markers, be they damaged
         self.cases: list[Case] = []  # that are to be asked, and decide
         self.beyond: list[Case] = []  # that are asked at the end, and decide nothing
         self.accusations: list[Check] = []  # not reported before all standard cases are in
@@ -121,7 +122,7 @@ class Grading:
                 Compiling(self.stage, self.options, self.file.source, self.crash))
             self.lights = stack.enter_context(Lights(self.stage, self.options, self.file))
             counting = stack.enter_context(
-                Counting(self.stage, self.options, self.file.source, bool(self.file.steps)))
+                Counting(self.stage, self.options, self.file.source, self.marked))
             self.ahead = stack.enter_context(
                 Precompiler(self.stage, self.options, self.file.source, self.coming()))
             self.confirmations = Confirmations(
@@ -162,6 +163,8 @@ class Grading:
             cases = case_table.listed(self.stage.number, self.device, self.options.bfloat16)
             if self.asked_apart(build(cases[0], self.options.seed)).outcome == "pass":
                 self.file = replace(self.file, state="ready")
+        self.marked = bool(self.file.steps or self.file.state == "ready" and damaged(
+            submission.decode(self.file.source)))
         origins = {step.id: step.origin for step in self.file.steps if step.origin}
         self.stage = replace(self.stage, origins=origins)
         return not settled_by_reading(self.stage, self.file, self.result)
@@ -170,7 +173,7 @@ class Grading:
         """All of the stage, or what the command line left of them, or the GPU has memory for."""
         options = self.options
         listed = case_table.listed(self.stage.number, self.device, options.bfloat16)
-        if not self.file.steps:
+        if not self.marked:
             offered = self.file.parameters(self.stage.entry)
             listed = [replace(case, group="beyond")
                       if case.course and not (case.sink_logits and "sink_logits" in offered)
@@ -247,7 +250,7 @@ class Grading:
             return
         logits = "sink_logits" in self.file.parameters(self.stage.entry)
         cases = [] if on_gpu else contract.cases(
-            self.stage, self.tiles, bool(self.file.steps), logits, options.seed)
+            self.stage, self.tiles, self.marked, logits, options.seed)
         for light in self.lights.result():
             if light.light == WRONG:
                 cases += contract.aimed(self.stage, light.example, self.tiles, logits,
