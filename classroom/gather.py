@@ -45,9 +45,6 @@ MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z
 CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
 GRADESCOPE = "submission_metadata.yml"  # of its export: whose submission_4712/ is, and when
-OF_GRADESCOPE = re.compile(  # as Ruby writes it: no other line of it is indented so
-    r"(?P<folder>\S+):|  - :name: ?(?P<name>.*)|    :(?P<key>sid|email): ?(?P<value>.*)"
-    r"|  :created_at: (?P<time>.+)")
 TIMESTAMP = "timestamp.txt"  # of nbgrader, with the time of the hand-in
 DEPTH = 3  # folders below a student's own in which the files may lie
 NESTED = 2  # archives in an archive
@@ -194,30 +191,23 @@ def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime 
     """
     if not path.is_file():
         return {}
-    found: dict[str, tuple[list[roster.Person], datetime | None]] = {}
-    folder = ""
-    for line in path.read_text("utf-8", "replace").splitlines():
-        match = OF_GRADESCOPE.fullmatch(line)
-        if match and match["folder"]:
-            folder = match["folder"]
-            found[folder] = [], None
-        elif match and folder:
-            people, time = found[folder]
-            if match["time"]:
-                found[folder] = people, late.read(match["time"])
-            elif match["key"] is None:
-                people.append(roster.Person(_of_ruby(match["name"])))
-            elif people:
-                name = "id" if match["key"] == "sid" else "email"
-                people[-1] = replace(people[-1], **{name: _of_ruby(match["value"])})
+    _, *blocks = re.split(r"^(\S+):$", path.read_text("utf-8", "replace"), flags=re.MULTILINE)
+    found = {}
+    for folder, block in zip(blocks[::2], blocks[1::2], strict=True):
+        _, *submitters = re.split(r"^  - (?=:name:)", block, flags=re.MULTILINE)
+        found[folder] = [roster.Person(
+            _of_ruby(":name", each), _of_ruby("    :sid", each), email=_of_ruby("    :email", each))
+            for each in submitters], late.read(_of_ruby("  :created_at", block))
     if not any(people for people, _ in found.values()):
         raise ValueError(f"SUBMISSIONS: want {GRADESCOPE} as Gradescope exports it; got no "
                          f"submitters in {path}")
     return found
 
 
-def _of_ruby(scalar: str) -> str:
-    """A string of YAML, quoted or not."""
+def _of_ruby(key: str, text: str) -> str:
+    """The string of YAML behind a key that begins a line, quoted or not; "" if there is none."""
+    found = re.search(rf"^{key}: *(.*)$", text, re.MULTILINE)
+    scalar = found[1] if found else ""
     if scalar.startswith('"'):
         with suppress(ValueError):
             return str(json.loads(scalar))
