@@ -15,6 +15,7 @@
     gradebook.py    the grades for Canvas, Moodle, nbgrader, check50
     alike.py        pairs of students whose own lines are alike
     summary.py      summary.html
+    pages.py        makes pages of the templates here, and zips
     leaderboard.py  who is fast, under aliases; the first ones run again
     kit.py          packs the grader for places where students hand in
     platforms/      and what runs there: one submission, results written after every stage

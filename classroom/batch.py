@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from classroom.book import without_checks
 from classroom.child import USAGE, Child
 from classroom.gather import Submitted
 from classroom.machine import Machine
 from classroom.store import Store, Unit
 from grader.assignment.record import sha256
-from grader.course.stages import STAGES
 
 POLL_SECONDS = 0.2
 OTHERS_SECONDS = 2.0  # between two looks at what other processes have done
@@ -287,11 +287,8 @@ def duration(seconds: float) -> str:
 
 def fault(unit: Unit, why: str) -> dict:
     """A unit whose grading ended of itself."""
-    stage = STAGES[unit.stage]
-    return {"stage": unit.stage, "title": stage.title, "outcome": "grader_fault", "points": 0.0,
-            "max_points": stage.points, "sha256": unit.sha256, "seconds": 0.0,
-            "message": f"the grading ended early: {why}", "detail": "", "confined": [],
-            "checks": [], "benchmark": None}
+    return without_checks(unit.stage, "grader_fault", f"the grading ended early: {why}",
+                          unit.sha256)
 
 
 def _interrupt(number, frame):

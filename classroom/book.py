@@ -107,20 +107,25 @@ def _record(student: Submitted, number: int, store: Store) -> dict | None:
 
 def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
     """One stage of a student.  record: how the file was graded, if it was."""
-    stage = STAGES[number]
     refusal = student.trouble or student.refused.get(number)
     data = student.files.get(number)
     if record is not None and data is not None:
         return {**record["stage"], **{name: record[name] for name in (
             "device", "torch", "triton", "seed", "alone", "timing")},
             "line": _crashed_line(record["stage"], data)}
-    outcome, message = "pending", ""
     if refusal:
-        outcome, message = "refused", f"{stage.filename} was not taken: {refusal}"
-    elif data is None:
-        outcome, message = "missing", f"no {stage.filename} was handed in"
+        return without_checks(
+            number, "refused", f"{STAGES[number].filename} was not taken: {refusal}")
+    if data is None:
+        return without_checks(number, "missing", f"no {STAGES[number].filename} was handed in")
+    return without_checks(number, "pending", "")
+
+
+def without_checks(number: int, outcome: str, message: str, digest: str | None = None) -> dict:
+    """A stage of which nothing was found out; digest: of its file, if it was to be graded."""
+    stage = STAGES[number]
     return {"stage": number, "title": stage.title, "outcome": outcome, "points": 0.0,
-            "max_points": stage.points, "sha256": None, "seconds": 0.0, "message": message,
+            "max_points": stage.points, "sha256": digest, "seconds": 0.0, "message": message,
             "detail": "", "confined": [], "checks": [], "benchmark": None}
 
 

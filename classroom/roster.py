@@ -151,7 +151,8 @@ def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
 def match(name: str, id: str, people: list[Person]) -> list[Person]:
     """Whose a submission of that name may be, id: as a learning system gave it: one, if it is
     known, several where names or numbers contradict each other."""
-    by_id = [person for person in people if id and id in (person.id, person.email)]
+    by_id = [person for person in people
+             if id and id.casefold() in (person.id.casefold(), person.email.casefold())]
     by_name = [person for person in people if squash(name) in person.keys]
     both = [person for person in by_id if person in by_name]
     return both or list(dict.fromkeys(by_id + by_name))

@@ -254,7 +254,7 @@ submission_2:
   :submitters:
   - :name: Ben O'Braun
     :sid:
-    :email: ben@x.org
+    :email: Ben@X.org
   - :name: 'Cleo ''C'' Coe'
     :sid: '103'
   :created_at: 2026-12-01 01:00:00.000000000 +01:00
