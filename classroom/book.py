@@ -6,14 +6,13 @@ neither has a sum that it is part of.  A student is graded, pending, could not b
 nothing, which is something else than a file that is missing.
 """
 
-import csv
-import io
 import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree
 
+from classroom import roster
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment.record import sha256
@@ -195,29 +194,24 @@ def explanation(stage: dict) -> str:
 def grades(reports: list[dict]) -> bytes:
     """A row a student; a cell is empty where nothing is settled."""
     numbers = [stage["stage"] for stage in reports[0]["stages"]]
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    table.writerow(["student", "id", "login", "email", "state", "points", "max_points", "passed",
-                    "step_credit", "handed_in", "late_days", "unsettled", "refused", "notes",
-                    "as_published",
-                    *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)])
+    table = [["student", "id", "login", "email", "state", "points", "max_points", "passed",
+              "step_credit", "handed_in", "late_days", "unsettled", "refused", "notes",
+              "as_published", *(f"p{n}" for n in numbers), *(f"p{n}_outcome" for n in numbers)]]
     for report in reports:
         stages = report["stages"]
-        table.writerow([
+        table.append([
             *(plain(report[name]) for name in ("student", "id", "login", "email")), report["state"],
-            "" if report["points"] is None else report["points"], report["max_points"],
-            report["passed"], "" if report["step_credit"] is None else report["step_credit"],
-            report["handed_in"] or "",
-            "" if report["late_days"] is None else report["late_days"],
+            *(report[name] for name in ("points", "max_points", "passed", "step_credit",
+                                        "handed_in", "late_days")),
             " ".join(f"p{n}" for n in report["unsettled"]),
             plain(report["refused"] or "; ".join(
                 stage["message"] for stage in stages if stage["outcome"] == "refused")),
             plain("; ".join(report["notes"])),
             "{} of {}".format(*report["as_published"]) if report["as_published"] else "",
-            *("" if stage["stage"] in report["unsettled"] else stage["points"]
+            *(None if stage["stage"] in report["unsettled"] else stage["points"]
               for stage in stages),
             *(stage["outcome"] for stage in stages)])
-    return text.getvalue().encode()
+    return roster.written(table)
 
 
 def plain(text: str) -> str:

@@ -6,8 +6,6 @@ these is known).  Where that is ambiguous nothing is written.
 """
 
 import codecs
-import csv
-import io
 import json
 import re
 from pathlib import Path
@@ -76,11 +74,10 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
                 said.append(f"{owners[row]['student']}: {points:.2f} of {most:g}, here {most:g}")
                 points = most
             sheet.rows[row][sheet.column] = f"{points:.2f}"
-    out = io.StringIO(newline="")
-    csv.writer(out, delimiter=delimiter).writerows(
-        [[row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows])
+    text = roster.written(([row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows),
+                          delimiter=delimiter)
     marked = path.read_bytes().startswith(codecs.BOM_UTF8)
-    return out.getvalue().encode("utf-8-sig" if marked else "utf-8"), said
+    return codecs.BOM_UTF8 * marked + text, said
 
 
 def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
@@ -156,9 +153,7 @@ def _number(text: str) -> float:
 
 def nbgrader(graded: list[dict], assignment: str) -> bytes:
     """The table that `nbgrader export` writes, of one assignment; who is settled."""
-    out = io.StringIO(newline="")
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(NBGRADER)
+    table: list = [NBGRADER]
     for report in graded:
         if report["points"] is not None:
             name = report["student"]
@@ -167,10 +162,10 @@ def nbgrader(graded: list[dict], assignment: str) -> bytes:
             last, comma, first = name.partition(", ")
             if not comma:
                 first, _, last = name.rpartition(" ")
-            table.writerow([assignment, "", "", *map(plain, (
+            table.append([assignment, "", "", *map(plain, (
                 report["login"] or report["id"] or report["student"], last, first,
                 report["email"])), report["points"], 0.0, report["points"], report["max_points"]])
-    return out.getvalue().encode()
+    return roster.written(table, lineterminator="\n")
 
 
 def check50(report: dict) -> bytes:

@@ -5,8 +5,6 @@ within their spreads shares that place.  Students appear under the aliases of RE
 which is made here and never published.
 """
 
-import csv
-import io
 import json
 import math
 import secrets
@@ -109,11 +107,8 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
     names = (name for name in free + [f"{name} {i}" for i in range(2, 100) for name in free]
              if name not in taken)
     aliases |= {student: next(names) for student in sorted(set(students) - set(aliases))}
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    table.writerows([("student", "alias"), *(
-        map(book.plain, pair) for pair in sorted(aliases.items()))])
-    files.replace(path, text.getvalue().encode(), 0o600)
+    files.replace(path, roster.written([("student", "alias"), *(
+        map(book.plain, pair) for pair in sorted(aliases.items()))]), 0o600)
     return aliases
 
 

@@ -8,6 +8,7 @@ import csv
 import io
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -74,6 +75,13 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
             raise ValueError(f"{what}: want {len(rows[0])} cells a row; got {len(row)} in row "
                              f"{number} of {path}: quote what holds a {delimiter!r}")
     return rows, delimiter
+
+
+def written(rows: Iterable[Iterable], **dialect: str) -> bytes:
+    """A table of these rows; None is an empty cell."""
+    text = io.StringIO(newline="")
+    csv.writer(text, **dialect).writerows(rows)
+    return text.getvalue().encode()
 
 
 def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...] = ()
