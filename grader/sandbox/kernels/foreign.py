@@ -89,7 +89,9 @@ def instead(path: str, line: int | None, said: str) -> tuple[int, str] | None:
     if isinstance(statement, ast.For) and _calls(statement.iter).endswith("tl.arange"):
         return line, (f"`{_short(statement.iter)}` makes a tile, and a loop goes through numbers. "
                       f"Write range({_all(statement.iter)})")
-    if isinstance(statement, ast.For) and "not iterable" in said and not _calls(statement.iter):
+    if isinstance(statement, ast.For) and (
+            "not iterable" in said and not _calls(statement.iter)
+            or "has no len" in said and "len(" in ast.unparse(statement.iter)):
         return line, (f"`for {_short(statement.target)} in {_short(statement.iter)}`: a kernel "
                       "does not go through a tile. What is computed with it is done for all of "
                       "its numbers at once")

@@ -45,6 +45,8 @@ MASKED = 's = tl.where(keep, s, float("-inf"))'
      "Write tl.arange(0, BLOCK_M)"),
     ("3.1", "start_m + tl.arange(0, BLOCK_M)", "[start_m + i for i in range(BLOCK_M)]",
      "query is a list of Python's: want a tile"),
+    ("3.6", "keep = key < N", "for i in range(len(key)):\n        keep = key < N",
+     "`for i in range(len(key))`: a kernel does not go through a tile"),
     ("3.1", "tl.cdiv(N, BLOCK_M)", "N / BLOCK_M",
      "`N / BLOCK_M` is a fraction, and a whole number is wanted. Write // in the place of /"),
     ("3.2", "whole = N // BLOCK_N", "whole = N / BLOCK_N", "Write // in the place of /"),
