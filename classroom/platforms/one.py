@@ -65,8 +65,8 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
 
     made = report()
     each = kit.seconds / len(kit.stages)
-    options = ["--device", device, "--no-benchmark", "--timeout", str(min(CALL_SECONDS, each / 2)),
-               "--stage-timeout", str(each)]
+    options = ["--device", device, "--no-benchmark", "--timeout",
+               f"{min(CALL_SECONDS, each / 2):.3g}", "--stage-timeout", f"{each:.3g}"]
     options += ["--memory", str(MEMORY_GIB)] if device == "cpu" else []
     if CASES.is_file():
         options += ["--cases", str(CASES)]
