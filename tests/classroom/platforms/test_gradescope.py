@@ -101,7 +101,7 @@ def test_one_that_hangs_costs_its_own_stage(run, decided):
     decided(40.0)
     tests = run(HANGING)
     assert (tests["2"]["status"], tests["2"]["score"]) == ("failed", 0.0)
-    assert "were not run" in tests["2"]["output"]  # below the call without an answer, if that is why
+    assert "were not run" in tests["2"]["output"]  # below the call that did not end
     assert "yours to write: 1.1" in tests["1"]["output"]
 
 
