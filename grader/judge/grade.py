@@ -163,8 +163,7 @@ class Grading:
             cases = case_table.listed(self.stage.number, self.device, self.options.bfloat16)
             if self.asked_apart(build(cases[0], self.options.seed)).outcome == "pass":
                 self.file = replace(self.file, state="ready")
-        self.marked = bool(self.file.steps or self.file.state == "ready" and damaged(
-            submission.decode(self.file.source)))
+        self.marked = bool(self.file.steps or damaged(self.file))
         origins = {step.id: step.origin for step in self.file.steps if step.origin}
         self.stage = replace(self.stage, origins=origins)
         return not settled_by_reading(self.stage, self.file, self.result)

@@ -18,8 +18,7 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
     if file.state in ("missing", "syntax_error"):
         raise ValueError(file.sentence + file.place)
     if step not in {known.id for known in file.steps}:
-        broken = file.source is not None and damaged(submission.decode(file.source))
-        raise ValueError(f"{file.path}: {broken}" if broken else
+        raise ValueError(f"{file.path}: {broken}" if (broken := damaged(file)) else
                          f"want a step of {file.path}; got {step}")
     hint = f"{overview.program(stage.number).rpartition(' ')[0]} --hint {step}"
     if step in file.blank_steps:

@@ -65,8 +65,8 @@ class Lights:
     def __enter__(self) -> "Lights":
         if self.stage.needs_triton and self.file.steps:
             self.why = interpreter_fault()
-        elif not self.file.steps and self.file.source is not None:
-            self.why = damaged(submission.decode(self.file.source))
+        else:
+            self.why = damaged(self.file)
         written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
         if not self.why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
@@ -315,8 +315,11 @@ class Asking:
         return None
 
 
-def damaged(text: str) -> str:
+def damaged(file: submission.Submission) -> str:
     """Which step's markers are not as they were given; "" where they are, or there are none."""
+    if file.steps or file.source is None or file.state == "syntax_error":
+        return ""
+    text = submission.decode(file.source)
     if not re.search(r"^\s*# (BEGIN|END) SOLUTION [\dW]+\.\d+", text, re.MULTILINE):
         return ""
     try:

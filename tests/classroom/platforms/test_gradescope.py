@@ -101,7 +101,10 @@ def test_one_that_hangs_costs_its_own_stage(run, decided):
     decided(40.0)
     tests = run(HANGING)
     assert (tests["2"]["status"], tests["2"]["score"]) == ("failed", 0.0)
-    assert "were not run" in tests["2"]["output"]  # below the call that did not end
+    first, *_ = tests["2"]["output"].splitlines()
+    # The call, or where others kept it waiting and it was made again, the stage's own time.
+    assert first == "no answer within 10 s in a call of the entry point" or "were not run" in first
+    assert "were not run" in tests["2"]["output"]
     assert "yours to write: 1.1" in tests["1"]["output"]
 
 
