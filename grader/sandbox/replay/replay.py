@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import sys
+import zlib
 from pathlib import Path
 
 import torch
@@ -91,9 +92,10 @@ class Replay:
         kept = {n: about for n, about in enumerate(self.plan["storages"]) if "kept" in about}
         for number, about in kept.items():
             there = torch.full((about["bytes"],), 255, dtype=torch.uint8)  # NaN in every float
-            if about["kept"] is not None:
-                there = torch.frombuffer(bytearray(base64.b64decode(about["kept"])),
-                                         dtype=torch.uint8) if about["bytes"] else there
+            if about["kept"] is not None and about["bytes"]:
+                packed = zlib.decompressobj()
+                numbers = packed.decompress(base64.b64decode(about["kept"]), about["bytes"])
+                there = torch.frombuffer(bytearray(numbers), dtype=torch.uint8)
             self.storages[number] = there.to(self.device, copy=True).untyped_storage()
         for number, about in kept.items():
             for at, other, byte in about.get("moved", ()):

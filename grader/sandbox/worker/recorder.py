@@ -8,8 +8,9 @@ computes something else.  hooks.py has launches come here.
     plan       {"storages", "functions", "steps", "backward": first step of it, "outputs",
                "gradients": encoded tensors, "again": launches of every further call,
                "read": lines of the file that took a number out of a tensor}
-    storage    {"bytes", "input": name} or {"bytes", "kept": base64 or None, "moved": addresses in
-               it} or {"bytes"}: made by a step; "freed": the step before which it was let go
+    storage    {"bytes", "input": name} or {"bytes", "kept": base64 of zlib's, or None, "moved":
+               addresses in it} or {"bytes"}: made by a step; "freed": the step before which it was
+               let go
     step       ["op", "aten::mul.Tensor", args, kwargs, results, line of the file or None]
                ["launch", function, grid, {argument: value}, options]
     function   {"name", "line", "first": line, with decorators, "text", "kind", "options",
@@ -31,14 +32,16 @@ import numbers
 import sys
 import textwrap
 import weakref
+import zlib
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..wire import LONGEST, UNINITIALISED, poison
 
-KEPT = 65536  # bytes of a tensor older than the call whose numbers go into the plan
+KEPT = 1 << 22  # bytes of a tensor older than the call (a mask, say) whose numbers go into a plan
 ADDRESSES = 1 << 32  # a smaller number is none
 SYMBOLS = (torch.dtype, torch.memory_format, torch.layout)
 JIT_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
@@ -280,14 +283,12 @@ class Recorder(TorchDispatchMode):
         with self.unrecorded(), torch.no_grad():
             device = storage.device
             seen = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
-            there = bytes(memoryview(torch.empty(storage.nbytes(), dtype=torch.uint8)
-                                     .copy_(seen).numpy()))
-        moved = []
-        for at in range(0, len(there) - 7, 8):
-            found = self._place_of(int.from_bytes(there[at:at + 8], sys.byteorder))
-            if found:
-                moved.append([at, *found])
-        return {"kept": base64.b64encode(there).decode(), "moved": moved}
+            there = torch.empty(storage.nbytes(), dtype=torch.uint8).copy_(seen).numpy()
+        words = there[:len(there) // 8 * 8].view(np.uint64)
+        moved = [[8 * at, number, int(words[at]) - first] for number, first, end in self._places()
+                 for at in np.flatnonzero((words >= first) & (words < end)).tolist()]
+        packed = zlib.compress(there.tobytes(), 1)  # a mask of N x N takes little
+        return {"kept": base64.b64encode(packed).decode(), "moved": moved}
 
     def _encode_int(self, value: int):
         found = self._place_of(value) if value > ADDRESSES else None

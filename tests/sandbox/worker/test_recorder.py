@@ -70,10 +70,12 @@ def test_gradients_are_recorded_as_the_operations_they_are(tmp_path):
     assert torch.equal(got, want)
 
 
-def test_a_small_constant_travels_and_a_large_old_tensor_is_nan(tmp_path):
-    small, large = torch.arange(1000.0), torch.zeros(100_000)
-    got, want = on_others(lambda x: x * small, tmp_path)
-    assert torch.equal(got, want)
+def test_a_constant_made_before_the_call_travels_and_a_large_one_is_nan(tmp_path):
+    small, mask = torch.arange(1000.0), torch.ones(1024, 1024, dtype=torch.bool).tril()
+    large = torch.zeros(recorder.KEPT // 4 + 1)
+    for work in (lambda x: x * small, lambda x: x * mask[500, :1000]):
+        got, want = on_others(work, tmp_path)
+        assert torch.equal(got, want)
     got, _ = on_others(lambda x: x + large[:1000], tmp_path)
     assert got.isnan().all()
 
