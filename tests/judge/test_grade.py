@@ -59,11 +59,11 @@ class Honest:
     def run(self, call):
         options = {"q": None, "k": None, "v": None}
         q, k, v = (call.inputs[name].view() for name in options)
-        got = correctness.tiled_attention(q, k, v, is_causal=call.args[3])
+        got = correctness.tiled_attention(q, k, v, is_causal=(*call.args, False)[3])
         again = None
         if call.refill:
             again = correctness.tiled_attention(*(call.refill[n].view() for n in options),
-                                                is_causal=call.args[3])
+                                                is_causal=(*call.args, False)[3])
         inputs = {n: t.storage for n, t in call.inputs.items()}
         return Reply([got] * call.repeats, {}, again, {}, {}, {}, got, inputs, {}, SEEN, "", 0.0)
 
@@ -155,6 +155,13 @@ def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, mon
     assert (result.outcome, result.points) == ("wrong", 140)
     assert [check.name for check in result.checks if check.outcome != "pass"] == [border.name]
     assert graded(spoiled(lambda call: call.inputs["q"].shape[2] == 65), quick=True).points == 140
+
+
+@pytest.mark.parametrize("outcome", ["pass", "wrong"])
+def test_a_case_at_a_border_of_tiles_can_be_asked_alone_by_its_name(graded, outcome):
+    name = "robust/H1-N65-D16-causal-float16-odd.odd.odd"
+    result = graded(spoiled(lambda call: outcome == "wrong"), case=name)
+    assert [(check.name, check.outcome) for check in result.checks] == [(name, outcome)]
 
 
 def test_a_red_step_asks_further_and_what_fails_there_decides(graded, monkeypatch):
