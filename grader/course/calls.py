@@ -62,6 +62,7 @@ class Call:
     grads: tuple[str, ...] = ()  # inputs whose gradient comes back; only they require grad
     refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
     repeats: int = 1  # calls with the same inputs
+    between: tuple[tuple, dict] | None = None  # other args and kwargs, for one call after repeats
     entry: str = ""  # another function of the file than the one that was loaded
     late: bool = False  # the first outputs are read again some time after everything else
 
@@ -97,7 +98,7 @@ class Reply:
     grads: dict[str, torch.Tensor]
     refilled: dict[str, torch.Tensor] | None
     # Of a call with repeats: outputs for the same numbers at other strides; then, after a call with
-    # other numbers, the first one's gradients once more.
+    # other numbers and options, the first one's gradients once more.
     restrided: dict[str, torch.Tensor]
     grads_again: dict[str, torch.Tensor]
     grads_late: dict[str, torch.Tensor]  # those returned first, read after a further backward
@@ -155,6 +156,8 @@ def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Ten
     header: dict = {
         "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
         "repeats": call.repeats, "entry": call.entry, "late": call.late,
+        "between": dict(zip(("args", "kwargs"), call.between or (call.args, call.kwargs),
+                            strict=True)),
         "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}
                     for spec in call.outputs],
     }

@@ -25,6 +25,9 @@ from grader.course.stages import STAGES
 F16, F32 = torch.float16, torch.float32
 HALF = "half"  # bfloat16 where the GPU has it, else float16
 QKV = ("q", "k", "v")
+PAIRS = (("q", "k"), ("q", "v"), ("k", "v"))
+MANY = 2**31 - 1  # sinks
+SOME = (("q",), ("k",), ("v",), *PAIRS)
 
 
 def standard(**fields) -> dict:
@@ -60,6 +63,7 @@ STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
     standard(N=768, HQ=16, HKV=16, is_causal=True, gpu=dict(N=2048)),
     standard(gpu_only=True, N=4096, HQ=16, HKV=16, is_causal=True),
     robust(N=1, HQ=2, HKV=2, dtype=F32),
+    robust(N=1, NK=300, HQ=2, HKV=2, dtype=F16),
     robust(N=65, B=2, HQ=3, HKV=3, dtype=F16, layout="guarded"),
     robust(N=129, HQ=2, HKV=2, D=64, is_causal=True, dtype=F32, layout="guarded"),
     robust(N=70, NK=257, HQ=2, HKV=2),  # more keys than queries, then fewer
@@ -72,6 +76,8 @@ STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
     # Long enough for sums in 16 bits to lose something.
     robust(N=64, NK=2000, HQ=1, HKV=1, family="cancel"),
     robust(N=64, NK=2000, HQ=1, HKV=1, family="heavy"),
+    robust(N=64, NK=2000, HQ=1, HKV=1, dtype=torch.bfloat16),
+    robust(N=2200, HQ=1, HKV=1, is_causal=True, dtype=F16),  # past what float16 counts to
     robust(N=257, HQ=2, HKV=2, D=64, is_causal=True, dtype=F16, family="hot"),
     robust(N=150, HQ=2, HKV=2, is_causal=True, family="needles"),
     robust(N=256, HQ=6, HKV=6, D=32, is_causal=True, dtype=F16, family="real"),
@@ -79,15 +85,23 @@ STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
     robust(N=130, HQ=2, HKV=2, is_causal=True, repeats=3),
     robust(N=1024, HQ=1, HKV=1, dtype=F16, growth=True),
     course("gradients", N=150, B=2, HQ=2, HKV=2, D=32, is_causal=True, dtype=F32, grads=QKV,
-           dout="transposed"),
+           dout="transposed", repeats=2),
     course("gradients", N=70, NK=200, HQ=2, HKV=2, dtype=F16, family="rising", grads=QKV,
            dout="expanded", repeats=2),
     course("gradients", N=100, HQ=4, HKV=4, D=64, is_causal=True, dtype=F16, family="alike",
            grads=QKV, dout="large"),
-    beyond("D = 40", N=129, HQ=2, HKV=2, D=40, is_causal=True, layout="guarded"),
-    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
-    beyond("strides in another order", N=70, B=2, HQ=3, HKV=3, is_causal=True, layout="mixed"),
-    beyond("float32 at D = 128", N=70, HQ=1, HKV=1, D=128, is_causal=True, dtype=F32),
+    course("gradients", N=1, NK=150, HQ=2, HKV=2, dtype=F16, grads=QKV),
+    course("gradients", N=70, NK=1, HQ=2, HKV=2, dtype=F16, grads=QKV),
+    course("gradients, lse unused", N=70, HQ=2, HKV=2, is_causal=True, dtype=F32, grads=QKV,
+           unused="lse"),
+    *(course("gradients of " + " and ".join(names), N=70, HQ=2, HKV=2, dtype=F16, grads=names)
+      for names in SOME),
+    course("arguments left out", N=70, HQ=2, HKV=2, dtype=F16, bare=True),
+    course("k shared by heads", N=70, HQ=2, HKV=2, dtype=F16, layout="shared", grads=QKV),
+    course("D = 40", N=129, HQ=2, HKV=2, D=40, is_causal=True, layout="guarded"),
+    course("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
+    course("strides in another order", N=70, B=2, HQ=3, HKV=3, is_causal=True, layout="mixed"),
+    course("float32 at D = 128", N=70, HQ=1, HKV=1, D=128, is_causal=True, dtype=F32),
 ])
 
 STAGE_2 = rows(dict(dtype=HALF), [
@@ -112,8 +126,9 @@ STAGE_2 = rows(dict(dtype=HALF), [
     # Products and sums in float16 show in this one alone.
     course("gradients", M=500, N=100, dtype=F16, family="cancel", grads=("w",), dout="faint"),
     course("rows with gaps", M=18, N=170, dtype=F16, layout="gapped"),
-    beyond("a transposed x", M=64, N=63, dtype=F16, layout="mixed"),
-    beyond("a last dimension with a stride", M=19, N=200, dtype=F32, layout="last"),
+    course("one row for all", M=18, N=170, dtype=F16, layout="shared", grads=("x", "w")),
+    course("a transposed x", M=64, N=63, dtype=F16, layout="mixed"),
+    course("a last dimension with a stride", M=19, N=200, dtype=F32, layout="last"),
     *far("x", M=3, N=300),
 ])
 
@@ -150,11 +165,13 @@ STAGES_3_4 = rows(dict(dtype=HALF), [  # 4: is_causal=True
     robust(N=128, HQ=1, HKV=1, dtype=F16, family="creeping", growth=True, gpu=dict(N=8192)),
     # Made from the saved lse, by code that is given; rising, so that lse in 16 bits shows.
     course("gradients", N=70, B=2, HQ=2, HKV=2, family="rising", grads=QKV, repeats=2),
-    beyond("D = 80", N=128, HQ=1, HKV=1, D=80, dtype=F16, layout="guarded"),
-    beyond("D = 8", N=40, HQ=1, HKV=1, D=8, dtype=F32),
-    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
-    beyond("strides in another order", N=70, B=2, HQ=3, HKV=3, layout="mixed"),
-    beyond("float32 at D = 128", N=40, HQ=1, HKV=1, D=128, dtype=F32),
+    course("arguments left out", N=70, HQ=2, HKV=2, bare=True),
+    course("k shared by heads", N=70, HQ=2, HKV=2, layout="shared"),
+    course("D = 80", N=128, HQ=1, HKV=1, D=80, dtype=F16, layout="guarded"),
+    course("D = 8", N=40, HQ=1, HKV=1, D=8, dtype=F32),
+    course("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last"),
+    course("strides in another order", N=70, B=2, HQ=3, HKV=3, layout="mixed"),
+    course("float32 at D = 128", N=40, HQ=1, HKV=1, D=128, dtype=F32),
     *far("q", "k", "v"),
 ])
 
@@ -201,6 +218,8 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(N=130, HQ=3, HKV=1, D=128, window=9, sinks=1, dtype=F16, repeats=2,
            gpu=dict(N=330, HQ=2, HKV=2, sinks=3, repeats=10)),
     robust(N=40, B=3, HQ=6, HKV=3, window=20, sinks=2, layout="views"),  # 18 heads, as before
+    robust(stages=(5,), N=7, HQ=82, HKV=2),
+    robust(stages=(6, 7), N=2200, HQ=1, HKV=1, window=9, sinks=2),  # past what float16 counts to
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling",
            gpu=dict(HQ=2, HKV=2, sinks=1)),
     robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep",
@@ -212,12 +231,15 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
            gpu=dict(N=8192, window=5000, sinks=0)),
     course("gradients", N=70, B=2, HQ=4, HKV=2, window=40, sinks=4, family="rising",
            grads=QKV, repeats=2),
-    beyond("D = 80", N=128, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
-    beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
-    beyond("a last dimension with a stride", N=70, HQ=4, HKV=2, D=32, window=20, sinks=4,
+    course("arguments left out", N=160, HQ=2, HKV=1, window=128, sinks=4, bare=True),
+    course("k shared by heads", N=70, HQ=4, HKV=2, window=20, sinks=4, layout="shared"),
+    course("any number of sinks", stages=(7,), N=150, HQ=1, HKV=1, window=9, sinks=MANY),
+    course("D = 80", N=128, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
+    course("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
+    course("a last dimension with a stride", N=70, HQ=4, HKV=2, D=32, window=20, sinks=4,
            layout="last"),
-    beyond("strides in another order", N=70, B=2, HQ=6, HKV=3, window=20, sinks=4, layout="mixed"),
-    beyond("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, window=20, sinks=4, dtype=F32),
+    course("strides in another order", N=70, B=2, HQ=6, HKV=3, window=20, sinks=4, layout="mixed"),
+    course("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, window=20, sinks=4, dtype=F32),
     *far("q", "k", "v", window=128, sinks=8),
 ])
 
@@ -246,14 +268,18 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     # The gradient of one input alone.
     robust(N=40, HQ=2, HKV=1, grads=("k",)),
     robust(N=41, HQ=2, HKV=1, dtype=F16, family="creeping", grads=("v",)),
+    *(robust(N=40, HQ=2, HKV=1, grads=names) for names in PAIRS),
+    robust(N=7, HQ=34, HKV=1, dtype=F32),  # more than 16 bits add up well
     robust(N=64, HQ=2, HKV=1, refill=True, gpu=dict(N=70)),
     robust(N=65, HQ=2, HKV=1, repeats=2, gpu=dict(N=260, repeats=5)),
     robust(N=128, HQ=1, HKV=1, growth=True, gpu=dict(N=8192)),
-    beyond("D = 80", N=64, HQ=2, HKV=1, D=80, is_causal=False, dtype=F16, layout="guarded"),
-    beyond("D = 8", N=40, HQ=2, HKV=1, D=8, dtype=F32),
-    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last", dout="last"),
-    beyond("strides in another order", N=37, B=2, HQ=6, HKV=3, layout="mixed", dout="transposed"),
-    beyond("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, dtype=F32),
+    course("arguments left out", N=70, HQ=2, HKV=1, bare=True),
+    course("k shared by heads", N=70, HQ=2, HKV=2, layout="shared"),
+    course("D = 80", N=64, HQ=2, HKV=1, D=80, is_causal=False, dtype=F16, layout="guarded"),
+    course("D = 8", N=40, HQ=2, HKV=1, D=8, dtype=F32),
+    course("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last", dout="last"),
+    course("strides in another order", N=37, B=2, HQ=6, HKV=3, layout="mixed", dout="transposed"),
+    course("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, dtype=F32),
     beyond("gradients of 2^-24", N=100, HQ=1, HKV=1, D=32, dtype=F32, dout="small"),
     *far("q", "k", "v", "do", HQ=2),
 ])
@@ -291,6 +317,9 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     # The gradient of one input alone.
     robust(N=40, HQ=2, HKV=1, window=9, sinks=4, grads=("k",)),
     robust(N=41, HQ=2, HKV=1, window=9, sinks=4, dtype=F16, family="creeping", grads=("v",)),
+    *(robust(N=40, HQ=2, HKV=1, window=9, sinks=4, grads=names) for names in PAIRS),
+    robust(N=7, HQ=34, HKV=1, window=3, sinks=1, dtype=F32),
+    robust(N=2200, HQ=1, HKV=1, window=9, sinks=2),  # past what float16 counts to
     robust(N=128, HQ=2, HKV=1, window=24, sinks=0, refill=True, gpu=dict(N=130, sinks=2)),
     robust(N=65, HQ=2, HKV=1, window=30, sinks=4, repeats=2, gpu=dict(N=260, repeats=5)),
     robust(N=128, HQ=1, HKV=1, window=32, sinks=4, growth=True, gpu=dict(N=8192, window=256)),
@@ -305,19 +334,25 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            sink_logits=True),
     course("sink logits", N=40, B=3, HQ=4, HKV=2, window=20, sinks=2, layout="views",
            dout="expanded", **LOGITS),
+    course("sink logits", N=65, HQ=2, HKV=1, window=33, sinks=0, dtype=F32, family="shift-",
+           level=True, sink_logits=True),
+    course("sink logits", N=40, HQ=2, HKV=1, window=9, sinks=2, refill=True, **LOGITS),
+    course("arguments left out", N=70, HQ=2, HKV=1, window=20, sinks=0, bare=True),
+    course("k shared by heads", N=70, HQ=2, HKV=2, window=20, sinks=2, layout="shared"),
+    course("any number of sinks", N=150, HQ=1, HKV=1, window=9, sinks=MANY),
     course("no causal mask", N=170, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F32,
            **LOGITS),
     course("no causal mask", N=150, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16),
     course("no causal mask", N=40, HQ=1, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16,
            family="shift-"),
     course("no window", N=200, HQ=1, HKV=1, window=None, sinks=0),
-    beyond("D = 80", N=70, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
-    beyond("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
-    beyond("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, window=20, sinks=4,
+    course("D = 80", N=70, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
+    course("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
+    course("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, window=20, sinks=4,
            layout="last", dout="last"),
-    beyond("strides in another order", N=37, B=2, HQ=6, HKV=3, window=20, sinks=2, layout="mixed",
+    course("strides in another order", N=37, B=2, HQ=6, HKV=3, window=20, sinks=2, layout="mixed",
            dout="transposed"),
-    beyond("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, window=20, sinks=4, dtype=F32),
+    course("float32 at D = 128", N=40, HQ=2, HKV=1, D=128, window=20, sinks=4, dtype=F32),
     beyond("gradients of 2^-24", N=100, HQ=1, HKV=1, D=32, window=40, sinks=4, dtype=F32,
            dout="small"),
     *far("q", "k", "v", "do", HQ=2, window=256, sinks=4),

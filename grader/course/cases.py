@@ -17,6 +17,7 @@ FAMILIES = {
     "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
     "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
     "abyss": "logits -20,000",  # kills a maximum that starts at -10,000
+    "peak": "logits +20,000",  # kills scores that are clamped
     "rising": "rising max",  # kills a missing rescale, and lse in 16 bits
     "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys
     "falling": "falling",  # the same from last key to first: a factor that should shrink explodes
@@ -41,6 +42,7 @@ LAYOUTS = {
     "last": "stride 2",
     "gapped": "gaps",  # room between rows, heads and batch entries
     "mixed": "mixed strides",  # k transposed beside a packed q
+    "shared": "k of one head for all",  # stride 0; in stage 2 a row: kills results with its strides
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 
@@ -72,6 +74,8 @@ class Case:
     # stage 2 "faint".
     dout: str = "dense"
     grads: tuple[str, ...] = ()
+    unused: str = ""  # an output that nothing is made of, so that no gradient arrives for it
+    bare: bool = False  # called without the arguments that have a default; the fields hold these
     repeats: int = 1
     refill: bool = False
     growth: bool = False  # asked at N, 2N, 4N: does memory grow with N or with N * N?
@@ -94,6 +98,11 @@ class Case:
         return not self.asker.differentiates and bool(self.grads)
 
     @property
+    def some_gradients(self) -> bool:
+        """Whether it asks for gradients of one or two inputs, and not of the others."""
+        return 0 < len(self.grads) < (2 if self.asker.sums_rows else 3)
+
+    @property
     def name(self) -> str:
         """Unique within a stage, and readable: robust/HQ8-HKV2-N257-D64-W100-float16."""
         if self.asker.sums_rows:
@@ -114,6 +123,8 @@ class Case:
         parts += ["level"] * self.level
         parts += ["refill"] * self.refill + [f"x{self.repeats}"] * (self.repeats > 1)
         parts += ["growth"] * self.growth + ["gradients"] * self.gives_gradients
+        parts += ["d" + "".join(self.grads)] * self.some_gradients
+        parts += [f"no-{self.unused}"] * bool(self.unused) + ["defaults"] * self.bare
         return f"{self.group}/" + "-".join(parts)
 
     @property
@@ -138,11 +149,14 @@ class Case:
         """What is special about a robust case, in words."""
         layout = LAYOUTS.get(self.layout, f"{self.layout.replace('.', ', ')} in memory")
         words = [dtype_name(self.dtype), FAMILIES[self.family], layout]
-        words += [f"in {self.apart}" * bool(self.apart), "gradients" * self.gives_gradients]
+        words += [f"in {self.apart}" * bool(self.apart)]
+        words += ["some " * self.some_gradients + "gradients"] * (
+            self.gives_gradients or self.some_gradients)
         words += [f"dO {self.dout}" * (self.dout != "dense")]
         words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]
         words += ["refilled" * self.refill, "memory at N, 2N" * self.growth]
         words += [f"{self.repeats} runs" * (self.repeats > 1)]
+        words += [f"{self.unused} not used" * bool(self.unused), "defaults" * self.bare]
         return ", ".join(word for word in words if word)
 
     def mask(self) -> dict:

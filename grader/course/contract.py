@@ -37,11 +37,11 @@ CLASSES = {
     "sinks": ("0", "T-1", "T+1", "all"),
     "heads": ("1 1 1", "1 2 2", "2 3 3", "5 1 1"),  # B HQ HKV
     "groups": ("1 1 1", "1 4 2", "5 2 1"),  # the same, of query heads that share
-    "D": ("16", "24", "64", "128"),
+    "D": ("16", "21", "64", "128"),
     "dtype": ("float16", "float32"),
-    "family": ("randn", "rising", "falling", "shift+", "abyss"),
+    "family": ("randn", "rising", "falling", "shift+", "abyss", "peak"),
     "numbers": ("randn", "hot", "needles"),  # the families of stage 2
-    "scale": ("1/sqrt(D)", "0.5"),
+    "scale": ("1/sqrt(D)", "1.0"),
     "q": LAYOUT, "k": LAYOUT, "v": LAYOUT,
     "x": ("dense", "gapped", "transposed", "odd", "last"), "w": ("dense", "odd", "last"),
     "logits": ("none", "randn", "level"),
@@ -54,6 +54,7 @@ DRAWN = 2  # further rows a seed
 AIMED, FAR_TILES = 20, 4  # rows an example of a red step; tiles between it and a border, at most
 SIZES = (16, 32, 64, 128, 256)  # of tiles
 FEWEST = 32  # rows: of fewer numbers an error says little; two tiles of 16 have borders there, too
+FAR_OFF = ("abyss", "peak")  # where lse has no digits left for gradients
 LONG = ("2T", "3T+1")
 WIDE = ("128",)
 
@@ -74,7 +75,7 @@ def classes(stage: Stage) -> dict[str, tuple[str, ...]]:
     found = {name: CLASSES[name] for name in names.split()}
     if stage.differentiates:
         found["backward"] = found["backward"][1:]
-        found["family"] = found["family"][:-1]
+        found["family"] = found["family"][:-len(FAR_OFF)]
     elif "family" in found:
         found["family"] = tuple(name for name in found["family"] if name != "shift+")
     if "window" in found and "causal" not in found:
@@ -88,23 +89,22 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
     ("length window", lambda n, w: w in ("huge", "none") or _at(w, 64) < _at(n, 64)),
     ("length sinks", lambda n, s: s in ("0", "all") or _at(s, 64) < _at(n, 64)),
     ("causal window", lambda causal, w: causal == "yes" or w == "none"),
-    ("causal sinks", lambda causal, s: causal == "yes" or s == "0"),
     ("causal keys", lambda causal, keys: causal == "no" or keys == "same"),
     ("dtype D", lambda dtype, d: dtype == "float16" or int(d) <= 64),
-    # lse has no digits left for gradients where scores are at -20,000.
-    ("family given", lambda family, given: family != "abyss" or given == "none"),
-    ("family backward", lambda family, backward: family != "abyss" or backward == "none"),
+    ("family given", lambda family, given: family not in FAR_OFF or given == "none"),
+    ("family backward", lambda family, backward: family not in FAR_OFF or backward == "none"),
     # Honest kernels in float32 lie further apart than the limit where scores fall by 400.
     ("family dtype", lambda family, dtype: family != "falling" or dtype == "float16"),
     # One head's gradient of its sink's logit is one number, and may come out near 0.
     ("groups logits", lambda h, logits: _many(h) > 1 or logits == "none"),
     # What costs much meets what costs little.
-    ("length D", lambda n, d: n not in LONG or d not in WIDE),
     ("tile D", lambda tile, d: tile != "another" or d not in WIDE),
     ("tile length", lambda tile, n: tile != "another" or n != "3T+1"),
     *((f"{heads} {name}", lambda h, said, dear=dear: _many(h) < 4 or said not in dear)
       for heads in ("heads", "groups")
       for name, dear in (("length", LONG), ("tile", ("another",)), ("D", WIDE))),
+    *((f"{heads} length D", lambda h, n, d: _many(h) == 1 or n not in LONG or d not in WIDE)
+      for heads in ("heads", "groups")),
 )
 
 # Pairs that are left out for the seconds they cost: how a tensor lies in memory has to do with what
@@ -113,7 +113,7 @@ APART = [("q", "k", "v"), *itertools.product("qkv", (
     "window", "sinks", "family", "backward", "given", "scale", "logits", "keys"))]
 
 # What a file without step markers is asked instead: of each tensor's layout q's.
-NARROW = {"D": {"24": "32"}, "q": {"last": "transposed"}, "backward": {"last": "transposed"},
+NARROW = {"D": {"21": "32"}, "q": {"last": "transposed"}, "backward": {"last": "transposed"},
           "window": {"none": "all", "huge": "all"}}
 
 
@@ -167,7 +167,7 @@ def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], logits: b
           compiled: bool) -> list[Case]:
     """Cases like the small example that a step is wrong in: its length, window and sinks, and in
     every other as far from the borders of the file's tiles as they are from those of its own.
-    compiled: of one D and dtype, for each is compiled anew."""
+    compiled: of two D and one dtype, for each is compiled anew."""
     own = example.get("BLOCK_N", example.get("BLOCK_M", 16))
     asks = {"length": "N", "window": "window_size", "sinks": "sink_size"}
     given = {name: example[of] for name, of in asks.items() if of in example}
@@ -177,10 +177,10 @@ def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], logits: b
     for number, row in enumerate(drawn(stage, f"{seed} {sorted(example.items())}", AIMED)):
         seen = moved if number % 2 and given.get("length", own) > own // 2 else given
         if row.get("causal", "yes") == "no":
-            seen = {name: said for name, said in seen.items() if name == "length"}
+            seen = {name: said for name, said in seen.items() if name != "window"}
         row |= {name: str(said) for name, said in seen.items() if name in row}
-        row |= {name: said for name, said in (("D", "64"), ("dtype", "float16"))
-                if compiled and name in row}
+        if "D" in row and (compiled or number // 2 % 2):  # wide tiles often have another shape
+            row |= {"D": ("64", "128")[number // 2 % 2], "dtype": "float16"}
         made.append(case_of(stage, row, tiles, logits=logits))
     return sorted({case.name: case for case in made}.values(), key=_cost)
 

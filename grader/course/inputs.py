@@ -28,6 +28,7 @@ ONE_BY_ONE = {  # layout -> that of each tensor, where they differ
     "views": {"q": "guarded", "k": "cached", "v": "wide", "sink_logits": "last"},
     "mixed": {"q": "packed", "k": "transposed", "v": "gapped", "x": "transposed", "w": "last"},
     "last": {"q": "last", "k": "third", "v": "last", "x": "last", "w": "third"},
+    "shared": {"q": "packed", "k": "expanded", "v": "packed", "x": "expanded", "w": "dense"},
 }
 DIFFERENTIABLE = "weighted_row_sum"  # stage 2's entry point with gradients, of this course alone
 UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in reference.py
@@ -52,6 +53,8 @@ class Built:
 def build(case: Case, seed: int, salt: str = "") -> Built:
     """Make the tensors of a case and the call that carries them; another salt, other numbers."""
     tensors = _tensors(case, _generator(seed, case.name + salt))
+    tensors = {name: _shared(t) if _layout_of(case, name, t) == "expanded" else t
+               for name, t in tensors.items()}
     inputs = {name: lay_out(t, _layout_of(case, name, t)) for name, t in tensors.items()}
     args, kwargs, outputs = _signature(case)
     built = Built(case, None, tensors)
@@ -67,7 +70,8 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
     # Work left running shows in any call: it costs its wait in a few of them only.
     late = case.group == "standard" or case.repeats > 1 or case.refill
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
-                      repeats=case.repeats, entry=entry, late=late)
+                      repeats=case.repeats, entry=entry, late=late,
+                      between=_signature(_with_other_options(case))[:2])
     return built
 
 
@@ -94,6 +98,24 @@ def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
     return case.layout if tensor.dim() > 1 or case.layout == "guarded" else "dense"
 
 
+def _shared(t: torch.Tensor) -> torch.Tensor:
+    """The first head for all, or the first row."""
+    return t.narrow(0 if t.dim() == 2 else 1, 0, 1).expand_as(t)
+
+
+def _with_other_options(case: Case) -> Case:
+    """Another mask and scale that the same tensors may be given."""
+    stage, other = case.asker, {}
+    if (stage.differentiates or not stage.needs_triton) and not stage.windowed \
+            and case.N == case.n_keys:
+        other["is_causal"] = not case.is_causal
+    if case.window is not None:
+        other |= {"window": 1 if case.window > 1 else 2, "sinks": 0 if case.sinks else 3}
+    if any("scale" in word for word in stage.keywords):
+        other["scale"] = 2 * _scale(case)
+    return replace(case, **other)
+
+
 def _generator(seed: int, salt: str) -> torch.Generator:
     digest = hashlib.sha256(f"{seed}/{salt}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
@@ -108,13 +130,15 @@ def _signature(case: Case):
     o = OutputSpec("o", (case.B, case.HQ, case.N, case.D), case.dtype)
     if stage.attribute:  # Function.apply takes no keywords; it returns lse, too
         lse = OutputSpec("lse", (case.B, case.HQ, case.N), torch.float32)
-        return args + (case.is_causal,), {}, (o, lse)
+        return args + (() if case.bare else (case.is_causal,)), {}, (o, lse)
     given = {"is_causal": case.is_causal, "window_size": case.window, "sink_size": case.sinks,
              "softmax_scale": case.scale, "scale": case.scale,
              "sink_logits": "@sink_logits" if case.sink_logits else None}
     if stage.windowed and "window_size" not in stage.keywords:
         args += (case.window, case.sinks or 0)
     kwargs = {name: given[name] for name in stage.keywords if given[name] is not None}
+    if case.bare:  # a window that is given by its place is always given
+        args, kwargs = args[:4], {}
     return args, kwargs, (o,)
 
 
@@ -143,7 +167,8 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
     made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
     if case.sink_logits:  # a parameter often stays in float32
         dtype = torch.float32 if case.layout == "views" or case.level else case.dtype
-        level = math.prod(_PLANTED[case.family]) if case.level and case.family == "shift+" else 0.0
+        planted = case.level and case.family in ("shift+", "shift-")
+        level = math.prod(_PLANTED[case.family]) if planted else 0.0
         made["sink_logits"] = (_randn(gen, case.HQ) + level).to(dtype)
     return made
 
@@ -163,6 +188,7 @@ _PLANTED = {
     "shift-": (16.0, -8.0),
     "deep": (16.0, -64.0),
     "abyss": (16.0, -1250.0),
+    "peak": (16.0, 1250.0),
     "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
     "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
     "falling": (4.0, (100.0, 0.0)),
@@ -265,6 +291,8 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
     """The gradient of every output, as it is sent."""
     sent = {}
     for spec in outputs:
+        if spec.name == case.unused:
+            continue
         dout = _randn(gen, *spec.shape)
         if case.dout == "expanded":
             one = torch.ones(1, dtype=spec.dtype)
@@ -292,6 +320,11 @@ def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
     """Put t where the layout says, NaN in every element of the storage that t does not cover."""
     if layout == "dense":
         return TensorInput.dense(t)
+    if layout == "expanded":
+        axis = 0 if t.dim() == 2 else 1
+        sent = lay_out(t.narrow(axis, 0, 1).contiguous(), "dense")
+        stride = (*sent.stride[:axis], 0, *sent.stride[axis + 1:])
+        return replace(sent, shape=tuple(t.shape), stride=stride)
     if layout == "far":
         dense = TensorInput.dense(t)
         return replace(dense, stride=(FAR, *dense.stride[1:]), apart=FAR)

@@ -18,7 +18,7 @@ def test_case_names_are_unique_and_standard_ones_come_first(number, device, bf16
     assert len({case.name for case in listed}) == len(listed)
     groups = [case.group for case in listed]
     assert groups == sorted(groups, key=["standard", "robust", "beyond"].index)
-    assert set(groups) == {"standard", "robust", "beyond"}
+    assert set(groups) >= {"standard", "robust"}
 
 
 def test_standard_cases_on_a_gpu_are_the_assignments_own():
@@ -82,7 +82,7 @@ def test_windows_and_sinks_go_beyond_their_defaults(number):
 def test_every_listed_case_is_inside_the_contract(number, device):
     for case in case_table.listed(number, device, device == "cuda"):
         assert case.D <= 128 and case.HQ % case.HKV == 0
-        assert device == "cuda" or case.dtype != torch.bfloat16
+        assert device == "cuda" or case.dtype != torch.bfloat16 or number == 1
         if number in (4, 5, 6, 7):
             assert case.is_causal
         if number == 3:
@@ -95,20 +95,19 @@ def test_every_listed_case_is_inside_the_contract(number, device):
 
 @pytest.mark.parametrize("number", STAGES)
 def test_what_decides_asks_nothing_that_the_assignment_does_not_allow(number):
-    """Powers of two, and views whose last dimension is contiguous; stage 2 has dense rows, but for
-    files of the course, whose text promises strides."""
+    """Powers of two, and views whose last dimension is contiguous; stage 2 has dense rows.  What is
+    more is asked of files of the course alone, whose text promises it."""
     for device in ("cpu", "cuda"):
         for case in case_table.listed(number, device, True):
-            if case.group == "beyond":
-                assert case.asks and not case.course
+            assert bool(case.asks) == (case.course or case.group == "beyond")
+            if case.asks:
                 continue
-            assert not case.asks or case.course
             assert number == 2 or case.D in (16, 32, 64, 128)
             assert case.dtype != torch.float32 or case.D <= 64
-            assert case.layout in (("dense", "guarded", *["gapped"] * case.course) if number == 2
-                                   else ("dense", "guarded", "transposed", "views"))
-            assert case.dout in ("dense", "expanded", "transposed", "loud") or case.course
-            if number == 9 and not case.course:
+            assert case.layout in (("dense", "guarded") if number == 2 else
+                                   ("dense", "guarded", "transposed", "views"))
+            assert case.dout in ("dense", "expanded", "transposed", "loud")
+            if number == 9:
                 assert case.is_causal and case.window and not case.sink_logits
 
 

@@ -128,6 +128,34 @@ def test_an_expanded_gradient_has_one_number_behind_it():
     assert built.dout.shape == (1, 2, 20, 16)
 
 
+def test_a_key_of_one_head_for_all_has_a_stride_of_0_and_is_what_truth_is_made_of():
+    built = inputs.build(Case(5, "robust", 20, HQ=4, HKV=2, layout="shared"), 0)
+    k = built.call.inputs["k"].view()
+    assert k.stride(1) == 0 and torch.equal(k, built.tensors["k"])
+    assert torch.equal(k[:, 0], k[:, 1]) and k[:, 0].std() > 0.5
+
+
+def test_arguments_that_are_left_out_are_those_with_a_default_alone():
+    for number, fields, left in ((1, {}, 3), (3, {}, 3), (7, dict(window=128, sinks=4), 3),
+                                 (8, {}, 3), (9, dict(window=9, sinks=0), 4)):
+        call = inputs.build(Case(number, "robust", 20, bare=True, **fields), 0).call
+        assert len(call.args) == left and not call.kwargs
+
+
+def test_an_output_that_is_not_used_has_no_gradient_to_send():
+    built = inputs.build(Case(1, "robust", 20, grads=("q",), unused="lse"), 0)
+    assert set(built.call.douts) == {"o"} and set(built.upstream) == {"dout"}
+
+
+def test_a_call_in_between_has_another_mask_or_scale_wherever_the_stage_has_any():
+    for number, fields in ((1, {}), (6, dict(window=9)), (6, dict(window=1)), (8, {}),
+                           (9, dict(window=9, sinks=4))):
+        call = inputs.build(Case(number, "robust", 20, **fields), 0).call
+        assert call.between != (call.args, call.kwargs)
+    call = inputs.build(Case(3, "robust", 20), 0).call
+    assert call.between == (call.args, call.kwargs)
+
+
 def test_arguments_are_those_of_the_stage():
     swda = Case(9, "robust", 20, window=None, sinks=0, sink_logits=True, is_causal=True, scale=0.5)
     call = inputs.build(swda, 0).call

@@ -138,6 +138,14 @@ def test_what_a_forward_saved_where_the_next_one_writes_shows_in_its_gradients_a
     assert not run(answers, "in_a_workspace", with_gradient()).grads_again  # of one call
 
 
+def test_an_option_kept_where_the_next_call_writes_its_own_shows_in_the_gradients_asked_again(
+        answers):
+    for between, factor in ((None, 2), ((("@x",), {"factor": 5}), 5)):
+        reply = run(answers, "option_on_the_class", with_gradient(repeats=2, between=between))
+        assert torch.equal(reply.grads["x"], torch.full((3, 4), 6.0))
+        assert torch.equal(reply.grads_again["x"], torch.full((3, 4), 3.0 * factor))
+
+
 def test_a_gradient_that_the_next_backward_overwrites_shows_when_it_is_read_again(answers):
     reply = run(answers, "gradient_in_one_buffer", with_gradient(repeats=2))
     assert torch.equal(reply.grads["x"], reply.grads_again["x"])

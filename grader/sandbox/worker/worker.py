@@ -192,11 +192,12 @@ class Server:
     def _later(self, request: dict, inputs: dict, kept: list, upstream: dict, gradients: list
                ) -> list[torch.Tensor]:
         """Nothing of an earlier call may show in a later one: the answer to the same numbers laid
-        out otherwise; after a call with other numbers, the first call's gradients again; and those
-        that it had returned, after a backward of other gradients."""
+        out otherwise; after a call with other numbers and options, the first call's gradients
+        again; and those that it had returned, after a backward of other gradients."""
         with self.recorder.uncompiled():
             restrided = self._fetch(self._call(request, _changed(inputs, _laid_out_otherwise)))
-            self._call(request, _changed(inputs, lambda x: x.roll(1, -1) * 0.5))
+            self._call(request | request["between"],
+                       _changed(inputs, lambda x: x.roll(1, -1) * 0.5))
             again = []
             if request["grads"]:
                 again = self._fetch(self._gradients(request, inputs, kept, upstream, True))
