@@ -38,9 +38,9 @@ def matches(words: str, given: dict, error: float = EXACT, variants=None,
     return Trial(words, given, check, variants=variants)
 
 
-def scores(start_m: int, start_n: int, is_causal: bool) -> Trial:
+def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Trial:
     random = randoms(start_m + start_n)
-    q, k = random(B, H, M, D), random(B, H, N, D)
+    q, k = size * random(B, H, M, D), random(B, H, N, D)
     want = q.astype(np.float64) @ k.swapaxes(-1, -2) / np.sqrt(D)
     hidden = np.zeros((M, N), bool)
     if is_causal:
@@ -229,7 +229,8 @@ def shares() -> Trial:
 
 ENTRIES = {
     "1.1": entry(("s",), lambda: scores(4, 2, True), lambda: scores(4, 2, False),
-                 lambda: scores(0, 0, True), lambda: scores(3, 3, True)),
+                 lambda: scores(0, 0, True), lambda: scores(3, 3, True),
+                 lambda: scores(3001, 3000, True, 3e4)),
     "1.2": entry(("end",), *(lambda row=row: key_end(*row) for row in (
         (0, 300, 300, True), (128, 300, 300, True), (256, 300, 300, True), (0, 50, 50, True),
         (128, 300, 300, False), (0, 300, 500, False), (256, 300, 100, False),

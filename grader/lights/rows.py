@@ -119,4 +119,5 @@ def heads() -> Entry:
 
     return Entry(("k_head", "v_head"), lambda: [
         trial(6, 2, 1, 4), trial(6, 2, 0, 1), trial(8, 4, 1, 3), trial(3, 3, 2, 2),
-        trial(4, 1, 1, 3), trial(6, 2, 2, 5), trial(40, 2, 0, 19)], ("D",))
+        trial(4, 1, 1, 3), trial(6, 2, 2, 5), trial(40, 2, 0, 19),
+        trial(82, 2, 0, 41)], ("D",))
