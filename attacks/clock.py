@@ -66,7 +66,7 @@ def main() -> None:
                             confinement=confined), 60.0) as session:
             session.load(stage.entry, stage.attribute, stage.positional)
             for case in timing.shapes(stage):
-                row, _ = timing._measure_submission(stage, session, replay, 0, case)
+                row, _ = timing._measure_submission(stage, session, replay, build(case, 0))
                 name = case.name.removeprefix("standard/")
                 if row.ms is None:
                     print(f"{number:<5} {name:<44} {row.note:>10}")
