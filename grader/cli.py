@@ -197,8 +197,9 @@ class _Grading:
         """Stage after stage, or one case of theirs."""
         import torch
 
+        from grader.course.correctness import warm_up
         from grader.course.stages import triton_version
-        from grader.judge.grade import grade_stage, warm_up
+        from grader.judge.grade import grade_stage
         from grader.report import results
 
         arguments, on_gpu = self.arguments, options.device == "cuda"
@@ -213,7 +214,8 @@ class _Grading:
         except OSError as error:
             raise Refused(f"--json: cannot write {arguments.json}: {error.strerror}") from None
         if on_gpu:  # while the workers start
-            threading.Thread(target=warm_up, args=(stages[0], options)).start()
+            threading.Thread(target=warm_up, args=(
+                stages[0].number, options.device, options.bfloat16, options.seed)).start()
         if arguments.watch:
             from grader.course.stages import STAGES
             from grader.watching import watch_stages

@@ -1,12 +1,11 @@
 """Right numbers: are they the kernels' own?  Each call's plan is carried out once more, on other
 numbers, by a worker that never saw the file, while the submission's own goes on with the next case.
+
+Given: each case's check, with what the worker answered.  Adds: settles them, in their order.
 """
 
 import concurrent.futures
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
 
 import torch
 
@@ -15,42 +14,30 @@ from grader.course.calls import Reply, SubmissionError, same_bits
 from grader.course.cases import Case
 from grader.course.correctness import answer
 from grader.course.inputs import Built, other_numbers
-from grader.course.stages import Stage
 from grader.host import device_memory
-from grader.host.options import Options
-from grader.host.without_file import ReplayingWorkers
+from grader.judge import asking, settling
+from grader.judge.known import Known
+from grader.judge.verdict import judging
 from grader.report.results import Check
 from grader.words.describe import kept_in_16_bits, locate, tensor_name
 
 BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
-KEPT_BYTES = 2**28  # of GPU memory, by this process from one judgement to the next
-_truths = threading.Lock()
 
 
-@contextlib.contextmanager
-def judging() -> Iterator[None]:
-    """One judgement at a time: attention in float64 takes a GPU's memory.  It is given back."""
-    with _truths:
-        yield
-        if torch.cuda.memory_reserved() > KEPT_BYTES:
-            torch.cuda.empty_cache()
+def rest(known: Known) -> None:
+    """Wait for what is not settled yet."""
+    known.confirmations.flush()
 
 
 class Confirmations:
-    """Checks in the order of their cases, settled as their plans are carried out.
-
-    Wrong ones only wait for their turn.  source: the file.  done(check) is called once a check is
-    settled; absolved(check, error) may make what a worker could not do a fault of nobody here.
-    """
+    """Checks in the order of their cases, settled as their plans are carried out; wrong ones only
+    wait for their turn."""
 
     MOST_WAITING = 4  # each holds the results of its calls
 
-    def __init__(self, stage: Stage, source: bytes, options: Options, workers: ReplayingWorkers,
-                 done: Callable[[Check], None],
-                 absolved: Callable[[Check, SubmissionError], Check]):
-        self.stage, self.source, self.options = stage, source, options
-        self.workers, self.done, self.absolved = workers, done, absolved
-        self.pool = concurrent.futures.ThreadPoolExecutor(workers.count)
+    def __init__(self, known: Known):
+        self.known, self.options = known, known.options
+        self.pool = concurrent.futures.ThreadPoolExecutor(known.workers.count)
         self.waiting: list[tuple[concurrent.futures.Future, Check, list]] = []
 
     def add(self, check: Check, replies: list[tuple[Case, Reply]]) -> None:
@@ -67,7 +54,9 @@ class Confirmations:
                 check = future.result()
             except SubmissionError as error:  # it starved
                 check = self._alone(check, replies, error)
-            self.done(check)
+            if check.doubt is not None:
+                self._ask_again(check)
+            settling.done(self.known, check)
 
     def _alone(self, check: Check, replies: list, error: SubmissionError) -> Check:
         if not self.options.clock.asks_again(error):
@@ -77,6 +66,15 @@ class Confirmations:
             return self._confirmed(check, replies)
         except SubmissionError as again:
             return not_repeated(check, again)
+
+    def _ask_again(self, check: Check) -> None:
+        """The plan of a call is wrong on other numbers: is the file's own answer to them right?"""
+        other, check.doubt = check.doubt, None
+        own = asking.apart(self.known, other)
+        if own.outcome not in ("pass", "rejected"):
+            check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
+                       "shape:", *own.lines, where=own.where)
+            check.errors, check.detail = own.errors, own.detail
 
     def close(self, kind: type[BaseException] | None = None, *error) -> None:
         """Forget what waits, and wait for what is under way: a request has its time limit.
@@ -101,19 +99,19 @@ class Confirmations:
     def _confirm(self, check: Check, case: Case, reply: Reply) -> Check:
         if reply.plan.cut:  # judge() let it through
             return check
-        foreign = submission.foreign_texts(self.source, reply.plan.texts)
+        foreign = submission.foreign_texts(self.known.file.source, reply.plan.texts)
         if foreign:
             return check.fail(
                 "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this "
                 "file.", "try: write the kernels of this stage in its file.")
         other = other_numbers(case, self.options.seed)
-        unwatched = reply.refilled if self.stage.needs_triton else None  # nobody recorded that call
+        unwatched = reply.refilled if self.known.stage.needs_triton else None
         try:
             got = self._replayed(other, reply)
         except SubmissionError as error:
             if error.starved:
                 raise
-            return self.absolved(not_repeated(check, error), error)
+            return asking.absolved(not_repeated(check, error), error, self.options.device)
         with judging():
             try:
                 check = judge_repeated(check, other, got, self.options.device, unwatched)
@@ -132,7 +130,7 @@ class Confirmations:
     def _replayed(self, other: Built, reply: Reply) -> dict[str, torch.Tensor]:
         while True:
             try:
-                return self.workers.replay(other.call, reply.plan)
+                return self.known.workers.replay(other.call, reply.plan)
             except SubmissionError as error:
                 if not device_memory.crowded_out(error, self.options.device, self.options.clock):
                     raise

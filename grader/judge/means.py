@@ -1,5 +1,4 @@
-"""Right numbers: were they made with the means that the stage teaches?  Read from the call's plan.
-"""
+"""Right numbers: made with the means that the stage teaches?  Read from the call's plan."""
 
 from collections import Counter
 

@@ -4,11 +4,11 @@ Asked once a stage, of a call without a GPU, several tiles long.  The worker say
 read for which queries, and the other way round (worker/reads.py); which of them a query sees
 is known here.  A tile's slack is allowed on either side, and what is masked inside a visited tile
 is nobody's business.  A worker that counts falsely only spares itself this check or fails it.
+
+Given: the file, from before the first case on a GPU, and a worker that has it.  Adds: one check.
 """
 
-import concurrent.futures
 import contextlib
-from dataclasses import replace
 
 import torch
 from torch.nn.functional import pad
@@ -18,8 +18,10 @@ from grader.course.calls import SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import build
 from grader.course.stages import Stage
-from grader.host.options import Options, open_session
+from grader.host.options import Options
 from grader.host.session import Session
+from grader.judge.known import Known
+from grader.judge.settling import done
 from grader.report.results import Check
 from grader.words.describe import look_at
 
@@ -29,42 +31,32 @@ SINKS = 4
 QUERIES, KEYS = 0, 1
 
 
-class Counting:
-    """`with` it around the cases of a stage: a worker without a GPU is asked beside them.
+def begin(known: Known) -> None:
+    """Beside the cases, of a worker without a GPU, where theirs have one."""
+    if _is_asked_for(known) and known.options.device != "cpu":
+        known.counting = known.beside(lambda session: _apart(known, session))
 
-    has_steps: the file holds this course's steps, which in stage 1 say what to leave out.
-    """
 
-    def __init__(self, stage: Stage, options: Options, source: bytes, has_steps: bool):
-        self.stage, self.options, self.source = stage, options, source
-        self.is_asked_for = bool(stage.walks and (stage.needs_triton or has_steps)
-                                 and not (options.quick or options.case))
-        self.stack = contextlib.ExitStack()
-        self.check: concurrent.futures.Future | None = None
+def _is_asked_for(known: Known) -> bool:
+    """In stage 1 the course's steps say what to leave out."""
+    stage = known.stage
+    return known.every_case and stage.walks and (stage.needs_triton or known.marked)
 
-    def __enter__(self) -> "Counting":
-        if self.is_asked_for and self.options.device != "cpu":
-            pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-            # Entered after the pool, so that it ends before the pool waits for it.
-            session = self.stack.enter_context(open_session(
-                self.stage, replace(self.options, device="cpu", spare=None), self.source))
-            self.check = pool.submit(self._apart, session)
-        return self
 
-    def __exit__(self, *error) -> None:
-        self.stack.close()
+def _apart(known: Known, session: Session) -> Check | None:
+    with contextlib.suppress(SubmissionError):
+        known.options.imports.helper(session, known.stage)
+        return walk_check(known.stage, known.options, session)
 
-    def finish(self, session: Session) -> Check | None:
-        """-> the check; None where there is nothing to count.  session: of the cases."""
-        if self.check is not None:
-            return self.check.result()
-        return walk_check(self.stage, self.options, session) if self.is_asked_for else None
 
-    def _apart(self, session: Session) -> Check | None:
-        stage = self.stage
-        with contextlib.suppress(SubmissionError):
-            self.options.imports.helper(session, stage)
-            return walk_check(stage, self.options, session)
+def counted(known: Known) -> None:
+    if not _is_asked_for(known):
+        return
+    with known.reporter.working(known.stage, "counting the tiles it visits"):
+        check = known.counting.result() if known.counting is not None else walk_check(
+            known.stage, known.options, known.session)
+    if check is not None:
+        done(known, check)
 
 
 def walk_check(stage: Stage, options: Options, session: Session) -> Check | None:

@@ -5,10 +5,11 @@ A worker without a GPU, which has the file, says what every case would launch (r
 Workers that never see the file compile each variant of that once, and what they made goes into the
 caches of the worker that is graded and of those that replay.  Nothing depends on it: what is not
 there, or is not what is launched in the end, is compiled then.
+
+Given: the file, and all cases that may be asked or timed.  Adds: compiled kernels, to a worker.
 """
 
 import concurrent.futures
-import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -19,10 +20,9 @@ import torch
 from grader.course.calls import SubmissionError, pack
 from grader.course.cases import Case
 from grader.course.inputs import build
-from grader.course.stages import Stage
 from grader.host import kernel_cache, without_file
-from grader.host.options import Options, open_session
 from grader.host.session import Session
+from grader.judge.known import Known
 
 PATIENCE = 20.0  # seconds: whoever says nothing for so long is not waited for
 LONG = 1024  # of whatever is longer and a multiple, the kernels are the same
@@ -30,35 +30,27 @@ CONSTEXPR = re.compile(r"(\w+)\s*:\s*(?:\w+\.)*constexpr")
 
 
 class Precompiler:
-    """`with` it around the cases of a stage; before each, have it ready(session, case)."""
+    """It is at work from now on; before each case, have it ready(session, case)."""
 
-    def __init__(self, stage: Stage, options: Options, source: bytes, cases: list[Case]):
-        self.stage, self.options, self.source = stage, options, source
-        self.is_asked_for = (options.device == "cuda" and stage.needs_triton
-                             and not kernel_cache.knows(source, options.confinement.user))
+    def __init__(self, known: Known, cases: list[Case]):
+        self.stage, self.options = known.stage, known.options
+        user = self.options.confinement.user
+        self.is_asked_for = (self.options.device == "cuda" and self.stage.needs_triton
+                             and not kernel_cache.knows(known.file.source, user))
         self.cases = {case.name: case for case in cases}  # a case may be timed, too
         self.launched = {name: concurrent.futures.Future() for name in self.cases}
         self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
         self.given: dict[int, set[str]] = {}  # to which worker
-        self.stack = contextlib.ExitStack()
-
-    def __enter__(self) -> "Precompiler":
         if self.is_asked_for:
-            (major, minor), options = torch.cuda.get_device_capability(), self.options
+            major, minor = torch.cuda.get_device_capability()
             capability = 10 * major + minor
-            self.workers = without_file.workers("cpu", options.timeout, options.confinement,
-                                             capability)
+            self.workers = without_file.workers("cpu", self.options.timeout,
+                                                self.options.confinement, capability)
             # As many as there are workers, which go to whoever asks: one more might wait for ever.
-            self.pool, noting = (self.stack.enter_context(
-                concurrent.futures.ThreadPoolExecutor(count)) for count in (self.workers.count, 1))
-            self.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
-            session = self.stack.enter_context(open_session(
-                self.stage, replace(options, device="cpu", spare=None), self.source, capability))
-            noting.submit(self._note, session)
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.stack.close()
+            self.pool = known.stack.enter_context(
+                concurrent.futures.ThreadPoolExecutor(self.workers.count))
+            known.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
+            known.beside(self._note, capability)
 
     def ready(self, session: Session, case: Case) -> None:
         """Wait for what this case launches, and give it to the worker that will be asked."""

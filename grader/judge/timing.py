@@ -6,6 +6,8 @@ them, is the time of a call, for the constant cost of a request cancels.  No two
 the same inputs, and the answer of one, drawn by lot, is judged, and must have the bits that the
 recorded kernels give for it in a replaying worker.  Memory is the worker's count where the driver's
 agrees with it, else the driver's.  What is too noisy to be a measurement is left out.
+
+Given: a right file, its worker, those that replay.  Adds: the benchmark; a check, if one failed.
 """
 
 import secrets
@@ -24,9 +26,9 @@ from grader.course.inputs import Built, build
 from grader.course.stages import Stage
 from grader.host import device_memory
 from grader.host.session import STEP, Session
-from grader.judge.precompile import Precompiler
+from grader.judge.known import Known
+from grader.judge.settling import done
 from grader.report.results import Check
-from grader.report.screen import Reporter
 from grader.sandbox.wire import dtype_name
 from reference import naive_attention
 
@@ -68,30 +70,28 @@ def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
     return [original, today]
 
 
-def run(stage: Stage, options, session: Session, replay, ahead: Precompiler,
-        reporter: Reporter) -> tuple[dict | None, Check | None]:
-    """Benchmark a passing submission in the session that graded it, and print its tables.
-
-    replay(call, plan): the results of a recorded call's plan on other inputs, by a worker
-    without the file.
-
-    -> the record of the original shape for the JSON file, or None where nothing was timed, and
-    None or the check that the answers of the timed calls did not pass.
-    """
+def timed(known: Known) -> None:
+    """Benchmark a passing submission in the session that graded it, and print its tables; the
+    JSON file gets the original shape's."""
+    stage, options, reporter = known.stage, known.options, known.reporter
+    if not options.benchmark:
+        return
     if options.device != "cuda":
         reporter.table([SKIPPED])
-        return None, None
-    record, failed = None, None
+        return
+    failed = None
     for case in shapes(stage, options.bfloat16):
         with reporter.working(stage, f"timing ({case.label})"):
             built = build(case, options.seed)
-            ahead.ready(session, case)
-            ours, problem = _measure_submission(stage, session, replay, built)
+            known.ahead.ready(known.session, case)
+            ours, problem = _measure_submission(stage, known.session, known.workers.replay, built)
             rows = [ours, _measure_here("PyTorch (Naive)", _naive(case), built),
                     _measure_here("PyTorch (SDPA)", _sdpa(case), built)]
         reporter.table(table(stage, case, rows))
-        record, failed = record or as_record(rows), failed or problem
-    return record, failed
+        known.result.benchmark = known.result.benchmark or as_record(rows)
+        failed = failed or problem
+    if failed:
+        done(known, failed)
 
 
 def as_record(rows: list[Row]) -> dict:

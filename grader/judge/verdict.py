@@ -1,7 +1,11 @@
 """One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
 
+import contextlib
 import textwrap
+import threading
 from dataclasses import replace
+
+import torch
 
 from grader.assignment.submission import Step, Submission, misjoined_tiles
 from grader.course.calls import Race, Reply, SubmissionError, same_bits
@@ -23,8 +27,20 @@ from grader.words.describe import (
 )
 
 OF_ADDRESSES = ("rows", "kv head", "walk", "borders", "load", "store", "dx", "dw", "launch")
+KEPT_BYTES = 2**28  # of GPU memory, by this process from one judgement to the next
+_truths = threading.Lock()
 
 
+@contextlib.contextmanager
+def judging():
+    """One judgement at a time: attention in float64 takes a GPU's memory.  It is given back."""
+    with _truths:
+        yield
+        if torch.cuda.memory_reserved() > KEPT_BYTES:
+            torch.cuda.empty_cache()
+
+
+@judging()
 def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
     """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
     case = built.case

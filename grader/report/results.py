@@ -1,4 +1,4 @@
-"""What the grader found: plain records, filled by grade.py, shown by screen.py, and their JSON.
+"""What the grader found: plain records, filled by judge/, shown by screen.py, and their JSON.
 
 The JSON file is whole at every moment, and rewritten after every stage.
 """

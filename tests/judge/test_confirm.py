@@ -1,5 +1,6 @@
 """Right numbers carried out again, on other numbers, by a worker without the file."""
 
+import io
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,8 @@ from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.judge import confirm
 from grader.judge.confirm import judge_repeated, not_repeated
+from grader.judge.known import Known
+from grader.report.screen import Reporter
 from tests.judged import PLAIN, answered, judged
 
 
@@ -49,6 +52,19 @@ def test_a_plan_that_cannot_be_carried_out_says_why(said, outcome):
     assert check.outcome == outcome and "it uses numpy" in check.lines[0]
 
 
+def settled(check, reply, replay, monkeypatch, folder) -> list:
+    """The checks of a stage, once this one is confirmed; replay: stands in for the workers'."""
+    monkeypatch.setattr(confirm.submission, "foreign_texts", lambda source, texts: [])
+    known = Known(STAGES[PLAIN.stage], Options(folder, "cpu", 0, 60.0), Reporter(io.StringIO()))
+    known.file = SimpleNamespace(source=b"")
+    known.workers = SimpleNamespace(count=1, replay=replay)
+    known.confirmations = confirm.Confirmations(known)
+    known.confirmations.add(check, [(PLAIN, reply)])
+    confirm.rest(known)
+    known.confirmations.close()
+    return known.result.checks
+
+
 def test_a_judgement_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypatch, tmp_path):
     built, reply = answered(PLAIN)
     right = judged(built, reply)
@@ -63,15 +79,8 @@ def test_a_judgement_that_others_left_no_gpu_memory_for_is_made_once_more(monkey
     monkeypatch.setattr(confirm.device_memory, "comes_back",
                         lambda text, clock: waited.append(text))
     monkeypatch.setattr(confirm.torch.cuda, "empty_cache", lambda: None)
-    workers = SimpleNamespace(count=1, replay=lambda call, plan: {})
-    settled = []
-    confirming = confirm.Confirmations(STAGES[PLAIN.stage], b"", Options(tmp_path, "cpu", 0, 60.0),
-                                       workers, settled.append, None)
-    monkeypatch.setattr(confirm.submission, "foreign_texts", lambda source, texts: [])
-    confirming.add(right, [(PLAIN, reply)])
-    confirming.flush()
-    confirming.close()
-    assert settled == [right] and waited == ["Tried to allocate 2.00 GiB"]
+    assert settled(right, reply, lambda call, plan: {}, monkeypatch, tmp_path) == [right]
+    assert waited == ["Tried to allocate 2.00 GiB"]
 
 
 def test_a_replay_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypatch, tmp_path):
@@ -88,12 +97,5 @@ def test_a_replay_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypat
     monkeypatch.setattr(confirm.device_memory, "crowded_out",
                         lambda error, device, clock: error is crowded)
     monkeypatch.setattr(confirm, "judge_repeated", lambda check, *asked: check)
-    monkeypatch.setattr(confirm.submission, "foreign_texts", lambda source, texts: [])
-    settled = []
-    confirming = confirm.Confirmations(
-        STAGES[PLAIN.stage], b"", Options(tmp_path, "cpu", 0, 60.0),
-        SimpleNamespace(count=1, replay=replay), settled.append, None)
-    confirming.add(right, [(PLAIN, reply)])
-    confirming.flush()
-    confirming.close()
-    assert settled == [right] and right.outcome == "pass" and next(tries, None) is None
+    assert settled(right, reply, replay, monkeypatch, tmp_path) == [right]
+    assert right.outcome == "pass" and next(tries, None) is None

@@ -1,13 +1,14 @@
 """The loop: points, outcomes, dead workers, faults of our own.  The worker is a stand-in here."""
 
+import concurrent.futures
 import io
 import math
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
 
-from grader.course import correctness, stages
+from grader.course import case_table, contract, correctness, stages
 from grader.course.calls import Reply, SubmissionError
 from grader.course.case_table import listed
 from grader.course.cases import Case
@@ -15,10 +16,13 @@ from grader.course.stages import STAGES
 from grader.host import device_memory, options, without_file
 from grader.host.clock import Clock
 from grader.host.options import Options
-from grader.judge import grade
+from grader.judge import asking, compiling
+from grader.judge.confirm import Confirmations
 from grader.judge.grade import grade_stage
+from grader.judge.known import Known
 from grader.judge.points import settle
-from grader.lights.lights import RIGHT, WRONG, Light
+from grader.judge.settling import accuse, done
+from grader.lights.lights import RIGHT, WRONG, Light, Lights
 from grader.report import results
 from grader.report.results import Check
 from grader.report.screen import Reporter
@@ -86,8 +90,8 @@ def graded(tmp_path, monkeypatch):
     """graded(session class, source, ...) -> the result of stage 1."""
     short = [case for case in listed(STAGE.number, "cpu", False)
              if case.N < 500 or case.group == "standard"]
-    short = [grade.replace(case, N=min(case.N, 300), growth=False) for case in short]
-    monkeypatch.setattr(grade.case_table, "listed", lambda number, device, bf16: short)
+    short = [replace(case, N=min(case.N, 300), growth=False) for case in short]
+    monkeypatch.setattr(case_table, "listed", lambda number, device, bf16: short)
 
     def run(session, source=PLAIN, replaying=Replaying, **chosen):
         monkeypatch.setattr(options, "Session", session)
@@ -148,7 +152,7 @@ def test_quick_asks_the_standard_cases_only(graded):
 
 def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, monkeypatch):
     border = Case(1, "robust", 65, by_contract=True)
-    monkeypatch.setattr(grade.contract, "cases", lambda *what: [border])
+    monkeypatch.setattr(contract, "cases", lambda *what: [border])
     assert graded(Honest).outcome == "pass"
     result = graded(spoiled(lambda call: call.inputs["q"].shape[2] == 65
                             and call.inputs["q"].shape[1] == 1))
@@ -166,13 +170,13 @@ def test_a_case_at_a_border_of_tiles_can_be_asked_alone_by_its_name(graded, outc
 
 def test_a_red_step_asks_further_and_what_fails_there_decides(graded, monkeypatch):
     example = Case(1, "robust", 7, by_contract=True)
-    monkeypatch.setattr(grade.contract, "cases", lambda *what: [])
-    monkeypatch.setattr(grade.contract, "aimed", lambda stage, given, *what: [
+    monkeypatch.setattr(contract, "cases", lambda *what: [])
+    monkeypatch.setattr(contract, "aimed", lambda stage, given, *what: [
         example] if given == {"N": 7} else pytest.fail("want the light's own example"))
     wrong = spoiled(lambda call: call.inputs["q"].shape[2] == 7)
-    monkeypatch.setattr(grade.Lights, "result", lambda lights: [Light("1.1", RIGHT)])
+    monkeypatch.setattr(Lights, "result", lambda lights: [Light("1.1", RIGHT)])
     assert graded(wrong).outcome == "pass"
-    monkeypatch.setattr(grade.Lights, "result", lambda lights: [
+    monkeypatch.setattr(Lights, "result", lambda lights: [
         Light("1.1", RIGHT), Light("1.2", WRONG, lines=("N=7:", "no."), example={"N": 7})])
     assert graded(wrong, quick=True).points == 140
     assert graded(Honest).outcome == "pass"
@@ -182,7 +186,7 @@ def test_a_red_step_asks_further_and_what_fails_there_decides(graded, monkeypatc
 
 
 def test_borders_are_not_asked_of_a_file_that_is_wrong_anyway(graded, monkeypatch):
-    monkeypatch.setattr(grade.contract, "cases", lambda *what: pytest.fail("they were"))
+    monkeypatch.setattr(contract, "cases", lambda *what: pytest.fail("they were"))
     assert graded(spoiled(is_standard)).outcome == "wrong"
 
 
@@ -210,14 +214,14 @@ def test_a_file_that_is_wrong_in_a_standard_case_is_accused_of_nothing(graded):
 
 @pytest.mark.parametrize(("fro", "outcome"), [(math.nan, "wrong"), (0.5, "rejected")])
 def test_a_file_that_reads_beside_its_tensors_is_accused_of_nothing(fro, outcome, tmp_path):
-    grading = grade.Grading(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
-    grading.cases, grading.result.kernels = [grade.Case(3, "standard", 64)], {"k@1"}
-    grading.result.checks.append(Check("robust/H2-N65-guarded", "robust", "wrong", lines=("NaN",),
+    known = Known(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
+    known.cases, known.result.kernels = [Case(3, "standard", 64)], {"k@1"}
+    known.result.checks.append(Check("robust/H2-N65-guarded", "robust", "wrong", lines=("NaN",),
                                        errors={"o": {"fro": fro}}))
-    grading.done(Check("robust/H2-N40", "robust", "rejected", lines=("other numbers",)))
-    grading.accuse()
-    settle(grading.result, grading.cases, grading.options)
-    assert (grading.result.outcome, grading.result.points) == (outcome, 0)
+    done(known, Check("robust/H2-N40", "robust", "rejected", lines=("other numbers",)))
+    accuse(known)
+    settle(known.result, known.cases, known.options)
+    assert (known.result.outcome, known.result.points) == (outcome, 0)
 
 
 class Elsewhere(Replaying):
@@ -251,13 +255,13 @@ def test_a_file_that_is_wrong_on_the_numbers_of_the_replay_is_wrong(graded):
 @pytest.mark.parametrize(("kernels", "outcome"), [(set(), "not_started"), ({"k@1"}, "rejected")])
 def test_a_file_that_launches_nothing_is_not_started(kernels, outcome, tmp_path):
     said = io.StringIO()
-    grading = grade.Grading(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(said))
-    grading.cases, grading.result.kernels = [grade.Case(3, "standard", 64)], kernels
-    grading.done(Check("standard/x", "standard", "rejected", lines=("no kernel ran",)))
+    known = Known(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), Reporter(said))
+    known.cases, known.result.kernels = [Case(3, "standard", 64)], kernels
+    done(known, Check("standard/x", "standard", "rejected", lines=("no kernel ran",)))
     assert said.getvalue() == ""
-    grading.accuse()
-    settle(grading.result, grading.cases, grading.options)
-    assert (grading.result.outcome, grading.result.points) == (outcome, 0)
+    accuse(known)
+    settle(known.result, known.cases, known.options)
+    assert (known.result.outcome, known.result.points) == (outcome, 0)
     assert ("No kernel was launched yet" in said.getvalue()) == (outcome == "not_started")
 
 
@@ -284,12 +288,12 @@ def test_what_the_course_alone_promises_is_beyond_for_a_file_without_its_markers
 
 
 def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
-    grading = grade.Grading(STAGES[4], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
-    grading.cases = [grade.Case(4, "standard", 64)]
-    grading.done(Check(grading.cases[0].name, "standard", "pass"))
-    grading.done(Check("needless-work", "walk", "needless work", lines=("tile 3 reads 16",)))
-    settle(grading.result, grading.cases, grading.options)
-    assert (grading.result.outcome, grading.result.points) == ("pass", 90)
+    known = Known(STAGES[4], Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO()))
+    known.cases = [Case(4, "standard", 64)]
+    done(known, Check(known.cases[0].name, "standard", "pass"))
+    done(known, Check("needless-work", "walk", "needless work", lines=("tile 3 reads 16",)))
+    settle(known.result, known.cases, known.options)
+    assert (known.result.outcome, known.result.points) == ("pass", 90)
 
 
 def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
@@ -336,11 +340,14 @@ def test_a_call_that_does_not_end_is_a_timeout_all_the_same(graded, starved, sta
 
 def test_before_it_is_asked_again_what_else_was_under_way_has_ended(graded, monkeypatch):
     seen = []
-    monkeypatch.setattr(grade.Confirmations, "flush",
+    monkeypatch.setattr(Confirmations, "flush",
                         lambda self, at_most=0: seen.append(("flush", at_most)))
-    monkeypatch.setattr(grade.Compiling, "wait", lambda self: seen.append("wait"))
+    monkeypatch.setattr(asking.concurrent.futures, "wait", seen.append)
+    under_way = concurrent.futures.Future()
+    under_way.set_result((Check("compile/sm_90", "robust", "pass"), None))
+    monkeypatch.setattr(compiling, "begin", lambda known: setattr(known, "compiling", under_way))
     graded(late(starved=True))
-    assert seen[:2] == [("flush", 0), "wait"]
+    assert seen[:2] == [("flush", 0), [under_way]]
 
 
 def test_a_starved_confirmation_is_made_again(graded, monkeypatch):
@@ -383,7 +390,7 @@ def test_a_stage_whose_time_is_over_ends_and_what_was_judged_stands(graded):
 
 
 def test_memory_that_our_own_judgement_lacks_is_no_death_of_the_worker(graded, monkeypatch):
-    right, failed = grade.judge, set()
+    right, failed = asking.judge, set()
 
     def judge(stage, built, reply, device):
         if built.case.name not in failed:
@@ -391,7 +398,7 @@ def test_memory_that_our_own_judgement_lacks_is_no_death_of_the_worker(graded, m
             raise torch.OutOfMemoryError
         return right(stage, built, reply, device)
 
-    monkeypatch.setattr(grade, "judge", judge)
+    monkeypatch.setattr(asking, "judge", judge)
     result = graded(Honest)
     assert (result.outcome, result.points) == ("pass", 200) and len(failed) > 10
 
@@ -542,6 +549,15 @@ def test_memory_that_the_driver_itself_could_not_find_is_asked_about_too(said, m
     assert not device_memory.held_by_others(error)
 
 
+def on_a_gpu(monkeypatch):
+    """What a worker ran out of is looked at as of a GPU."""
+    crowded_out, absolved = device_memory.crowded_out, asking.absolved
+    monkeypatch.setattr(device_memory, "crowded_out",
+                        lambda error, device, clock: crowded_out(error, "cuda", clock))
+    monkeypatch.setattr(asking, "absolved",
+                        lambda check, error, device: absolved(check, error, "cuda"))
+
+
 @pytest.mark.parametrize("times, outcome", [(1, "pass"), (3, "pass"), (4, "grader_fault")])
 def test_a_case_waits_for_memory_that_others_hold_and_is_asked_again(graded, monkeypatch, times,
                                                                      outcome):
@@ -559,14 +575,9 @@ def test_a_case_waits_for_memory_that_others_hold_and_is_asked_again(graded, mon
     def memory():
         return next(free, 70) * 2**30, 80 * 2**30
 
-    def judged_on_a_gpu(name):
-        real = getattr(grade.Grading, name)
-        return lambda self, *given: real(SimpleNamespace(device="cuda", clock=self.clock), *given)
-
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
     monkeypatch.setattr(device_memory.time, "sleep", slept.append)
-    for name in ("crowded_out", "absolved"):
-        monkeypatch.setattr(grade.Grading, name, judged_on_a_gpu(name))
+    on_a_gpu(monkeypatch)
     free = iter([1, 1, 1])  # when it is blamed, and twice while it waits
     result = graded(Session, quick=True)
     assert result.outcome == outcome and len(slept) == 2
@@ -580,9 +591,7 @@ def test_more_memory_than_there_is_is_not_waited_for(monkeypatch):
 
 def test_nor_is_it_where_the_call_is_carried_out_again(graded, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
-    absolved, on_a_gpu = grade.Grading.absolved, SimpleNamespace(device="cuda")
-    monkeypatch.setattr(grade.Grading, "absolved",
-                        lambda self, check, error: absolved(on_a_gpu, check, error))
+    on_a_gpu(monkeypatch)
 
     def replay(self, call, plan):
         raise out_of_memory("3.10 GiB")

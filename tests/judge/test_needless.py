@@ -4,6 +4,7 @@ import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from grader.course.correctness import answer
 from grader.course.inputs import build
 from grader.course.stages import STAGES
 from grader.host.options import Options, open_session
-from grader.judge import grade, needless
+from grader.judge import grade, known, needless
 from grader.report.results import Check
 from grader.report.screen import Reporter
 
@@ -218,9 +219,20 @@ def test_what_the_interpreter_cannot_run_is_not_asked_and_loses_nothing():
     assert needless.walk_check(STAGES[4], OPTIONS, worker) is None
 
 
+def counted(number: int, session, has_steps: bool = True, **chosen) -> list[str]:
+    """The outcome of the check, if there is one."""
+    stage = known.Known(STAGES[number], replace(OPTIONS, **chosen), Reporter(io.StringIO()))
+    stage.file, stage.marked = SimpleNamespace(source=b""), has_steps
+    with stage.stack:
+        needless.begin(stage)
+        stage.session = session
+        needless.counted(stage)
+    return [check.outcome for check in stage.result.checks]
+
+
 def test_stages_that_skip_nothing_are_not_asked():
     assert [n for n, stage in STAGES.items() if stage.walks] == [1, 4, 6, 7, 8, 9]
-    assert not needless.Counting(STAGES[5], OPTIONS, b"", True).is_asked_for
+    assert counted(5, Worker()) == []
 
 
 @pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.walks])
@@ -232,17 +244,15 @@ def test_the_steps_it_points_at_are_in_the_problem_file(number):
 def test_beside_a_gpu_a_worker_without_one_is_asked(monkeypatch):
     worker, opened = Worker(), []
     worker.load = lambda *entry: opened.append(entry)
-    monkeypatch.setattr(needless, "open_session", lambda stage, options, source: (
+    monkeypatch.setattr(known, "open_session", lambda stage, options, *file: (
         opened.append(options.device), contextlib.nullcontext(worker))[1])
-    with needless.Counting(STAGES[4], replace(OPTIONS, device="cuda"), b"", True) as counting:
-        assert counting.finish(None).outcome == "pass" and worker.asked == [128]
+    assert counted(4, None, device="cuda") == ["pass"] and worker.asked == [128]
     assert opened == ["cpu", ("flash_attention_forward", None, ("q", "k", "v", "is_causal"))]
 
 
 def test_without_a_gpu_the_worker_of_the_cases_is_asked():
     worker = Worker()
-    with needless.Counting(STAGES[4], OPTIONS, b"", True) as counting:
-        assert counting.finish(worker).outcome == "pass" and worker.asked == [128]
+    assert counted(4, worker) == ["pass"] and worker.asked == [128]
 
 
 # ----------------------------------------------------------------- in a grading
@@ -250,9 +260,8 @@ def test_without_a_gpu_the_worker_of_the_cases_is_asked():
     (4, False, {}, True), (1, True, {}, True), (1, False, {}, False),
     (4, False, {"quick": True}, False), (4, False, {"case": "standard/H1-N1-D1"}, False)])
 def test_whom_a_grading_asks(number, has_steps, chosen, asked):
-    counting = needless.Counting(STAGES[number], replace(OPTIONS, **chosen), b"", has_steps)
-    assert counting.is_asked_for == asked
-    assert asked or counting.finish(Worker()) is None
+    worker = Worker()
+    assert bool(counted(number, worker, has_steps, **chosen)) == bool(worker.asked) == asked
 
 
 @pytest.mark.interpreter

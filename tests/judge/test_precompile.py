@@ -1,7 +1,9 @@
 """Kernels compiled ahead are those that the cases launch: nothing is compiled twice."""
 
+import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,8 @@ from grader.host.options import Options
 from grader.host.processes import Worker
 from grader.host.session import Session
 from grader.judge import precompile
+from grader.judge.known import Known
+from grader.report.screen import Reporter
 from grader.sandbox.replay import launches
 
 ROOT = Path(__file__).parents[2]
@@ -118,8 +122,10 @@ def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypa
     monkeypatch.setattr(precompile.kernel_cache, "knows", lambda *file: False)
     monkeypatch.setattr(precompile.Precompiler, "_compile", lambda self, plan: {"made": {}})
     first, second, *_ = listed(stage.number, "cuda", True)
-    options = Options(tmp_path, "cuda", 1, 120.0)
-    with precompile.Precompiler(stage, options, source, [first, first, second]) as coming:
+    known = Known(stage, Options(tmp_path, "cuda", 1, 120.0), Reporter(io.StringIO()))
+    known.file = SimpleNamespace(source=source)
+    with known.stack:
+        coming = precompile.Precompiler(known, [first, first, second])
         noted = [coming.launched[case.name].result(120) for case in (first, second)]
         assert all(one.result(120) == {"made": {}} for waiting in noted for one in waiting)
         assert all(noted) and len(coming.compiled) == 1  # one variant serves both

@@ -1,14 +1,16 @@
 """Benchmark: the arithmetic of the clock, and the table, without a GPU."""
 
 import io
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
 
 from grader.course.cases import Case
 from grader.course.stages import STAGES
+from grader.host.options import Options
 from grader.judge import timing
+from grader.judge.known import Known
 from grader.judge.timing import Row
 from grader.report.screen import Reporter
 
@@ -63,9 +65,9 @@ def test_a_backward_benchmark_says_what_it_times():
 
 def test_without_a_gpu_timing_is_skipped_in_words():
     stream = io.StringIO()
-    options = SimpleNamespace(device="cpu")
-    assert timing.run(STAGES[3], options, None, None, None, Reporter(stream)) == (None, None)
-    assert stream.getvalue() == "timing skipped: no GPU\n"
+    known = Known(STAGES[3], Options(Path("."), "cpu", 1, 60.0), Reporter(stream))
+    timing.timed(known)
+    assert stream.getvalue() == "timing skipped: no GPU\n" and known.result.benchmark is None
 
 
 def test_a_spread_of_a_quarter_is_no_measurement():
