@@ -102,47 +102,14 @@ class _Grading:
         self.with_gpu = arguments.device != "cpu" and self.gpu_seen
 
     def run(self) -> int:
-        """-> the exit code."""
-        first, settled = self.first_worker()
-        if settled:
-            return NOT_PASSED
-        self.import_torch(first)
-        options = self.options(first)
-        if self.arguments.warmup:
-            return self.warm_ups(options)
-        if self.arguments.step:
-            from grader.lights.alone import ask
-
-            with _refusing("--step"):
-                right = ask(self.stages[0], self.arguments.step, options, self.reporter)
-            return DONE if right else NOT_PASSED
-        return self.grade(options)
-
-    def first_worker(self) -> tuple:
-        """-> the worker that will import the first file, where a whole stage is asked; whether
-        reading its file alone said how the only stage asked ends, which is shown then."""
-        arguments, stage = self.arguments, self.stages[0]
-        if self.apart or arguments.watch:
-            return None, False
-        source, settled = _read(stage, arguments.submission)
-        if settled and len(self.asked) == 1 and not (arguments.json or arguments.submit):
-            self.reporter.stage_begins(stage)
-            self.reporter.stage_ends(stage, settled)
-            self.reporter.next(overview.begin(stage.number, arguments.submission,
-                                              " --quick" * arguments.quick))
-            return None, True
-        if settled:
-            return None, False
-        from grader.host.first_worker import FirstWorker
-
-        return FirstWorker(source, stage.filename, "cuda" if self.with_gpu else "cpu",
-                           self.confined), False
-
-    def import_torch(self, first) -> None:
-        """In this process, while a first worker does the same in its own."""
+        """Import torch here, while a first worker does the same in its own process; then do what
+        is asked.  -> the exit code."""
         from grader.host.processes import Nursery
 
         arguments = self.arguments
+        first, settled = self.first_worker()
+        if settled:
+            return NOT_PASSED
         Nursery.running()  # it imports torch while this process does
         if not self.apart:
             if not self.with_gpu:
@@ -158,6 +125,40 @@ class _Grading:
         except Exception as error:  # of any kind: a library it lacks is an OSError
             raise Refused(f"want PyTorch installed (pip install torch); got {error}. python "
                           f"{self.program} --doctor says more") from None
+        options = self.options(first)
+        if arguments.warmup:
+            return self.warm_ups(options)
+        if arguments.step:
+            from grader.lights.alone import ask
+
+            with _refusing("--step"):
+                right = ask(self.stages[0], arguments.step, options, self.reporter)
+            return DONE if right else NOT_PASSED
+        return self.grade(options)
+
+    def first_worker(self) -> tuple:
+        """-> the worker that will import the first file, where a whole stage is asked; whether
+        reading its file alone said how the only stage asked ends, which is shown then."""
+        from grader.assignment import submission
+        from grader.host.first_worker import FirstWorker
+        from grader.report.results import StageResult, settled_by_reading
+
+        arguments, stage, start = self.arguments, self.stages[0], time.monotonic()
+        if self.apart or arguments.watch:
+            return None, False
+        file = submission.read(arguments.submission, stage.filename, stage.entry)
+        result = StageResult(stage.number, stage.title, stage.points)
+        if file.unwritten or not settled_by_reading(stage, file, result):
+            return FirstWorker(file.source, stage.filename, "cuda" if self.with_gpu else "cpu",
+                               self.confined), False
+        if len(self.asked) > 1 or arguments.json or arguments.submit:
+            return None, False
+        result.seconds = time.monotonic() - start
+        self.reporter.stage_begins(stage)
+        self.reporter.stage_ends(stage, result)
+        self.reporter.next(overview.begin(stage.number, arguments.submission,
+                                          " --quick" * arguments.quick))
+        return None, True
 
     def options(self, first):
         """What all that is asked has in common."""
@@ -378,18 +379,6 @@ def _doctor(asked: list[int], directory: Path) -> int:
 
     return doctor.main([(n, STAGES[n].needs_triton) for n in asked],
                        overview.begin(asked[0], directory))
-
-
-def _read(stage, folder: Path) -> tuple:
-    """The stage's file and, where that alone says how the stage ends, its result."""
-    from grader.assignment import submission
-    from grader.report.results import StageResult, settled_by_reading
-
-    start, result = time.monotonic(), StageResult(stage.number, stage.title, stage.points)
-    file = submission.read(folder, stage.filename, stage.entry)
-    settled = not file.unwritten and settled_by_reading(stage, file, result)
-    result.seconds = time.monotonic() - start
-    return file.source, result if settled else None
 
 
 def _next_command(run, everything: list[int], arguments) -> str:
