@@ -56,7 +56,7 @@ def _compile(known: Known, session: Session) -> tuple[Check, SubmissionError | N
     shared memory.  -> the check, and what it ended in."""
     stage = known.stage
     cases = [replace(case, group="robust")
-             for case in listed(stage.number, "cuda", True) if case.group != "beyond"]
+             for case in listed(stage.number, "cuda", True) if not case.asks]
     widest = max(cases, key=lambda case: (case.D * case.dtype.itemsize, case.D))
     name, target, kernels = f"compile/sm_{COMPILE_FOR}", f"sm_{COMPILE_FOR}", []
     try:
