@@ -33,8 +33,7 @@ def begin(known: Known) -> None:
         compiling.begin(known)
     known.lights = enter(Lights(stage, options, known.file))
     needless.begin(known)
-    timed = timing.shapes(stage, options.bfloat16) if options.benchmark else []
-    known.ahead = Precompiler(known, [*known.cases, *timed, *known.beyond])
+    known.ahead = Precompiler(known)
     known.confirmations = confirm.Confirmations(known)
     known.stack.push(known.confirmations.close)
 

@@ -39,8 +39,7 @@ def begin(known: Known) -> None:
 
 def _is_asked_for(known: Known) -> bool:
     """In stage 1 the course's steps say what to leave out."""
-    stage = known.stage
-    return known.every_case and stage.walks and (stage.needs_triton or known.marked)
+    return known.every_case and known.stage.walks and (known.stage.needs_triton or known.marked)
 
 
 def _apart(known: Known, session: Session) -> Check | None:

@@ -23,6 +23,7 @@ from grader.course.inputs import build
 from grader.host import kernel_cache, without_file
 from grader.host.session import Session
 from grader.judge.known import Known
+from grader.judge.timing import shapes
 
 PATIENCE = 20.0  # seconds: whoever says nothing for so long is not waited for
 LONG = 1024  # of whatever is longer and a multiple, the kernels are the same
@@ -32,20 +33,21 @@ CONSTEXPR = re.compile(r"(\w+)\s*:\s*(?:\w+\.)*constexpr")
 class Precompiler:
     """It is at work from now on; before each case, have it ready(session, case)."""
 
-    def __init__(self, known: Known, cases: list[Case]):
-        self.stage, self.options = known.stage, known.options
-        user = self.options.confinement.user
-        self.is_asked_for = (self.options.device == "cuda" and self.stage.needs_triton
-                             and not kernel_cache.knows(known.file.source, user))
-        self.cases = {case.name: case for case in cases}  # a case may be timed, too
+    def __init__(self, known: Known):
+        self.stage, self.options = stage, options = known.stage, known.options
+        timed = shapes(stage, options.bfloat16) if options.benchmark else []
+        self.cases = {case.name: case  # a case may be timed, too
+                      for case in (*known.cases, *timed, *known.beyond)}
+        self.is_asked_for = (options.device == "cuda" and stage.needs_triton and not
+                             kernel_cache.knows(known.file.source, options.confinement.user))
         self.launched = {name: concurrent.futures.Future() for name in self.cases}
         self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
         self.given: dict[int, set[str]] = {}  # to which worker
         if self.is_asked_for:
             major, minor = torch.cuda.get_device_capability()
             capability = 10 * major + minor
-            self.workers = without_file.workers("cpu", self.options.timeout,
-                                                self.options.confinement, capability)
+            self.workers = without_file.workers(
+                "cpu", options.timeout, options.confinement, capability)
             # As many as there are workers, which go to whoever asks: one more might wait for ever.
             self.pool = known.stack.enter_context(
                 concurrent.futures.ThreadPoolExecutor(self.workers.count))

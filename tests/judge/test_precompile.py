@@ -123,9 +123,10 @@ def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypa
     monkeypatch.setattr(precompile.Precompiler, "_compile", lambda self, plan: {"made": {}})
     first, second, *_ = listed(stage.number, "cuda", True)
     known = Known(stage, Options(tmp_path, "cuda", 1, 120.0), Reporter(io.StringIO()))
-    known.file = SimpleNamespace(source=source)
+    known.file, known.cases = SimpleNamespace(source=source), [first]
+    monkeypatch.setattr(precompile, "shapes", lambda *stage: [first, second])
     with known.stack:
-        coming = precompile.Precompiler(known, [first, first, second])
+        coming = precompile.Precompiler(known)
         noted = [coming.launched[case.name].result(120) for case in (first, second)]
         assert all(one.result(120) == {"made": {}} for waiting in noted for one in waiting)
         assert all(noted) and len(coming.compiled) == 1  # one variant serves both
