@@ -15,6 +15,7 @@ from grader.assignment import submission
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault
 from grader.host.options import Options, open_session
+from grader.host.session import Session
 from grader.lights import named, repair, trial
 from grader.lights.blanks import Blanks
 from grader.lights.table import MOVES, TOGETHER, entry
@@ -89,6 +90,11 @@ class Lights:
         """Whether a step is known by now that does not end."""
         return (self.found is not None and self.found.done() and not self.found.exception()
                 and any(light.mistake == "timeout" for light in self.found.result()))
+
+    def worker(self) -> Session | None:
+        """That of which the steps were asked, once it has nothing more to do."""
+        done = self.found is not None and self.found.done() and not self.asking.closed
+        return self.asking.session if done else None
 
     def result(self) -> list[Light]:
         """One a step, in the order of the file; none of a file without steps."""

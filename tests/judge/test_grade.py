@@ -3,6 +3,7 @@
 import concurrent.futures
 import io
 import math
+import time
 from dataclasses import replace
 
 import pytest
@@ -159,6 +160,37 @@ def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, mon
     assert (result.outcome, result.points) == ("wrong", 140)
     assert [check.name for check in result.checks if check.outcome != "pass"] == [border.name]
     assert graded(spoiled(lambda call: call.inputs["q"].shape[2] == 65), quick=True).points == 140
+
+
+@pytest.mark.parametrize(("found", "outcome"), [
+    (Honest, "pass"), (spoiled(lambda call: call.inputs["q"].shape[2] == 47), "wrong"),
+    (failing("crashed", True, lambda call: call.inputs["q"].shape[2] == 46), "pass")])
+def test_the_worker_of_the_lights_takes_cases_too_and_what_it_cannot_settle_is_asked_again(
+        graded, monkeypatch, found, outcome):
+    borders, asked = [Case(1, "robust", N, by_contract=True) for N in range(40, 50)], []
+    monkeypatch.setattr(contract, "cases", lambda *what: list(borders))
+    right = spoiled(lambda call: outcome == "wrong" and call.inputs["q"].shape[2] == 47)
+
+    class Other(found):
+        def run(self, call):
+            asked.append(call.inputs["q"].shape[2])
+            return super().run(call)
+
+    class First(right):
+        def run(self, call):
+            if call.inputs["q"].shape[2] == 40:  # by then the other one is under way
+                for _ in range(500):
+                    if asked:
+                        break
+                    time.sleep(0.01)
+            if call.inputs["q"].shape[2] in range(40, 50) and call.inputs["q"].shape[1] == 1:
+                asked.append(call.inputs["q"].shape[2])
+            return super().run(call)
+
+    monkeypatch.setattr(Lights, "worker", lambda lights: Other(None, 60.0))
+    result = graded(First)
+    assert result.outcome == outcome
+    assert outcome == "wrong" or set(asked) == set(range(40, 50))
 
 
 @pytest.mark.parametrize("outcome", ["pass", "wrong"])
