@@ -79,6 +79,124 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     return _Grading(arguments, asked or list(numbers), everything, program).run()
 
 
+def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python {program}", usage=f"python {program} [--p{numbers[0]} ...] [options]",
+        description="Grade the problems named, or all that this program grades.",
+        epilog="exit code: 0 every problem passed, 1 one did not, 2 usage, 3 grader fault",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
+    problems = parser.add_argument_group("which problems")
+    for n in numbers:
+        problems.add_argument(f"--p{n}", action="store_true", help=f"grade problem_{n}.py")
+    parser.set_defaults(warmup=False)
+    if 1 in numbers:
+        problems.add_argument("--warmup", action="store_true", help="grade warmups/warmups.py")
+    problems.add_argument("--submission", metavar="DIR", type=Path, default=Path("."),
+                          help="where the problem files are (default: here)")
+
+    working = parser.add_argument_group("while you work")
+    working.add_argument("--watch", action="store_true",
+                         help="grade again whenever a file is saved, up to the first wrong case")
+    working.add_argument("--quick", action="store_true", help="standard cases only")
+    working.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
+    working.add_argument("--step", metavar="STEP", default="",
+                         help="ask one step alone, say 3.5, and print an example that it fails")
+    working.add_argument("--case", metavar="NAME", default="",
+                         help="ask this one case only, by the name a failing report gives")
+    working.add_argument("--seed", metavar="N", type=int,
+                         help="the inputs of an earlier run once more")
+    working.add_argument("--show", action="store_true",
+                         help="draw the attention matrix that the first wrong case really uses")
+    working.add_argument("--plot", metavar="FILE", type=Path,
+                         help="write that drawing there, .png or .svg (needs matplotlib)")
+    working.add_argument("--submit", action="store_true",
+                         help="also write submission.zip, to hand in: the files and this report")
+    working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
+    working.add_argument("--doctor", action="store_true",
+                         help="what this machine can run, and what to install")
+    working.add_argument("--verbose", action="store_true",
+                         help="a line for every case, what it printed, and what held the files")
+
+    grading = parser.add_argument_group("for those who grade")
+    grading.add_argument("--json", metavar="FILE", type=Path,
+                         help="write the results there too, whole after every problem")
+    grading.add_argument("--timeout", metavar="S", type=float, default=60.0,
+                         help="seconds for one call of the code (default: 60)")
+    grading.add_argument("--stage-timeout", metavar="S", type=float, default=600.0,
+                         help="seconds for all that is asked of one file (default: 600)")
+    grading.add_argument("--memory", metavar="GIB", type=float,
+                         help="host memory the code may hold (default: half of what is free, at "
+                              "most 16)")
+    grading.add_argument("--worker-user", metavar="NAME", default="auto",
+                         help="run the files as this account (root only); none: as yourself; "
+                              "default: nobody if you are root")
+    grading.add_argument("--cases", metavar="FILE", type=Path,
+                         help="cases of your own, TOML, which students do not have")
+    grading.add_argument("--hide", metavar="DIR", type=Path, action="append", default=[],
+                         help="another folder that the files may not see, such as all submissions")
+    grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
+                         help="cpu: Triton's interpreter even where there is a GPU")
+    return parser
+
+
+def _unknown(argument: str, everything: list[int]) -> str:
+    for n in everything:
+        if argument == f"--p{n}":
+            return f"want a problem of this program; for that one: {overview.program(n)}"
+    return f"want an option that --help lists; got {argument}"
+
+
+def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
+    """What is wrong with the arguments, as want ...; got ..., or "" """
+    if not arguments.submission.is_dir():
+        return f"--submission: want a directory; got {arguments.submission}"
+    if arguments.warmup and any(vars(arguments).get(name) for name in (
+            "json", "submit", "quick", "case", "step", "show", "plot",
+            *map("p{}".format, numbers))):
+        return "--warmup: want it alone or with --watch; got an option of the problems with it"
+    if arguments.json is not None:
+        folder = arguments.json.resolve().parent
+        if arguments.json.is_dir() or not folder.is_dir():
+            return f"--json: want a file in a directory that exists; got {arguments.json}"
+    if arguments.plot is not None:
+        if arguments.plot.suffix not in (".png", ".svg") or not arguments.plot.parent.is_dir():
+            return ("--plot: want a .png or .svg file in a directory that exists; got "
+                    f"{arguments.plot}")
+        if importlib.util.find_spec("matplotlib") is None:
+            return "--plot: want matplotlib installed (pip install matplotlib); got none"
+    if arguments.submit and (arguments.quick or arguments.watch or arguments.case
+                             or arguments.step):
+        return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
+    if arguments.step and arguments.step.partition(".")[0] not in map(str, numbers):
+        return (f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
+                f"{arguments.step}")
+    if arguments.cases is not None and not arguments.cases.is_file():
+        return f"--cases: want a file of cases, TOML; got {arguments.cases}"
+    for name in ("timeout", "stage_timeout"):
+        if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
+            option = name.replace("_", "-")
+            return f"--{option}: want a number of seconds above 0; got {seconds:g}"
+    if arguments.memory is not None and not 0.5 <= arguments.memory < float("inf"):
+        return f"--memory: want 0.5 GiB at least, for PyTorch itself; got {arguments.memory:g}"
+    return ""
+
+
+def _hint(step: str) -> int:
+    from grader.assignment import hints
+
+    with _refusing("--hint"):
+        print(hints.next_hint(step))
+    return DONE
+
+
+def _doctor(asked: list[int], directory: Path) -> int:
+    from grader.course.stages import STAGES
+    from grader.host import doctor
+
+    return doctor.main([(n, STAGES[n].needs_triton) for n in asked],
+                       overview.begin(asked[0], directory))
+
+
 class _Grading:
     """One command that asks files: the stages, a step, a case, or the warm-ups."""
 
@@ -229,11 +347,18 @@ class _Grading:
             try:
                 save()
             except OSError as error:
-                self.reporter.summary(run, _next_command(run, self.everything, arguments))
+                self.summary(run)
                 print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
                 return FAULT
-        self.reporter.summary(run, _next_command(run, self.everything, arguments))
+        self.summary(run)
         return self.submit(run) if arguments.submit else run.exit_code()
+
+    def summary(self, run) -> None:
+        """And what to type next."""
+        arguments = self.arguments
+        self.reporter.summary(run, overview.after_run(
+            run.stages, self.everything, arguments.submission, arguments.quick,
+            bool(arguments.case)))
 
     def of_case(self, options) -> list:
         """The stages asked that have a case of this name."""
@@ -261,143 +386,3 @@ class _Grading:
             print(f"error: --submit: {error}", file=sys.stderr)
             return FAULT
         return run.exit_code()
-
-
-def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python {program}", usage=f"python {program} [--p{numbers[0]} ...] [options]",
-        description="Grade the problems named, or all that this program grades.",
-        epilog="exit code: 0 every problem passed, 1 one did not, 2 usage, 3 grader fault",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
-    problems = parser.add_argument_group("which problems")
-    for n in numbers:
-        problems.add_argument(f"--p{n}", action="store_true", help=f"grade problem_{n}.py")
-    parser.set_defaults(warmup=False)
-    if 1 in numbers:
-        problems.add_argument("--warmup", action="store_true", help="grade warmups/warmups.py")
-    problems.add_argument("--submission", metavar="DIR", type=Path, default=Path("."),
-                          help="where the problem files are (default: here)")
-
-    working = parser.add_argument_group("while you work")
-    working.add_argument("--watch", action="store_true",
-                         help="grade again whenever a file is saved, up to the first wrong case")
-    working.add_argument("--quick", action="store_true", help="standard cases only")
-    working.add_argument("--hint", metavar="STEP", help="print the next hint for a step, say 4.2")
-    working.add_argument("--step", metavar="STEP", default="",
-                         help="ask one step alone, say 3.5, and print an example that it fails")
-    working.add_argument("--case", metavar="NAME", default="",
-                         help="ask this one case only, by the name a failing report gives")
-    working.add_argument("--seed", metavar="N", type=int,
-                         help="the inputs of an earlier run once more")
-    working.add_argument("--show", action="store_true",
-                         help="draw the attention matrix that the first wrong case really uses")
-    working.add_argument("--plot", metavar="FILE", type=Path,
-                         help="write that drawing there, .png or .svg (needs matplotlib)")
-    working.add_argument("--submit", action="store_true",
-                         help="also write submission.zip, to hand in: the files and this report")
-    working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
-    working.add_argument("--doctor", action="store_true",
-                         help="what this machine can run, and what to install")
-    working.add_argument("--verbose", action="store_true",
-                         help="a line for every case, what it printed, and what held the files")
-
-    grading = parser.add_argument_group("for those who grade")
-    grading.add_argument("--json", metavar="FILE", type=Path,
-                         help="write the results there too, whole after every problem")
-    grading.add_argument("--timeout", metavar="S", type=float, default=60.0,
-                         help="seconds for one call of the code (default: 60)")
-    grading.add_argument("--stage-timeout", metavar="S", type=float, default=600.0,
-                         help="seconds for all that is asked of one file (default: 600)")
-    grading.add_argument("--memory", metavar="GIB", type=float,
-                         help="host memory the code may hold (default: half of what is free, at "
-                              "most 16)")
-    grading.add_argument("--worker-user", metavar="NAME", default="auto",
-                         help="run the files as this account (root only); none: as yourself; "
-                              "default: nobody if you are root")
-    grading.add_argument("--cases", metavar="FILE", type=Path,
-                         help="cases of your own, TOML, which students do not have")
-    grading.add_argument("--hide", metavar="DIR", type=Path, action="append", default=[],
-                         help="another folder that the files may not see, such as all submissions")
-    grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
-                         help="cpu: Triton's interpreter even where there is a GPU")
-    return parser
-
-
-def _unknown(argument: str, everything: list[int]) -> str:
-    for n in everything:
-        if argument == f"--p{n}":
-            return f"want a problem of this program; for that one: {overview.program(n)}"
-    return f"want an option that --help lists; got {argument}"
-
-
-def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
-    """What is wrong with the arguments, as want ...; got ..., or "" """
-    if not arguments.submission.is_dir():
-        return f"--submission: want a directory; got {arguments.submission}"
-    if arguments.warmup and any(vars(arguments).get(name) for name in (
-            "json", "submit", "quick", "case", "step", "show", "plot",
-            *map("p{}".format, numbers))):
-        return "--warmup: want it alone or with --watch; got an option of the problems with it"
-    if arguments.json is not None:
-        folder = arguments.json.resolve().parent
-        if arguments.json.is_dir() or not folder.is_dir():
-            return f"--json: want a file in a directory that exists; got {arguments.json}"
-    if arguments.plot is not None:
-        if arguments.plot.suffix not in (".png", ".svg") or not arguments.plot.parent.is_dir():
-            return ("--plot: want a .png or .svg file in a directory that exists; got "
-                    f"{arguments.plot}")
-        if importlib.util.find_spec("matplotlib") is None:
-            return "--plot: want matplotlib installed (pip install matplotlib); got none"
-    if arguments.submit and (arguments.quick or arguments.watch or arguments.case
-                             or arguments.step):
-        return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
-    if arguments.step and arguments.step.partition(".")[0] not in map(str, numbers):
-        return (f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
-                f"{arguments.step}")
-    if arguments.cases is not None and not arguments.cases.is_file():
-        return f"--cases: want a file of cases, TOML; got {arguments.cases}"
-    for name in ("timeout", "stage_timeout"):
-        if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
-            option = name.replace("_", "-")
-            return f"--{option}: want a number of seconds above 0; got {seconds:g}"
-    if arguments.memory is not None and not 0.5 <= arguments.memory < float("inf"):
-        return f"--memory: want 0.5 GiB at least, for PyTorch itself; got {arguments.memory:g}"
-    return ""
-
-
-def _hint(step: str) -> int:
-    from grader.assignment import hints
-
-    with _refusing("--hint"):
-        print(hints.next_hint(step))
-    return DONE
-
-
-def _doctor(asked: list[int], directory: Path) -> int:
-    from grader.course.stages import STAGES
-    from grader.host import doctor
-
-    return doctor.main([(n, STAGES[n].needs_triton) for n in asked],
-                       overview.begin(asked[0], directory))
-
-
-def _next_command(run, everything: list[int], arguments) -> str:
-    """What to type next: the first stage that did not pass again, or the one after the last."""
-    failed = [result for result in run.stages if result.outcome != "pass"]
-    begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
-    if failed:
-        quick = " --quick" * arguments.quick
-        first = (begun or failed)[0]
-        return overview.begin(first.stage, arguments.submission, quick, first.to_mend)
-    if red := [id for result in run.stages for id in result.red]:
-        return f"{overview.alone(red[0], arguments.submission)}   (it is red)"
-    if arguments.quick:
-        return overview.command(run.stages[0].stage, arguments.submission,
-                                "  (without --quick)")
-    following = overview.after(run.stages[-1].stage, everything, arguments.submission)
-    short = next((r for r in run.stages if r.points < r.max_points), None)
-    if short is None or arguments.case:
-        return following
-    missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
-    return (f"{overview.command(short.stage, arguments.submission)}   ({missing})\n"
-            f"      or go on: {following}")

@@ -1,6 +1,5 @@
 """The command line: exit codes, sentences, JSON, other stages still run."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -11,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from grader.assignment import record
-from grader.cli import _next_command
-from grader.report.results import Run, StageResult
 from tests.commands import grader
 
 ROOT = Path(__file__).parent.parent
@@ -84,25 +81,6 @@ def test_a_right_submission_passes_with_exit_0(tmp_path):
     assert (stage["outcome"], stage["points"], stage["benchmark"]) == ("pass", 200, None)
     assert data["seed"] == 7 and data["device"] == "cpu"
     assert data["grader"] == record.version()
-
-
-@pytest.mark.parametrize("points, said", [
-    (100.0, "python autograder.py --p5"),
-    (90.0, "python autograder.py --p4   (10 of 100 points are missing)\n"
-           "      or go on: python autograder.py --p5")])
-def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = Run("cpu", "", None, 1, "", [StageResult(4, "", 100, "pass", points)])
-    arguments = argparse.Namespace(submission=Path("."), quick=False, case="")
-    assert _next_command(run, [4, 5], arguments) == said
-
-
-def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step():
-    steps = [{"id": "4.2", "light": "right"}, {"id": "4.8", "light": "wrong"}]
-    run = Run("cpu", "", None, 1, "", [StageResult(4, "", 100, "pass", 100, steps=steps)])
-    arguments = argparse.Namespace(submission=Path("."), quick=True, case="")
-    assert _next_command(run, [4, 5], arguments) == (
-        "python autograder.py --step 4.8   (it is red)")
 
 
 def test_each_way_to_fail_has_its_own_outcome_and_the_other_stages_still_run(tmp_path):

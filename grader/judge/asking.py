@@ -86,7 +86,7 @@ def ask(known: Known, session: Session, case: Case) -> tuple[Check | None, bool]
     start, closed, died, replies = time.monotonic(), False, False, []
     options, built = known.options, build(case, known.options.seed)
     try:
-        known.ahead.ready(session, case)
+        known.ready(session, case)
         reply = session.run(built.call)
         replies.append((case, reply))
         known.tiles |= contract.tiles_of(reply.plan.steps)

@@ -89,7 +89,7 @@ def ask_beyond(known: Known) -> None:
             built = build(case, known.options.seed)
             try:
                 with known.reporter.working(known.stage, case.name):
-                    known.ahead.ready(session, case)
+                    known.ready(session, case)
                     check = judged(known, built, session.run(built.call))
             except SubmissionError as error:
                 check = crashed(case, error, known.file, known.stage)

@@ -33,7 +33,8 @@ def begin(known: Known) -> None:
         compiling.begin(known)
     known.lights = enter(Lights(stage, options, known.file))
     needless.begin(known)
-    known.ahead = Precompiler(known)
+    if options.device == "cuda":
+        known.ready = Precompiler(known).ready
     known.confirmations = confirm.Confirmations(known)
     known.stack.push(known.confirmations.close)
 

@@ -37,7 +37,8 @@ class Known:
         self.lights: Lights | None = None
         self.compiling: concurrent.futures.Future | None = None
         self.counting: concurrent.futures.Future | None = None
-        self.workers = self.ahead = self.confirmations = None  # by their modules
+        self.workers = self.confirmations = None  # without_file.ReplayingWorkers, Confirmations
+        self.ready = lambda session, case: None  # a Precompiler's: before each case
         # asking.py
         self.tiles: set[int] = set()  # sizes that the file launches with
         self.deaths = 0  # of workers

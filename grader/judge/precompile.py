@@ -38,8 +38,8 @@ class Precompiler:
         timed = shapes(stage, options.bfloat16) if options.benchmark else []
         self.cases = {case.name: case  # a case may be timed, too
                       for case in (*known.cases, *timed, *known.beyond)}
-        self.is_asked_for = (options.device == "cuda" and stage.needs_triton and not
-                             kernel_cache.knows(known.file.source, options.confinement.user))
+        self.is_asked_for = stage.needs_triton and not kernel_cache.knows(
+            known.file.source, options.confinement.user)
         self.launched = {name: concurrent.futures.Future() for name in self.cases}
         self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
         self.given: dict[int, set[str]] = {}  # to which worker

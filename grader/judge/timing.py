@@ -83,7 +83,7 @@ def timed(known: Known) -> None:
     for case in shapes(stage, options.bfloat16):
         with reporter.working(stage, f"timing ({case.label})"):
             built = build(case, options.seed)
-            known.ahead.ready(known.session, case)
+            known.ready(known.session, case)
             ours, problem = _measure_submission(stage, known.session, known.workers.replay, built)
             rows = [ours, _measure_here("PyTorch (Naive)", _naive(case), built),
                     _measure_here("PyTorch (SDPA)", _sdpa(case), built)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from grader.assignment.record import WARM_UPS, grader_of
 from grader.assignment.submission import read
 from grader.course.stages import STAGES, no_triton
+from grader.report.results import StageResult
 from grader.text import ranges, syntax_tree
 
 BAR = 30  # columns
@@ -88,6 +89,26 @@ def after(number: int, numbers: list[int], directory: Path) -> str:
     if following is None:
         return "nothing: that was the last problem."
     return begin(following, directory)
+
+
+def after_run(results: list[StageResult], everything: list[int], directory: Path, quick: bool,
+              one_case: bool) -> str:
+    """After a run: the first stage that did not pass again, or the one after the last."""
+    failed = [result for result in results if result.outcome != "pass"]
+    begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
+    if failed:
+        first = (begun or failed)[0]
+        return begin(first.stage, directory, " --quick" * quick, first.to_mend)
+    if red := [id for result in results for id in result.red]:
+        return f"{alone(red[0], directory)}   (it is red)"
+    if quick:
+        return command(results[0].stage, directory, "  (without --quick)")
+    next_one = after(results[-1].stage, everything, directory)
+    short = next((r for r in results if r.points < r.max_points), None)
+    if short is None or one_case:
+        return next_one
+    missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
+    return f"{command(short.stage, directory)}   ({missing})\n      or go on: {next_one}"
 
 
 def written(directory: Path) -> str:

@@ -1,8 +1,11 @@
 """The first screen, and what to do next."""
 
+from pathlib import Path
+
 import pytest
 
 from grader.report import overview
+from grader.report.results import StageResult
 from grader.starter import ROOT, blank
 
 
@@ -94,3 +97,20 @@ def test_a_stage_that_is_written_is_graded_by_its_own_program(folder):
     assert overview.after(4, [4, 8], folder) == "python autograder_optional.py --p8"
     other = folder.resolve()
     assert overview.after(4, [4, 8], other).endswith(f"--p8 --submission {other}")
+
+
+@pytest.mark.parametrize("points, said", [
+    (100.0, "python autograder.py --p5"),
+    (90.0, "python autograder.py --p4   (10 of 100 points are missing)\n"
+           "      or go on: python autograder.py --p5")])
+def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = [StageResult(4, "", 100, "pass", points)]
+    assert overview.after_run(results, [4, 5], Path("."), False, False) == said
+
+
+def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step():
+    steps = [{"id": "4.2", "light": "right"}, {"id": "4.8", "light": "wrong"}]
+    results = [StageResult(4, "", 100, "pass", 100, steps=steps)]
+    said = overview.after_run(results, [4, 5], Path("."), True, False)
+    assert said == "python autograder.py --step 4.8   (it is red)"
