@@ -99,8 +99,7 @@ class Confirmations:
     def _confirm(self, check: Check, case: Case, reply: Reply) -> Check:
         if reply.plan.cut:  # judge() let it through
             return check
-        foreign = submission.foreign_texts(self.known.file.source, reply.plan.texts)
-        if foreign:
+        if foreign := submission.foreign_texts(self.known.file.source, reply.plan.texts):
             return check.fail(
                 "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this "
                 "file.", "try: write the kernels of this stage in its file.")
@@ -119,8 +118,7 @@ class Confirmations:
                 torch.cuda.empty_cache()
                 device_memory.comes_back(str(error), self.options.clock)
                 check = judge_repeated(check, other, got, self.options.device, unwatched)
-        narrow = kept_in_16_bits(case, reply.plan) if check.outcome == "wrong" else ""
-        if narrow:
+        if check.outcome == "wrong" and (narrow := kept_in_16_bits(case, reply.plan)):
             check.lines = (*check.lines[:2], narrow, *check.lines[2:])
         if check.outcome == "rejected" and reply.plan.read:
             lines = ", ".join(map(str, reply.plan.read))
