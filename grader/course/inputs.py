@@ -110,7 +110,7 @@ def _with_other_options(case: Case) -> Case:
             and case.N == case.n_keys:
         other["is_causal"] = not case.is_causal
     if case.window is not None:
-        other |= {"window": 1 if case.window > 1 else 2, "sinks": 0 if case.sinks else 3}
+        other |= {"window": 2 if case.window > 2 else 5, "sinks": 3 if case.sinks == 2 else 2}
     if any("scale" in word for word in stage.keywords):
         other["scale"] = 2 * _scale(case)
     return replace(case, **other)
