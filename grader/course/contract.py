@@ -67,7 +67,7 @@ def classes(stage: Stage) -> dict[str, tuple[str, ...]]:
         grouped = any("kv head" in places for places in stage.steps.values())
         names = "length tile q k v D dtype family " + ("groups" if grouped else "heads")
         names += " keys" * (not stage.needs_triton)
-        names += " causal" * (stage.differentiates or not stage.needs_triton)
+        names += " causal" * stage.chooses_mask
         names += " window" * stage.windowed + " sinks" * stage.has_sinks
         names += " given" if stage.backward_is_given else " backward"
         names += " scale" * any("scale" in word for word in stage.keywords)
@@ -75,7 +75,7 @@ def classes(stage: Stage) -> dict[str, tuple[str, ...]]:
     found = {name: CLASSES[name] for name in names.split()}
     if stage.differentiates:
         found["backward"] = found["backward"][1:]
-        found["family"] = found["family"][:-len(FAR_OFF)]
+        found["family"] = tuple(name for name in found["family"] if name not in FAR_OFF)
     elif "family" in found:
         found["family"] = tuple(name for name in found["family"] if name != "shift+")
     if "window" in found and "causal" not in found:

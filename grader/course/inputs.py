@@ -106,8 +106,7 @@ def _shared(t: torch.Tensor) -> torch.Tensor:
 def _with_other_options(case: Case) -> Case:
     """Another mask and scale that the same tensors may be given."""
     stage, other = case.asker, {}
-    if (stage.differentiates or not stage.needs_triton) and not stage.windowed \
-            and case.N == case.n_keys:
+    if stage.chooses_mask and not stage.windowed and case.N == case.n_keys:
         other["is_causal"] = not case.is_causal
     if case.window is not None:
         other |= {"window": 2 if case.window > 2 else 5, "sinks": 3 if case.sinks == 2 else 2}

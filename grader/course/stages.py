@@ -120,6 +120,11 @@ class Stage:
         """As PyTorch, which recomputes everything from the saved lse."""
         return self.needs_triton and not self.sums_rows and not self.differentiates
 
+    @property
+    def chooses_mask(self) -> bool:
+        """Whether a call may ask for a causal mask and for none."""
+        return self.differentiates or not self.needs_triton
+
     def steps_of(self, places: tuple[str, ...]) -> list[str]:
         """The steps in which any of these places is written, the likeliest first."""
         return list(dict.fromkeys(step for place in places for step, own in self.steps.items()

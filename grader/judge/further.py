@@ -39,8 +39,8 @@ def ask_contract(known: Known) -> None:
             cases += contract.aimed(stage, light.example, known.tiles, logits, options.seed, on_gpu)
     sizes = f"its tiles, {', '.join(map(str, sorted(known.tiles)))}" if known.tiles else "tiles"
     waiting, other, number = collections.deque(cases), known.lights.worker(), len(cases)
-    pool = known.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-    helping = pool.submit(_help, known, other, waiting) if other and not on_gpu else None
+    helping = known.beside(lambda session: _help(known, session, waiting), session=other) \
+        if other and not on_gpu else None
     while case := _next(waiting, helping):
         with known.reporter.working(stage, f"case {number - len(waiting)} of {number} at borders"):
             check, alive = ask(known, known.session, case)

@@ -49,11 +49,13 @@ class Known:
     def open_session(self) -> Session:
         return open_session(self.stage, self.options, self.file.source)
 
-    def beside(self, work: Callable, compile_for: int | None = None) -> concurrent.futures.Future:
-        """What work(session) gives, in a thread of its own, of a worker without a GPU."""
+    def beside(self, work: Callable, compile_for: int | None = None,
+               session: Session | None = None) -> concurrent.futures.Future:
+        """What work(session) gives, in a thread of its own, of a worker without a GPU: a new one,
+        or that of a session which nobody else uses."""
         pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         # Entered after the pool, so that it ends before the pool waits for it.
-        session = self.stack.enter_context(open_session(
+        session = self.stack.enter_context(session or open_session(
             self.stage, replace(self.options, device="cpu", spare=None), self.file.source,
             compile_for))
         return pool.submit(work, session)

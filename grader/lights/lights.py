@@ -92,9 +92,9 @@ class Lights:
                 and any(light.mistake == "timeout" for light in self.found.result()))
 
     def worker(self) -> Session | None:
-        """That of which the steps were asked, once it has nothing more to do."""
-        done = self.found is not None and self.found.done() and not self.asking.closed
-        return self.asking.session if done else None
+        """That of which the steps were asked, once it has nothing more to do; none if it died."""
+        session = self.asking.session if self.found is not None and self.found.done() else None
+        return session if session is not None and not session.gone else None
 
     def result(self) -> list[Light]:
         """One a step, in the order of the file; none of a file without steps."""
