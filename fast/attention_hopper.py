@@ -366,12 +366,13 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
         8 if is_causal else 1,  # heads side by side; full: 1 to 4 alike, 32 slower by 5 %
         steps["TURNS"], steps["UNDER"], steps["COLUMNS"],
     )
-    sink = sink_logits is not None and (sink_logits.dtype, sink_logits.data_ptr() % 16)
+    sinks = None if sink_logits is None else sink_logits.contiguous()
+    sink = sinks is not None and (sinks.dtype, sinks.data_ptr() % 16)
     with hopper.on(q.device):
         hopper.launch(
             (q.device, D, q.dtype, sink, constants), _fwd_kernel, (programs, 1, 1),
             *(hopper.describe(x, rows) for x, rows in ((q, 64), (k, 128), (v, 128), (o, 64))),
-            lse, sink_logits, hopper.counter(q.device), N, HQ, HQ // HKV, tiles, scale,
+            lse, sinks, hopper.counter(q.device), N, HQ, HQ // HKV, tiles, scale,
             window_size or 0, *constants, num_warps=4, maxnreg=168,
         )
     return o, lse

@@ -1,8 +1,5 @@
 """What surrounds the backward: sums before it, dq after it, launches."""
 
-import functools
-
-import torch
 import triton
 import triton.language as tl
 from triton.experimental.gluon import language as gl
@@ -16,10 +13,13 @@ from fast.attention_hopper_backward import _bwd_kernel
 # ------------------------------------------------------------------ kernels
 @triton.jit(do_not_specialize=["N", "rows"])
 def _prepare_kernel(
-    o_ptr, do_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, N, HQ, rows,
+    o_ptr, do_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, sink_ptr, dsink_ptr, N, HQ, rows,
     stride_dob, stride_doh, stride_don, D: tl.constexpr,
 ):
-    """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to 64 rows."""
+    """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to 64 rows.
+
+    dsink: what these 64 rows give to the gradient of their head's sink logit.
+    """
     bh = (tl.program_id(0) // (rows // 64)).to(tl.int64)
     r = tl.program_id(0) % (rows // 64) * 64 + tl.arange(0, 64)
     d = tl.arange(0, D)
@@ -30,7 +30,11 @@ def _prepare_kernel(
     do = tl.load(do_ptr + at_do[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
     lse = tl.load(lse_ptr + bh * N + r, mask=r < N, other=float("inf"))
     tl.store(lse_log2_ptr + bh * rows + r, lse * 1.4426950408889634, mask=r < rows)
-    tl.store(delta_ptr + bh * rows + r, tl.sum(o * do, 1), mask=r < rows)
+    delta = tl.sum(o * do, 1)
+    tl.store(delta_ptr + bh * rows + r, delta, mask=r < rows)
+    if dsink_ptr is not None:  # the sink has a weight, and a value of 0
+        p_sink = tl.exp(tl.load(sink_ptr + bh % HQ).to(tl.float32) - lse)
+        tl.store(dsink_ptr + tl.program_id(0), -tl.sum(p_sink * delta))
     if dq_ptr is not None:
         tl.store(dq_ptr + at, tl.zeros_like(o), mask=inside)
 
@@ -78,44 +82,57 @@ def _dq_kernel(
 
 # ------------------------------------------------------------------- launch
 def backward(
-    q, k, v, o, lse, do, is_causal, scale, window_size=None, deterministic=False, **options
+    q, k, v, sink_logits, o, lse, do, is_causal, scale, window_size=None, deterministic=False,
+    want_dsink=False, **options,
 ):
-    """-> dq, dk, dv, delta.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N)."""
+    """-> dq, dk, dv, dsink_logits.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N)."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
-    rows = -(-N // 64) * 64  # lse_log2 and delta of a head are padded: 64 of them are one copy
+    blocks = -(-N // 64)
+    rows = blocks * 64  # lse_log2 and delta of a head are padded: 64 of them are one copy
+    # Copies, where there are any, must live until the kernels are queued: descriptors may not.
     q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
-    new = functools.partial(torch.empty, device=q.device)
-    delta = new(B, HQ, rows, dtype=torch.float32)
-    lse_log2 = torch.empty_like(delta)
-    dq = new(B, HQ, N, D, dtype=q.dtype)
-    dk, dv = new(B, HKV, N, D, dtype=q.dtype), new(B, HKV, N, D, dtype=q.dtype)
-    dq_sum = None if deterministic else new(B * HQ, N, D, dtype=torch.float32)
-    mask = dict(CAUSAL=is_causal, WINDOWED=window_size is not None)
+    lse_log2, delta = lse.new_empty(B, HQ, rows), lse.new_empty(B, HQ, rows)
+    dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), k.new_empty(k.shape)
+    dq_sum = None if deterministic else lse.new_empty(B * HQ, N, D)
+    dsinks = lse.new_empty(B, HQ, blocks) if want_dsink else None
+    sinks = sink_logits.contiguous() if want_dsink else None
+    group, masked = HQ // HKV, (is_causal, window_size is not None)
     # Heads side by side.  4 against 2 and 8: causal 1.34, 1.39, 1.36 ms; Llama-3 5.15, 4.98, 5.19.
-    options = dict(GROUP=4 if HQ == HKV else 2) | options
-    with torch.cuda.device(q.device):
-        _prepare_kernel[(rows // 64 * B * HQ,)](
-            o, do, lse, lse_log2, delta, dq_sum, N, HQ, rows, *do.stride()[:3], D=D, num_warps=4,
+    constants = (*masked, N % 128 != 0, options.get("GROUP", 4 if group == 1 else 2),
+                 not deterministic)
+    kind = q.device, D, q.dtype, deterministic
+    with hopper.on(q.device):
+        strides = do.stride()[:3]
+        hopper.launch(
+            (_prepare_kernel, kind, sinks is not None and (sinks.dtype, sinks.data_ptr() % 16),
+             *((s % 16, s >> 31) for s in strides)),
+            _prepare_kernel, (blocks * B * HQ, 1, 1),
+            o, do, lse, lse_log2, delta, dq_sum, sinks, dsinks, N, HQ, rows, *strides, D,
+            num_warps=4,
         )
-        _bwd_kernel[(B * HKV * -(-N // 128),)](
+        hopper.launch(
+            (_bwd_kernel, kind, constants), _bwd_kernel, (B * HKV * -(-N // 128), 1, 1),
             *(hopper.describe(x, 64) for x in (q, k, v, do)),
-            *(_describe_line(x) for x in (lse_log2, delta)), _describe_sums(dq_sum),
+            *(hopper.kept(_describe_line, x) for x in (lse_log2, delta)),
+            None if deterministic else hopper.kept(_describe_sums, dq_sum),
             *(hopper.describe(x, 64) for x in (dk, dv)),
-            N, HKV, HQ // HKV, B * HKV, scale, window_size or 0, **mask, RAGGED=N % 128 != 0,
-            WITH_DQ=not deterministic, num_warps=4, maxnreg=168, **options,
+            N, HKV, group, B * HKV, scale, window_size or 0, *constants, num_warps=4, maxnreg=168,
         )
         if deterministic:
             tiles = (TensorDescriptor(x, x.shape, x.stride(), [1, 1, 64, D]) for x in (q, k, v, do))
-            _dq_kernel[(rows // 64 * B * HQ,)](
-                *tiles, lse_log2, delta, dq, N, HQ, HQ // HKV, rows, scale, window_size or 0, D=D,
-                **mask, num_warps=4, num_stages=3,
+            _dq_kernel[(blocks * B * HQ,)](
+                *tiles, lse_log2, delta, dq, N, HQ, group, rows, scale, window_size or 0, D,
+                *masked, num_warps=4, num_stages=3,
             )
         else:
-            _finish_kernel[(-(-q.numel() // 4096),)](
-                dq_sum, dq, scale, q.numel(), BLOCK=4096, num_warps=8
+            numel = q.numel()
+            hopper.launch(
+                (_finish_kernel, kind, numel >> 31), _finish_kernel, (-(-numel // 4096), 1, 1),
+                dq_sum, dq, scale, numel, 4096, num_warps=8,
             )
-    return dq, dk, dv, delta[:, :, :N]
+    dsink_logits = dsinks.sum((0, 2)).to(sink_logits.dtype) if want_dsink else None
+    return dq, dk, dv, dsink_logits
 
 
 def _describe_line(x):
@@ -124,9 +141,7 @@ def _describe_line(x):
 
 
 def _describe_sums(x):
-    """x (heads, N, D) as a target of halves of 64 rows; None where nothing is added up."""
-    if x is None:
-        return None
+    """x (heads, N, D) as a target of halves of 64 rows."""
     layout = gl.NVMMASharedLayout(128, 32, rank=3)
     block = [1, 64, x.shape[2] // 2]
     return GluonDescriptor(x, list(x.shape), list(x.stride()), block, layout)

@@ -172,11 +172,9 @@ def _backward(
     from fast.attention_hopper_launch import backward
 
     lse = lse if kernels[0] == "gluon" else lse / LOG2E
-    *grads, delta = backward(q, k, v, o, lse, do, is_causal, scale, window_size, deterministic)
-    if not needs[3]:
-        return *grads, None
-    p_sink = torch.exp(sink_logits[None, :, None].float() - lse)  # its weight, for a value of 0
-    return *grads, -(p_sink * delta).sum((0, 2)).to(sink_logits.dtype)
+    return backward(
+        q, k, v, sink_logits, o, lse, do, is_causal, scale, window_size, deterministic, needs[3]
+    )
 
 
 class AttentionFunction(torch.autograd.Function):

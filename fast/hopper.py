@@ -142,21 +142,31 @@ class _Place:
 _descriptors = {}  # a program's tensors come back to the same places
 
 
-def describe(x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles."""
-    key = x.data_ptr(), x.shape, x.stride(), x.dtype, rows
+def kept(make, x: torch.Tensor, *args) -> TensorDescriptor:
+    """make(x, *args), of a tensor or another one before it of the same form in its place."""
+    key = make, x.data_ptr(), x.shape, x.stride(), x.dtype, args
     found = _descriptors.get(key)
     if found is None:
-        there = copyable(x)  # a copy is kept alive by its descriptor, and not kept itself
-        base = there if there is not x else _Place(x)
-        layout = gl.NVMMASharedLayout(128, 16, rank=4)
-        block = [1, 1, rows, x.shape[3]]
-        found = TensorDescriptor(base, list(x.shape), list(there.stride()), block, layout)
-        if there is x:
-            if len(_descriptors) >= 1000:
-                _descriptors.clear()
-            _descriptors[key] = found
+        if len(_descriptors) >= 1000:
+            _descriptors.clear()
+        found = _descriptors[key] = make(x, *args)
+        found.base = _Place(x)
     return found
+
+
+def describe(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles.
+
+    A copy is kept alive by its descriptor, and that is not kept.
+    """
+    there = copyable(x)
+    return kept(_tiles, x, rows) if there is x else _tiles(there, rows)
+
+
+def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    layout = gl.NVMMASharedLayout(128, 16, rank=4)
+    block = [1, 1, rows, x.shape[3]]
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
 
 
 def copyable(x: torch.Tensor) -> torch.Tensor:
