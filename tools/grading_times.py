@@ -3,7 +3,7 @@
 Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
 before; "again" is the run after it.  Seconds of wall time: until the first verdict and until the
 end, median (least to most) of the rounds.  Under --watch a save is the start.  --beside N grades N
-different files at the same time and says the seconds a grading.  Run it on an idle machine; what
+different files at the same time, too, and says the seconds a grading.  Run it on an idle machine; what
 `import torch` takes there, which nothing can be graded before, is said first.
 """
 
@@ -103,6 +103,20 @@ def say(name: str, times: dict[str, list[tuple[float, float]]]) -> None:
         print(f"{name}, {which}: first verdict {words(first)}, end {words(whole)}", flush=True)
 
 
+def side_by_side(name: str, count: int) -> None:
+    with tempfile.TemporaryDirectory() as root, ThreadPoolExecutor(count) as pool:
+        folders = [Path(root, str(i)) for i in range(count)]
+        for folder in folders:
+            folder.mkdir()
+            edited(folder)
+        start = time.monotonic()
+        gradings = [pool.submit(graded, folder, RUNS[name]) for folder in folders]
+        failed = [grading.exception() for grading in gradings if grading.exception()]
+        whole = time.monotonic() - start
+    print(*failed, f"{name}, {count} side by side: {len(failed)} did not pass, {whole:.1f} s, "
+          f"{whole / count:.2f} s a grading", sep="\n", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -124,20 +138,8 @@ def main() -> None:
                 for which in times:
                     times[which].append(graded(Path(folder), RUNS[name]))
         say(name, times)
-    if arguments.beside:
-        with tempfile.TemporaryDirectory() as root, \
-                ThreadPoolExecutor(arguments.beside) as pool:
-            folders = [Path(root, str(i)) for i in range(arguments.beside)]
-            for folder in folders:
-                folder.mkdir()
-                edited(folder)
-            start = time.monotonic()
-            gradings = [pool.submit(graded, folder, RUNS["p4, no benchmark"])
-                        for folder in folders]
-            failed = [grading.exception() for grading in gradings if grading.exception()]
-            whole = time.monotonic() - start
-            print(*failed, f"{arguments.beside} side by side: {len(failed)} did not pass, "
-                  f"{whole:.1f} s, {whole / arguments.beside:.2f} s a grading", sep="\n")
+        if arguments.beside:
+            side_by_side(name, arguments.beside)
 
 
 if __name__ == "__main__":
