@@ -3,8 +3,8 @@
 Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
 before; "again" is the run after it.  Seconds of wall time: until the first verdict and until the
 end, median (least to most) of the rounds.  Under --watch a save is the start.  --beside N grades N
-different files at the same time, too, and says the seconds a grading.  Run it on an idle machine; what
-`import torch` takes there, which nothing can be graded before, is said first.
+different files at the same time, too, and says the seconds a grading.  Run it on an idle machine;
+what `import torch` takes there, which nothing can be graded before, is said first.
 """
 
 import argparse
