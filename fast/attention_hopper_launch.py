@@ -90,7 +90,7 @@ def backward(
     HKV = k.shape[1]
     blocks = -(-N // 64)
     rows = blocks * 64  # lse_log2 and delta of a head are padded: 64 of them are one copy
-    # Copies, where there are any, must live until the kernels are queued: descriptors may not.
+    # A copy lives until the kernels are queued; its descriptor would not keep it.
     q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
     lse_log2, delta = lse.new_empty(B, HQ, rows), lse.new_empty(B, HQ, rows)
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), k.new_empty(k.shape)
@@ -114,8 +114,8 @@ def backward(
         hopper.launch(
             (_bwd_kernel, kind, constants), _bwd_kernel, (B * HKV * -(-N // 128), 1, 1),
             *(hopper.describe(x, 64) for x in (q, k, v, do)),
-            *(hopper.kept(_describe_line, x) for x in (lse_log2, delta)),
-            None if deterministic else hopper.kept(_describe_sums, dq_sum),
+            *(hopper.describe(x, 64, _line) for x in (lse_log2, delta)),
+            None if deterministic else hopper.describe(dq_sum, 64, _sums),
             *(hopper.describe(x, 64) for x in (dk, dv)),
             N, HKV, group, B * HKV, scale, window_size or 0, *constants, num_warps=4, maxnreg=168,
         )
@@ -135,13 +135,13 @@ def backward(
     return dq, dk, dv, dsink_logits
 
 
-def _describe_line(x):
-    """x, contiguous, as a source of 64 numbers in a row."""
-    return GluonDescriptor(x, [x.numel()], [1], [64], gl.NVMMASharedLayout(0, 32, rank=1))
+def _line(x, rows):
+    """x, contiguous, as a source of that many numbers in a row."""
+    return GluonDescriptor(x, [x.numel()], [1], [rows], gl.NVMMASharedLayout(0, 32, rank=1))
 
 
-def _describe_sums(x):
-    """x (heads, N, D) as a target of halves of 64 rows."""
+def _sums(x, rows):
+    """x (heads, N, D) as a target of halves of so many rows."""
     layout = gl.NVMMASharedLayout(128, 32, rank=3)
-    block = [1, 64, x.shape[2] // 2]
+    block = [1, rows, x.shape[2] // 2]
     return GluonDescriptor(x, list(x.shape), list(x.stride()), block, layout)

@@ -142,25 +142,19 @@ class _Place:
 _descriptors = {}  # a program's tensors come back to the same places
 
 
-def kept(make, x: torch.Tensor, *args) -> TensorDescriptor:
-    """make(x, *args), of a tensor or another one before it of the same form in its place."""
-    key = make, x.data_ptr(), x.shape, x.stride(), x.dtype, args
+def describe(x: torch.Tensor, rows: int, make=None) -> TensorDescriptor:
+    """x (B, H, N, D), copyable, as a source or target of (1, 1, rows, D) tiles; or make(x, rows).
+
+    Kept, and used for another x of the same form in the same place.  It keeps no x alive.
+    """
+    key = x.data_ptr(), x.shape, x.stride(), x.dtype, rows, make
     found = _descriptors.get(key)
     if found is None:
         if len(_descriptors) >= 1000:
             _descriptors.clear()
-        found = _descriptors[key] = make(x, *args)
+        found = _descriptors[key] = (make or _tiles)(x, rows)
         found.base = _Place(x)
     return found
-
-
-def describe(x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles.
-
-    A copy is kept alive by its descriptor, and that is not kept.
-    """
-    there = copyable(x)
-    return kept(_tiles, x, rows) if there is x else _tiles(there, rows)
 
 
 def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
