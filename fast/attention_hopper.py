@@ -355,7 +355,6 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
     lse: float32, natural logarithm, the sink logit included.
     """
     (B, HQ, N, D), HKV = q.shape, k.shape[1]
-    q, k, v = (hopper.copyable(x) for x in (q, k, v))
     o = q.new_empty(B, HQ, N, D)
     lse = q.new_empty((B, HQ, N), dtype=torch.float32)
     tiles = -(-N // 128) * B * HQ

@@ -90,7 +90,6 @@ def backward(
     HKV = k.shape[1]
     blocks = -(-N // 64)
     rows = blocks * 64  # lse_log2 and delta of a head are padded: 64 of them are one copy
-    # A copy lives until the kernels are queued; its descriptor would not keep it.
     q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
     lse_log2, delta = lse.new_empty(B, HQ, rows), lse.new_empty(B, HQ, rows)
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), k.new_empty(k.shape)

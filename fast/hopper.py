@@ -143,17 +143,20 @@ _descriptors = {}  # a program's tensors come back to the same places
 
 
 def describe(x: torch.Tensor, rows: int, make=None) -> TensorDescriptor:
-    """x (B, H, N, D), copyable, as a source or target of (1, 1, rows, D) tiles; or make(x, rows).
+    """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles.
 
-    Kept, and used for another x of the same form in the same place.  It keeps no x alive.
+    make: what makes another descriptor, of x and rows.  One of x itself is kept for whatever has
+    its form and place, and does not keep x alive; one of a copy is not kept, and keeps the copy.
     """
     key = x.data_ptr(), x.shape, x.stride(), x.dtype, rows, make
     found = _descriptors.get(key)
     if found is None:
-        if len(_descriptors) >= 1000:
-            _descriptors.clear()
-        found = _descriptors[key] = (make or _tiles)(x, rows)
-        found.base = _Place(x)
+        there = x if make else copyable(x)
+        found = (make or _tiles)(there, rows)
+        if there is x:
+            if len(_descriptors) >= 1000:
+                _descriptors.clear()
+            _descriptors[key], found.base = found, _Place(x)
     return found
 
 

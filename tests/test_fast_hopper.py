@@ -194,13 +194,17 @@ def test_what_the_copy_engine_cannot_step_through_is_copied():
         assert copied.is_contiguous() and copied.data_ptr() % 16 == 0 and torch.equal(copied, view)
 
 
-def test_a_descriptor_is_kept_by_the_place_it_describes():
+def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long_as_its_own():
     from fast.hopper import describe
 
     x = torch.randn(2, 3, 10, 64).half()
     assert describe(x, 64) is describe(x, 64) and describe(x, 64) is not describe(x, 128)
-    assert describe(x.transpose(1, 2), 64).strides == [1920, 64, 640, 1]
     assert describe(x, 64).base is not x and describe(x, 64).base.data_ptr() == x.data_ptr()
+    assert describe(x.transpose(1, 2), 64).strides == [1920, 64, 640, 1]
+    odd = torch.empty(x.numel() + 1).half()[1:].view(x.shape).copy_(x)
+    found = describe(odd, 64)
+    assert torch.equal(found.base, x) and found.base.data_ptr() % 16 == 0
+    assert describe(odd.fill_(1.0), 64).base.eq(1).all()
 
 
 @pytest.mark.interpreter
