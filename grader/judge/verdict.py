@@ -1,6 +1,7 @@
 """One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
 
 import contextlib
+import re
 import textwrap
 import threading
 from dataclasses import replace
@@ -148,8 +149,9 @@ def note_misjoined(check: Check, file: Submission) -> None:
 
 def note_red(check: Check, red: list[str]) -> None:
     """A crash in a step that is wrong when it is asked alone needs no other step to look at."""
-    said = "\n".join(check.lines)
-    if check.diagnosis and (at := next((id for id in red if f"step {id}" in said), None)):
+    said = "\n".join(line for line in check.lines if re.match("(where:|look at) ", line))
+    at = next((id for id in red if re.search(rf"\b{re.escape(id)}\b", said)), None)
+    if check.diagnosis and at:
         check.lines = tuple(line for line in check.lines if not line.startswith("look at step "))
         check.diagnosis["step"] = at
 

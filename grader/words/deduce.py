@@ -30,8 +30,8 @@ ONE_P = {
     ("q", "k", "v"): ("o and lse are right, and no gradient is: P, or each product with it.",
                       ("dq P", "dq products")),
 }
-GIVEN = ("o is right, and the backward that was given takes nothing else of yours but lse: it is "
-         "lse that is wrong, or the m and l that it is made of.", ("lse", "walk"))
+GIVEN = ("o is right, and the backward, if it is as it was given, takes nothing else of yours but "
+         "lse: it is lse that is wrong, or the m and l that it is made of.", ("lse", "walk"))
 
 
 SURE = 0.5  # of the limit; a right kernel stays below, and what lies between may be either

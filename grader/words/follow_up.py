@@ -128,7 +128,8 @@ def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing]
     if seen and seen[0] == "effect-nan" and finding.id in ("nan", "never-stored"):
         seen = None  # as is known
     deduced = ""
-    if not finding.places and all(  # one key, and dq and dk are 0 whatever is wrong
+    by_dout = any(thing.id == "dout-strides" for thing in things)  # what is saved is right then
+    if not finding.places and not by_dout and all(  # one key: dq and dk are 0 whatever is wrong
             float(sample.truth(name).abs().max()) > NOTHING
             for name in sample.wrong if name.startswith("d_")):
         deduced, places = deduce(stage, sample.times)

@@ -157,3 +157,14 @@ def test_a_refilled_call_that_is_merely_wrong_is_wrong():
     built, reply = answered(replace(PLAIN, refill=True))
     reply.refilled["o"] = reply.refilled["o"] * 1.04
     assert judged(built, reply).outcome == "wrong"
+
+
+def test_a_crash_points_at_the_red_step_among_those_it_names_and_at_no_other(tmp_path):
+    (tmp_path / "problem_3.py").write_text(STEPS.replace("1.1", "3.1"))
+    file = submission.read(tmp_path, "problem_3.py", "kernel")
+    error = SubmissionError("crashed", "an error", id="out-of-bounds-read", line=9, lines=(9, 5))
+    for red, left in ((["3.1"], False), (["3.11"], True)):
+        check = verdict.crashed(PLAIN, error, file, STAGES[3])
+        verdict.note_red(check, red)
+        assert any(line.startswith("look at step") for line in check.lines) == left
+        assert check.diagnosis["step"] == "3.1"
