@@ -222,7 +222,8 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(stages=(5,), N=7, HQ=82, HKV=2),
     # Past what float16 counts to.
     robust(stages=(6, 7), N=2200, HQ=1, HKV=1, window=9, sinks=2, gpu=dict(HQ=4, HKV=2)),
-    robust(stages=(7,), N=100, HQ=1, HKV=1, window=20, sinks=0, dtype=F32, family="falling"),
+    robust(stages=(7,), N=100, HQ=1, HKV=1, window=20, sinks=0, dtype=F32, family="falling",
+           gpu=dict(HQ=2, HKV=2, sinks=1)),
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling",
            gpu=dict(HQ=2, HKV=2, sinks=1)),
     robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep",
@@ -315,7 +316,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=200, HQ=1, HKV=1, window=66, sinks=0),
     robust(N=400, HQ=1, HKV=1, window=17, sinks=150, gpu=dict(N=404, HQ=2)),
     robust(N=300, HQ=1, HKV=1, window=130, sinks=0),
-    robust(N=400, HQ=1, HKV=1, window=255, sinks=4, dtype=F32),
+    robust(N=400, HQ=1, HKV=1, window=255, sinks=4, dtype=F32, gpu=dict(N=404, HQ=2, dtype=HALF)),
     # The query that first loses a key is the last of a tile of 64, and of 32.
     robust(N=160, HQ=1, HKV=1, D=64, window=127, sinks=0, dtype=F16, family="easing",
            gpu=dict(N=164, HQ=2)),
