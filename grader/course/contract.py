@@ -37,7 +37,7 @@ CLASSES = {
     "sinks": ("0", "T-1", "T+1", "all"),
     "heads": ("1 1 1", "1 2 2", "2 3 3", "5 1 1"),  # B HQ HKV
     "groups": ("1 1 1", "1 4 2", "5 2 1"),  # the same, of query heads that share
-    "D": ("16", "21", "64", "128"),
+    "D": ("16", "17", "64", "128"),
     "dtype": ("float16", "float32"),
     "family": ("randn", "rising", "falling", "shift+", "abyss", "peak"),
     "numbers": ("randn", "hot", "needles"),  # the families of stage 2
@@ -46,7 +46,7 @@ CLASSES = {
     "x": ("dense", "gapped", "transposed", "odd", "last"), "w": ("dense", "odd", "last"),
     "logits": ("none", "randn", "level"),
     # Gradients: how that of the output lies in memory, or that none is asked for.
-    "backward": ("none", "dense", "transposed", "expanded", "large", "last"),
+    "backward": ("none", "odd", "transposed", "shared", "large", "last"),
     "given": ("none", "dense"),  # where PyTorch makes them
     "dy": ("none", "dense", "last", "expanded"),
 }
@@ -113,7 +113,7 @@ APART = [("q", "k", "v"), *itertools.product("qkv", (
     "window", "sinks", "family", "backward", "given", "scale", "logits", "keys"))]
 
 # What a file without step markers is asked instead: of each tensor's layout q's.
-NARROW = {"D": {"21": "32"}, "q": {"last": "transposed"}, "backward": {"last": "transposed"},
+NARROW = {"D": {"17": "32"}, "q": {"last": "transposed"}, "backward": {"last": "transposed"},
           "window": {"none": "all", "huge": "all"}}
 
 
@@ -207,7 +207,7 @@ def named(stage: Stage, name: str) -> Case | None:
         ("x", "w") if stage.sums_rows else ("q", "k", "v"))
     if "sink_logits" in words:
         fields |= {"sink_logits": True, "level": "level" in words}
-        grads += ("sink_logits",) * ("level" not in words)
+        grads += ("sink_logits",) * ("level" not in words or "float16" in words)
     if not stage.sums_rows:
         fields["is_causal"] = "causal" in words if stage.causal_in_names else (
             stage.is_causal and "full" not in words)
@@ -248,9 +248,9 @@ def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: boo
         if row.get("scale", "1/sqrt(D)") != "1/sqrt(D)":
             fields["scale"] = float(row["scale"])
         if row.get("logits", "none") != "none":
-            level = row["logits"] == "level"  # where few of their gradient's digits are left
+            level = row["logits"] == "level"  # where float32's gradient has few of its digits left
             fields |= {"sink_logits": True, "level": level}
-            grads += ("sink_logits",) * (not level)
+            grads += ("sink_logits",) * (not level or row["dtype"] == "float16")
     if dout != "none":
         fields |= {"grads": grads, "dout": dout}
     return Case(stage.number, "robust", by_contract=True, **fields)

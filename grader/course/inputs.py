@@ -62,6 +62,8 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
     if case.grads:
         douts = _douts(case, outputs, _generator(seed, case.name + salt + "/dout"))
         built.upstream = {UPSTREAM[name]: sent.view() for name, sent in douts.items()}
+    if case.unused == "o":  # what autograd gives for it
+        built.upstream["dout"] = torch.zeros_like(tensors["q"])
     if case.refill:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
         refill = {name: lay_out(t, _layout_of(case, name, t))
@@ -161,14 +163,20 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
         of_q, of_k = _PLANTED[case.family]
         q[..., 0] = _from_to(of_q, case.N)
         k[..., 0] = _from_to(of_k, case.n_keys) / _scale(case)
+        if case.family == "abyss":
+            q[..., 1:], k[..., 1:] = 0.0, 0.0
     elif case.family != "randn":
         q, k, v = _MAKERS[case.family](case, q, k, v)
     made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
     if case.sink_logits:  # a parameter often stays in float32
         dtype = torch.float32 if case.layout == "views" or case.level else case.dtype
-        planted = case.level and case.family in ("shift+", "shift-")
+        planted = case.level and case.dtype == torch.float32 and (
+            case.family in ("shift+", "shift-"))
         level = math.prod(_PLANTED[case.family]) if planted else 0.0
-        made["sink_logits"] = (_randn(gen, case.HQ) + level).to(dtype)
+        logits = _randn(gen, case.HQ) + level
+        if case.level and not planted:  # as a new parameter begins
+            logits.zero_()
+        made["sink_logits"] = logits.to(dtype)
     return made
 
 
@@ -186,7 +194,7 @@ _PLANTED = {
     "shift+": (16.0, 8.0),  # the same for all: the softmax does not change
     "shift-": (16.0, -8.0),
     "deep": (16.0, -64.0),
-    "abyss": (16.0, -1250.0),
+    "abyss": (4096.0, -512.0),  # exact: all other features are 0
     "peak": (16.0, 1250.0),
     "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
     "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
@@ -294,7 +302,7 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
             continue
         dout = _randn(gen, *spec.shape)
         if case.dout == "expanded":
-            one = torch.ones(1, dtype=spec.dtype)
+            one = torch.full((1,), 3.0, dtype=spec.dtype)
             sent[spec.name] = TensorInput(one, spec.shape, (0,) * len(spec.shape))
             continue
         layout = "dense"
@@ -310,7 +318,7 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
         elif case.layout == "far":
             layout = _layout_of(case, "do", dout)
         elif dout.dim() == 4 or case.dout == "last":
-            layout = case.dout
+            layout = {"shared": "expanded"}.get(case.dout, case.dout)
         sent[spec.name] = lay_out(dout.to(spec.dtype), layout)
     return sent
 
