@@ -16,7 +16,7 @@ FAMILIES = {
     "shift+": "logits +128",  # kills a missing max subtraction
     "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
     "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
-    "abyss": "logits -2^21",  # kills a maximum that starts at -1,000,000
+    "abyss": "logits -20,000",  # kills a maximum that starts at -10,000
     "peak": "logits +20,000",  # kills scores that are clamped
     "rising": "rising max",  # kills a missing rescale, and lse in 16 bits
     "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys

@@ -163,8 +163,6 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
         of_q, of_k = _PLANTED[case.family]
         q[..., 0] = _from_to(of_q, case.N)
         k[..., 0] = _from_to(of_k, case.n_keys) / _scale(case)
-        if case.family == "abyss":
-            q[..., 1:], k[..., 1:] = 0.0, 0.0
     elif case.family != "randn":
         q, k, v = _MAKERS[case.family](case, q, k, v)
     made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
@@ -194,7 +192,7 @@ _PLANTED = {
     "shift+": (16.0, 8.0),  # the same for all: the softmax does not change
     "shift-": (16.0, -8.0),
     "deep": (16.0, -64.0),
-    "abyss": (4096.0, -512.0),  # exact: all other features are 0
+    "abyss": (16.0, -1250.0),
     "peak": (16.0, 1250.0),
     "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
     "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
