@@ -32,10 +32,10 @@ def test_a_right_file_is_far_below_every_limit_with_every_seed():
 
 
 @pytest.mark.interpreter
-def test_products_of_the_backward_in_16_bits_are_wrong_with_every_seed():
+def test_products_of_the_backward_in_16_bits_are_far_wrong():
     old = "dy.to(tl.float32)[:, None] * x.to(tl.float32)"
     _, worst, case = seeds.over_seeds((of_stage_2(old, "(dy[:, None] * x).to(tl.float32)"), 4))
-    assert len(worst) == 4 and min(worst) > 2 and "faint" in case
+    assert len(worst) == 1 and worst[0] >= seeds.FAR and "faint" in case
 
 
 @pytest.mark.interpreter
