@@ -11,7 +11,7 @@ from fast.attention_hopper_backward import _bwd_kernel
 
 
 # ------------------------------------------------------------------ kernels
-@triton.jit(do_not_specialize=["N", "rows"])
+@triton.jit(do_not_specialize=["N", "HQ", "rows"])
 def _prepare_kernel(
     o_ptr, do_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, sink_ptr, dsink_ptr, N, HQ, rows,
     stride_dob, stride_doh, stride_don, D: tl.constexpr,
@@ -83,7 +83,7 @@ def _dq_kernel(
 # ------------------------------------------------------------------- launch
 def backward(
     q, k, v, sink_logits, o, lse, do, is_causal, scale, window_size=None, deterministic=False,
-    want_dsink=False, **options,
+    want_dsink=False,
 ):
     """-> dq, dk, dv, dsink_logits.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N)."""
     B, HQ, N, D = q.shape
@@ -98,8 +98,7 @@ def backward(
     sinks = sink_logits.contiguous() if want_dsink else None
     group, masked = HQ // HKV, (is_causal, window_size is not None)
     # Heads side by side.  4 against 2 and 8: causal 1.34, 1.39, 1.36 ms; Llama-3 5.15, 4.98, 5.19.
-    constants = (*masked, N % 128 != 0, options.get("GROUP", 4 if group == 1 else 2),
-                 not deterministic)
+    constants = *masked, N % 128 != 0, 4 if group == 1 else 2, not deterministic
     kind = q.device, D, q.dtype, deterministic
     with hopper.on(q.device):
         strides = do.stride()[:3]
