@@ -33,7 +33,8 @@ THINGS = (
           "use the strides of every axis of every tensor as they were passed, and read nothing "
           "that lies between."),
     Thing("dout-strides", "where the gradient that arrives is contiguous",
-          lambda c: replace(c, dout="dense") if c.dout in ("expanded", "transposed") else c,
+          lambda c: replace(c, dout="dense")
+          if c.dout in ("expanded", "transposed", "odd", "shared") else c,
           "the gradient that arrives may have any strides, 0 too: use its own."),
     Thing("large-scores", "with ordinary scores",
           lambda c: replace(c, family="randn") if c.family in LARGE else c,
