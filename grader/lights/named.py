@@ -251,9 +251,11 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
             leave: tuple[str, ...] = ("m_new", "l_i", "acc")) -> dict:
     """Variants of the online softmax of one tile, of what it leaves.  Rows that have still seen
     nothing are free."""
+    blind = np.maximum(m_i, s.max(-1)) == -np.inf
+
     def tile(**changes):
         made = Tile(s, m_i, l_i, acc, v, factor, base, changes).left
-        return leaves(free=np.maximum(m_i, s.max(-1)) == -np.inf, **{name: made[name] for name in leave})
+        return leaves(free=blind, **{name: made[name] for name in leave})
 
     both = dict(weight=lambda t, m: t.other(t.scaled - m[..., None]),
                 alpha=lambda t, m: t.other(t.m_i - m))

@@ -538,7 +538,8 @@ def test_a_wrong_part_of_a_walk_has_its_name(stage, old, new, id, said):
 
 def test_a_maximum_that_is_never_below_0_is_not_said_to_be_taken_before_the_mask():
     right = "m_new = tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)"
-    light = lights(solved(6).replace(right, f"{right}\n    m_new = tl.maximum(m_new, 0.0)"), 6)["6.7"]
+    source = solved(6).replace(right, f"{right}\n    m_new = tl.maximum(m_new, 0.0)")
+    light = lights(source, 6)["6.7"]
     assert light.mistake == "blind-row-max" and "m_new[2] is 0" in light.lines[1]
     assert not any("the mistake: " in line for line in light.lines)
 
