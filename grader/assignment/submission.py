@@ -98,11 +98,15 @@ class Submission:
         rows, found = [] if self.source is None else lines(decode(self.source)), {}
         for step in self.steps:
             inside = rows[step.first_line:step.last_line - 1]
+            line = next((step.first_line + i for i, row in enumerate(inside, start=1)
+                         if BLANK_RAISE.match(row.lstrip())), step.first_line)
             if step.id in self.blank_steps and not is_blank_text("".join(inside)):
-                line = next((step.first_line + i for i, row in enumerate(inside, start=1)
-                             if BLANK_RAISE.match(row.lstrip())), step.first_line)
                 found[step.id] = (f"your code is there; delete line {line}, "
                                   "raise NotImplementedError.")
+            elif step.title and line > step.first_line and not re.match(
+                    r"\s*(#|$)", rows[step.first_line - 2]):
+                found[step.id] = (f"your code stands above line {step.first_line}, BEGIN SOLUTION: "
+                                  f"move it below, and delete line {line}, the raise.")
         return found
 
     def step_at(self, line: int | None) -> Step | None:

@@ -162,7 +162,7 @@ class Text(Source):
             return
         if front and not re.fullmatch(r"(tl|triton|torch|math)(\.math)?", front):
             id = {"to": "wrong-dtype", "float": "wrong-dtype"}.get(last, "wrong-function")
-            yield self.expression(id, node, front, node)
+            yield self.expression(id, node, front, node, -RANKS[id])  # it is taken away
             if isinstance(node.func.value, ast.Call) and last == "to":  # there and back
                 yield self.expression(id, node, front.rpartition(".to(")[0], node)
         elif len(node.args) == 1:
@@ -262,6 +262,8 @@ class Text(Source):
                 yield edit("wrong-argument", [*own, *named, f"axis={axis}"], part="axis=")
         if last in ("sum", "max", "amax") and not self.kernel and "keepdim" not in names:
             yield edit("wrong-argument", [*own, *named, "keepdim=True"], part="keepdim=")
+        if last in ("sum", "amax") and not self.kernel and "dim" not in names:
+            yield edit("one-missing", [*own, *named, "dim=-1"], part="dim=")
 
     def masks(self) -> Iterator[tuple[float, str]]:
         """Rows or columns that exist, and how late they are tried."""
@@ -338,8 +340,9 @@ class Text(Source):
                 target, value = self.of(node.targets[0]), self.of(node.value)
                 yield self.edit("wrong-assignment", node, f"{target} += {value}", node)
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and self.leaves:
-                yield self.edit("wrong-assignment", node,
-                                f"{', '.join(self.leaves)} = {self.of(node)}", node)
+                given = f"{', '.join(self.leaves)} ="
+                yield self.edit("one-missing", node, f"{given} {self.of(node)}", node, -2,
+                                part=f"`{given}`")  # early: nothing else mends it
             if isinstance(node, ast.AugAssign) and type(node.op) in OPERATORS:
                 old, target = OPERATORS[type(node.op)], self.of(node.target)
                 for new in {"+": ("", "-"), "-": ("+",)}.get(old, ("",)):

@@ -26,7 +26,7 @@ RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 PLACED = 3  # red steps at most whose mistake is looked for by changes
 # Names that leave open where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
-             "no-pivot")
+             "no-pivot", "handed-wrongly", "result-dropped", "alpha-in-another-base")
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example

@@ -232,6 +232,8 @@ UPDATES = {
     ("last-tile-only", "l"): dict(total=lambda t, a, r: r),
     ("last-tile-only", "acc"): dict(sums=lambda t, a, pv: pv),
     "alpha-in-another-base": dict(alpha=lambda t, m: t.other(t.m_i - m)),
+    ("alpha-in-another-base", "the weights"): dict(
+        weight=lambda t, m: t.other(t.scaled - m[..., None])),
     "weights-of-the-old-max": dict(weight=lambda t, m: t.power(t.scaled - t.m_i[..., None])),
     "max-not-scaled": dict(new=lambda t, top: np.maximum(t.m_i, t.s.max(-1))),
     "max-not-running": dict(new=lambda t, top: top),

@@ -119,6 +119,15 @@ def test_a_raise_below_finished_code_is_told_from_a_blank_step(tmp_path):
     assert submission(tmp_path, written).state == "ready"
 
 
+def test_code_above_the_region_of_a_step_whose_raise_is_left_is_to_be_moved(tmp_path):
+    begin = "    # BEGIN SOLUTION 4.1\n"
+    above = BLANK_1.replace(begin, f"    offs = x + 1\n{begin}")
+    said = ("your code stands above line 8, BEGIN SOLUTION: move it below, and delete line 9, the "
+            "raise.")
+    assert submission(tmp_path, above).left_raises == {"4.1": said}
+    assert submission(tmp_path, BLANK_1).left_raises == {}
+
+
 @pytest.mark.parametrize("line, said", [
     ("keep = (i >= j) and (j < N)", "`and` does not join tiles, only its last part counts"),
     ("keep = i >= j or j < S", "`or` does not join tiles, only its first part counts"),

@@ -484,6 +484,13 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
     (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "which lacks a bound, start_m."),
     (5, "b, h = bh // HQ, bh % HQ", "b, h = bh // HKV, bh % HKV",
      "another name belongs in the place of HKV."),
+    (1, "p.sum(dim=-1)\n            a", "p.sum()\n            a", "`p.sum()`, which lacks dim=."),
+    (3, "N:\n        acc, l_i, m_i = _attend", "N:\n        _attend", "lacks `acc, l_i, m_i =`."),
+    (3, "BLOCK_N):\n        acc, l_i, m_i = _attend", "BLOCK_N):\n        _attend",
+     "lacks `acc, l_i, m_i =`."),
+    (7, "acc / l_i[:, None], bh", "acc.to(o_ptr.dtype.element_ty) / l_i[:, None], bh",
+     "`acc.to(o_ptr.dtype.element_ty)`, its dtype."),
+    (3, "p = tl.math.exp2(s", "p = tl.exp(s", "another function belongs there."),
 ])
 def test_the_piece_that_is_changed_is_named(stage, old, new, said):
     assert old in solved(stage)
@@ -499,6 +506,13 @@ def test_the_piece_that_is_changed_is_named(stage, old, new, said):
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)", "wanted   0* 16* 32* 48* 64* 80*"),
     (8, "lse_ptr + row", "lse_ptr", "want lse_ptr + row; got lse_ptr."),
     (3, "tl.math.exp2(m_i - m_new)", "tl.exp(m_i - m_new)", "one base for both, that in which m"),
+    (3, "p = tl.math.exp2(s", "p = tl.exp(s", "alpha and the weights use different bases."),
+    (1, "torch.maximum(m_i, s.amax(dim=-1))", "torch.maximum(m_i, s.max(dim=-1))",
+     "of values and indices; x.amax(dim=...) gives the values"),
+    (1, "m_new = torch.maximum(m_i, s.amax(dim=-1))", "m_new = s.max(dim=-1)",
+     "of values and indices; x.amax(dim=...) gives the values"),
+    (1, "p = torch.exp(s - lse[:, :, m, None])", "p = torch.softmax(s)",
+     "Try: say along which axis"),
 ])
 def test_what_was_wanted_is_said_beside_what_came(stage, old, new, said):
     assert old in solved(stage)

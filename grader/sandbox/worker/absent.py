@@ -9,7 +9,8 @@ from ..kernels import pretend_gpu
 
 NEEDS_GPU = re.compile(
     r"CUDA|NVTX|nvidia|accelerator|_cuda|dummy base class|'_Driver'|'_Properties'")
-OF_A_GPU = re.compile(r"/torch/(cuda|accelerator|autograd/profiler)|/triton/(testing|backends)")
+OF_A_GPU = re.compile(
+    r"/torch/(cuda|accelerator|autograd/profiler)|/triton/(testing|backends/\w+/driver)")
 ALONE = "a file is graded alone"
 NOTEBOOK = ("get_ipython", "display")
 

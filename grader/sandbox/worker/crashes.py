@@ -56,6 +56,14 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "tl.where, tl.sum(x, axis=1), tl.trans, x.to(dtype) and so on"),
     (r"(?-i:must be Tensor, not tensor|got \(tensor)", "does-not-compile", "PyTorch's functions do "
      "not take a kernel's tiles: take those of tl"),
+    (r"return_types\.|tuple indices must be", "input-refused", "a tuple stands "
+     "where one tensor is wanted. PyTorch's x.max(dim=...) gives one, of values and indices; "
+     "x.amax(dim=...) gives the values"),
+    (r"missing 1 required positional arguments?: .dim.", "input-refused", "say along which axis: "
+     "dim=-1 is the last one"),
+    (r"PassManager::run failed", "does-not-compile", "Triton's compiler gives up on the kernel. "
+     "One known cause is a return inside an `if` on computed numbers: put the rest under the "
+     "opposite `if`, or use tl.where"),
     (r"cannot add pointers together", "does-not-compile", "two addresses have no sum: load what "
      "stands at each, tl.load(x_ptr + offs, mask=mask, other=0.0), and add that"),
     (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel reads tensors that lie on the "

@@ -64,6 +64,24 @@ def test_what_a_file_raises_itself_keeps_its_words(line):
     assert "CUDA" in said and "asks for a GPU" not in said
 
 
+@pytest.mark.interpreter
+def test_a_kernel_that_the_compiler_gives_up_on_asks_for_no_gpu():
+    source = KERNEL.replace("@triton.jit", """
+@triton.jit
+def add(t, x, i):
+    if tl.max(t) < 0:
+        return t
+    return t + tl.load(x + tl.cast(i, tl.int64) + tl.arange(0, 16))
+
+@triton.jit""").replace("    tl.store(y + at, 2 * tl.load(x + at, at < 12), at < 12)", """
+    t = tl.load(x + at)
+    for i in range(0, N):
+        t = add(t, x, i)
+    tl.store(y + at, t)""")
+    said = of(HEAD + source, compile_for=90)
+    assert "PassManager::run failed. Try: " in said and "asks for a GPU" not in said
+
+
 @pytest.mark.parametrize(("line", "said"), [
     ("import no_such_one", "a.py imports no_such_one, which is not here: the course needs PyTorch, "
      "Triton and NumPy, and nothing else."),

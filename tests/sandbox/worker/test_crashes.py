@@ -26,6 +26,7 @@ from grader.sandbox.worker import crashes
      "take those of tl"),
     ("dot() got an unexpected keyword argument 'trans_b'", "does-not-compile", "tl.trans(k)"),
     ("max() got an unexpected keyword argument 'keepdim'", "does-not-compile", "keep_dims="),
+    ("PassManager::run failed", "does-not-compile", "a return inside an `if`"),
     ("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)", "not-on-the-gpu",
      "device=q.device"),
 ])
