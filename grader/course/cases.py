@@ -150,7 +150,7 @@ class Case:
         layout = LAYOUTS.get(self.layout, f"{self.layout.replace('.', ', ')} in memory")
         words = [dtype_name(self.dtype), FAMILIES[self.family], layout]
         words += [f"in {self.apart}" * bool(self.apart)]
-        words += ["some " * self.some_gradients + "gradients"] * (
+        words += ["gradients" + f" of {' and '.join(self.grads)} alone" * self.some_gradients] * (
             self.gives_gradients or self.some_gradients)
         words += [f"dO {self.dout}" * (self.dout != "dense")]
         words += ["own scale" * (self.scale is not None), "sink logits" * self.sink_logits]

@@ -98,14 +98,16 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
     begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
     if failed:
         first = (begun or failed)[0]
+        if first.quickest and not first.to_mend:
+            return begin(first.stage, directory, f" --case {first.quickest}", "mend the file")
         return begin(first.stage, directory, " --quick" * quick, first.to_mend)
     if red := [id for result in results for id in result.red]:
         return f"{alone(red[0], directory)}   (it is red)"
-    if quick:
-        return command(results[0].stage, directory, "  (without --quick)")
+    if quick or one_case:
+        return command(results[0].stage, directory, "   (all cases)")
     next_one = after(results[-1].stage, everything, directory)
     short = next((r for r in results if r.points < r.max_points), None)
-    if short is None or one_case:
+    if short is None:
         return next_one
     missing = f"{short.max_points - short.points:g} of {short.max_points} points are missing"
     return f"{command(short.stage, directory)}   ({missing})\n      or go on: {next_one}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # it imports torch
     from grader.course.inputs import Built
 
 FORMAT = 1  # of the JSON
-NOT_AS_ASKED = "This step is not as the lesson asks, and no case fails by it."
+NOT_AS_ASKED = "Every case asked is right, and yet this step is not as the lesson asks."
 RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
 
 
@@ -88,6 +88,12 @@ class StageResult:
         steps = [(check.diagnosis or {}).get("step") for check in self.checks
                  if check.outcome not in ("pass", "skipped") and check.group != "beyond"]
         return f"look at step {steps[0]}" if steps and steps[0] and not self.waits else ""
+
+    @property
+    def quickest(self) -> str:
+        """The name of the wrong case that is asked soonest again; "" where there is none."""
+        wrong = [check for check in self.checks if f" --case {check.name}" in check.message]
+        return min(wrong, key=lambda check: check.seconds).name if wrong else ""
 
     @property
     def waits(self) -> bool:

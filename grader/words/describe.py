@@ -5,6 +5,7 @@ name of the mistake where search.py found one, into at most 12 lines of 80 colum
 guessed: a hint follows from what was seen, a step from the mistake or from what was seen of it.
 """
 
+import itertools
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ PATTERNS = {
                     "what counts wrongly.",
     "nan": "NaN comes of inf - inf, of 0 * inf and of 0 / 0, or it was read: the grader fills "
            "fresh memory with it, and what lies around and between the inputs.",
+    "stored-otherwise": "was it allocated with the strides of an input, as empty_like does? What "
+                        "torch.empty(shape, ...) gives is contiguous.",
     "rounded": "what holds a sum, a weight or the result in 16 bits?",
     "zero": "these rows are exactly 0: were the values added, and to what is stored?",
     "multiple": "the right keys in the right proportions, but not the right sum: what divides the "
@@ -82,8 +85,8 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     what = [f"{tensor_name(name)} differs by {_percent(verdict.fro)} (limit "
             f"{_percent(verdict.fro_limit)}), its worst row by {_percent(verdict.row)} (limit "
             f"{_percent(verdict.row_limit)}): {_times(verdict)} the limit.", _worst(rows, x, truth)]
-    id, seen = (_of_rounding(sent, tensor_name(name)) or _of_factor(case, x, truth, bad, verdict)
-                or _pattern(case, bad, x, truth))
+    id, seen = (_of_rounding(sent, tensor_name(name)) or _of_layout(answer, name, x)
+                or _of_factor(case, x, truth, bad, verdict) or _pattern(case, bad, x, truth))
     return Finding(id, _where(bad, x, truth), tuple(what + [seen] * bool(seen)))
 
 
@@ -210,6 +213,17 @@ def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
     for dtype in (torch.float16, torch.bfloat16):
         if torch.equal(sent.to(dtype).float(), sent):
             return "rounded", f"Every number of {name} is one that {dtype_name(dtype)} can hold."
+    return None
+
+
+def _of_layout(answer: Answer, name: str, x: torch.Tensor) -> tuple[str, str] | None:
+    """All of it right, in the order of another layout."""
+    for axes in itertools.permutations(range(x.dim())):
+        if list(axes) != sorted(axes) and answer.judge(
+                name, x.permute(axes).reshape(x.shape)).accepted:
+            return ("stored-otherwise", f"All numbers of {tensor_name(name)} are right and in the "
+                    "wrong places: it is stored as if it were contiguous, and returned with other "
+                    "strides.")
     return None
 
 

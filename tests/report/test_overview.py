@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grader.report import overview
-from grader.report.results import StageResult
+from grader.report.results import Check, StageResult
 from grader.starter import ROOT, blank
 
 
@@ -107,6 +107,21 @@ def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     results = [StageResult(4, "", 100, "pass", points)]
     assert overview.after_run(results, [4, 5], Path("."), False, False) == said
+
+
+def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_until_it_is_right(
+        tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checks = [Check(name, "robust", "wrong", lines=(f"again: ... --case {name}",), seconds=seconds)
+              for name, seconds in (("robust/long", 9.0), ("robust/short", 1.0))]
+    wrong = StageResult(4, "", 100, "wrong", 70, checks=checks)
+    one = "python autograder.py --p4 --case robust/short"
+    for one_case in (False, True):
+        said = overview.after_run([wrong], [4, 5], Path("."), False, one_case)
+        assert said == f"mend the file, then\n      {one}"
+    right = StageResult(4, "", 100, "pass", 0)
+    said = overview.after_run([right], [4, 5], Path("."), False, True)
+    assert said == "python autograder.py --p4   (all cases)"
 
 
 def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step():

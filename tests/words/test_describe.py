@@ -64,6 +64,12 @@ def test_rows_right_until_the_window_cuts():
     assert "until the window (W=20)" in finding.seen and "rows 20-99" in finding.where
 
 
+def test_right_numbers_in_the_order_of_another_layout_are_said_to_be_so():
+    finding = found(CASE, lambda x: x.reshape(2, 100, 4, 8).transpose(1, 2))
+    assert finding.id == "stored-otherwise"
+    assert finding.seen.startswith("All numbers of o are right and in the wrong places")
+
+
 def test_wrong_columns_are_named():
     finding = found(replace(PLAIN, HQ=1, HKV=1), noisy(..., slice(6, None)))
     assert finding.id == "columns" and "columns 6-7 of 8" in finding.where

@@ -58,6 +58,19 @@ def test_a_file_with_a_red_light_is_told_the_step_and_is_not_searched(tmp_path, 
     assert "step 3.5, asked alone" in said and "3.5 ✗" in said
 
 
+def test_an_output_with_the_strides_of_q_is_told_without_a_search(tmp_path, monkeypatch):
+    monkeypatch.setattr(follow_up.Search, "run", None)
+    source = (ROOT / "problem_7.py").read_text("utf-8").replace(
+        "torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)", "torch.empty_like(q)")
+    (tmp_path / "problem_7.py").write_text(source, "utf-8")
+    options = Options(tmp_path, "cpu", 1, 60.0, benchmark=False,
+                      case="robust/H2-N127-D128-W1000-S70-float16-transposed")
+    check, = grade_stage(STAGES[7], options, Reporter(io.StringIO())).checks
+    assert check.diagnosis["id"] == "pattern-stored-otherwise"
+    assert "try: was it allocated with the strides of an input" in check.message
+    assert "strides of every axis" not in check.message
+
+
 def test_what_no_case_reaches_and_no_compiler_takes_is_said_in_every_case(tmp_path):
     right = 's = tl.where(keep, s, float("-inf"))'
     result, _ = graded(tmp_path, 3, right, 's = s.masked_fill(keep, float("-inf"))')
