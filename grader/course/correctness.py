@@ -8,8 +8,10 @@ A row is one query or key of one head; tau is 0.05 forward, 0.25 for gradients, 
 are small differences of large numbers.  Accepted iff fro <= 3 max(fro_b, u) and
 row <= 4 max(row_b, 4 u), where b is our own tiled implementation in the same dtype, and u the
 rounding unit of the operands.  fro sees a small error everywhere, row one wrong row of thousands.
-In float32 b is the larger error of two, SCALED differently: with scores of hundreds one row decides
-row_b, by the luck of one rounding, and a kernel may round its scores otherwise in the backward.
+In float32 and float16 b is the larger error of two, SCALED differently.  In float32, with scores of
+hundreds, one row decides row_b, by the luck of one rounding, and a kernel may round its scores
+otherwise in the backward.  float16 has steps of 2^-24 below 2^-14: dS that is rounded there after
+it was multiplied by the scale has an error 1 / scale times as large as dS rounded before.
 
 dq and dk are sums of p (dP - delta) k.  Where a query sees one key alone, dP - delta is zero but
 for rounding, and so is the whole gradient.  Their rows are therefore not measured against less
@@ -45,8 +47,9 @@ CANCELLED = 0.25  # of the size of the terms: no row of dq or dk is held to less
 UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-21}
 UNIT_TF32 = 2.0**-10  # Triton multiplies float32 in TF32 on a GPU unless told otherwise
 TILE = 64  # keys a tile of our own implementation
-# What it multiplies by the scale, forward and backward: a kernel for base 2, and Triton's tutorial.
-SCALED = ("q", "q"), ("scores", "k")
+# What it multiplies by the scale, forward, backward and for dq and dk: a kernel for base 2, and
+# Triton's tutorial, but for dS, which a kernel may scale before it is rounded.
+SCALED = ("q", "q", "sums"), ("scores", "k", "dS")
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,8 @@ def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
     unit = UNIT_TF32 if tf32 else UNIT[dtype]
     exact = reference.attention(**tensors, **upstream, **case.mask())
     tile = functools.partial(tiled_attention, **tensors, **upstream, **case.mask(), tf32=tf32)
-    ours, otherwise = tile(), tile(scaled=SCALED[1]) if dtype == torch.float32 else {}
+    twice = dtype == torch.float32 or dtype == torch.float16 and upstream
+    ours, otherwise = tile(), tile(scaled=SCALED[1]) if twice else {}
     truth = {"o": exact["o"], "lse": exact["lse"]}
     truth |= {"d_" + name: exact[name] for name in case.grads}
     scale = {"lse": exact["lse"].abs().clamp_min(1.0)}
@@ -266,12 +270,13 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     delta = (dout.float() * out["o"].float()).sum(-1)
     delta = (delta if dlse is None else delta - dlse).unflatten(1, (HKV, -1))[..., None]
     dq, dk, dv, product = torch.zeros_like(qs), [], [], operands(scaled[1])
+    of_ds, of_sums = (scale, 1.0) if scaled[2] == "dS" else (1.0, scale)
     for lo in range(0, NK, TILE):
         p = torch.exp(scores(lo, *product) - lse)
-        ds = rounded(p * (do @ vs[..., lo:lo + TILE, :].mT - delta))
+        ds = rounded(p * (do @ vs[..., lo:lo + TILE, :].mT - delta) * of_ds)
         dv.append((rounded(p).mT @ do).sum(2))
-        dk.append((ds.mT @ qs).sum(2) * scale)
-        dq += ds @ ks[..., lo:lo + TILE, :] * scale
+        dk.append((ds.mT @ qs).sum(2) * of_sums)
+        dq += ds @ ks[..., lo:lo + TILE, :] * of_sums
     out |= {"d_q": dq.flatten(1, 2).to(dtype), "d_k": torch.cat(dk, 2).to(dtype),
             "d_v": torch.cat(dv, 2).to(dtype)}
     if sink_logits is not None:

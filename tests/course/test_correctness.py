@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from grader.course import correctness, inputs
+from grader.course import contract, correctness, inputs
 from grader.course.case_table import listed
 from grader.course.cases import Case
+from grader.course.stages import STAGES
 from tests import variants
 
 ATTENTION = (1, 3, 4, 5, 6, 7, 8, 9)
@@ -86,9 +87,19 @@ def test_a_kernel_may_round_its_scores_otherwise_in_the_backward(number, family)
         built = inputs.build(case, seed)
         answer = correctness.answer(built, "cpu")
         x = correctness.tiled_attention(**built.tensors, **built.upstream, **case.mask(),
-                                        scaled=("k", "scores"))
+                                        scaled=("k", "scores", "sums"))
         for name in answer.truth:
             assert answer.judge(name, x[name]).times < 0.8, (seed, name)
+
+
+@pytest.mark.parametrize("number", [8, 9])
+def test_a_kernel_may_scale_ds_before_it_is_rounded_in_steps_of_float16(number):
+    for case in contract.cases(STAGES[number], {32}, marked=True, logits=True, seed=0):
+        if case.family != "falling":  # all keys but the first weigh less than 2^-14
+            continue
+        shares = [share_of_limit(number, case, {"scale_ds": True, "dk_factor": factor}, seed)
+                  for factor in (1.0, 1.04) for seed in range(12)]
+        assert max(shares[:12]) < 0.6 and min(shares[12:]) > 1, case.name
 
 
 def test_nan_and_inf_never_pass():
