@@ -2,22 +2,23 @@
 
 Stage 8 walks the tiles of S twice, seven products in all, so that every program owns what it sums
 into.  Here one walk is enough.  A program owns 128 keys, 64 for each of its 2 warpgroups, and meets
-every query tile that sees them, of all heads of the group; dk and dv stay in registers.  With
-S^T = k q^T and dP^T = v do^T, keys x queries:
+every query tile that sees them, of all heads of the group; dk and dv stay in registers.  A tile has
+64 queries at D = 128, 128 at D = 64.  With S^T = k q^T and dP^T = v do^T, keys x queries:
 
     P^T = exp2(S^T - lse_log2)    dv += P^T do    dS^T = P^T * (dP^T - delta)    dk += dS^T q
     dq += dS k
 
 P^T and dS^T are left factors, in registers, of the products for dv and dk.  But dq sums over keys,
 those of both warpgroups and of all programs: dS goes through shared memory, each warpgroup computes
-half of dq's columns from both halves of dS, and a warp of its own has the copy engine add the tile
-to a float32 array.  It adds in the order in which tiles come, so the last bits of dq vary from run
-to run; dk and dv do not.  deterministic=True leaves dq to a second kernel, as stage 8 does.
+half of the tile of dq, 64 x 64, from both halves of dS, and has the copy engine add it to a float32
+array.  It adds in the order in which tiles come, so the last bits of dq vary from run to run; dk
+and dv do not.  deterministic=True leaves dq to a second kernel, as stage 8 does.
 
     producer   q, do, lse_log2, delta of the next query tile -> a ring of two slots
-    consumers  start dP^T . exp2 . start dv . dS . start dk . dS -> shared memory . meet .
-               start dq and the next S^T . dq -> shared memory
-    adders     one warp for each half of dq: shared memory -> added up in global memory
+    consumers  start dP^T . exp2 . dS . start dv and dk . dS -> shared memory . meet .
+               start dq and the next S^T . dq -> shared memory, added up in global memory
+
+P^T is not rounded before dS^T is known: at D = 64 both, in float32, fill the registers.
 
 The three rules of attention_hopper.py hold here, too.
 """
@@ -34,8 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from fast import hopper
 
-# Numbers of hardware barriers, the first of two each: for slots, for warpgroups.
-DQ_EMPTY, DQ_FULL, Q_EMPTY, DO_EMPTY = (gl.constexpr(n) for n in (7, 9, 12, 14))
+Q_EMPTY, DO_EMPTY = gl.constexpr(12), gl.constexpr(14)  # hardware barriers, the first of two each
 MEETING = gl.constexpr(11)  # the warpgroups' own
 ALL = gl.constexpr(288)  # threads: the consumers and the producer
 
@@ -51,12 +51,14 @@ def _place(pid, N, heads, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def _query_tiles(start_n, N, window, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr):
+def _query_tiles(
+    start_n, N, window, ROWS: gl.constexpr, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr
+):
     """The first query tile that sees these 128 keys, and the one past the last."""
-    end = gl.cdiv(N, 64)
+    end = gl.cdiv(N, ROWS)
     if WINDOWED:
-        end = gl.minimum(end, gl.cdiv(start_n + 127 + window, 64))
-    return start_n // 64 if CAUSAL else start_n * 0, end
+        end = gl.minimum(end, gl.cdiv(start_n + 127 + window, ROWS))
+    return start_n // ROWS if CAUSAL else start_n * 0, end
 
 
 @gluon.jit
@@ -75,8 +77,9 @@ def _produce(
         at = [b, head % HKV, start_n + w * 64, 0]
         hopper.tma_load(k_desc, at, kv_full.index(0), k_bufs.index(w))
         hopper.tma_load(v_desc, at, kv_full.index(0), v_bufs.index(w))
-    first, end = _query_tiles(start_n, N, window, CAUSAL, WINDOWED)
-    rows = gl.cdiv(N, 64) * 64  # lse and delta of a head
+    ROWS: gl.constexpr = q_bufs.shape[1]
+    first, end = _query_tiles(start_n, N, window, ROWS, CAUSAL, WINDOWED)
+    rows = gl.cdiv(N, ROWS) * ROWS  # lse and delta of a head
     t = 0
     for g in range(group):
         h = head % HKV * group + g
@@ -84,34 +87,16 @@ def _produce(
             slot, parity = hopper.ring(t, 2)
             if t >= 2:
                 hopper.bar_sync(Q_EMPTY + slot, ALL)
-            mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes + 256)
-            hopper.tma_load(q_desc, [b, h, i * 64, 0], q_full.index(slot), q_bufs.index(slot))
-            row = (head * group + g) * rows + i * 64
+            mbarrier.expect(q_full.index(slot), q_desc.block_type.nbytes + 4 * ROWS)
+            hopper.tma_load(q_desc, [b, h, i * ROWS, 0], q_full.index(slot), q_bufs.index(slot))
+            row = (head * group + g) * rows + i * ROWS
             hopper.tma_load(lse_desc, [row], q_full.index(slot), lse_bufs.index(slot))
             if t >= 2:
                 hopper.bar_sync(DO_EMPTY + slot, ALL)
-            mbarrier.expect(do_full.index(slot), do_desc.block_type.nbytes + 256)
-            hopper.tma_load(do_desc, [b, h, i * 64, 0], do_full.index(slot), do_bufs.index(slot))
+            mbarrier.expect(do_full.index(slot), do_desc.block_type.nbytes + 4 * ROWS)
+            hopper.tma_load(do_desc, [b, h, i * ROWS, 0], do_full.index(slot), do_bufs.index(slot))
             hopper.tma_load(delta_desc, [row], do_full.index(slot), delta_bufs.index(slot))
             t += 1
-
-
-@gluon.jit
-def _add(
-    w: gl.constexpr, dq_desc, bufs, N, group, heads, window,
-    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, GROUP: gl.constexpr,
-):
-    """One warp: send warpgroup w's half of every dq tile to be added up in global memory."""
-    dq_bufs = bufs[7]
-    HALF: gl.constexpr = dq_bufs.shape[2]
-    start_n, head = _place(gl.program_id(0), N, heads, GROUP)
-    first, end = _query_tiles(start_n, N, window, CAUSAL, WINDOWED)
-    for g in range(group):
-        for i in range(first, end):
-            hopper.bar_sync(DQ_FULL + w, 160)
-            hopper.tma_add(dq_desc, [head * group + g, i * 64, w * HALF], dq_bufs.index(w))
-            tma.store_wait(0)
-            hopper.bar_arrive(DQ_EMPTY + w, 160)
 
 
 @gluon.jit
@@ -120,27 +105,30 @@ def _consume(
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr, GROUP: gl.constexpr,
     WITH_DQ: gl.constexpr,
 ):
-    """Warpgroup w: dk and dv of 64 keys, half of the columns of dq."""
+    """Warpgroup w: dk and dv of 64 keys, half of dq: of its columns, or of its rows at D = 64."""
     q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
     kv_full, q_full, do_full = bars
     D: gl.constexpr = q_bufs.shape[2]
     dtype: gl.constexpr = q_bufs.dtype
-    HALF: gl.constexpr = D // 2
-    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])  # keys x queries
+    ROWS: gl.constexpr = q_bufs.shape[1]
+    DOWN: gl.constexpr = w * (ROWS - 64)  # where this half of dq begins
+    ACROSS: gl.constexpr = w * (128 - ROWS)
+    S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])  # keys x queries
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])  # keys x D: dk, dv
-    H: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])  # queries x D / 2
+    H: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])  # half of dq
     P: gl.constexpr = gl.DotOperandLayout(0, A, 2)
     QUERY: gl.constexpr = gl.SliceLayout(0, S)
     start_n, head = _place(gl.program_id(0), N, heads, GROUP)
-    first, end = _query_tiles(start_n, N, window, CAUSAL, WINDOWED)
+    first, end = _query_tiles(start_n, N, window, ROWS, CAUSAL, WINDOWED)
     start_n += w * 64
     tiles = group * (end - first)
     dk = gl.zeros([64, D], gl.float32, A)
     dv = gl.zeros([64, D], gl.float32, A)
-    none = gl.zeros([64, 64], gl.float32, S)
-    dq_none = gl.zeros([64, HALF], gl.float32, H)
+    none = gl.zeros([64, ROWS], gl.float32, S)
+    dq_none = gl.zeros([64, 64], gl.float32, H)
     scale_log2e = scale * hopper.LOG2E
     i = first
+    h = head * group
     mbarrier.wait(kv_full.index(0), 0)
     mbarrier.wait(q_full.index(0), 0)
     q_t = q_bufs.index(0).permute((1, 0))
@@ -153,15 +141,17 @@ def _consume(
         do = do_bufs.index(slot)
         v = v_bufs.index(w + z)
         mbarrier.wait(do_full.index(slot), parity)
-        dp = warpgroup_mma(v, do.permute((1, 0)), none, use_acc=False, is_async=True)
+        delta = delta_bufs.index(slot).load(QUERY)
+        dp = none - delta[None, :]  # the product does the subtraction: no registers for delta
+        dp = warpgroup_mma(v, do.permute((1, 0)), dp, is_async=True)
         lse = lse_bufs.index(slot).load(QUERY)
         if CAUSAL:
-            cut = i * 64 < start_n + 64
+            cut = i * ROWS < start_n + 64
             if WINDOWED:
-                cut |= i * 64 + 63 >= start_n + window
+                cut |= (i + 1) * ROWS > start_n + window
             if cut:
                 tile, row, lane, query = hopper.by_lane(s)
-                key = row - lane + start_n - i * 64
+                key = row - lane + start_n - i * ROWS
                 keep = query >= key
                 if WINDOWED:
                     keep &= query < key + window
@@ -171,24 +161,24 @@ def _consume(
                 tile, row, lane, query = hopper.by_lane(s)
                 s = hopper.where_kept(row + lane * 0 + query * 0 < N - start_n - z, tile, s)
         p = gl.exp2(s * scale_log2e - lse[None, :])
+        dp = warpgroup_mma_wait(0, (dp,))
+        ds = (p * dp).to(dtype)
         p16 = gl.convert_layout(p.to(dtype), P)
-        dv = warpgroup_mma(p16, do, dv, is_async=True)
-        delta = delta_bufs.index(slot).load(QUERY)
-        dp = warpgroup_mma_wait(1, (dp,))
-        ds = (p * (dp - delta[None, :])).to(dtype)
         ds16 = gl.convert_layout(ds, P)
+        dv = warpgroup_mma(p16, do, dv, is_async=True)
         dk = warpgroup_mma(ds16, q, dk, is_async=True)
         if WITH_DQ:
             pair = slot * 2
             ds_bufs.index(pair + w).store(ds)
             fence_async_shared()
             hopper.bar_sync(MEETING, 256)
-            dv, p16 = warpgroup_mma_wait(1, (dv, p16))
-            hopper.bar_arrive(DO_EMPTY + slot, ALL)
-            k0 = k_bufs.index(z).slice(w * HALF, HALF, 1)
-            k1 = k_bufs.index(1 + z).slice(w * HALF, HALF, 1)
-            ds0 = ds_bufs.index(pair).permute((1, 0))
-            ds1 = ds_bufs.index(pair + 1).permute((1, 0))
+        dv, p16 = warpgroup_mma_wait(1, (dv, p16))
+        hopper.bar_arrive(DO_EMPTY + slot, ALL)
+        if WITH_DQ:
+            k0 = k_bufs.index(z).slice(ACROSS, 64, 1)
+            k1 = k_bufs.index(1 + z).slice(ACROSS, 64, 1)
+            ds0 = ds_bufs.index(pair).slice(DOWN, 64, 1).permute((1, 0))
+            ds1 = ds_bufs.index(pair + 1).slice(DOWN, 64, 1).permute((1, 0))
             dq = warpgroup_mma(ds0, k0, dq_none, use_acc=False, is_async=True)
             dq = warpgroup_mma(ds1, k1, dq, is_async=True)
         # The scores of the next round run while dq is written out.
@@ -198,19 +188,19 @@ def _consume(
         s2 = warpgroup_mma(k, q_t, none, use_acc=False, is_async=True)
         if WITH_DQ:
             dk, dq, ds16 = warpgroup_mma_wait(1, (dk, dq, ds16))
-            hopper.bar_arrive(Q_EMPTY + slot, ALL)
-            if t > 0:
-                hopper.bar_sync(DQ_EMPTY + w, 160)
+            tma.store_wait(0)
+            hopper.meet()
             dq_bufs.index(w).store(dq)
             fence_async_shared()
-            hopper.bar_arrive(DQ_FULL + w, 160)
+            hopper.meet()
+            hopper.tma_add(dq_desc, [h, i * ROWS + DOWN, ACROSS], dq_bufs.index(w))
         else:
-            dk, dv, p16, ds16 = warpgroup_mma_wait(1, (dk, dv, p16, ds16))
-            hopper.bar_arrive(DO_EMPTY + slot, ALL)
-            hopper.bar_arrive(Q_EMPTY + slot, ALL)
+            dk, ds16 = warpgroup_mma_wait(1, (dk, ds16))
+        hopper.bar_arrive(Q_EMPTY + slot, ALL)
         s = warpgroup_mma_wait(0, (s2,))
         wrap = i + 1 == end  # on to the next query head of the group
         i = gl.where(wrap, first, i + 1)
+        h += wrap.to(gl.int32)
     # Anew, and so that the compiler does not notice: nothing is kept in registers for it.
     start_n, head = _place(gl.program_id(0) + (i >> 24), N, heads, GROUP)
     start_n += w * 64
@@ -239,35 +229,25 @@ def _bwd_kernel(
     """Fill 128 rows of dk and dv, add to dq.  Grid: (cdiv(N, 128) * B * HKV,)."""
     D: gl.constexpr = q_desc.block_type.shape[3]
     dtype: gl.constexpr = q_desc.dtype
+    ROWS: gl.constexpr = q_desc.block_type.shape[2]
     TILE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, D], dtype)
-    q_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
-    do_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
-    lse_bufs = gl.allocate_shared_memory(gl.float32, [2, 64], lse_desc.layout)
-    delta_bufs = gl.allocate_shared_memory(gl.float32, [2, 64], lse_desc.layout)
+    q_bufs = gl.allocate_shared_memory(dtype, [2, ROWS, D], TILE)
+    do_bufs = gl.allocate_shared_memory(dtype, [2, ROWS, D], TILE)
+    lse_bufs = gl.allocate_shared_memory(gl.float32, [2, ROWS], lse_desc.layout)
+    delta_bufs = gl.allocate_shared_memory(gl.float32, [2, ROWS], lse_desc.layout)
     k_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
     v_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
-    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], dtype)
-    ds_bufs = gl.allocate_shared_memory(dtype, [4, 64, 64], ds_layout)
-    dq_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, D // 2], gl.float32)
-    dq_bufs = gl.allocate_shared_memory(gl.float32, [2, 64, D // 2], dq_layout)
+    ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ROWS], dtype)
+    ds_bufs = gl.allocate_shared_memory(dtype, [4, 64, ROWS], ds_layout)
+    dq_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float32)
+    dq_bufs = gl.allocate_shared_memory(gl.float32, [2, 64, 64], dq_layout)
     bufs = (q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs)
     bars = (hopper.new_barriers(1), hopper.new_barriers(2), hopper.new_barriers(2))
     descs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
-    if WITH_DQ:
-        gl.warp_specialize([
-            (_consume, (0, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
-                        window, CAUSAL, WINDOWED, RAGGED, GROUP, WITH_DQ)),
-            (_consume, (1, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
-                        window, CAUSAL, WINDOWED, RAGGED, GROUP, WITH_DQ)),
-            (_produce, (descs, bufs, bars, N, HKV, group, heads, window, CAUSAL, WINDOWED, GROUP)),
-            (_add, (0, dq_desc, bufs, N, group, heads, window, CAUSAL, WINDOWED, GROUP)),
-            (_add, (1, dq_desc, bufs, N, group, heads, window, CAUSAL, WINDOWED, GROUP)),
-        ], [4, 1, 1, 1], [240, 24, 24, 24])
-    else:
-        gl.warp_specialize([
-            (_consume, (0, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
-                        window, CAUSAL, WINDOWED, RAGGED, GROUP, WITH_DQ)),
-            (_consume, (1, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
-                        window, CAUSAL, WINDOWED, RAGGED, GROUP, WITH_DQ)),
-            (_produce, (descs, bufs, bars, N, HKV, group, heads, window, CAUSAL, WINDOWED, GROUP)),
-        ], [4, 1], [240, 24])
+    gl.warp_specialize([
+        (_consume, (0, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
+                    window, CAUSAL, WINDOWED, RAGGED, GROUP, WITH_DQ)),
+        (_consume, (1, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,
+                    window, CAUSAL, WINDOWED, RAGGED, GROUP, WITH_DQ)),
+        (_produce, (descs, bufs, bars, N, HKV, group, heads, window, CAUSAL, WINDOWED, GROUP)),
+    ], [4, 1], [240, 24])

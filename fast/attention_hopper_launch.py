@@ -16,7 +16,7 @@ def _prepare_kernel(
     o_ptr, do_ptr, lse_ptr, lse_log2_ptr, delta_ptr, dq_ptr, sink_ptr, dsink_ptr, N, HQ, rows,
     stride_dob, stride_doh, stride_don, D: tl.constexpr,
 ):
-    """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to 64 rows.
+    """delta = rowsum(o * do); lse in base 2; zeros where dq will be summed.  Padded to rows.
 
     dsink: what these 64 rows give to the gradient of their head's sink logit.
     """
@@ -88,8 +88,9 @@ def backward(
     """-> dq, dk, dv, dsink_logits.  q, o, do (B, HQ, N, D); k, v (B, HKV, N, D); lse (B, HQ, N)."""
     B, HQ, N, D = q.shape
     HKV = k.shape[1]
-    blocks = -(-N // 64)
-    rows = blocks * 64  # lse_log2 and delta of a head are padded: 64 of them are one copy
+    tile = 8192 // D  # queries
+    rows = -(-N // tile) * tile  # lse_log2 and delta of a head are padded: a tile's are one copy
+    blocks = rows // 64
     q, k, v, do = (hopper.copyable(x) for x in (q, k, v, do))
     lse_log2, delta = lse.new_empty(B, HQ, rows), lse.new_empty(B, HQ, rows)
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), k.new_empty(k.shape)
@@ -111,15 +112,15 @@ def backward(
         )
         hopper.launch(
             (_bwd_kernel, kind, constants), _bwd_kernel, (B * HKV * -(-N // 128), 1, 1),
-            *(hopper.describe(x, 64) for x in (q, k, v, do)),
-            *(hopper.describe(x, 64, _line) for x in (lse_log2, delta)),
+            *(hopper.describe(x, n) for x, n in ((q, tile), (k, 64), (v, 64), (do, tile))),
+            *(hopper.describe(x, tile, _line) for x in (lse_log2, delta)),
             None if deterministic else hopper.describe(dq_sum, 64, _sums),
             *(hopper.describe(x, 64) for x in (dk, dv)),
             N, HKV, group, B * HKV, scale, window_size or 0, *constants, num_warps=4, maxnreg=168,
         )
         if deterministic:
             tiles = (TensorDescriptor(x, x.shape, x.stride(), [1, 1, 64, D]) for x in (q, k, v, do))
-            _dq_kernel[(blocks * B * HQ,)](
+            _dq_kernel[(-(-N // 64) * B * HQ,)](
                 *tiles, lse_log2, delta, dq, N, HQ, group, rows, scale, window_size or 0, D,
                 *masked, num_warps=4, num_stages=3,
             )
@@ -139,7 +140,7 @@ def _line(x, rows):
 
 
 def _sums(x, rows):
-    """x (heads, N, D) as a target of halves of so many rows."""
+    """x (heads, N, D) as a target of tiles of so many rows and 64 columns."""
     layout = gl.NVMMASharedLayout(128, 32, rank=3)
-    block = [1, rows, x.shape[2] // 2]
+    block = [1, rows, 64]
     return GluonDescriptor(x, list(x.shape), list(x.stride()), block, layout)
