@@ -44,11 +44,17 @@ def _close(got, want) -> None:
 
 # ------------------------------------------------------------------------- picks
 def _timed_by_both() -> list:
-    """(workload of results.json, ms of plain Triton, ms of Gluon)."""
+    """(workload of results.json, ms of plain Triton, ms of Gluon).
+
+    Without the backward at D = 64: Gluon's kernel for it is newer than the results.
+    """
     records = json.loads(RESULTS.read_text())["records"]
     times = [(r, *(r["peers"].get(name, {}).get("ms") for name in ("fast", "gluon")))
              for r in records]
-    return [(r, triton, gluon) for r, triton, gluon in times if triton and gluon]
+    return [
+        (r, triton, gluon) for r, triton, gluon in times
+        if triton and gluon and (r["direction"], r["D"]) != ("backward", 64)
+    ]
 
 
 @pytest.mark.parametrize(
