@@ -50,7 +50,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     if not wrong:  # right at first: it is another run, or other values, that went wrong
         return
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
-    seen = finding.id == "stored-otherwise"  # which says all
+    known = bool(red) or finding.id == "stored-otherwise"  # and needs no search
     failures: list[tuple[Case, SubmissionError]] = []
     with _patience(session):
         def ask(other: Built) -> dict | None:
@@ -64,12 +64,12 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
         search = Search(sample, ask, device, options.patience)
-        name, things, matrix = None if red or seen else search.run(), [], None
-        if name is None and not (red or seen) and not search.gave_up and search.plain_is_right():
+        name, things, matrix = None if known else search.run(), [], None
+        if name is None and not known and not search.gave_up and search.plain_is_right():
             things = isolate(case, search.answer, search.names)
         if red and (options.show or options.plot):  # a plain case is small enough to draw
             search.answer(probes.general(case))
-        if not stage.sums_rows and (not (name or red or seen) or options.show or options.plot):
+        if not stage.sums_rows and (not (name or known) or options.show or options.plot):
             matrix = _matrix(search, ask)
     said, steps = (), [step["id"] for step in red]
     if red:
