@@ -268,7 +268,7 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     # Past N - 1 a tile's scores are 0, and weights 2^185 if no mask makes them 0.
     robust(N=40, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16, family="shift-"),
     robust(N=65, HQ=2, HKV=1, scale=0.5, family="shift+"),
-    robust(N=40, HQ=2, HKV=1, scale=0.5, grads=()),
+    robust(N=40, HQ=2, HKV=1, scale=1.0, grads=()),
     robust(N=193, HQ=1, HKV=1, dtype=F32, family="falling", grads=("q",), gpu=dict(HQ=2)),
     robust(N=100, HQ=2, HKV=2, dtype=F16, family="hot", gpu=dict(N=404, HKV=1)),
     robust(N=100, HQ=2, HKV=2, D=32, dtype=F32, family="needles", layout="transposed"),
@@ -339,7 +339,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=65, HQ=2, HKV=1, window=30, sinks=4, repeats=2, gpu=dict(N=260, repeats=5)),
     robust(N=128, HQ=1, HKV=1, window=32, sinks=4, growth=True, gpu=dict(N=8192, window=256)),
     robust(N=65, HQ=2, HKV=1, window=1, sinks=70, scale=0.5, family="shift+"),
-    robust(N=40, HQ=2, HKV=1, window=9, sinks=4, scale=0.5, grads=()),
+    robust(N=40, HQ=2, HKV=1, window=9, sinks=4, scale=1.0, grads=()),
     # What the course's signature has beside the assignment's.
     course("sink logits", N=70, HQ=6, HKV=2, D=64, window=None, sinks=0, dtype=F16,
            layout="transposed", **LOGITS),
