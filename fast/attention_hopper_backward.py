@@ -15,8 +15,12 @@ array.  It adds in the order in which tiles come, so the last bits of dq vary fr
 and dv do not.  deterministic=True leaves dq to a second kernel, as stage 8 does.
 
     producer   q, do, lse_log2, delta of the next query tile -> a ring of two slots
-    consumers  start dP^T . exp2 . dS . start dv and dk . dS -> shared memory . meet .
-               start dq and the next S^T . dq -> shared memory, added up in global memory
+    consumers  in turns: start dP^T . exp2 . dS . start dv and dk
+               dS -> shared memory . start dq of the tile before and S^T of the next .
+               dq -> shared memory, added up in global memory
+
+While one warpgroup computes exponentials, the products of the other run.  dq is a tile late, so
+that none waits for the other's dS, of which shared memory holds three tiles.
 
 P^T is not rounded before dS^T is known: at D = 64 both, in float32, fill the registers.
 
@@ -36,7 +40,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from fast import hopper
 
 Q_EMPTY, DO_EMPTY = gl.constexpr(12), gl.constexpr(14)  # hardware barriers, the first of two each
-MEETING = gl.constexpr(11)  # the warpgroups' own
+TURN = gl.constexpr(10)  # the warpgroups' own: the first of two
 ALL = gl.constexpr(288)  # threads: the consumers and the producer
 
 
@@ -69,7 +73,7 @@ def _produce(
     """One warp: the keys' k and v, then of every query tile q with lse_log2 and do with delta."""
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc = descs
     q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
-    kv_full, q_full, do_full = bars
+    kv_full, q_full, do_full, ds_full = bars
     start_n, head = _place(gl.program_id(0), N, heads, GROUP)
     b = head // HKV
     mbarrier.expect(kv_full.index(0), 4 * k_desc.block_type.nbytes)
@@ -100,22 +104,54 @@ def _produce(
 
 
 @gluon.jit
+def _start_dq(w: gl.constexpr, ds_bufs, k_bufs, t, z):
+    """Warpgroup w's half of dq, of its columns, or of its rows at D = 64, of the tile before t."""
+    DOWN: gl.constexpr = w * (ds_bufs.shape[2] - 64)
+    ACROSS: gl.constexpr = w * (k_bufs.shape[2] - 64)
+    H: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    dq = gl.zeros([64, 64], gl.float32, H)
+    for n in gl.static_range(2):  # the keys of both warpgroups
+        ds_t = ds_bufs.index((t + 2) % 3 * 2 + n).slice(DOWN, 64, 1).permute((1, 0))
+        k = k_bufs.index(n + z).slice(ACROSS, 64, 1)
+        dq = warpgroup_mma(ds_t, k, dq, use_acc=n > 0, is_async=True)
+    return dq
+
+
+@gluon.jit
+def _add_dq(
+    w: gl.constexpr, dq_desc, dq_bufs, dq, t, h, i, first, end, N,
+    ROWS: gl.constexpr, ACROSS: gl.constexpr,
+):
+    """Add that half up.  Tile t is the i-th of query head h: the one before is i - 1, or the last
+    of head h - 1.  There is none before the first: row N is past the end, and left out.  Row -1
+    would be an illegal instruction."""
+    tma.store_wait(0)
+    hopper.meet()
+    dq_bufs.index(w).store(dq)
+    fence_async_shared()
+    hopper.meet()
+    new = i == first
+    row = gl.where(t == 0, N, (gl.where(new, end, i) - 1) * ROWS + w * (ROWS - 64))
+    h = gl.maximum(h - new.to(gl.int32), 0)
+    hopper.tma_add(dq_desc, [h, row, w * ACROSS], dq_bufs.index(w))
+
+
+@gluon.jit
 def _consume(
     w: gl.constexpr, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale, window,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr, GROUP: gl.constexpr,
     WITH_DQ: gl.constexpr,
 ):
-    """Warpgroup w: dk and dv of 64 keys, half of dq: of its columns, or of its rows at D = 64."""
+    """Warpgroup w: dk and dv of 64 keys, half of dq."""
     q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs = bufs
-    kv_full, q_full, do_full = bars
+    kv_full, q_full, do_full, ds_full = bars
     D: gl.constexpr = q_bufs.shape[2]
     dtype: gl.constexpr = q_bufs.dtype
     ROWS: gl.constexpr = q_bufs.shape[1]
-    DOWN: gl.constexpr = w * (ROWS - 64)  # where this half of dq begins
-    ACROSS: gl.constexpr = w * (128 - ROWS)
+    DQ_FIRST: gl.constexpr = WITH_DQ and D == 128  # written out while dv and dk are computed
+    DQ_LAST: gl.constexpr = WITH_DQ and D == 64  # there are no registers for that at D = 64
     S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])  # keys x queries
     A: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])  # keys x D: dk, dv
-    H: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])  # half of dq
     P: gl.constexpr = gl.DotOperandLayout(0, A, 2)
     QUERY: gl.constexpr = gl.SliceLayout(0, S)
     start_n, head = _place(gl.program_id(0), N, heads, GROUP)
@@ -125,12 +161,13 @@ def _consume(
     dk = gl.zeros([64, D], gl.float32, A)
     dv = gl.zeros([64, D], gl.float32, A)
     none = gl.zeros([64, ROWS], gl.float32, S)
-    dq_none = gl.zeros([64, 64], gl.float32, H)
     scale_log2e = scale * hopper.LOG2E
     i = first
     h = head * group
     mbarrier.wait(kv_full.index(0), 0)
     mbarrier.wait(q_full.index(0), 0)
+    if w == 1:
+        hopper.bar_arrive(TURN, 256)  # the first turn is warpgroup 0's
     q_t = q_bufs.index(0).permute((1, 0))
     s = warpgroup_mma(k_bufs.index(w), q_t, none, use_acc=False)
     for t in range(tiles):
@@ -142,6 +179,7 @@ def _consume(
         v = v_bufs.index(w + z)
         mbarrier.wait(do_full.index(slot), parity)
         delta = delta_bufs.index(slot).load(QUERY)
+        hopper.bar_sync(TURN + w, 256)
         dp = none - delta[None, :]  # the product does the subtraction: no registers for delta
         dp = warpgroup_mma(v, do.permute((1, 0)), dp, is_async=True)
         lse = lse_bufs.index(slot).load(QUERY)
@@ -165,35 +203,33 @@ def _consume(
         ds = (p * dp).to(dtype)
         p16 = gl.convert_layout(p.to(dtype), P)
         ds16 = gl.convert_layout(ds, P)
+        before, before_parity = hopper.ring(t - 1, 2)
+        if DQ_FIRST:
+            mbarrier.wait(ds_full.index(before), before_parity)
+            dq = _start_dq(w, ds_bufs, k_bufs, t, z)
         dv = warpgroup_mma(p16, do, dv, is_async=True)
         dk = warpgroup_mma(ds16, q, dk, is_async=True)
+        hopper.bar_arrive(TURN + (1 - w), 256)
+        if DQ_LAST:
+            mbarrier.wait(ds_full.index(before), before_parity)
         if WITH_DQ:
-            pair = slot * 2
-            ds_bufs.index(pair + w).store(ds)
+            ds_bufs.index(t % 3 * 2 + w).store(ds)
             fence_async_shared()
-            hopper.bar_sync(MEETING, 256)
+            mbarrier.arrive(ds_full.index(slot))
+        if DQ_FIRST:
+            dq = warpgroup_mma_wait(2, (dq,))
+            _add_dq(w, dq_desc, dq_bufs, dq, t, h, i, first, end, N, ROWS, D - 64)
         dv, p16 = warpgroup_mma_wait(1, (dv, p16))
         hopper.bar_arrive(DO_EMPTY + slot, ALL)
-        if WITH_DQ:
-            k0 = k_bufs.index(z).slice(ACROSS, 64, 1)
-            k1 = k_bufs.index(1 + z).slice(ACROSS, 64, 1)
-            ds0 = ds_bufs.index(pair).slice(DOWN, 64, 1).permute((1, 0))
-            ds1 = ds_bufs.index(pair + 1).slice(DOWN, 64, 1).permute((1, 0))
-            dq = warpgroup_mma(ds0, k0, dq_none, use_acc=False, is_async=True)
-            dq = warpgroup_mma(ds1, k1, dq, is_async=True)
-        # The scores of the next round run while dq is written out.
+        if DQ_LAST:
+            dq = _start_dq(w, ds_bufs, k_bufs, t, z)
         next_slot, next_parity = hopper.ring(t + 1, 2)
         mbarrier.wait(q_full.index(next_slot), next_parity, pred=t < tiles - 1)
         q_t = q_bufs.index(next_slot).permute((1, 0))
         s2 = warpgroup_mma(k, q_t, none, use_acc=False, is_async=True)
-        if WITH_DQ:
+        if DQ_LAST:
             dk, dq, ds16 = warpgroup_mma_wait(1, (dk, dq, ds16))
-            tma.store_wait(0)
-            hopper.meet()
-            dq_bufs.index(w).store(dq)
-            fence_async_shared()
-            hopper.meet()
-            hopper.tma_add(dq_desc, [h, i * ROWS + DOWN, ACROSS], dq_bufs.index(w))
+            _add_dq(w, dq_desc, dq_bufs, dq, t, h, i, first, end, N, ROWS, D - 64)
         else:
             dk, ds16 = warpgroup_mma_wait(1, (dk, ds16))
         hopper.bar_arrive(Q_EMPTY + slot, ALL)
@@ -201,6 +237,12 @@ def _consume(
         wrap = i + 1 == end  # on to the next query head of the group
         i = gl.where(wrap, first, i + 1)
         h += wrap.to(gl.int32)
+    if WITH_DQ:
+        before, before_parity = hopper.ring(tiles - 1, 2)
+        mbarrier.wait(ds_full.index(before), before_parity)
+        dq = _start_dq(w, ds_bufs, k_bufs, tiles, i >> 24)
+        dq = warpgroup_mma_wait(0, (dq,))
+        _add_dq(w, dq_desc, dq_bufs, dq, tiles, h, i, first, end, N, ROWS, D - 64)
     # Anew, and so that the compiler does not notice: nothing is kept in registers for it.
     start_n, head = _place(gl.program_id(0) + (i >> 24), N, heads, GROUP)
     start_n += w * 64
@@ -238,11 +280,12 @@ def _bwd_kernel(
     k_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
     v_bufs = gl.allocate_shared_memory(dtype, [2, 64, D], TILE)
     ds_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ROWS], dtype)
-    ds_bufs = gl.allocate_shared_memory(dtype, [4, 64, ROWS], ds_layout)
+    ds_bufs = gl.allocate_shared_memory(dtype, [6, 64, ROWS], ds_layout)
     dq_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float32)
     dq_bufs = gl.allocate_shared_memory(gl.float32, [2, 64, 64], dq_layout)
     bufs = (q_bufs, k_bufs, v_bufs, do_bufs, lse_bufs, delta_bufs, ds_bufs, dq_bufs)
-    bars = (hopper.new_barriers(1), hopper.new_barriers(2), hopper.new_barriers(2))
+    bars = (hopper.new_barriers(1), hopper.new_barriers(2), hopper.new_barriers(2),
+            hopper.new_barriers(2, 2))
     descs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
     gl.warp_specialize([
         (_consume, (0, dq_desc, dk_desc, dv_desc, bufs, bars, N, HKV, group, heads, scale,

@@ -38,11 +38,11 @@ tma_add = getattr(tma, "async_atomic_add", None) or _tma_add  # 3.8
 
 # ----------------------------------------------------------------- barriers
 @gluon.jit
-def new_barriers(n: gl.constexpr):
-    """n mbarriers of one arrival each."""
+def new_barriers(n: gl.constexpr, arrivals: gl.constexpr = 1):
+    """n mbarriers of so many arrivals each."""
     bars = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(n):
-        mbarrier.init(bars.index(i), count=1)
+        mbarrier.init(bars.index(i), count=arrivals)
     return bars
 
 

@@ -14,7 +14,7 @@ import fast
 import reference
 from fast import entry, policy
 
-RESULTS = Path(__file__).parents[1] / "benchmarks/results/h200/results.json"
+RESULTS = Path(__file__).parents[1] / "benchmarks/results/h100/results.json"
 BEHIND = 1.03  # times the better kernel's time: what a pick may take at most
 MASKS = [
     dict(is_causal=False), dict(), dict(window_size=100), dict(window_size=150, sink_size=4),
@@ -44,17 +44,13 @@ def _close(got, want) -> None:
 
 # ------------------------------------------------------------------------- picks
 def _timed_by_both() -> list:
-    """(workload of results.json, ms of plain Triton, ms of Gluon).
-
-    Without the backward at D = 64: Gluon's kernel for it is newer than the results.
-    """
+    """(workload of results.json, ms of plain Triton, ms of Gluon), where the GPU takes longer than
+    the host: a backward call keeps that busy for up to half a millisecond."""
     records = json.loads(RESULTS.read_text())["records"]
     times = [(r, *(r["peers"].get(name, {}).get("ms") for name in ("fast", "gluon")))
              for r in records]
-    return [
-        (r, triton, gluon) for r, triton, gluon in times
-        if triton and gluon and (r["direction"], r["D"]) != ("backward", 64)
-    ]
+    return [(r, triton, gluon) for r, triton, gluon in times
+            if triton and gluon and (r["direction"] == "forward" or triton > 1)]
 
 
 @pytest.mark.parametrize(
