@@ -95,7 +95,7 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
     ("dtype D", lambda dtype, d: dtype == "float16" or int(d) <= 64),
     ("family given", lambda family, given: family not in FAR_OFF or given == "none"),
     ("family backward", lambda family, backward: family not in FAR_OFF or backward == "none"),
-    # Honest kernels in float32 lie further apart than the limit where scores fall by 400.
+    # Where scores fall by 200, honest kernels in float32 come to 0.93 of a limit.
     ("family dtype", lambda family, dtype: family != "falling" or dtype == "float16"),
     # One head's gradient of its sink's logit is one number, and may come out near 0.
     ("groups logits", lambda h, logits: _many(h) > 1 or logits == "none"),
