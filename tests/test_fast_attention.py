@@ -14,7 +14,7 @@ import fast
 import reference
 from fast import entry, policy
 
-RESULTS = Path(__file__).parents[1] / "benchmarks/results/h100/results.json"
+RESULTS = Path(__file__).parents[1] / "benchmarks/results"
 BEHIND = 1.03  # times the better kernel's time: what a pick may take at most
 MASKS = [
     dict(is_causal=False), dict(), dict(window_size=100), dict(window_size=150, sink_size=4),
@@ -44,13 +44,19 @@ def _close(got, want) -> None:
 
 # ------------------------------------------------------------------------- picks
 def _timed_by_both() -> list:
-    """(workload of results.json, ms of plain Triton, ms of Gluon), where the GPU takes longer than
-    the host: a backward call keeps that busy for up to half a millisecond."""
-    records = json.loads(RESULTS.read_text())["records"]
-    times = [(r, *(r["peers"].get(name, {}).get("ms") for name in ("fast", "gluon")))
-             for r in records]
-    return [(r, triton, gluon) for r, triton, gluon in times
-            if triton and gluon and (r["direction"] == "forward" or triton > 1)]
+    """(workload of results.json, ms of plain Triton, ms of Gluon).
+
+    Without backward calls under 1 ms, whose rounds lie up to 55 % apart by the host's time, and
+    without the H200's at D = 64: Gluon's kernel for them is newer than those results.
+    """
+    found = []
+    for gpu in ("h100", "h200"):
+        for r in json.loads((RESULTS / gpu / "results.json").read_text())["records"]:
+            triton, gluon = (r["peers"].get(name, {}).get("ms") for name in ("fast", "gluon"))
+            newer = gpu == "h200" and r["D"] == 64
+            if triton and gluon and (r["direction"] == "forward" or triton > 1 and not newer):
+                found.append((r, triton, gluon))
+    return found
 
 
 @pytest.mark.parametrize(

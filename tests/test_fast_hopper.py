@@ -27,7 +27,8 @@ TRITONS = ["", *filter(None, os.environ.get("FAST_TRITON", "").split(os.pathsep)
 SHARED = {("_fwd_kernel", 128): 196900, ("_fwd_kernel", 64): 164164,
           ("_bwd_kernel", 128): 214400, ("_bwd_kernel", 64): 231808}
 # Bytes of stack, and loads and stores of them in a round of the loop over tiles, at the most: a few
-# addresses that stay the same.  The forward needs the loop's only with the ptxas of Triton 3.9.
+# addresses that stay the same.  The forward needs the loop's only with the ptxas of Triton 3.9, the
+# backward at D = 64 since dq is a tile late.
 SPILLS = {("_fwd_kernel", 128): (24, 0), ("_bwd_kernel", 64): (32, 4)}
 SPILLS_3_9 = SPILLS | {("_fwd_kernel", 128): (64, 4)}
 
