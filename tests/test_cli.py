@@ -176,6 +176,14 @@ def test_the_solved_files_pass(tmp_path, number):
     assert "compile/sm_90" in names
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(1, 10))
+def test_the_solved_files_pass_on_a_gpu(number):
+    program = "autograder_optional.py" if number > 7 else "autograder.py"
+    done = in_a_process(f"--p{number}", "--device", "cuda", "--no-benchmark", program=program)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("error", ["ImportError", "OSError", "AttributeError"])
 def test_a_pytorch_that_cannot_be_imported_is_said_whatever_it_raises(tmp_path, error):
     (tmp_path / "torch.py").write_text(f"raise {error}('libtorch.so')\n")

@@ -227,8 +227,10 @@ STAGES_5_6_7 = rows(dict(dtype=HALF, is_causal=True), [  # 5: no window; 5 and 6
     robust(N=7, HQ=82, HKV=2, window=3, sinks=2),  # in float32 41 * (1 / 41) is below 1
     # Past what float16 counts to.
     robust(stages=(6, 7), N=2200, HQ=1, HKV=1, window=9, sinks=2, gpu=dict(HQ=4, HKV=2)),
+    # N = 101: a GPU's matrix units take scores in steps of 2 as they are, and a kernel is not to
+    # be judged by how they shorten 200 * 98 / 99 to 10 bits.
     robust(stages=(7,), N=100, HQ=1, HKV=1, window=20, sinks=0, dtype=F32, family="falling",
-           gpu=dict(HQ=2, HKV=2, sinks=1)),
+           gpu=dict(N=101, HQ=2, HKV=2, sinks=1)),
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling",
            gpu=dict(HQ=2, HKV=2, sinks=1)),
     robust(N=129, HQ=1, HKV=1, window=33, sinks=5, dtype=F16, family="deep",

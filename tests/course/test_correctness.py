@@ -72,6 +72,27 @@ def test_honest_variants_stay_inside_the_limits_in_the_rows_of_the_contract(numb
                 assert share <= 0.85, f"{case.name}, seed {seed}: {honest}"
 
 
+@pytest.mark.parametrize("number", (3, 4, 5, 6, 7, 8, 9))
+def test_matrix_units_may_cut_float32_where_ours_round_it(number, monkeypatch):
+    for case in listed(number, "cuda", True):
+        if case.dtype != torch.float32 or case.group == "beyond" or case.N > 1000:
+            continue
+        built = inputs.build(case, 0)
+        answer = correctness.answer(built, torch.device("cpu"))  # not "cpu": as on a GPU, in TF32
+        for scaled in correctness.SCALED:
+            with monkeypatch.context() as patched:
+                patched.setattr(correctness, "_round_tf32", _cut_tf32)
+                x = correctness.tiled_attention(**built.tensors, **built.upstream, **case.mask(),
+                                                scaled=scaled, tf32=True)
+            for name in answer.truth:
+                assert answer.judge(name, x[name]).times < 0.85, (case.name, name)
+
+
+def _cut_tf32(t: torch.Tensor) -> torch.Tensor:
+    """float32 without its last 13 bits, as Hopper's matrix units read it in shared memory."""
+    return (t.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
 @pytest.mark.parametrize("number", ATTENTION)
 def test_every_small_mistake_is_rejected_by_some_case_of_its_stage(number):
     worst = dict.fromkeys(mistakes(number), 0.0)
