@@ -90,7 +90,8 @@ def timed(shape: tuple) -> dict:
     line = {"shape": work.shape}
     for direction in DIRECTIONS:
         ms = {kernel: statistics.median(rounds[direction, kernel]) for kernel in KERNELS.values()}
-        pick = policy.pick(direction, work.N, work.D, work.causal, work.window)
+        pick = policy.pick(
+            direction, work.B * work.HKV, work.N, work.D, work.causal, work.window)
         behind = 100 * (ms[pick] / min(ms.values()) - 1)
         line[direction] = ms | {"pick": pick, "behind": round(behind, 2)}
     return line

@@ -80,7 +80,7 @@ def attention(
     options = bool(is_causal), window_size, sink_size, bool(deterministic), scale
     if torch.compiler.is_compiling() or isinstance(q, FakeTensor):
         return _forward_operator(q, k, v, sink_logits, *options, kernel)[0]
-    kernels = picked(q, kernel, *options)
+    kernels = picked(q, k, kernel, *options)
     if not torch.is_grad_enabled():  # autograd costs the host some microseconds
         return _forward(q, k, v, sink_logits, *options, kernels)[0]
     return AttentionFunction.apply(q, k, v, sink_logits, *options, kernels)
@@ -135,14 +135,14 @@ def no_gluon(device: torch.device) -> str:
     return ""
 
 
-def picked(q, kernel, is_causal, window_size, sink_size, deterministic, *_) -> tuple[str, str]:
+def picked(q, k, kernel, is_causal, window_size, sink_size, deterministic, *_) -> tuple[str, str]:
     """The kernel, "triton" or "gluon", of the forward and of the backward.  q (B, HQ, N, D)."""
     fault = kernel != "triton" and _not_for_gluon(q, sink_size)
     if kernel == "gluon" and fault:
         raise ValueError(f"kernel='gluon': {fault}")
     if kernel or fault:
         return kernel or "triton", kernel or "triton"
-    work = *q.shape[2:], is_causal, window_size
+    work = k.shape[0] * k.shape[1], *q.shape[2:], is_causal, window_size
     backward = "triton" if deterministic else policy.pick("backward", *work)
     return policy.pick("forward", *work), backward
 
@@ -207,7 +207,7 @@ OPTIONS = (
 )
 def _forward_operator(q, k, v, sink_logits, *options):
     *options, kernel = options
-    return _forward(q, k, v, sink_logits, *options, picked(q, kernel, *options))
+    return _forward(q, k, v, sink_logits, *options, picked(q, k, kernel, *options))
 
 
 @_forward_operator.register_fake
@@ -222,7 +222,7 @@ def _(q, k, v, sink_logits, *options):
 )
 def _backward_operator(q, k, v, sink_logits, o, lse, do, *options):
     *options, kernel, needs = options
-    kernels = picked(q, kernel, *options)
+    kernels = picked(q, k, kernel, *options)
     grads = _backward(q, k, v, sink_logits, o, lse, do, *options, kernels, needs)
     return [grad for grad, need in zip(grads, needs, strict=True) if need]
 

@@ -64,7 +64,8 @@ def _timed_by_both() -> list:
 )
 def test_the_pick_is_at_most_3_percent_behind_where_both_were_measured(record, triton, gluon):
     pick = policy.pick(
-        record["direction"], record["N"], record["D"], record["causal"], record["window"]
+        record["direction"], record["B"] * record["HKV"],
+        *(record[name] for name in ("N", "D", "causal", "window")),
     )
     assert {"triton": triton, "gluon": gluon}[pick] <= BEHIND * min(triton, gluon)
 
@@ -83,23 +84,25 @@ def test_the_readme_has_the_table_of_picks():
     (dict(sink_size=4), "triton"), (dict(D=64, window_size=128), "triton"),
     (dict(D=64, N=100, window_size=128), "gluon"), (dict(window_size=128), "gluon"),
     (dict(direction="backward"), "triton"), (dict(direction="backward", N=8000), "gluon"),
+    (dict(direction="backward", heads=10), "gluon"), (dict(heads=10), "gluon"),
     (dict(direction="backward", N=8000, deterministic=True), "triton"),
     (dict(kernel="triton"), "triton"), (dict(capability=(8, 0)), "triton"),
     (dict(capability=(10, 0)), "triton"), (dict(importable=False), "triton"),
 ])
 def test_gluon_is_picked_only_where_it_runs_and_pays(options, want, monkeypatch):
     asked = dict(
-        D=128, N=5000, dtype=torch.bfloat16, window_size=None, sink_size=0, kernel=None,
+        D=128, N=5000, heads=1, dtype=torch.bfloat16, window_size=None, sink_size=0, kernel=None,
         deterministic=False, direction="forward", capability=(9, 0), importable=True,
     ) | options
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked["capability"])
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     if not asked["importable"]:  # as with another Triton
         monkeypatch.setitem(sys.modules, "fast.attention_hopper_launch", None)
-    q = torch.empty(1, 1, asked["N"], asked["D"], dtype=asked["dtype"])
+    q = torch.empty(1, asked["heads"], asked["N"], asked["D"], dtype=asked["dtype"])
     entry.no_gluon.cache_clear()
     forward, backward = entry.picked(
-        q, asked["kernel"], True, asked["window_size"], asked["sink_size"], asked["deterministic"]
+        q, q, asked["kernel"], True, asked["window_size"], asked["sink_size"],
+        asked["deterministic"],
     )
     entry.no_gluon.cache_clear()
     assert (forward if asked["direction"] == "forward" else backward) == want
