@@ -49,7 +49,7 @@ def course(asks: str, **fields) -> dict:
 def far(*names: str, **fields) -> list[dict]:
     """Each tensor in turn with its entries far apart."""
     return [beyond(f"offsets past 2^31 in {name}", gpu_only=True, layout="far", apart=name, B=3,
-                   N=64) | fields for name in names]
+                   N=60) | fields for name in names]
 
 
 def rows(every: dict, asked: list[dict]) -> list[dict]:
@@ -288,7 +288,7 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=7, HQ=36, HKV=2, D=64, dtype=F32),  # more heads than 16 bits add up well
     robust(N=64, HQ=2, HKV=1, refill=True, gpu=dict(N=70)),
     robust(N=65, HQ=2, HKV=1, repeats=2, gpu=dict(N=260, D=32, dtype=F16, repeats=5)),
-    robust(N=128, HQ=1, HKV=1, growth=True, gpu=dict(N=8192)),
+    robust(N=128, HQ=1, HKV=1, growth=True, gpu=dict(N=8190, HQ=2)),
     course("arguments left out", N=70, HQ=2, HKV=1, bare=True),
     course("k shared by heads", N=70, HQ=2, HKV=2, layout="shared"),
     course("D = 80", N=100, HQ=2, HKV=2, D=80, is_causal=False, dtype=F16, layout="guarded"),
@@ -296,7 +296,8 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     course("a last dimension with a stride", N=70, HQ=2, HKV=2, D=32, layout="last", dout="last"),
     course("strides in another order", N=37, B=2, HQ=6, HKV=3, layout="mixed", dout="transposed"),
     course("float32 at D = 128", N=100, HQ=2, HKV=1, D=128, dtype=F32),
-    beyond("gradients of 2^-24", N=100, HQ=1, HKV=1, D=32, dtype=F32, dout="small"),
+    beyond("gradients of 2^-24", N=100, HQ=1, HKV=1, D=32, dtype=F32, dout="small",
+           gpu=dict(HQ=2, HKV=2)),
     *far("q", "k", "v", "do", HQ=2),
 ])
 
@@ -307,7 +308,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     standard(N=128, HQ=2, HKV=1, window=32, sinks=4, gpu=dict(N=4096, HQ=16, HKV=8, window=256)),
     standard(N=128, HQ=4, HKV=1, window=32, sinks=4, gpu=dict(N=4096, HQ=16, window=256)),
     robust(N=1, HQ=2, HKV=1, window=1, sinks=0, dtype=F32, layout="guarded"),
-    robust(N=65, B=2, HQ=3, HKV=3, window=17, sinks=1, layout="guarded"),
+    robust(N=65, B=2, HQ=3, HKV=3, window=17, sinks=1, layout="guarded", gpu=dict(sinks=2)),
     robust(N=90, HQ=8, HKV=1, window=20, sinks=3, gpu=dict(N=360)),
     robust(N=127, HQ=2, HKV=2, D=64, window=33, sinks=4, dtype=F32, dout="transposed",
            gpu=dict(N=508)),
@@ -328,7 +329,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=400, HQ=1, HKV=1, window=255, sinks=4, dtype=F32, gpu=dict(N=404, HQ=2, dtype=HALF)),
     # The query that first loses a key is the last of a tile of 64, and of 32.
     robust(N=160, HQ=1, HKV=1, D=64, window=127, sinks=0, dtype=F16, family="easing",
-           gpu=dict(N=164, HQ=2)),
+           gpu=dict(N=164, HQ=4, HKV=2)),
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling", grads=("q",)),
     robust(N=65, HQ=2, HKV=1, window=33, sinks=5, dtype=F16, family="deep"),
     # The gradient of one input alone.
@@ -339,13 +340,15 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=2200, HQ=1, HKV=1, window=9, sinks=2, gpu=dict(HQ=2)),  # float16 counts to 2048
     robust(N=128, HQ=2, HKV=1, window=24, sinks=0, refill=True, gpu=dict(N=130, sinks=2)),
     robust(N=65, HQ=2, HKV=1, window=30, sinks=4, repeats=2, gpu=dict(N=260, repeats=5)),
-    robust(N=128, HQ=1, HKV=1, window=32, sinks=4, growth=True, gpu=dict(N=8192, window=256)),
+    robust(N=128, HQ=1, HKV=1, window=32, sinks=4, growth=True,
+           gpu=dict(N=8190, window=250, sinks=0)),
     robust(N=65, HQ=2, HKV=1, window=1, sinks=70, scale=0.5, family="shift+"),
     robust(N=40, HQ=2, HKV=1, window=9, sinks=4, scale=1.0, grads=()),
     # What the course's signature has beside the assignment's.
     course("sink logits", N=70, HQ=6, HKV=2, D=64, window=None, sinks=0, dtype=F16,
            layout="transposed", **LOGITS),
-    course("sink logits", N=65, HQ=2, HKV=1, window=33, sinks=0, scale=0.5, **LOGITS),
+    course("sink logits", N=65, HQ=2, HKV=1, window=33, sinks=0, scale=0.5, **LOGITS,
+           gpu=dict(sinks=2)),
     course("sink logits", N=100, HQ=2, HKV=2, window=17, sinks=4, dtype=F16, family="hot", **LOGITS,
            gpu=dict(N=400)),
     course("sink logits", N=40, HQ=2, HKV=1, window=9, sinks=4, grads=("sink_logits",),
@@ -364,7 +367,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            level=True, **LOGITS),
     course("no causal mask", N=150, HQ=2, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16),
     course("no causal mask", N=40, HQ=1, HKV=1, is_causal=False, window=None, sinks=0, dtype=F16,
-           family="shift-"),
+           family="shift-", gpu=dict(HQ=2)),
     course("no window", N=200, HQ=1, HKV=1, window=None, sinks=0),
     course("D = 80", N=70, HQ=2, HKV=1, D=80, window=33, sinks=4, dtype=F16, layout="guarded"),
     course("D = 8", N=40, HQ=2, HKV=1, D=8, window=9, sinks=4, dtype=F32),
@@ -374,8 +377,8 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            dout="transposed"),
     course("float32 at D = 128", N=100, HQ=2, HKV=1, D=128, window=70, sinks=4, dtype=F32),
     beyond("gradients of 2^-24", N=100, HQ=1, HKV=1, D=32, window=40, sinks=4, dtype=F32,
-           dout="small"),
-    *far("q", "k", "v", "do", HQ=2, window=256, sinks=4),
+           dout="small", gpu=dict(HQ=2, HKV=2)),
+    *far("q", "k", "v", "do", HQ=2, window=20, sinks=4),
 ])
 
 TABLE = {1: STAGE_1, 2: STAGE_2, 3: STAGES_3_4, 4: rows(dict(is_causal=True), STAGES_3_4),
