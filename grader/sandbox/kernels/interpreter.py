@@ -1,4 +1,4 @@
-"""Triton's interpreter as a worker has it: held to the tensors there are, and quicker.
+"""Triton's interpreter as a worker has it: held to the tensors there are.
 
 Memory beyond a tensor is somebody else's: the interpreter reads and writes it without a word, and
 a GPU does so most times.  Here such a lane is an error in the line that did it.
@@ -64,6 +64,8 @@ def _followed(make):
     @functools.wraps(make)
     def followed(self, *args, **kwargs):
         made = make(self, *args, **kwargs)
+        if not made.dtype.is_ptr():
+            return made
         for one in args[:2]:  # a splat's first argument is its type
             if hasattr(one, "base"):
                 made.base = one.base
@@ -187,99 +189,6 @@ def compiled(module) -> str:
     from triton.runtime.jit import JITFunction
 
     return next((name for name, x in vars(module).items() if isinstance(x, JITFunction)), "")
-
-
-def spare_repetition() -> None:
-    """Take three quarters off the time of a launch; what it computes stays the same.
-
-    A launch puts the interpreter's functions in the place of Triton's, and so does every call of a
-    function inside it, tl.max and tl.cdiv among them, by looking through all of triton.language.
-    Once a launch is enough.  A dtype is looked up in a table made anew at each load.  What integers
-    are added, subtracted and multiplied is computed in 64 bits too, and compared, for an assertion
-    that is made only where debugging is asked for.  And every tile's type is made anew, checks and
-    names and all.  These names are those of Triton 3.6 to 3.9; where one is gone, the interpreter
-    stays as it is.
-    """
-    from triton.language import core, semantic
-    from triton.runtime import interpreter
-
-    try:
-        launches, functions = interpreter.GridExecutor, interpreter.InterpretedFunction
-        prepare, slow_dtype = interpreter._patch_lang, interpreter._get_np_dtype
-        check = semantic.TritonSemantic.binary_op_sanitize_overflow_impl
-        known = vars(core.block_type(core.int32, [1])).keys() == {
-            "element_ty", "shape", "numel", "name"} and vars(core.tensor(
-                None, core.int32)).keys() == {"handle", "type", "shape", "numel", "dtype"}
-    except AttributeError:
-        return
-    launch = launches.__call__
-    prepared: set[int] | None = None  # modules, by their globals; None outside of a launch
-    dtypes: dict[str, np.dtype] = {}
-
-    def launch_prepared(self, *args, **kwargs):
-        nonlocal prepared
-        prepared = set()
-        try:
-            return launch(self, *args, **kwargs)
-        finally:
-            prepared = None
-
-    def call(self, *args, **kwargs):
-        if prepared is None or id(self.fn.__globals__) not in prepared:
-            prepare(self.fn)
-            if prepared is not None:
-                prepared.add(id(self.fn.__globals__))
-        try:
-            return self.rewrite()(*args, **kwargs)
-        except Exception as error:
-            raise interpreter.InterpreterError(repr(error)) from error
-
-    def np_dtype(dtype):
-        name = dtype.scalar.name
-        if name not in dtypes:
-            dtypes[name] = slow_dtype(dtype)
-        return dtypes[name]
-
-    def check_overflow(self, *args):
-        if self.builder.options.debug:
-            check(self, *args)
-
-    launches.__call__, functions.__call__ = launch_prepared, call
-    interpreter._get_np_dtype = np_dtype
-    semantic.TritonSemantic.binary_op_sanitize_overflow_impl = check_overflow
-    if known:
-        _remember_shapes(core)
-
-
-def _remember_shapes(core) -> None:
-    """Make once for each shape what depends on nothing else, of types of tiles and of tensors."""
-    make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
-    of_types: dict[tuple, dict] = {}
-    of_tensors: dict[tuple, tuple] = {}
-
-    def block_type(self, element_ty, shape):
-        sizes = None
-        if isinstance(shape, list | core.tuple):
-            sizes = tuple([x.value if type(x) is core.constexpr else x for x in shape])
-        if sizes is None or any(type(size) is not int for size in sizes):  # it may be refused
-            return make_type(self, element_ty, shape)
-        key = element_ty.name, sizes
-        if key not in of_types:
-            make_type(self, element_ty, shape)
-            of_types[key] = vars(self).copy()
-        else:
-            vars(self).update(of_types[key], element_ty=element_ty)
-
-    def tensor(self, handle, type):
-        sizes = tuple(type.shape) if type.is_block() else ()
-        if sizes not in of_tensors:
-            make_tensor(self, handle, type)
-            of_tensors[sizes] = self.shape, self.numel
-        else:
-            self.handle, self.type, self.dtype = handle, type, type.scalar
-            self.shape, self.numel = of_tensors[sizes]
-
-    core.block_type.__init__, core.tensor.__init__ = block_type, tensor
 
 
 def multiply_constants() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..kernels import compile_only, interpreter, pretend_gpu, races
+from ..kernels import compile_only, interpreter, pretend_gpu, quicker, races
 from ..replay import launches, replay
 from ..wire import DTYPES, Channel, raw_bytes
 from . import crashes, hooks, recorder, run_step
@@ -64,9 +64,9 @@ class Server:
         self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
         if self.interprets:
             interpreter.insist()
+            quicker.spare_repetition()
             interpreter.hold_to(self._extents, self._named)
             self.races.install()
-            interpreter.spare_repetition()
             interpreter.multiply_constants()
             interpreter.know_constants()
             interpreter.refuse_truth(self.path)

@@ -1,0 +1,149 @@
+"""The interpreter that workers have computes what Triton's own does, in fewer steps."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+# Runs a kernel with functions in functions, of this file and of Triton, as Triton has it, and then
+# as a worker has it.
+COMPARE = '''
+import inspect, os, sys
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, sys.argv[1])
+import torch, triton, triton.language as tl
+from grader.sandbox.kernels.quicker import spare_repetition
+
+@triton.jit
+def shifted(x):
+    return x - tl.max(x, 1)[:, None]
+
+@triton.jit
+def kernel(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
+    for start in tl.range(0, tl.cdiv(N, BLOCK)):
+        at = start * BLOCK + tl.arange(0, BLOCK)
+        at = at[:, None] * N + tl.arange(0, BLOCK)[None, :]
+        x = tl.load(x_ptr + at, mask=at < N * N, other=0.0)
+        p = tl.exp2(shifted(x.to(tl.float32)))
+        tl.store(y_ptr + at, (p / tl.sum(p, 1)[:, None]).to(tl.float16), mask=at < N * N)
+
+looked = []
+members = inspect.getmembers
+inspect.getmembers = lambda *args: looked.append(args) or members(*args)
+
+def run():
+    looked.clear()
+    torch.manual_seed(0)
+    x, y = torch.randn(32, 32).to(torch.float16), torch.zeros(32, 32, dtype=torch.float16)
+    kernel[(2,)](x, y, 32, 16)
+    return y, len(looked)
+
+pointer = tl.pointer_type(tl.float16)
+
+def types():
+    made = [tl.block_type(element, [32, tl.constexpr(16)]) for element in (tl.float32, pointer)]
+    tile = tl.tensor(None, made[1])
+    assert [kind.element_ty for kind in made] == [tl.float32, pointer] and tile.dtype == pointer
+    return [(str(kind), kind.numel, list(kind.shape)) for kind in made] + [
+        (tile.numel.value, [size.value for size in tile.shape])]
+
+def refused():
+    for shape in ([32, 16.0], [32, tl.constexpr(16.0)], (32, 16), 32, [], [3]):
+        try:
+            tl.block_type(tl.float32, shape)
+            yield None
+        except Exception as error:
+            yield type(error), str(error)
+
+original = tl.sum, tl.load
+plain, many = run()
+known, wrong = types(), list(refused())
+spare_repetition()
+quick, few = run()
+again, as_few = run()
+assert known == types() == types() and None not in wrong and wrong == list(refused())
+assert torch.equal(plain, quick) and torch.equal(plain, again) and plain.abs().sum() > 0
+assert many > 3 * few and few == as_few, (many, few, as_few)
+assert original == (tl.sum, tl.load), "Triton's own functions come back after a launch"
+'''
+
+# Every operation of two operands, of all dtypes, shapes and numbers, as Triton has it and then as a
+# worker has it.
+OPERATIONS = '''
+import os, sys
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, sys.argv[1])
+import numpy as np, triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle
+from grader.sandbox.kernels.quicker import spare_repetition
+
+np.seterr(all="ignore")
+DTYPES = [tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32,
+          tl.float64, tl.pointer_type(tl.float32)]
+NUMBERS = [0, 1, -1, 300, 2**31, 2**40, 2**70, 1.5, -0.25, 1e-40, float("inf"), float("nan"), True]
+SHAPES = [(), (4, 1), (1, 8), (4, 8), (8,), (2, 8)]
+of = interpreter.interpreter_semantic
+OPERATIONS = {name: getattr(of, name) for name in (
+    "truediv", "floordiv", "mod", "and_", "or_", "xor_", "shl", "lshr", "less_than", "equal")}
+OPERATIONS |= {name: lambda x, y, name=name: getattr(of, name)(x, y, True)
+               for name in ("add", "sub", "mul")}
+OPERATIONS["maximum"] = lambda x, y: of.maximum(x, y, tl.PropagateNan.NONE)
+OPERATIONS["fdiv"] = lambda x, y: of.fdiv(x, y, False)
+OPERATIONS["where"] = lambda x, y: of.where(tile(tl.int1, (4, 1)), x, y)
+OPERATIONS["where one"] = lambda x, y: of.where(tile(tl.int1, ()), x, y)
+
+def tile(dtype, shape):
+    numbers = 1 + np.arange(max(int(np.prod(shape)), 1)) % 3
+    held = numbers.astype(interpreter._get_np_dtype(dtype)).reshape(shape or (1,))
+    return tl.tensor(TensorHandle(held, dtype), tl.block_type(dtype, [*shape]) if shape else dtype)
+
+def results():
+    tiles = [(dtype, shape) for dtype in DTYPES for shape in ((), (4, 8))]
+    pairs = [(x, y) for x in tiles for y in tiles]
+    pairs += [pair for x in tiles for y in NUMBERS for pair in ((x, y), (y, x))]
+    pairs += [((dtype, x), (tl.int32, y)) for dtype in (tl.int32, tl.float16, DTYPES[-1])
+              for x in SHAPES for y in SHAPES]
+    for name, operation in OPERATIONS.items():
+        for pair in pairs:
+            operands = [tile(*one) if type(one) is tuple else one for one in pair]
+            try:
+                made = operation(*operands)
+            except Exception as error:
+                yield name, pair, type(error), str(error)
+                continue
+            shape = tuple(made.type.shape.values) if made.type.is_block() else (1,)
+            assert made.handle.data.shape == shape, (name, pair)
+            yield (name, pair, str(made.type), str(made.handle.dtype),
+                   made.handle.data.dtype, made.handle.data.tobytes())
+
+def kernel():
+    pass
+
+interpreter._patch_lang(kernel)
+plain = list(results())
+spare_repetition()
+for before, after in zip(plain, results(), strict=True):
+    assert before == after, (before, after)
+kinds = [len(result) for result in plain]
+print(len(kinds), kinds.count(6))
+'''
+
+
+@pytest.mark.interpreter
+def test_a_launch_gives_the_same_bits_with_less_repetition_and_leaves_triton_as_it_was():
+    done = subprocess.run([sys.executable, "-c", COMPARE, str(ROOT)], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.interpreter
+def test_every_operation_of_two_operands_gives_the_same_type_and_bits_or_the_same_error():
+    done = subprocess.run([sys.executable, "-c", OPERATIONS, str(ROOT)], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    asked, answered = map(int, done.stdout.split())
+    assert asked / 3 < answered < asked
