@@ -138,10 +138,11 @@ class Session:
             expect=[((2, N, N), torch.uint8)] * 2 + [((2,), torch.int64)])
         return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
 
-    def compile(self, call: Call) -> list[CompiledKernel]:
-        """Compile what this call launches; the worker knows for what.  One entry a variant."""
+    def compile(self, call: Call, to_ptx: bool = False) -> list[CompiledKernel]:
+        """Compile what this call launches; the worker knows for what.  One entry a variant.
+        to_ptx: no further, and in half the time."""
         header, tensors = pack(call)
-        reply, _ = self.request({"op": "compile", **header}, "compile", tensors)
+        reply, _ = self.request({"op": "compile", "to_ptx": to_ptx, **header}, "compile", tensors)
         try:
             return [
                 CompiledKernel(

@@ -62,7 +62,7 @@ def _compile(known: Known, session: Session) -> tuple[Check, SubmissionError | N
     try:
         known.options.imports.helper(session, stage)
         for case in (cases[0], widest):
-            kernels += session.compile(build(case, known.options.seed).call)
+            kernels += session.compile(build(case, known.options.seed).call, to_ptx=True)
     except SubmissionError as error:
         check = crashed(case, error, known.file, stage)
         words = f"D={case.D}, {dtype_name(case.dtype)}"

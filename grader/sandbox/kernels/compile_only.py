@@ -53,6 +53,21 @@ class CompileOnly:
 
         JITFunction.run = compile_only
 
+    def end_at_ptx(self) -> None:
+        """Take half the time from here on: leave out what makes a kernel quick, and the assembler.
+        What can be wrong with a kernel shows before."""
+        from triton.backends.nvidia.compiler import CUDABackend
+
+        os.environ["DISABLE_LLVM_OPT"] = "1"
+        add_stages = CUDABackend.add_stages
+
+        @functools.wraps(add_stages)
+        def added(backend, stages, *args):
+            add_stages(backend, stages, *args)
+            stages["cubin"] = lambda ptx, metadata: b""
+
+        CUDABackend.add_stages = added
+
     def report(self) -> list[dict]:
         """One dict a compiled variant: name, line, shared_bytes, seconds, warnings [line, text]."""
         tree = ast.parse(Path(self.path).read_bytes())  # in the coding it names

@@ -288,6 +288,8 @@ class Server:
 
     def compile(self, request: dict, storages: dict, douts: dict):
         """Compile what one call launches.  Nothing runs, so nothing is fetched."""
+        if request["to_ptx"]:
+            self.compiler.end_at_ptx()
         inputs, _ = self._place(request["inputs"], storages, request["grads"])
         upstream, _ = self._place(request["douts"], douts, ())
         self.compiler.kernels.clear()

@@ -1,4 +1,4 @@
-"""A previous value that the compiler loses is found exactly where it loses it."""
+"""What is compiled and not run: a previous value that the compiler loses is found exactly there."""
 
 import ast
 import inspect
@@ -11,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import problem_7
+from grader.course.case_table import listed
+from grader.course.inputs import build
+from grader.course.stages import STAGES
+from grader.host.processes import Worker
+from grader.host.session import Session
 from grader.sandbox.kernels import compile_only
 
 triton = pytest.importorskip("triton")
@@ -187,3 +193,17 @@ def test_a_loss_in_an_inner_loop_is_told_once():
                     a = a + 1
         """)
     assert [line for line, _ in compile_only.lost_values(ast.parse(source).body[0])] == [6]
+
+
+def _compiled(to_ptx: bool) -> list[tuple]:
+    stage, case = STAGES[7], listed(7, "cuda", True)[0]
+    source = Path(problem_7.__file__).read_bytes()
+    with Session(Worker(source, stage.filename, device="cpu", interpret=False, compile_for=90),
+                 120) as session:
+        session.load(stage.entry, stage.attribute, stage.positional)
+        return [(kernel.name, kernel.line, kernel.shared_bytes, kernel.warnings)
+                for kernel in session.compile(build(case, 1).call, to_ptx)]
+
+
+def test_as_far_as_ptx_a_kernel_has_the_same_name_line_and_shared_memory():
+    assert _compiled(to_ptx=True) == _compiled(to_ptx=False) != []
