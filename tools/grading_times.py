@@ -30,13 +30,13 @@ RUNS = {  # name -> arguments
     "p8, no benchmark": ["--p8", "--no-benchmark"],
     "p9, no benchmark": ["--p9", "--no-benchmark"],
 }
-WATCH = "p4, --watch"
+WATCH, WATCHED = "p4, --watch", "problem_4.py"
 VERDICT = re.compile(r" Test (Passed|Failed)")
 
 
-def edited(folder: Path) -> Path:
+def edited(folder: Path, files: str = "problem_?.py") -> Path:
     """The solved files, each with another number than ever before."""
-    for path in ROOT.glob("problem_?.py"):
+    for path in ROOT.glob(files):
         text = path.read_text("utf-8")
         changed = text.replace(EDITED, f"({EDITED} - {secrets.randbelow(10**6)})", 1)
         (folder / path.name).write_text(changed, "utf-8")
@@ -66,7 +66,7 @@ def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
 
 def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
     """-> seconds from each save to the first verdict, and until the next can be seen."""
-    found = []
+    found = []  # in a folder with one problem: where there are more, the next one follows a pass
     with started(folder, ["--p4", "--watch"]) as run:
         start = first = None
         for line in run.stdout:
@@ -78,7 +78,7 @@ def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
                 if len(found) == rounds:
                     break
                 time.sleep(3.0)  # a student's thought; the next worker is made ready
-                edited(folder)
+                edited(folder, WATCHED)
                 start, first = time.monotonic(), None
         run.send_signal(signal.SIGINT)
         run.stdout.read()
@@ -128,7 +128,7 @@ def main() -> None:
     for name in arguments.only:
         if name == WATCH:
             with tempfile.TemporaryDirectory() as folder:
-                times = {"saved": watched(edited(Path(folder)), arguments.rounds)}
+                times = {"saved": watched(edited(Path(folder), WATCHED), arguments.rounds)}
             say(name, times)
             continue
         times = {"edited": [], "again": []}
