@@ -1,7 +1,7 @@
 """How long a grading takes, as a student waits for it: python -m tools.grading_times
 
 Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
-before; "again" is the run after it.  Seconds of wall time: until the first verdict and until the
+before; "again" is the run after it.  Seconds of wall time: until the steps' lights and until the
 end, median (least to most) of the rounds.  Under --watch a save is the start.  --beside N grades N
 different files at the same time, too, and says the seconds a grading.  Run it on an idle machine;
 what `import torch` takes there, which nothing can be graded before, is said first.
@@ -31,7 +31,7 @@ RUNS = {  # name -> arguments
     "p9, no benchmark": ["--p9", "--no-benchmark"],
 }
 WATCH, WATCHED = "p4, --watch", "problem_4.py"
-VERDICT = re.compile(r" Test (Passed|Failed)")
+LIGHTS = re.compile(r"^steps  ")  # what a file that is right shows first
 
 
 def edited(folder: Path, files: str = "problem_?.py") -> Path:
@@ -51,11 +51,11 @@ def started(folder: Path, arguments: list[str]) -> subprocess.Popen:
 
 
 def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
-    """-> seconds until the first verdict, and until the end."""
+    """-> seconds until the lights, and until the end."""
     start, first, said = time.monotonic(), None, []
     with started(folder, arguments) as run:
         for line in run.stdout:
-            if first is None and VERDICT.search(line):
+            if first is None and LIGHTS.search(line):
                 first = time.monotonic() - start
             said.append(line)
     if run.returncode != 0:
@@ -65,12 +65,12 @@ def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
 
 
 def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
-    """-> seconds from each save to the first verdict, and until the next can be seen."""
+    """-> seconds from each save to the lights, and until the next can be seen."""
     found = []  # in a folder with one problem: where there are more, the next one follows a pass
     with started(folder, ["--p4", "--watch"]) as run:
         start = first = None
         for line in run.stdout:
-            if first is None and VERDICT.search(line):
+            if first is None and LIGHTS.search(line):
                 first = time.monotonic()
             if line.startswith("Watching"):
                 if start is not None:
@@ -100,7 +100,7 @@ def words(seconds: list[float]) -> str:
 def say(name: str, times: dict[str, list[tuple[float, float]]]) -> None:
     for which, both in times.items():
         first, whole = ([pair[i] for pair in both] for i in (0, 1))
-        print(f"{name}, {which}: first verdict {words(first)}, end {words(whole)}", flush=True)
+        print(f"{name}, {which}: lights {words(first)}, end {words(whole)}", flush=True)
 
 
 def side_by_side(name: str, count: int) -> None:
