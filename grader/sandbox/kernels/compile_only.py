@@ -30,6 +30,7 @@ class CompileOnly:
             os.environ["TRITON_INTERPRET"] = interpret
         self.path = path
         self.only_notes = False  # launches are recorded, and not even compiled
+        self.ends_at_ptx = False
         self.kernels: dict[str, dict] = {}  # one entry a compiled variant
         compile_kernel = JITFunction.run
 
@@ -56,9 +57,11 @@ class CompileOnly:
     def end_at_ptx(self) -> None:
         """Take half the time from here on: leave out what makes a kernel quick, and the assembler.
         What can be wrong with a kernel shows before."""
+        if self.ends_at_ptx:
+            return
         from triton.backends.nvidia.compiler import CUDABackend
 
-        os.environ["DISABLE_LLVM_OPT"] = "1"
+        self.ends_at_ptx, os.environ["DISABLE_LLVM_OPT"] = True, "1"
         add_stages = CUDABackend.add_stages
 
         @functools.wraps(add_stages)
