@@ -15,10 +15,9 @@ from classroom import late, roster
 from classroom.gather import Submitted
 from classroom.late import Late
 from grader.course.stages import STAGES
-from grader.judge.points import ROBUST_SHARE, STANDARD_SHARE, WALK_SHARE
+from grader.judge.points import SHARES
 from grader.text import escape
 
-SHARES = {"standard": STANDARD_SHARE, "robust": ROBUST_SHARE, "walk": WALK_SHARE}
 # The points of a record say which of these were earned: all of their sums differ.
 EARNED = {round(sum(SHARES[part] for part in parts), 3): parts
           for count in range(4) for parts in combinations(SHARES, count)}

@@ -8,7 +8,7 @@ if TYPE_CHECKING:  # they import torch
     from grader.course.cases import Case
     from grader.host.options import Options
 
-STANDARD_SHARE, ROBUST_SHARE, WALK_SHARE = 0.7, 0.2, 0.1
+SHARES = {"standard": 0.7, "robust": 0.2, "walk": 0.1}  # of a stage's points
 
 
 def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None:
@@ -30,7 +30,7 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
     failed |= {case.group for case in cases if case.name not in passed}
     for nothing in ("rejected", "not_started"):
         if nothing in outcomes:
-            result.outcome, result.points = nothing, 0.0
+            result.outcome, result.points, result.earned = nothing, 0.0, []
             return
     if ours:
         result.outcome = "grader_fault"
@@ -43,7 +43,9 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
         return
     if options.quick and not failed:
         result.sentence = "standard cases only (--quick); the robust ones are worth 30 %."
-    earned = STANDARD_SHARE * ("standard" not in failed)
-    if not options.quick and "robust" not in failed:
-        earned += ROBUST_SHARE + WALK_SHARE * (not needless)
-    result.points = round(result.max_points * earned, 2)
+    if options.quick or "robust" in failed:
+        failed |= {"robust", "walk"}
+    elif needless:
+        failed |= {"walk"}
+    result.earned = [group for group in SHARES if group not in failed]
+    result.points = round(result.max_points * sum(map(SHARES.get, result.earned)), 2)

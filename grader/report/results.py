@@ -72,6 +72,7 @@ class StageResult:
     sentence: str = ""  # why there are no checks, or why they ended early
     detail: str = ""
     steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text
+    earned: list[str] = field(default_factory=list)  # groups of cases whose points were earned
 
 
     @property
@@ -187,8 +188,9 @@ def write(run: Run, path: Path) -> None:
 
 def _stage(result: StageResult) -> dict:
     return {"stage": result.stage, "title": result.title, "outcome": result.outcome,
-            "points": result.points, "max_points": result.max_points, "sha256": result.sha256,
-            "seconds": round(result.seconds, 3), "message": result.sentence,
+            "points": result.points, "max_points": result.max_points, "earned": result.earned,
+            "sha256": result.sha256, "seconds": round(result.seconds, 3),
+            "message": result.sentence,
             "detail": result.detail, "confined": list(result.confined),
             "steps": _steps(result), "checks": [_check(check) for check in result.checks],
             "benchmark": _finite(result.benchmark)}

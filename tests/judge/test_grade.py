@@ -137,18 +137,18 @@ def test_a_right_submission_gets_all_points(graded):
 
 def test_robust_cases_carry_thirty_percent(graded):
     result = graded(spoiled(lambda call: not is_standard(call)))
-    assert (result.outcome, result.points) == ("wrong", 140)
+    assert (result.outcome, result.points, result.earned) == ("wrong", 140, ["standard"])
 
 
 def test_standard_cases_carry_seventy_percent(graded):
     result = graded(spoiled(is_standard))
-    assert (result.outcome, result.points) == ("wrong", 60)
+    assert (result.outcome, result.points, result.earned) == ("wrong", 60, ["robust", "walk"])
 
 
 def test_quick_asks_the_standard_cases_only(graded):
     result = graded(Honest, quick=True)
     assert {check.group for check in result.checks} == {"standard"}
-    assert (result.outcome, result.points) == ("pass", 140)
+    assert (result.outcome, result.points, result.earned) == ("pass", 140, ["standard"])
 
 
 def test_what_is_wrong_at_a_border_of_tiles_alone_is_wrong_and_named(graded, monkeypatch):
@@ -224,7 +224,7 @@ def test_borders_are_not_asked_of_a_file_that_is_wrong_anyway(graded, monkeypatc
 
 def test_rejected_costs_every_point(graded):
     result = graded(cheat())
-    assert (result.outcome, result.points) == ("rejected", 0)
+    assert (result.outcome, result.points, result.earned) == ("rejected", 0, [])
 
 
 def cheat(wrong=lambda call: False):
@@ -326,6 +326,7 @@ def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
     done(known, Check("needless-work", "walk", "needless work", lines=("tile 3 reads 16",)))
     settle(known.result, known.cases, known.options)
     assert (known.result.outcome, known.result.points) == ("pass", 90)
+    assert known.result.earned == ["standard", "robust"]
 
 
 def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):

@@ -25,8 +25,8 @@ def test_the_file_has_the_published_fields(tmp_path):
     assert data["grader"] == "0.2.0+abc"
     assert {"format", "grader", "device", "torch", "triton", "seed", "stages"} == set(data)
     stage = data["stages"][0]
-    assert {"stage", "title", "outcome", "points", "max_points", "sha256", "seconds", "checks",
-            "benchmark"} <= set(stage)
+    assert {"stage", "title", "outcome", "points", "max_points", "earned", "sha256", "seconds",
+            "checks", "benchmark"} <= set(stage)
     assert set(stage["checks"][0]) == {"name", "group", "outcome", "errors", "where", "diagnosis",
                                        "message"}
     assert stage["checks"][0]["message"] == "o differs\ntry: this"
