@@ -60,8 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     grading.add_argument("--policy", metavar="FILE", type=Path,
                          help="a policy.toml: what stages and groups of cases are worth")
     grading.add_argument("--overrides", metavar="FILE", type=Path,
-                         help="a .csv with the columns student, stage, points and reason: a "
-                              "person's word instead of the grader's")
+                         help="a .csv with the columns student, stage, points, reason (which the "
+                              "student reads) and note (private): a person's word instead of the "
+                              "grader's")
     grading.add_argument("--cases", metavar="FILE", type=Path,
                          help="your own cases, TOML, which students do not have")
     grading.add_argument("--seed", metavar="N", type=int,
@@ -229,7 +230,8 @@ def grade(arguments) -> int:
         except KeyboardInterrupt:
             interrupted = True
         return write(students, stages, list(map(report_of, students)), store, progress, interrupted,
-                     set(of))
+                     set(of), {(key, given.stage): given.note for key, rows in overrides.items()
+                               for given in rows if given.note})
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
@@ -256,9 +258,10 @@ def spread(arguments, cluster: str = "slurm") -> int:
     return NOT_SETTLED if unsettled else DONE
 
 
-def write(students, stages, reports, store, progress, interrupted: bool, kept: set[str]) -> int:
+def write(students, stages, reports, store, progress, interrupted: bool, kept: set[str],
+          notes: dict[tuple[str, int], str]) -> int:
     """The tables of what is known by now, and their last line.  kept: keys of all hand-ins that
-    count."""
+    count; notes: as summary.page() has them."""
     from classroom import feedback, summary
     from classroom.alike import alike
     from classroom.book import as_json, grades, junit, to_look_at
@@ -277,7 +280,7 @@ def write(students, stages, reports, store, progress, interrupted: bool, kept: s
     store.write(store.folder / "grades.csv", grades(reports))
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
-        reports, found, datetime.now(), store.folder))
+        reports, found, datetime.now(), store.folder, notes))
     everything = [stage for report in reports for stage in report["stages"]]
     count = Counter(stage["outcome"] for report in reports for stage in report["stages"]
                     if stage["stage"] in report["unsettled"])

@@ -21,7 +21,7 @@ from grader.text import escape
 # The points of a record say which of these were earned: all of their sums differ.
 EARNED = {round(sum(SHARES[part] for part in parts), 3): parts
           for count in range(4) for parts in combinations(SHARES, count)}
-COLUMNS = ("student", "stage", "points", "reason")
+COLUMNS = ("student", "stage", "points", "reason")  # and, if there is one, note
 MOST_POINTS = 1e6
 
 
@@ -40,12 +40,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class Override:
-    """A person's word on one stage of one student: it is settled, and has these points."""
+    """A person's word on one stage of one student: it is settled, and has these points.  reason:
+    what the student reads; note: what only the instructors' page shows."""
 
     student: str
     stage: int
     points: float
     reason: str
+    note: str = ""
 
 
 def read(path: Path | None) -> Policy:
@@ -109,20 +111,21 @@ def read_overrides(path: Path | None) -> list[Override]:
     """Raises ValueError: it is no such table."""
     if path is None:
         return []
-    found, (_, rows) = [], roster.table(path, "--overrides", COLUMNS)
+    found, (_, rows) = [], roster.table(path, "--overrides", COLUMNS, ("note",))
     for line, row in enumerate(rows, start=2):
         if not any(row.values()):
             continue
         stage, points = row["stage"].lower().removeprefix("p"), row["points"].replace(",", ".")
         try:
-            given = Override(row["student"], int(stage), float(points), escape(row["reason"]))
+            given = Override(row["student"], int(stage), float(points), escape(row["reason"]),
+                             escape(row.get("note", "")))
         except ValueError:
             given = None
         if given is None or not given.student or given.stage not in STAGES \
-                or not _is_amount(given.points) or not given.reason:
+                or not _is_amount(given.points) or not (given.reason or given.note):
             cells = ", ".join(row[name] or "-" for name in COLUMNS)
             raise ValueError(f"--overrides: want a student, a stage of 1-{max(STAGES)}, points and "
-                             f"a reason; got {cells} in row {line} of {path}")
+                             f"a reason or a note; got {cells} in row {line} of {path}")
         found.append(given)
     return found
 

@@ -16,9 +16,10 @@ MOST_SHOWN = 12  # mistakes
 TOO_LITTLE = {"missing", "not_started", "pending", "refused"}  # nothing to learn from
 
 
-def page(reports: list[dict], alike: Alike, now: datetime, results: Path) -> bytes:
+def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
+         notes: dict[tuple[str, int], str]) -> bytes:
     """The whole page.  alike: pairs as alike.py finds them; results: the folder, as commands are
-    to name it."""
+    to name it; notes: on overrides, by a student's key and the stage, which no other file holds."""
     return rendered(
         "summary.html", reports=reports,
         stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
@@ -26,7 +27,7 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path) -> byt
         alike=alike, explanation=explanation, quiet=UNSETTLED | {"missing", "not_started"},
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
-        credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now,
+        credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now, notes=notes,
         look=[report for report in reports if to_look_at(report) or report["differs"] or any(
             stage["outcome"] == "rejected" or "override" in stage for stage in report["stages"])])
 

@@ -77,6 +77,18 @@ def obedient(monkeypatch, tmp_path):
     return lambda: asked.read_text().splitlines()
 
 
+def program(monkeypatch, tmp_path):
+    """The program with an autograder that obeys.  -> grade(*options): its exit code, for the class
+    in tmp_path/"in" and stage 2, with the results in tmp_path/"out"."""
+    from classroom.__main__ import main
+    from grader.assignment import record
+
+    obedient(monkeypatch, tmp_path)
+    monkeypatch.setenv("GRADER", record.version())
+    return lambda *options: main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"),
+                                  "--stages", "2", "--device", "cpu", *map(str, options)])
+
+
 def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=lambda text: None):
     """Grade all stages of a class.  -> student -> report."""
     from dataclasses import replace

@@ -81,7 +81,7 @@ def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
     assert "want problem_1.py" in rows([near])[0]["refused"]
     assert [to_look_at(each) for each in (eve, near, gone, anna)] == [True, True, False, False]
     assert "the median has 130 of" in " ".join(
-        summary.page([eve, gone, anna], NOBODY, NOON, Path("out")).decode().split())
+        summary.page([eve, gone, anna], NOBODY, NOON, Path("out"), {}).decode().split())
     assert sum(each["count"] for each in summary.histogram([eve, gone, anna])) == 1
 
 
@@ -91,7 +91,7 @@ def test_a_refused_submission_says_why_in_every_table(tmp_path):
         reports = [student_report(student, [1, 2], store)]
     assert rows(reports)[0]["refused"].startswith("the archive climbs out")
     assert b"climbs out" in junit(reports)
-    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
+    page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
     assert page.count("<td class=\"wide\">the archive climbs out") == 1
 
 
@@ -140,7 +140,7 @@ def test_the_page_and_junit_carry_the_red_steps_with_their_mistake_and_rule(tmp_
     reports = book(tmp_path, {"anna": {1: stage(1, "wrong", steps=lights)}})
     failure = ElementTree.fromstring(junit(reports)).find("testsuite/testcase/failure")
     assert failure.get("message") == "step 1.2: one key too wide"
-    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
+    page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
     for text in (failure.text, page):
         assert "step 1.2, asked alone, given W=3:" in text and "said" in text
         assert "the rule: the window counts the query itself." in text and "want 1; got 2." in text
@@ -160,14 +160,14 @@ def test_the_line_of_a_crash_is_quoted(tmp_path):
         reports = [student_report(Submitted("anna", "anna", {1: data}), [1], store)]
     assert reports[0]["stages"][0]["line"] == "2: return <b>\\x1b"
     assert "line 2: return &lt;b&gt;" in junit(reports).decode()
-    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
+    page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
     assert "line 2: return &lt;b&gt;" in page and "problem_1.py:9 in g: h()" in page
 
 
 def test_every_table_of_the_page_has_heads_and_every_outcome_a_link(tmp_path):
     outcomes = {1: stage(1, "wrong", 30.0), 2: stage(2, "crashed")}
     page = summary.page(book(tmp_path, {"anna": outcomes, "ben": {1: stage(1, "pass", 100.0)}}),
-                        NOBODY, NOON, Path("out")).decode()
+                        NOBODY, NOON, Path("out"), {}).decode()
     for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
         assert 'scope="col"' in table and "<th>" not in table and "<th class" not in table
     links = re.findall(r'href="#(\w+)"\naria-label="(.*?)"', page)
@@ -197,7 +197,7 @@ def luminance(colour: str) -> float:
 def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_path):
     reports = book(tmp_path, {"<script>alert(1)</script>": {
         1: stage(1, "wrong", check={"message": "<img src=x onerror=alert(2)>"})}})
-    page = summary.page(reports, NOBODY, NOON, Path("out")).decode()
+    page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
     assert "<script>alert" not in page and "<img" not in page
     assert not re.search(r"https?://|src=|@import|url\(", page.replace("&lt;img src=x", ""))
 
@@ -205,7 +205,7 @@ def test_the_page_needs_no_network_and_shows_what_students_wrote_as_text(tmp_pat
 def test_a_command_of_the_page_names_the_students_own_folder_quoted(tmp_path):
     again = "said so\nagain: python autograder.py --p1 --seed 7 --case standard/one"
     reports = book(tmp_path, {"Otto Aber": {1: stage(1, "wrong", check={"message": again})}})
-    page = summary.page(reports, [], NOON, Path("my results")).decode()
+    page = summary.page(reports, [], NOON, Path("my results"), {}).decode()
     assert ("again: python autograder.py --p1 --submission &#39;my results/submissions/Otto Aber"
             "&#39; --seed 7 --case standard/one") in page
     assert again in junit(reports).decode()

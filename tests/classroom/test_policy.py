@@ -1,11 +1,15 @@
 """What evidence is worth: points, shares, optional stages, right steps, a person's word."""
 
+import zipfile
+from pathlib import Path
+
 import pytest
 
 from classroom import policy
 from classroom.gather import Submitted
 from classroom.policy import Override, Policy
 from classroom.roster import Person
+from tests.classroom.classes import make, program
 
 SHARES = {"standard": 0.5, "robust": 0.4, "walk": 0.1}
 
@@ -68,6 +72,22 @@ def test_an_override_settles_a_stage_and_says_why():
     assert report["stages"][0]["override"] == {"reason": "told me how it works", "was": 20.0}
 
 
+def test_the_private_note_of_an_override_reaches_no_student(tmp_path, monkeypatch):
+    make(tmp_path / "in", {"ben": {2: "wrong"}, "cleo": {2: "wrong # c"}})
+    (tmp_path / "overrides.csv").write_text(
+        "student,stage,points,reason,note\nben,2,9,see my mail,\"copied from Anna Müller\"\n"
+        "cleo,2,8,,says she was ill\n", "utf-8")
+    assert program(monkeypatch, tmp_path)("--overrides", tmp_path / "overrides.csv") == 0
+    files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    with zipfile.ZipFile(tmp_path / "out/feedback.zip") as packed:
+        files |= {Path(name): packed.read(name) for name in packed.namelist()}
+    for words in ("Anna Müller", "she was ill"):
+        assert [path.name for path in files if words.encode() in files[path]] == ["summary.html"]
+    for kind in ("html", "md"):
+        assert b"Set by a person: see my mail" in files[tmp_path / f"out/feedback/ben.{kind}"]
+        assert b"Set by a person." in files[tmp_path / f"out/feedback/cleo.{kind}"]
+
+
 def test_an_override_is_of_whom_it_names():
     students = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7", "aa", "a@x")),
                 Submitted("Ben", "Ben", person=Person("Ben", "8"))]
@@ -119,12 +139,16 @@ def test_a_policy_that_is_none(written, text, says):
 def test_overrides_are_read(written):
     path = written("Student;Stage;Points;Reason\nanna;P4;12,5;late by permission\n;;;\n")
     assert policy.read_overrides(path) == [Override("anna", 4, 12.5, "late by permission")]
+    path = written("student,stage,points,reason,note\nben,4,0,,copied from Anna\n")
+    assert policy.read_overrides(path) == [Override("ben", 4, 0.0, "", "copied from Anna")]
     assert policy.read_overrides(None) == []
 
 
 @pytest.mark.parametrize(("row", "says"), [
-    ("anna,4,80,", "a reason; got anna, 4, 80, - in row 2"), ("anna,12,80,x", "a stage of 1-9"),
-    ("anna,4,all,x", "points and a reason"), ("anna,4,-1,x", "points"), (",4,1,x", "a student"),
+    ("anna,4,80,", "a reason or a note; got anna, 4, 80, - in row 2"),
+    ("anna,12,80,x", "a stage of 1-9"),
+    ("anna,4,all,x", "points and a reason or a note"), ("anna,4,-1,x", "points"),
+    (",4,1,x", "a student"),
     ("anna,4,nan,x", "points"), ("anna,4,1e9,x", "points"),
     ("anna,4,1,x,y", "want 4 cells a row; got 5"),
 ])
