@@ -1,4 +1,4 @@
-"""Stage 3 in the original's style: strides of q, k, v and o apart, the last one taken as 1."""
+"""Stage 3 in the original's style: o is stored with q's strides, the last one taken as 1."""
 # stage: 3
 # outcome: pass
 import math
@@ -14,7 +14,6 @@ def _flash_attention_forward_kernel(
     q_stride_b, q_stride_h, q_stride_s,
     k_stride_b, k_stride_h, k_stride_s,
     v_stride_b, v_stride_h, v_stride_s,
-    o_stride_b, o_stride_h, o_stride_s,
     softmax_scale,
     SEQ_LEN,
     N_HEADS: tl.constexpr,
@@ -66,8 +65,8 @@ def _flash_attention_forward_kernel(
 
     # 5. Normalise and write.
     acc = acc / (l_i[:, None] + 1e-8)
-    o_ptrs = (O_ptr + batch_idx * o_stride_b + head_idx * o_stride_h
-              + q_offsets[:, None] * o_stride_s + offs_d[None, :])
+    o_ptrs = (O_ptr + batch_idx * q_stride_b + head_idx * q_stride_h
+              + q_offsets[:, None] * q_stride_s + offs_d[None, :])
     tl.store(o_ptrs, acc.to(O_ptr.dtype.element_ty), mask=q_offsets[:, None] < SEQ_LEN)
 
 
@@ -84,7 +83,6 @@ def flash_attention_forward(q, k, v, is_causal=False):
         q.stride(0), q.stride(1), q.stride(2),
         k.stride(0), k.stride(1), k.stride(2),
         v.stride(0), v.stride(1), v.stride(2),
-        o.stride(0), o.stride(1), o.stride(2),
         softmax_scale,
         seq_len,
         N_HEADS=n_heads,

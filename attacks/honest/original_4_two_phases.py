@@ -39,7 +39,6 @@ def causal_kernel(
     stride_qb, stride_qh, stride_qn,
     stride_kb, stride_kh, stride_kn,
     stride_vb, stride_vh, stride_vn,
-    stride_ob, stride_oh, stride_on,
     softmax_scale, N_CTX, H,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
@@ -69,7 +68,7 @@ def causal_kernel(
                                  HEAD_DIM, BLOCK_N, True)
 
     acc = acc / l_i[:, None]
-    tl.store(O_ptr + b * stride_ob + h * stride_oh + offs_m[:, None] * stride_on
+    tl.store(O_ptr + b * stride_qb + h * stride_qh + offs_m[:, None] * stride_qn
              + offs_d[None, :], acc.to(O_ptr.type.element_ty), mask=offs_m[:, None] < N_CTX)
 
 
@@ -80,7 +79,7 @@ def flash_attention_forward(q, k, v, is_causal=True):
     BLOCK_M, BLOCK_N = 128, 64
     causal_kernel[(triton.cdiv(N, BLOCK_M), B * H)](
         q, k, v, o,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *o.stride()[:3],
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
         1.0 / math.sqrt(D), N, H,
         HEAD_DIM=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N, num_warps=4, num_stages=2,
     )

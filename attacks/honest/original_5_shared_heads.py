@@ -12,7 +12,6 @@ def gqa_kernel(
     q_stride_b, q_stride_h, q_stride_s,
     k_stride_b, k_stride_h, k_stride_s,
     v_stride_b, v_stride_h, v_stride_s,
-    o_stride_b, o_stride_h, o_stride_s,
     softmax_scale, SEQ_LEN,
     N_Q_HEADS: tl.constexpr, GROUP_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -29,7 +28,7 @@ def gqa_kernel(
     Q_ptr += batch_idx * q_stride_b + q_head_idx * q_stride_h
     K_ptr += batch_idx * k_stride_b + kv_head_idx * k_stride_h
     V_ptr += batch_idx * v_stride_b + kv_head_idx * v_stride_h
-    O_ptr += batch_idx * o_stride_b + q_head_idx * o_stride_h
+    O_ptr += batch_idx * q_stride_b + q_head_idx * q_stride_h
 
     q_block = tl.load(Q_ptr + q_offsets[:, None] * q_stride_s + d_offsets[None, :],
                       mask=q_valid, other=0.0)
@@ -59,7 +58,7 @@ def gqa_kernel(
         m_i = m_new
 
     o_block = acc / l_i[:, None]
-    tl.store(O_ptr + q_offsets[:, None] * o_stride_s + d_offsets[None, :],
+    tl.store(O_ptr + q_offsets[:, None] * q_stride_s + d_offsets[None, :],
              o_block.to(O_ptr.dtype.element_ty), mask=q_valid)
 
 
@@ -69,7 +68,7 @@ def flash_attention_forward(q, k, v, is_causal=True):
     assert q.shape[0] == k.shape[0] == v.shape[0] and k.shape == v.shape
     assert n_q_heads % n_kv_heads == 0, "Query heads must be divisible by KV heads"
     assert is_causal
-    o = torch.empty(batch, n_q_heads, seq_len, head_dim, dtype=q.dtype, device=q.device)
+    o = torch.empty_like(q)
     BLOCK_M, BLOCK_N = 64, 64
     grid = (triton.cdiv(seq_len, BLOCK_M), batch * n_q_heads)
     gqa_kernel[grid](
@@ -77,7 +76,6 @@ def flash_attention_forward(q, k, v, is_causal=True):
         q.stride(0), q.stride(1), q.stride(2),
         k.stride(0), k.stride(1), k.stride(2),
         v.stride(0), v.stride(1), v.stride(2),
-        o.stride(0), o.stride(1), o.stride(2),
         head_dim ** -0.5, seq_len,
         N_Q_HEADS=n_q_heads, GROUP_SIZE=n_q_heads // n_kv_heads,
         HEAD_DIM=head_dim, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,

@@ -17,7 +17,6 @@ def swa_forward_kernel(
     q_stride_b, q_stride_h, q_stride_s,
     k_stride_b, k_stride_h, k_stride_s,
     v_stride_b, v_stride_h, v_stride_s,
-    o_stride_b, o_stride_h, o_stride_s,
     softmax_scale, SEQ_LEN,
     N_Q_HEADS: tl.constexpr, N_KV_HEADS: tl.constexpr, WINDOW_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -80,8 +79,8 @@ def swa_forward_kernel(
 
     acc = acc / l_i[:, None]
     tl.store(
-        O_ptr + batch_idx * o_stride_b + q_head_idx * o_stride_h
-        + (q_offsets[:, None] * o_stride_s + dims[None, :]),
+        O_ptr + batch_idx * q_stride_b + q_head_idx * q_stride_h
+        + (q_offsets[:, None] * q_stride_s + dims[None, :]),
         acc.to(O_ptr.dtype.element_ty), mask=q_offsets[:, None] < SEQ_LEN)
 
 
@@ -98,7 +97,6 @@ def flash_attention_forward(q, k, v, is_causal=True, window_size=128):
         q.stride(0), q.stride(1), q.stride(2),
         k.stride(0), k.stride(1), k.stride(2),
         v.stride(0), v.stride(1), v.stride(2),
-        o.stride(0), o.stride(1), o.stride(2),
         1.0 / math.sqrt(head_dim), seq_len,
         N_Q_HEADS=n_q_heads, N_KV_HEADS=n_kv_heads, WINDOW_SIZE=window_size,
         HEAD_DIM=head_dim, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,

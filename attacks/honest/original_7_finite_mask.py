@@ -34,7 +34,7 @@ def one_block(q, K, V, start_n, offs_m, offs_d, k_stride, v_stride, scale2, N, m
 @triton.jit
 def sink_attention_kernel(
     Q, K, V, Out,
-    sqb, sqh, sqs, skb, skh, sks, svb, svh, svs, sob, soh, sos,
+    sqb, sqh, sqs, skb, skh, sks, svb, svh, svs,
     softmax_scale, N, HQ, HKV,
     W: tl.constexpr, S: tl.constexpr, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -70,7 +70,7 @@ def sink_attention_kernel(
         m_i, l_i, acc = one_block(q, K, V, start_n, offs_m, offs_d, sks, svs, scale2, N,
                                   m_i, l_i, acc, W, S, BLOCK_N, False)
 
-    tl.store(Out + b * sob + hq * soh + offs_m[:, None] * sos + offs_d[None, :],
+    tl.store(Out + b * sqb + hq * sqh + offs_m[:, None] * sqs + offs_d[None, :],
              (acc / l_i[:, None]).to(q.dtype), mask=offs_m[:, None] < N)
 
 
@@ -83,8 +83,7 @@ def flash_attention_forward(q, k, v, is_causal=True, window_size=128, sink_size=
     sink_attention_kernel[(triton.cdiv(N, BLOCK_M), B * HQ)](
         q, k, v, o,
         q.stride(0), q.stride(1), q.stride(2), k.stride(0), k.stride(1), k.stride(2),
-        v.stride(0), v.stride(1), v.stride(2), o.stride(0), o.stride(1), o.stride(2),
-        D ** -0.5, N, HQ, HKV, W=window_size, S=sink_size, D=D,
-        BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+        v.stride(0), v.stride(1), v.stride(2), D ** -0.5, N, HQ, HKV,
+        W=window_size, S=sink_size, D=D, BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
     )
     return o

@@ -1,4 +1,4 @@
-"""Stage 8 in the original's style: delta, dq, then dk and dv over the heads of a group."""
+"""Stage 8 in the original's style: o and dq lie as q does; dk and dv over the heads of a group."""
 # stage: 8
 # outcome: pass
 import math
@@ -10,9 +10,8 @@ import triton.language as tl
 
 @triton.jit
 def fwd_kernel(
-    Q, K, V, Out, L, qb, qh, qs, kb, kh, ks, vb, vh, vs, ob, oh, os_,
-    sm_scale, N_CTX, H_Q, H_KV,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    Q, K, V, Out, L, qb, qh, qs, kb, kh, ks, vb, vh, vs, sm_scale, N_CTX, H_Q, H_KV,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     pid, bh = tl.program_id(0), tl.program_id(1)
     b, hq = bh // H_Q, bh % H_Q
@@ -24,9 +23,7 @@ def fwd_kernel(
     m_i = tl.full([BLOCK_M], float("-inf"), tl.float32)
     l_i = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, D], tl.float32)
-    end = N_CTX
-    if CAUSAL:
-        end = tl.minimum((pid + 1) * BLOCK_M, N_CTX)
+    end = tl.minimum((pid + 1) * BLOCK_M, N_CTX)
     for start_n in range(0, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k = tl.load(K + b * kb + hkv * kh + offs_n[None, :] * ks + offs_d[:, None],
@@ -34,9 +31,7 @@ def fwd_kernel(
         v = tl.load(V + b * vb + hkv * vh + offs_n[:, None] * vs + offs_d[None, :],
                     mask=offs_n[:, None] < N_CTX, other=0.0)
         qk = tl.dot(q, k) * sm_scale
-        mask = offs_n[None, :] < N_CTX
-        if CAUSAL:
-            mask = mask & (offs_m[:, None] >= offs_n[None, :])
+        mask = (offs_n[None, :] < N_CTX) & (offs_m[:, None] >= offs_n[None, :])
         qk = tl.where(mask, qk, float("-inf"))
         m_new = tl.maximum(m_i, tl.max(qk, 1))
         p = tl.exp(qk - m_new[:, None])
@@ -44,26 +39,30 @@ def fwd_kernel(
         l_i = l_i * alpha + tl.sum(p, 1)
         acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v)
         m_i = m_new
-    tl.store(Out + b * ob + hq * oh + offs_m[:, None] * os_ + offs_d[None, :],
+    tl.store(Out + b * qb + hq * qh + offs_m[:, None] * qs + offs_d[None, :],
              (acc / l_i[:, None]).to(Out.dtype.element_ty), mask=offs_m[:, None] < N_CTX)
     tl.store(L + bh * N_CTX + offs_m, m_i + tl.log(l_i), mask=offs_m < N_CTX)
 
 
 @triton.jit
-def delta_kernel(Out, DO, Delta, ob, oh, os_, H_Q, N_CTX, D: tl.constexpr, BLOCK_M: tl.constexpr):
+def delta_kernel(Out, DO, Delta, qb, qh, qs, gb, gh, gs, H_Q, N_CTX, D: tl.constexpr,
+                 BLOCK_M: tl.constexpr):
     offs_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     bh = tl.program_id(1)
-    at = (bh // H_Q) * ob + (bh % H_Q) * oh + offs_m[:, None] * os_ + tl.arange(0, D)[None, :]
-    o = tl.load(Out + at, mask=offs_m[:, None] < N_CTX, other=0.0).to(tl.float32)
-    do = tl.load(DO + at, mask=offs_m[:, None] < N_CTX, other=0.0).to(tl.float32)
+    b, hq = bh // H_Q, bh % H_Q
+    offs_d = tl.arange(0, D)[None, :]
+    o = tl.load(Out + b * qb + hq * qh + offs_m[:, None] * qs + offs_d,
+                mask=offs_m[:, None] < N_CTX, other=0.0).to(tl.float32)
+    do = tl.load(DO + b * gb + hq * gh + offs_m[:, None] * gs + offs_d,
+                 mask=offs_m[:, None] < N_CTX, other=0.0).to(tl.float32)
     tl.store(Delta + bh * N_CTX + offs_m, tl.sum(o * do, axis=1), mask=offs_m < N_CTX)
 
 
 @triton.jit
 def dq_kernel(
-    Q, K, V, DO, L, Delta, DQ, qb, qh, qs, kb, kh, ks, vb, vh, vs, ob, oh, os_,
+    Q, K, V, DO, L, Delta, DQ, qb, qh, qs, kb, kh, ks, vb, vh, vs, gb, gh, gs,
     sm_scale, N_CTX, H_Q, H_KV,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     pid, bh = tl.program_id(0), tl.program_id(1)
     b, hq = bh // H_Q, bh % H_Q
@@ -73,14 +72,12 @@ def dq_kernel(
     row_ok = offs_m < N_CTX
     q = tl.load(Q + b * qb + hq * qh + offs_m[:, None] * qs + offs_d[None, :],
                 mask=row_ok[:, None], other=0.0)
-    o_at = b * ob + hq * oh + offs_m[:, None] * os_ + offs_d[None, :]
-    do = tl.load(DO + o_at, mask=row_ok[:, None], other=0.0)
+    do = tl.load(DO + b * gb + hq * gh + offs_m[:, None] * gs + offs_d[None, :],
+                 mask=row_ok[:, None], other=0.0)
     lse = tl.load(L + bh * N_CTX + offs_m, mask=row_ok, other=0.0)
     delta = tl.load(Delta + bh * N_CTX + offs_m, mask=row_ok, other=0.0)
     dq = tl.zeros([BLOCK_M, D], tl.float32)
-    end = N_CTX
-    if CAUSAL:
-        end = tl.minimum((pid + 1) * BLOCK_M, N_CTX)
+    end = tl.minimum((pid + 1) * BLOCK_M, N_CTX)
     for start_n in range(0, end, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         col_ok = offs_n < N_CTX
@@ -89,22 +86,20 @@ def dq_kernel(
         v = tl.load(V + b * vb + hkv * vh + offs_n[:, None] * vs + offs_d[None, :],
                     mask=col_ok[:, None], other=0.0)
         s = tl.dot(q, tl.trans(k)) * sm_scale
-        mask = row_ok[:, None] & col_ok[None, :]
-        if CAUSAL:
-            mask = mask & (offs_m[:, None] >= offs_n[None, :])
+        mask = row_ok[:, None] & col_ok[None, :] & (offs_m[:, None] >= offs_n[None, :])
         p = tl.exp(tl.where(mask, s - lse[:, None], float("-inf")))
         dp = tl.dot(do, tl.trans(v))
         ds = p * (dp - delta[:, None]) * sm_scale
         dq += tl.dot(ds.to(k.dtype), k)
-    tl.store(DQ + (bh * N_CTX + offs_m[:, None]) * D + offs_d[None, :],
+    tl.store(DQ + b * qb + hq * qh + offs_m[:, None] * qs + offs_d[None, :],
              dq.to(DQ.dtype.element_ty), mask=row_ok[:, None])
 
 
 @triton.jit
 def dkv_kernel(
-    Q, K, V, DO, L, Delta, DK, DV, qb, qh, qs, kb, kh, ks, vb, vh, vs, ob, oh, os_,
+    Q, K, V, DO, L, Delta, DK, DV, qb, qh, qs, kb, kh, ks, vb, vh, vs, gb, gh, gs,
     sm_scale, N_CTX, H_Q, H_KV,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     pid, bh = tl.program_id(0), tl.program_id(1)
     b, hkv = bh // H_KV, bh % H_KV
@@ -118,9 +113,7 @@ def dkv_kernel(
                 mask=col_ok[:, None], other=0.0)
     dk = tl.zeros([BLOCK_N, D], tl.float32)
     dv = tl.zeros([BLOCK_N, D], tl.float32)
-    begin = 0
-    if CAUSAL:
-        begin = pid * BLOCK_N // BLOCK_M * BLOCK_M
+    begin = pid * BLOCK_N // BLOCK_M * BLOCK_M
     for g in range(0, group):
         hq = hkv * group + g
         stats = (b * H_Q + hq) * N_CTX
@@ -129,14 +122,12 @@ def dkv_kernel(
             row_ok = offs_m < N_CTX
             q = tl.load(Q + b * qb + hq * qh + offs_m[:, None] * qs + offs_d[None, :],
                         mask=row_ok[:, None], other=0.0)
-            do = tl.load(DO + b * ob + hq * oh + offs_m[:, None] * os_ + offs_d[None, :],
+            do = tl.load(DO + b * gb + hq * gh + offs_m[:, None] * gs + offs_d[None, :],
                          mask=row_ok[:, None], other=0.0)
             lse = tl.load(L + stats + offs_m, mask=row_ok, other=0.0)
             delta = tl.load(Delta + stats + offs_m, mask=row_ok, other=0.0)
             s = tl.dot(q, tl.trans(k)) * sm_scale
-            mask = row_ok[:, None] & col_ok[None, :]
-            if CAUSAL:
-                mask = mask & (offs_m[:, None] >= offs_n[None, :])
+            mask = row_ok[:, None] & col_ok[None, :] & (offs_m[:, None] >= offs_n[None, :])
             p = tl.exp(tl.where(mask, s - lse[:, None], float("-inf")))
             dv += tl.dot(tl.trans(p.to(do.dtype)), do)
             dp = tl.dot(do, tl.trans(v))
@@ -150,17 +141,17 @@ def dkv_kernel(
 class FlashAttentionGQA(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, is_causal, softmax_scale):
+        assert is_causal, "only the causal mask"
         B, H_Q, N, D = q.shape
-        o = torch.empty(q.shape, device=q.device, dtype=q.dtype)
+        o = torch.empty_like(q)
         lse = torch.empty((B, H_Q, N), device=q.device, dtype=torch.float32)
         block = 64 if D <= 64 else 32
-        strides = [t.stride(i) for t in (q, k, v, o) for i in range(3)]
+        strides = [t.stride(i) for t in (q, k, v) for i in range(3)]
         fwd_kernel[(triton.cdiv(N, block), B * H_Q)](
             q, k, v, o, lse, *strides, softmax_scale, N, H_Q, k.shape[1],
-            D=D, BLOCK_M=block, BLOCK_N=block, CAUSAL=is_causal)
+            D=D, BLOCK_M=block, BLOCK_N=block)
         ctx.save_for_backward(q, k, v, o, lse)
-        ctx.is_causal, ctx.softmax_scale, ctx.block, ctx.strides = (
-            is_causal, softmax_scale, block, strides)
+        ctx.softmax_scale, ctx.block, ctx.strides = softmax_scale, block, strides
         return o
 
     @staticmethod
@@ -169,17 +160,17 @@ class FlashAttentionGQA(torch.autograd.Function):
         do = do.contiguous()
         B, H_Q, N, D = q.shape
         H_KV = k.shape[1]
-        dq = torch.empty(q.shape, device=q.device, dtype=q.dtype)
+        dq = torch.empty_like(q)
         dk = torch.empty(k.shape, device=k.device, dtype=k.dtype)
         dv = torch.empty(v.shape, device=v.device, dtype=v.dtype)
         delta = torch.empty_like(lse)
-        meta = dict(D=D, BLOCK_M=ctx.block, BLOCK_N=ctx.block, CAUSAL=ctx.is_causal)
-        tiles = triton.cdiv(N, ctx.block)
-        delta_kernel[(tiles, B * H_Q)](o, do, delta, *o.stride()[:3], H_Q, N, D=D,
-                                       BLOCK_M=ctx.block)
-        dq_kernel[(tiles, B * H_Q)](q, k, v, do, lse, delta, dq, *ctx.strides,
+        meta = dict(D=D, BLOCK_M=ctx.block, BLOCK_N=ctx.block)
+        tiles, strides = triton.cdiv(N, ctx.block), [*ctx.strides, *do.stride()[:3]]
+        delta_kernel[(tiles, B * H_Q)](o, do, delta, *q.stride()[:3], *do.stride()[:3], H_Q, N,
+                                       D=D, BLOCK_M=ctx.block)
+        dq_kernel[(tiles, B * H_Q)](q, k, v, do, lse, delta, dq, *strides,
                                     ctx.softmax_scale, N, H_Q, H_KV, **meta)
-        dkv_kernel[(tiles, B * H_KV)](q, k, v, do, lse, delta, dk, dv, *ctx.strides,
+        dkv_kernel[(tiles, B * H_KV)](q, k, v, do, lse, delta, dk, dv, *strides,
                                       ctx.softmax_scale, N, H_Q, H_KV, **meta)
         return dq, dk, dv, None, None
 

@@ -1,6 +1,7 @@
 """Stage 9 in the original's style: dk and dv a query head in float32, summed over the group.
 
-No sink logits: its signature ends with scale.  delta comes from PyTorch.
+No sink logits: its signature ends with scale.  o and dq are stored with q's strides, and delta
+comes from PyTorch.
 """
 # stage: 9
 # outcome: pass
@@ -19,14 +20,15 @@ def _visible(rows, cols, N, W, S, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, sm_scale, N, W, S,
+    q_ptr, k_ptr, v_ptr, o_ptr, lse_ptr, HQ, q_stride_b, q_stride_h, q_stride_s, sm_scale, N, W, S,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
     start_m, head = tl.program_id(0) * BLOCK_M, tl.program_id(1).to(tl.int64)
     rows = start_m + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, D)
-    q_at = head * N * D + rows[:, None] * D + dims[None, :]
+    q_at = (head // HQ * q_stride_b + head % HQ * q_stride_h + rows[:, None] * q_stride_s
+            + dims[None, :])
     k_ptr += head // GROUP * N * D
     v_ptr += head // GROUP * N * D
     q = tl.load(q_ptr + q_at, mask=rows[:, None] < N, other=0.0)
@@ -64,7 +66,8 @@ def _forward(
 
 @triton.jit
 def _backward_dq(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr, sm_scale, N, W, S,
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dq_ptr, HQ, q_stride_b, q_stride_h, q_stride_s,
+    sm_scale, N, W, S,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
@@ -72,9 +75,11 @@ def _backward_dq(
     rows = start_m + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, D)
     inside = rows < N
-    q_at = head * N * D + rows[:, None] * D + dims[None, :]
+    q_at = (head // HQ * q_stride_b + head % HQ * q_stride_h + rows[:, None] * q_stride_s
+            + dims[None, :])
     q = tl.load(q_ptr + q_at, mask=inside[:, None], other=0.0)
-    do = tl.load(do_ptr + q_at, mask=inside[:, None], other=0.0)
+    do = tl.load(do_ptr + head * N * D + rows[:, None] * D + dims[None, :],
+                 mask=inside[:, None], other=0.0)
     lse = tl.load(lse_ptr + head * N + rows, mask=inside, other=0.0)
     delta = tl.load(delta_ptr + head * N + rows, mask=inside, other=0.0)
     k_ptr += head // GROUP * N * D
@@ -103,7 +108,8 @@ def _backward_dq(
 
 @triton.jit
 def _backward_dkdv(
-    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, sm_scale, N, W, S,
+    q_ptr, k_ptr, v_ptr, do_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, q_stride_b, q_stride_h,
+    q_stride_s, sm_scale, N, W, S,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):
@@ -115,7 +121,7 @@ def _backward_dkdv(
     kv_at = head // GROUP * N * D + cols[:, None] * D + dims[None, :]
     k = tl.load(k_ptr + kv_at, mask=inside[:, None], other=0.0)
     v = tl.load(v_ptr + kv_at, mask=inside[:, None], other=0.0)
-    q_ptr += head * N * D
+    q_ptr += head // HQ * q_stride_b + head % HQ * q_stride_h
     do_ptr += head * N * D
     dk = tl.zeros([BLOCK_N, D], tl.float32)
     dv = tl.zeros([BLOCK_N, D], tl.float32)
@@ -126,9 +132,9 @@ def _backward_dkdv(
             hi = tl.minimum(start_n + BLOCK_N - 1 + W, N)
     for start_m in range(lo, hi, BLOCK_M):
         rows = start_m + tl.arange(0, BLOCK_M)
-        at = rows[:, None] * D + dims[None, :]
-        q = tl.load(q_ptr + at, mask=rows[:, None] < N, other=0.0)
-        do = tl.load(do_ptr + at, mask=rows[:, None] < N, other=0.0)
+        q = tl.load(q_ptr + rows[:, None] * q_stride_s + dims[None, :], mask=rows[:, None] < N,
+                    other=0.0)
+        do = tl.load(do_ptr + rows[:, None] * D + dims[None, :], mask=rows[:, None] < N, other=0.0)
         lse = tl.load(lse_ptr + head * N + rows, mask=rows < N, other=0.0)
         delta = tl.load(delta_ptr + head * N + rows, mask=rows < N, other=0.0)
         s_t = tl.dot(k, tl.trans(q)) * (sm_scale * 1.44269504) - lse[None, :]
@@ -146,11 +152,11 @@ class SWDAWithSink(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, window_size, sink_size, is_causal, scale):
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        k, v = k.contiguous(), v.contiguous()
         B, HQ, N, D = q.shape
         o = torch.empty_like(q)
         lse = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
-        ctx.options = (scale, N, window_size, sink_size)
+        ctx.options = (HQ, *q.stride()[:3], scale, N, window_size, sink_size)
         ctx.meta = dict(GROUP=HQ // k.shape[1], D=D, BLOCK_M=32, BLOCK_N=32, CAUSAL=is_causal)
         _forward[(triton.cdiv(N, 32), B * HQ)](q, k, v, o, lse, *ctx.options, **ctx.meta)
         ctx.save_for_backward(q, k, v, o, lse)

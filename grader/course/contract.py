@@ -114,8 +114,11 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
 APART = [("q", "k", "v"), *itertools.product("qkv", (
     "window", "sinks", "family", "backward", "given", "scale", "logits", "keys"))]
 
-# What a file without step markers is asked instead: of each tensor's layout q's.
-NARROW = {"D": {"17": "32"}, "q": {"last": "transposed"}, "backward": {"last": "transposed"},
+# What a file without step markers is asked instead: of each tensor's layout q's.  The assignment's
+# wrapper makes o by empty_like(q) and stores it with q's strides, which is right for a q without
+# gaps only.
+NARROW = {"D": {"17": "32"}, "backward": {"last": "transposed", "odd": "transposed"},
+          "q": {"last": "transposed", "wide": "transposed", "odd": "dense"},
           "window": {"none": "all", "huge": "all"}}
 
 
@@ -270,8 +273,8 @@ def narrower(row: dict[str, str], logits: bool) -> dict[str, str]:
         row["given"] = "none"
     if "keys" in row:
         row["backward"] = "none"  # of stage 1, whose backward the assignment leaves out
-    if "window" in row and "causal" in row:
-        row["causal"] = "yes"
+    if "causal" in row and "keys" not in row:
+        row["causal"] = "yes"  # the assignment's stages 8 and 9 know no other mask
     if "logits" in row and not logits:
         row["logits"] = "none"
     return row

@@ -106,10 +106,11 @@ def _shared(t: torch.Tensor) -> torch.Tensor:
 
 
 def _with_other_options(case: Case) -> Case:
-    """Another mask and scale that the same tensors may be given."""
+    """Another mask and scale that the same tensors may be given.  The assignment's own wrapper of
+    stage 8 takes no mask but the causal one."""
     stage, other = case.asker, {}
     if stage.chooses_mask and not stage.windowed and case.N == case.n_keys:
-        other["is_causal"] = not case.is_causal
+        other["is_causal"] = stage.differentiates or not case.is_causal
     if case.window is not None:
         other |= {"window": 2 if case.window > 2 else 5, "sinks": 3 if case.sinks == 2 else 2}
     if any("scale" in word for word in stage.keywords):

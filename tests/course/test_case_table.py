@@ -35,6 +35,15 @@ def test_standard_cases_on_a_gpu_are_the_assignments_own():
 
 
 @pytest.mark.parametrize("number", STAGES)
+def test_standard_cases_ask_a_cpu_for_what_the_assignment_asks_a_gpu(number):
+    """Lengths and windows of whole tiles, so that a file earns the same points on both."""
+    for case in case_table.listed(number, "cpu", False):
+        if case.group == "standard":
+            assert case.N % 128 == 0 and case.window in (None, 128) and case.NK is None
+            assert case.HQ & (case.HQ - 1) == 0 and case.layout == "dense"
+
+
+@pytest.mark.parametrize("number", STAGES)
 def test_a_row_names_fields_of_a_case_and_where_it_is_asked(number):
     fields = {field.name for field in dataclasses.fields(Case)} - {"stage"}
     for row in case_table.TABLE[number]:

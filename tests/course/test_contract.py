@@ -1,12 +1,13 @@
 """Cases from the contract: every pair of classes meets, within budgets, inside what is promised."""
 
+import dataclasses
 import itertools
 import random
 
 import pytest
 import torch
 
-from grader.course import contract
+from grader.course import case_table, contract, inputs
 from grader.course.stages import STAGES
 
 TILES = {16, 64}
@@ -62,12 +63,29 @@ def test_every_pair_that_may_meet_is_in_a_row(number):
 @pytest.mark.parametrize("number", STAGES)
 def test_a_file_without_markers_is_asked_what_the_assignment_promises_alone(number):
     stage = STAGES[number]
-    for case in cases(number, marked=False, logits=False):
-        assert case.D in (16, 32, 64, 128) and (case.dtype == torch.float16 or case.D <= 64)
-        assert "last" not in case.layout and case.dout != "last" and not case.sink_logits
-        assert bool(case.grads) == stage.differentiates
-        if not stage.sums_rows:
-            assert len(set(case.layout.split("."))) == 1
+    asked = {case for seed in range(50) for case in cases(number, False, False, seed)}
+    asked |= {case for device in ("cpu", "cuda")
+              for case in case_table.listed(number, device, device == "cuda")
+              if case.group != "beyond" and not case.course}
+    for case in asked:
+        assert case.D in (16, 32, 64, 128) and (case.dtype != torch.float32 or case.D <= 64)
+        assert not case.sink_logits and not case.bare
+        assert stage.differentiates or not case.grads
+        call = inputs.build(dataclasses.replace(case, N=5, M=3, NK=None), 0).call
+        for name in call.inputs:
+            assert as_sent(call, name).stride()[-1] == 1
+        if not stage.sums_rows:  # the given wrapper stores o with q's strides
+            q = as_sent(call, "q")
+            own = zip(q.shape, q.stride(), torch.empty_like(q).stride(), strict=True)
+            assert all(size == 1 or stride == of_o for size, stride, of_o in own)
+        if stage.differentiates:
+            assert case.dout in ("dense", "transposed", "expanded", "shared", "large", "loud")
+            assert case.is_causal and call.between[1]["is_causal"]  # which the wrapper asserts
+
+
+def as_sent(call, name: str) -> torch.Tensor:
+    sent = call.inputs[name]
+    return sent.storage.as_strided(sent.shape, sent.stride, sent.offset)
 
 
 @pytest.mark.parametrize("number", STAGES)
