@@ -6,6 +6,7 @@ from benchmarks.peers import OURS, PEERS
 from benchmarks.tables import best_peer, best_ratio, column, is_off
 
 HINT = "want matplotlib for the figures; got none: pip install matplotlib"
+DRAWN = {"stages": "o", "fast": "s", "gluon": "D"}  # ours -> its mark in the overview
 PANELS = (("time of a call (ms)", "ms"), ("memory it allocates (MiB)", "extra_mib"))
 
 
@@ -26,7 +27,8 @@ def draw(results: dict, folder: Path) -> list[Path]:
         path = folder / f"stage_{stage}.png"
         _draw_stage([record for record in sweep if record["stage"] == stage], results, path)
         written.append(path)
-    compared = [(record["label"], best_peer(record), *(best_ratio(record, own) for own in OURS))
+    compared = [(record["label"], best_peer(record),
+                 {own: best_ratio(record, own) for own in DRAWN})
                 for record in results["records"]
                 if record["group"] == "table" and best_ratio(record, "fast") is not None]
     if compared:
@@ -36,8 +38,8 @@ def draw(results: dict, folder: Path) -> list[Path]:
 
 
 def _draw_stage(records: list[dict], results: dict, path: Path) -> None:
-    """Two panels over N, log axes: time and memory.  Dashed: backward."""
-    from matplotlib import pyplot
+    """Two panels over N: time, on a log axis with plain numbers, and memory.  Dashed: backward."""
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 5), layout="constrained")
     for axis, (label, key) in zip(axes, PANELS, strict=True):
@@ -49,9 +51,15 @@ def _draw_stage(records: list[dict], results: dict, path: Path) -> None:
                     axis.plot(*zip(*points, strict=True), style, marker="o", markersize=3,
                               color=f"C{i}", label=column(name) + suffix,
                               linewidth=2.2 if name in OURS else 1.2)
-        axis.set(xscale="log", yscale="log", xlabel="N", ylabel=label)
+        axis.set(xscale="log", xlabel="N", ylabel=label)
         axis.set_xticks(sorted({record["N"] for record in records}))
         axis.xaxis.set_major_formatter(lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k")
+        if key == "ms":
+            axis.set_yscale("log")
+            axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(lambda ms, _: f"{ms:g}")
+        else:
+            axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6,
@@ -82,26 +90,32 @@ def _where(results: dict) -> str:
 
 
 def _draw_overview(compared: list[tuple], results: dict, path: Path) -> None:
-    """Horizontal bars: ms of the best peer over ms of fast, a dot for stages.  Beyond 1: faster.
+    """Horizontal bars: ms of the best peer over ms of the faster of our fast kernels.  Right of 1:
+    ours is faster.  A mark for each of DRAWN.
 
-    compared: (label, the best peer's name, its ratio to stages or None, its ratio to fast).
+    compared: (label, the best peer's name, {one of DRAWN: its ratio, or None}).
     """
     from matplotlib import pyplot
 
-    labels, names, plain, values = zip(*reversed(compared), strict=True)
+    labels, names, found = zip(*reversed(compared), strict=True)
+    values = [max(ratio[own] or 0 for own in DRAWN if own != "stages") for ratio in found]
     figure, axis = pyplot.subplots(figsize=(9, 1 + 0.32 * len(values)), layout="constrained")
-    bars = axis.barh(labels, values, color=["C0" if value >= 1 else "C7" for value in values])
+    bars = axis.barh(labels, values, color=["#9ec5e8" if value >= 1 else "#d0d0d0"
+                                            for value in values])
     told = [f"{value:.2f} {name}" for value, name in zip(values, names, strict=True)]
-    axis.bar_label(bars, told, padding=3, fontsize="small",
+    axis.bar_label(bars, told, padding=6, fontsize="small",
                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
-    dots = [(ratio, label) for ratio, label in zip(plain, labels, strict=True) if ratio]
-    if dots:
-        axis.plot(*zip(*dots, strict=True), "o", color="black", markersize=4, label="stages")
-        axis.legend(loc="lower right", fontsize="small")
+    for own, mark in DRAWN.items():
+        points = [(ratio[own], label) for ratio, label in zip(found, labels, strict=True)
+                  if ratio[own]]
+        if points:
+            axis.plot(*zip(*points, strict=True), mark, color="black", markersize=5,
+                      markerfacecolor="black" if own == "stages" else "white", label=column(own))
+    axis.legend(loc="lower right", fontsize="small")
     axis.axvline(1.0, color="black", linewidth=1)
     axis.set_xlim(0, 1.15 * max(*values, 1.0))
     axis.margins(y=0.02)
-    axis.set_xlabel("ms of the best peer / ms of fast (right of the line, fast is faster)")
+    axis.set_xlabel("time of the best peer (named) / our time: right of 1, ours is faster")
     figure.suptitle(_where(results), fontsize="medium")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

@@ -6,12 +6,14 @@ fetched, now or when the result is looked at.
 
 import argparse
 import datetime
+import html
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+import unicodedata
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -20,6 +22,10 @@ from guide.colours import THEMES
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FONT = "STIXTwoMath-Regular.ttf"
+# Letter -> the italic one that a browser shows for it in a formula.  Unicode has variants of Greek
+# letters after the letters themselves, which are the same to it, and h among the units of physics.
+ITALIC = {unicodedata.normalize("NFKC", chr(code)): chr(code)
+          for code in (*reversed(range(0x1D6E2, 0x1D71C)), *range(0x1D434, 0x1D468), 0x210E)}
 
 
 def sphinx(builder: str, into: Path, *options: str) -> Path:
@@ -43,23 +49,37 @@ def draw() -> None:
         list(pool.map(draw_all, [folder] * len(FIGURES), [[name] for name in FIGURES]))
 
 
+def characters(formula: str) -> set[str]:
+    """What a browser draws of this MathML, spaces aside: a letter alone in <mi> becomes italic, and
+    a root's sign is in no text at all."""
+    drawn = set(html.unescape(re.sub(r"<[^>]*>", "", formula)))
+    drawn |= {ITALIC[letter] for letter in re.findall(r"<mi>(.)</mi>", formula) if letter in ITALIC}
+    drawn |= {"√"} if re.search("<(msqrt|mroot)", formula) else set()
+    return {sign for sign in drawn if unicodedata.category(sign) not in ("Cc", "Cf", "Zs")}
+
+
 def bundle_font(site: Path) -> None:
-    """The font of the formulas, cut down to the signs that occur, beside the pages."""
+    """Put the font of the formulas beside the pages, cut down to the characters they use.
+
+    Raises SystemExit if the font lacks one: a browser would show nothing, or another font's.
+    """
     import ziamath
     from fontTools import subset
 
-    signs = set("0123456789()[]{}|=+-−")
-    for page in site.rglob("*.html"):
+    used = {}  # character -> a page that shows it
+    for page in sorted(site.rglob("*.html")):
         for formula in re.findall(r"<math.*?</math>", page.read_text("utf-8"), re.DOTALL):
-            signs |= set(re.sub(r"<[^>]*>", "", formula))
-    # Letters in formulas are shown in italics, which have code points of their own, h among others.
-    letters = [*range(0x1D400, 0x1D800), *range(0x2100, 0x2150)]
-    source = Path(ziamath.__file__).parent / "fonts" / FONT
+            used |= dict.fromkeys(characters(formula), page.name)
     options = subset.Options(layout_features=["*"], notdef_outline=True)
+    source = Path(ziamath.__file__).parent / "fonts" / FONT
     font = subset.load_font(str(source), options)
     cut = subset.Subsetter(options)
-    cut.populate(unicodes=[*map(ord, signs), *letters])
+    cut.populate(text="".join(used))
     cut.subset(font)
+    there = font.getBestCmap()
+    if missing := [f"{sign} in {page}" for sign, page in used.items() if ord(sign) not in there]:
+        raise SystemExit(f"want every character of the formulas in {FONT}; it lacks "
+                         + ", ".join(missing))
     subset.save_font(font, str(site / "_static" / FONT), options)
 
 

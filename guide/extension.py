@@ -158,14 +158,23 @@ class Numbers(Quoting):
         made += group
         for _ in table.header:
             group += nodes.colspec(colwidth=1)
+        columns = [_is_of_numbers(column) for column in zip(*table.rows, strict=True)]
         for part, rows in ((nodes.thead(), [table.header]), (nodes.tbody(), table.rows)):
             for cells in rows:
                 row = nodes.row()
-                for cell in cells:
-                    row += nodes.entry("", nodes.paragraph("", "", *_inline(str(cell))))
+                for cell, number in zip(cells, columns, strict=True):
+                    row += nodes.entry("", nodes.paragraph("", "", *_inline(str(cell))),
+                                       classes=["number"] if number else [])
                 part += row
             group += part
         return made
+
+
+def _is_of_numbers(cells) -> bool:
+    """Whether a column is set to the right: numbers, and words for one that is not there."""
+    texts = [str(cell) for cell in cells]
+    numbers = [text for text in texts if re.fullmatch(r"[-−]?\d[\d.,]*(e[-+]\d+| %)?|[-−]?∞", text)]
+    return bool(numbers) and set(texts) <= {*numbers, "", "–", "wrong"}
 
 
 class Timed(Numbers):

@@ -12,6 +12,9 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
     ahead NAME | OTHER             in how many of that table's rows with both NAME is faster
     gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
     asked LABEL | BLOCK            bytes of k and v that query tiles of BLOCK rows ask for
+    delivered LABEL | NAME         bytes that device memory can deliver in the time of a call
+    elsewhere LABEL | BLOCK        share of what tiles ask for that at least came from L2
+    clock WORK | WAY               time that WAY of timed.json shows for a call
     host STAGE | NAME              time of the CPU for one call
     run WHAT                       how the benchmark was run
     machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
@@ -35,8 +38,9 @@ from guide.timed import WORKS, timed
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "results.json"
 WORK = {work.label: work for work in (*TABLE, *SWEEP)}
 CEILING = CEILINGS["H200"]
-# NVIDIA H200 data sheet; CUDA C++ Programming Guide, technical specifications of capability 9.0.
-H200 = {"multiprocessors": "132", "registers": "256 KiB", "shared": "227 KiB", "l2": "50 MiB",
+# NVIDIA H200 data sheet; CUDA C++ Programming Guide, technical specifications of capability 9.0;
+# L2: what torch.cuda.get_device_properties says on the card (an H100 has 50 MiB).
+H200 = {"multiprocessors": "132", "registers": "256 KiB", "shared": "227 KiB", "l2": "60 MiB",
         "memory": "141 GB", "registers a thread": "255", "threads": "2,048"}
 MIB, MB = 2**20, 1e6
 
@@ -112,6 +116,10 @@ def ahead(name: str, other: str) -> str:
     return f"{sum(won)} of {len(won)}"
 
 
+def _delivered(label: str, name: str) -> float:
+    return entry(label, name)["ms"] / 1e3 * CEILING.bytes
+
+
 def _interpreted(dtype: str) -> str:
     x = seen()["interpreted"][dtype]
     return f"{x:.1f}" if 0.1 < x < 100 else f"{x:.0e}".replace("e+0", "e").replace("e-0", "e-")
@@ -131,6 +139,10 @@ MEASURES = {
     "intensity": lambda label: digits(WORK[label].flops() / WORK[label].bytes()) + " FLOP a byte",
     "traffic": lambda label: digits(WORK[label].bytes() / MB) + " MB",
     "asked": lambda label, block: digits(asked_bytes(label, int(block)) / 1e9) + " GB",
+    "delivered": lambda label, name: digits(_delivered(label, name) / 1e9) + " GB",
+    "elsewhere": lambda label, block: (
+        f"{100 * (1 - _delivered(label, 'stages') / asked_bytes(label, int(block))):.0f} %"),
+    "clock": lambda work, way: digits(timed()["clocks"][work][way]) + " ms",
     "floor": lambda label: digits(records()[label]["floor_ms"]) + " ms",
     "scores": lambda label: digits(WORK[label].score_bytes() / MIB) + " MiB",
     "pairs": lambda label: f"{WORK[label].pairs():,}",
@@ -241,22 +253,30 @@ def operands(D=64) -> Table:
                  f"{seen()['triton']} on {seen()['date']} without a GPU (guide/seen.py)")
 
 
-def programs(warps: int, registers: int, shared: int) -> int:
-    """How many programs of such a kernel fit on a multiprocessor of capability 9.0 at a time."""
-    by_registers = 65536 // (-(-registers // 8) * 8 * 32 * warps)  # handed out by eights
-    return min(by_registers, 228 * 1024 // (shared + 1024), 2048 // (32 * warps))
+def programs(warps: int, registers: int, shared: int) -> dict[str, int]:
+    """How many programs of such a kernel each resource of a multiprocessor of capability 9.0 has
+    room for at a time; the smallest number of them fits."""
+    return {"registers": 65536 // (-(-registers // 8) * 8 * 32 * warps),  # handed out by eights
+            "shared memory": 228 * 1024 // (shared + 1024),
+            "threads": 2048 // (32 * warps)}
+
+
+def _fit(choice: dict) -> list:
+    """[how many programs fit, what stops one more]."""
+    room = programs(choice["warps"], choice["registers"], choice["shared"])
+    fit = min(room.values())
+    return [fit, " and ".join(name for name, number in room.items() if number == fit)]
 
 
 def choices() -> Table:
     """What stage 3's kernel needs with other tiles, warps and stages, and how many fit."""
     rows = [[f"{x['rows']} x {x['rows']}", x["warps"], x["stages"], x["registers"], x["stack"],
-             f"{x['shared'] // 1024}", programs(x["warps"], x["registers"], x["shared"])]
-            for x in seen()["chosen"]]
-    return Table(["tiles", "num_warps", "num_stages", "registers a thread", "bytes spilled",
-                  "KiB shared", "programs a multiprocessor"], rows,
+             f"{x['shared'] // 1024}", *_fit(x)] for x in seen()["chosen"]]
+    return Table(["tiles", "warps", "stages", "registers per thread", "bytes spilled", "KiB shared",
+                  "programs that fit", "what stops one more"], rows,
                  f"stage 3, forward, D = 128, bfloat16, compiled for sm_90 by Triton "
                  f"{seen()['triton']} on {seen()['date']} without a GPU (guide/seen.py); the last "
-                 "column is computed")
+                 "two columns are computed")
 
 
 def compared() -> Table:
@@ -300,11 +320,10 @@ def clocks() -> Table:
 def choices_timed() -> Table:
     """The table choices, compiled and timed on a GPU that is there."""
     rows = [[f"{x['rows']} x {x['rows']}", x["warps"], x["stages"], x["registers"], x["spills"],
-             f"{x['shared'] // 1024}", programs(x["warps"], x["registers"], x["shared"]),
-             f"{x['ms']:.4f}"] for x in timed()["choices"]]
-    return Table(["tiles", "num_warps", "num_stages", "registers a thread", "spills, as Triton "
-                  "counts", "KiB shared", "programs a multiprocessor", "ms"], rows,
-                 f"stage 3, D = 128, forward, {_timed_where()}; programs are computed")
+             f"{x['shared'] // 1024}", _fit(x)[0], f"{x['ms']:.2f}"] for x in timed()["choices"]]
+    return Table(["tiles", "warps", "stages", "registers per thread", "spills, as Triton counts",
+                  "KiB shared", "programs that fit", "ms"], rows,
+                 f"stage 3, D = 128, forward, {_timed_where()}; how many fit is computed")
 
 
 def profile() -> Table:

@@ -571,6 +571,27 @@ def test_a_figure_a_stage_and_an_overview_are_written(made_up, tmp_path, capsys)
     assert len(capsys.readouterr().out.split()) == 3
 
 
+def test_every_axis_has_numbers_and_the_overview_shows_both_of_our_fast_kernels(
+        made_up, tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setattr(pyplot, "close", lambda figure: drawn.append(figure))
+    made_up["records"] += [_record(work, fast=work.N / 1e3) for work in SWEEP if work.stage == 4]
+    drawn = []
+    plots.draw(made_up, tmp_path)
+    monkeypatch.undo()
+    stage, overview = drawn
+    for axis in stage.axes:
+        low, high = axis.get_ylim()
+        shown = [label.get_text() for label in axis.get_yticklabels()
+                 if label.get_text() and low <= label.get_position()[1] <= high]
+        assert len(shown) >= 2
+    assert [line.get_label() for line in overview.axes[0].lines[:3]] == [
+        "stages", "fast", "fast (Gluon)"]
+    assert list(overview.axes[0].lines[2].get_xdata()) == pytest.approx([0.55 / 0.45])
+    for figure in drawn:
+        pyplot.close(figure)
+
+
 def test_a_line_leaves_out_what_was_not_timed_or_is_wrong():
     sweep = [work for work in SWEEP if work.stage == 3][:3]
     records = [_record(sweep[0], flex=1.0), _record(sweep[1], flex="memory"),

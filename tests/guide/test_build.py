@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from guide import excerpts
+from guide.build import FONT, bundle_font, characters
 from guide.excerpts import ROOT
 from tests.guide.conftest import WANTED, build, shared
 
@@ -97,6 +98,27 @@ def test_pictures_and_the_font_lie_beside_the_pages(built):
         for source in re.findall(r'<img[^>]* src="([^"]+)"', page.read_text("utf-8")):
             assert (page.parent / source).is_file()
     assert (built / "html" / "_static" / "STIXTwoMath-Regular.ttf").is_file()
+
+
+def test_a_browser_draws_a_root_and_italics_that_are_in_no_text():
+    drawn = characters("<math><msqrt><mi>D</mi></msqrt><mo>&lt;</mo><mi>h</mi> <mi>lse</mi></math>")
+    assert drawn == set("√<Dhlse") | {"\N{MATHEMATICAL ITALIC CAPITAL D}", "\N{PLANCK CONSTANT}"}
+
+
+def test_a_formula_with_a_character_that_the_font_lacks_breaks_the_build(tmp_path):
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "page.html").write_text("<math><msqrt><mi>D</mi></msqrt></math>", "utf-8")
+    bundle_font(tmp_path)
+    (tmp_path / "page.html").write_text("<math><mi>D</mi><mo>ש</mo></math>", "utf-8")
+    with pytest.raises(SystemExit, match="it lacks ש in page.html"):
+        bundle_font(tmp_path)
+
+
+def test_the_font_beside_the_pages_has_the_root_of_the_scale(built):
+    from fontTools.ttLib import TTFont
+
+    assert "<msqrt>" in (built / "html" / "notation.html").read_text("utf-8")
+    assert ord("√") in TTFont(built / "html" / "_static" / FONT).getBestCmap()
 
 
 def test_a_folder_that_is_there_is_not_touched(tmp_path):

@@ -200,6 +200,7 @@ def test_the_share_of_the_tiles_of_a_causal_walk(tiles):
 def test_the_visible_pairs_of_a_window(length, window):
     keep = reference.keep_mask(length, length, True, window)
     assert keep.sum() == window * (window + 1) // 2 + (length - window) * window
+    assert keep.sum() == length * window - window * (window - 1) // 2
 
 
 def test_the_answers_to_the_open_exercises_that_derive_something_hold():

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-from guide import measured, seen
+from guide import measured, seen, timed
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,36 @@ def test_other_warps_stages_and_tiles_need_what_was_seen(today):
 
 
 def test_as_many_programs_fit_as_their_scarcest_resource_allows():
-    assert measured.programs(4, 128, 1024) == 4  # registers: 65536 / (128 * 128)
-    assert measured.programs(4, 129, 1024) == 3  # handed out by eights
-    assert measured.programs(4, 32, 75 * 1024) == 3  # shared memory: 228 KiB, 1 more a program
-    assert measured.programs(32, 32, 1024) == 2  # threads: 2048 / 1024
+    assert measured.programs(4, 128, 1024)["registers"] == 4  # 65536 / (128 * 128)
+    assert measured.programs(4, 129, 1024)["registers"] == 3  # handed out by eights
+    assert measured.programs(4, 32, 75 * 1024)["shared memory"] == 3  # 228 KiB, 1 more a program
+    assert measured.programs(32, 32, 1024)["threads"] == 2  # 2048 / 1024
+
+
+def test_what_the_chapter_on_tools_says_of_the_choices_is_so():
+    """Two programs for up to three stages; eight warps: one by one compiler, two by another."""
+    assert [(row[-2], row[-1]) for row in measured.choices().rows] == [
+        (2, "registers"), (2, "shared memory"), (2, "registers and shared memory"),
+        (1, "registers"), (1, "shared memory"), (1, "registers and shared memory")]
+    assert [row[-2] for row in measured.choices_timed().rows] == [2, 2, 2, 2, 1, 1]
+    one, two, three, more_warps, spilling, tall = (x["ms"] for x in timed.timed()["choices"])
+    assert one > two > three and more_warps > three and tall < three and spilling > 2 * tall
+
+
+def test_the_clock_of_the_host_is_longer_for_the_shorter_kernel():
+    """So it tells nothing, as the chapter on tools says."""
+    short, long = (timed.timed()["clocks"][name] for name in timed.WORKS)
+    host, warm = ("clock of the host, second call, not waited for",
+                  "do_bench, warm (warmup=100, rep=100)")
+    assert short[host] > long[host] and 10 * short[warm] < long[warm]
+
+
+def test_what_l2_served_at_least_is_what_device_memory_could_not_deliver():
+    label = "stage 3, D=64, forward"  # 4 batch entries, 32 heads, N = 4096: 64 tiles of 64 queries
+    asked = 4 * 32 * 64 * (2 * 4096 * 64 * 2)
+    share = 1 - measured.entry(label, "stages")["ms"] / 1e3 * 4.3e12 / asked
+    assert 0 < share < 1
+    assert measured.value(f"elsewhere {label} | 64") == f"{100 * share:.0f} %"
 
 
 @pytest.mark.interpreter

@@ -93,6 +93,18 @@ def test_bad_input_writes_nothing(options, problem, tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.gpu
+def test_an_h200_says_of_itself_what_the_guide_says():
+    import torch
+
+    card = torch.cuda.get_device_properties(0)
+    if "H200" not in card.name:
+        pytest.skip(f"want an H200; got {card.name}")
+    assert measured.H200["l2"] == f"{card.L2_cache_size / 2**20:.0f} MiB"
+    assert measured.H200["multiprocessors"] == str(card.multi_processor_count)
+    assert measured.H200["registers"] == f"{card.regs_per_multiprocessor * 4 / 2**10:.0f} KiB"
+
+
+@pytest.mark.gpu
 def test_every_way_to_time_and_every_choice_has_a_number(tmp_path):
     assert timed.main(["--out", str(tmp_path / "timed.json")]) == 0
     found = json.loads((tmp_path / "timed.json").read_text(encoding="utf-8"))
