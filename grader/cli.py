@@ -71,6 +71,7 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
         return _doctor(asked or list(numbers), arguments.submission)
     if arguments.step:
         asked = [n for n in numbers if arguments.step.partition(".")[0] == str(n)]
+        arguments.warmup = not asked  # W.5
     whole = arguments.json or arguments.watch or arguments.submit  # whatever is begun
     if not (asked or whole or arguments.case or arguments.warmup):
         if screen := overview.first_screen(numbers, arguments.submission):
@@ -167,8 +168,11 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if arguments.submit and (arguments.quick or arguments.watch or arguments.case
                              or arguments.step):
         return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
-    if arguments.step and arguments.step.partition(".")[0] not in map(str, numbers):
-        return (f"--step: want a step of problem {numbers[0]} to {numbers[-1]}; got "
+    exercises = list(record.EXERCISES) if 1 in numbers else []
+    if arguments.step and arguments.step not in exercises \
+            and arguments.step.partition(".")[0] not in map(str, numbers):
+        also = f", or {exercises[0]} to {exercises[-1]}" if exercises else ""
+        return (f"--step: want a step of problem {numbers[0]} to {numbers[-1]}{also}; got "
                 f"{arguments.step}")
     if arguments.cases is not None and not arguments.cases.is_file():
         return f"--cases: want a file of cases, TOML; got {arguments.cases}"
@@ -308,9 +312,9 @@ class _Grading:
         from grader.lights import warmups
 
         with process.left_at_once():
-            if self.arguments.watch:
+            if self.arguments.watch and not self.arguments.step:
                 watching.watch_warm_ups(options, self.reporter)
-            return warmups.grade(options, self.reporter)
+            return warmups.grade(options, self.reporter, self.arguments.step)
 
     def grade(self, options) -> int:
         """Stage after stage, or one case of theirs."""

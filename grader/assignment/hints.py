@@ -8,6 +8,7 @@ import json
 import tomllib
 from pathlib import Path
 
+from grader.assignment.record import EXERCISES
 from grader.host.files import replace
 
 RUNGS = ("nudge", "formula", "near_code")
@@ -42,9 +43,8 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
 
 
 def _chapter(step: str) -> str:
-    """Of the guide, where a step's mathematics is derived; warm-ups prepare for two stages."""
-    stage = {"W.1": "1", "W.2": "1", "W.3": "2", "W.4": "2", "W.5": "3"}.get(step)
-    return f"Stage {stage or step.partition('.')[0]}"
+    """Of the guide, where a step's mathematics is derived."""
+    return f"Stage {EXERCISES.get(step) or step.partition('.')[0]}"
 
 
 def _order(step: str) -> tuple:

@@ -16,6 +16,7 @@ GRADERS = {program: tuple(number for number, stage in STAGES.items() if stage.pr
            for program in ("autograder.py", "autograder_optional.py")}  # their stages
 ROOT = Path(__file__).resolve().parents[2]
 WARM_UPS = "warmups/warmups.py"  # given with problem 1
+EXERCISES = {"W.1": 1, "W.2": 1, "W.3": 2, "W.4": 2, "W.5": 3}  # in it -> the stage that needs it
 RECORD = "grader/assignment.json"
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # what was given, and to whom
 KINDS = (".py", ".toml", ".npz", ".tsv")  # of the engine; what an editor leaves is not of it

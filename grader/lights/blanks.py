@@ -76,7 +76,7 @@ class Blanks:
 
     def names(self, id: str) -> tuple[set[str], set[str]]:
         """The names that a blank binds, and those that it reads."""
-        tree = syntax_tree("if _:\n" + "".join(self.body(id)) + "    pass\n")
+        tree = syntax_tree("if True:\n" + "".join(self.body(id)) + "    pass\n")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         return ({node.id for node in names if isinstance(node.ctx, ast.Store)},
                 {node.id for node in names if isinstance(node.ctx, ast.Load)})

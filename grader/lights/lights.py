@@ -19,7 +19,7 @@ from grader.host.session import Session
 from grader.lights import named, repair, trial
 from grader.lights.blanks import Blanks
 from grader.lights.table import MOVES, TOGETHER, entry
-from grader.lights.trial import Entry, Trial, Wrong
+from grader.lights.trial import Entry, Trial, Wrong, guarded
 from grader.report.results import RAISE_LEFT, unlit
 
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
@@ -64,17 +64,22 @@ class Lights:
         self.steps: list[dict] | None = None
 
     def __enter__(self) -> "Lights":
+        self.why = guarded(self.begin, "the steps could not be asked alone ({})".format)
+        return self
+
+    def begin(self) -> str:
+        """Have them asked.  -> why there are no lights, or "" """
         if self.stage.needs_triton and self.file.steps:
-            self.why = interpreter_fault()
+            why = interpreter_fault()
         else:
-            self.why = damaged(self.file)
+            why = damaged(self.file)
         written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
-        if not self.why and any(map(entry, written)):
+        if not why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
             self.asking = Asking(self.stage, self.options, self.file)
             self.stack.callback(self.asking.close)  # before the pool waits for it
             self.found = self.pool.submit(self.asking.lights, self.only)
-        return self
+        return why
 
     def __exit__(self, *error) -> None:
         self.stack.close()
@@ -102,9 +107,8 @@ class Lights:
             return []
         try:
             return self.found.result(ALL_SECONDS)
-        except (TimeoutError, SubmissionError, OSError, ValueError, LookupError, TypeError,
-                AttributeError, ArithmeticError) as error:
-            self.why = f"the steps could not be asked alone ({type(error).__name__})"
+        except Exception as error:  # whatever happened to them, the cases go on
+            self.why = f"the steps could not be asked alone ({type(error).__name__}: {error})"
             return []
 
 
@@ -134,10 +138,7 @@ class Asking:
             elif id in self.blanks.blank:
                 found[id] = Light(id, BLANK)
             elif only in ("", id):
-                try:
-                    found[id] = self.light(id, entry(id))
-                except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                    found[id] = Light(id, NONE, lines=("what it leaves was not understood.",))
+                found[id] = self.light(id, entry(id))
         for ids, other in TOGETHER.items():
             if any(found[id].light in (WRONG, NONE) for id in ids if id in found) \
                     and all(id in found and found[id].light != BLANK for id in ids) \
@@ -154,14 +155,16 @@ class Asking:
         placeless = [id for id in self.blanks.steps if id in wrong
                      and (found[id].mistake in PLACELESS or named.is_part(found[id].mistake))]
         for id in placeless[:PLACED]:
-            with contextlib.suppress(ArithmeticError, AttributeError, LookupError, TypeError,
-                                     ValueError):
-                found[id] = self.placed(found[id])
+            found[id] = self.placed(found[id])
         return [found.get(id) or Light(id, NONE) for id in self.blanks.steps]
 
     def light(self, id: str, asked: Entry | None, ids: tuple[str, ...] = ()) -> Light:
         """One step; ids: it and those that run in front of it."""
-        ids = ids or (id,)
+        return guarded(lambda: self.judged(id, asked, ids or (id,)), lambda error: Light(
+            id, NONE, lines=(f"what it leaves was not understood ({error}).",)))
+
+    def judged(self, id: str, asked: Entry | None, ids: tuple[str, ...]) -> Light:
+        """As light(), but what is wrong with the check itself is raised."""
         if asked is None:
             return Light(id, NONE, lines=("nothing is asked of this step alone.",))
         if not all(self.blanks.is_as_given(one, self.stage.number) for one in ids):
@@ -180,9 +183,13 @@ class Asking:
         if isinstance(answers, Light):
             return answers
         last = (answers[-1].get("error") or {}) if answers else {}
-        if "static_assert(" in str(last.get("sentence")):
+        said = str(last.get("sentence"))
+        if re.search(r"static_assert\(|\bassert .* does not hold", said):
             return Light(id, NONE, lines=("it asserts what does not hold of the small tiles that "
                                           "it would be asked with.",))
+        if "'tuple' object has no attribute" in said:
+            return Light(id, NONE, lines=("it reads what a tuple holds by names that this one does "
+                                          "not have.",))
         note = tuple(repair.printed(text)) if asked.kernel else ()
         for one, answer in zip(trials, answers, strict=False):  # an error is the last
             found = self.judge(one, asked, trial.left(answer))
@@ -226,6 +233,10 @@ class Asking:
     def placed(self, light: Light) -> Light:
         """A red light that has no name, or that of a part of a walk, with the one change of its
         text that makes it right, or some of what it leaves."""
+        return guarded(lambda: self.changed(light), lambda error: light)
+
+    def changed(self, light: Light) -> Light:
+        """As placed(), but what is wrong with the search itself is raised."""
         asked = entry(light.id)
         trials = asked.trials()
         text = self.text((light.id,), asked, trials)

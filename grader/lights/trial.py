@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from grader.course.calls import SubmissionError
 from grader.sandbox.wire import pack_array, unpack_array
 
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
@@ -154,6 +156,21 @@ def left(answer: dict) -> Left:
              for call in answer["calls"]]
     return Left(programs, calls, {str(name): unpack_array(array)
                                   for name, array in answer["memory"].items()})
+
+
+def guarded(check: Callable[[], Any], failed: Callable[[str], Any]) -> Any:
+    """What the check of a step returns; a fault in the check ends neither the grading nor
+    --watch, and failed() is told of it.  What ends the worker is for the caller.
+
+    Raises:
+        SubmissionError: as check().
+    """
+    try:
+        return check()
+    except SubmissionError:
+        raise
+    except Exception as error:
+        return failed(f"{type(error).__name__}: {error}")
 
 
 # ------------------------------------------------------------------ comparing

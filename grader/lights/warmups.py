@@ -7,6 +7,7 @@ wrong, and nothing that is right, is the mistake's name.
 
 import ast
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from grader.host.options import Options
 from grader.host.processes import Worker
 from grader.host.session import Session
 from grader.lights.blanks import Blanks
-from grader.lights.trial import difference
+from grader.lights.trial import difference, guarded
 from grader.report.screen import Reporter
 from grader.text import syntax_tree
 
@@ -36,7 +37,8 @@ Formula = Callable[..., np.ndarray]  # of a call's tensors, float32 or float16
 @dataclass(frozen=True)
 class WarmUp:
     """One exercise.  examples(random) -> the tensors of every call; mistakes: words -> what comes
-    out with that mistake, NaN where nothing is stored."""
+    out with that mistake, NaN where nothing is stored; leaves: what the code below its step needs.
+    """
 
     step: str
     title: str
@@ -45,6 +47,7 @@ class WarmUp:
     examples: Callable[[Callable], list[tuple[np.ndarray, ...]]]
     right: Formula
     mistakes: dict[str, Formula]
+    leaves: str = ""
 
     @property
     def needs_triton(self) -> bool:
@@ -143,23 +146,21 @@ def _product(a, b):
     return a.astype(np.float64) @ b.astype(np.float64)
 
 
-def _last_product(a, b):
-    begins = (a.shape[1] - 1) // TILE * TILE
-    return _product(a[:, begins:], b[begins:])
-
-
-def _elementwise(a, b, kind=np.float64):
-    """kind: of the products."""
-    (M, K), N = a.shape, b.shape[1]
-    size = -(-max(M, K, N) // TILE) * TILE
-    wide_a, wide_b, c = np.zeros((3, size, size))
-    wide_a[:M, :K], wide_b[:K, :N] = a, b
-    for m in range(0, size, TILE):
-        for n in range(0, size, TILE):
-            for k in range(0, size, TILE):
-                c[m:m + TILE, n:n + TILE] += (wide_a[m:m + TILE, k:k + TILE]
-                                              * wide_b[k:k + TILE, n:n + TILE]).astype(kind)
-    return c[:M, :N]
+def _tiled(step: Callable) -> Formula:
+    """step(acc, a, b) -> acc, of a program's tiles; of tiles that reach past the end, 0 there."""
+    def made(a, b):
+        (M, K), N = a.shape, b.shape[1]
+        size = -(-max(M, K, N) // TILE) * TILE
+        wide_a, wide_b, c = np.zeros((3, size, size))
+        wide_a[:M, :K], wide_b[:K, :N] = a, b
+        for m in range(0, size, TILE):
+            for n in range(0, size, TILE):
+                acc = np.zeros((TILE, TILE))
+                for k in range(0, -(-K // TILE) * TILE, TILE):
+                    acc = step(acc, wide_a[m:m + TILE, k:k + TILE], wide_b[k:k + TILE, n:n + TILE])
+                c[m:m + TILE, n:n + TILE] = acc
+        return c[:M, :N]
+    return made
 
 
 def _read(a, down: int, across: int):
@@ -201,7 +202,9 @@ WARM_UPS = (
                "m_i is one maximum for all rows: dim=1 is left out": _times(
                    new=lambda old, tile: np.maximum(old, tile.max())),
                "l_i is one sum for all rows: dim=1 is left out": _times(
-                   total=lambda a, l_i, r: a * l_i + r.sum())}),
+                   total=lambda a, l_i, r: a * l_i + r.sum())},
+           "m_i and l_i must keep the shape (M,), and acc (M, D): .amax(dim=1) and .sum(dim=1) "
+           "drop an axis, and keepdim=True keeps it"),
     WarmUp("W.3", "the sum of two vectors", "add", ("x", "y"),
            lambda random: [(random(n), random(n)) for n in (96, 70, 5)],
            lambda x, y: x + y, {
@@ -229,36 +232,46 @@ WARM_UPS = (
                "every tile begins at column 0: start is left out": _first_tile_again,
                "every program reads row 0: row * N is left out": _first_row_again,
                "row i is read from element i on, not from i * N on": _rows_one_apart,
-               "a row has N numbers, not BLOCK": _rows_of_a_block}),
+               "a row has N numbers, not BLOCK": _rows_of_a_block},
+           "acc must stay a single number: sum the tile first, acc += tl.sum(tile, axis=0)"),
     WarmUp("W.5", "a product of matrices, in tiles", "matmul", ("a", "b"),
            lambda random: [(random(*m).astype(np.float16), random(*n).astype(np.float16))
                            for m, n in (((20, 33), (33, 33)), ((40, 50), (50, 17)),
                                         ((18, 20), (20, 70)), ((16, 16), (16, 16)))],
            _product, {
-               "only the last tile counts: acc is not added to": _last_product,
-               "number times number: want tl.dot, not *": _elementwise,
+               "only the last tile counts: acc is not added to": _tiled(lambda acc, a, b: a @ b),
+               "acc is added twice: tl.dot(a, b, acc) already adds it":
+                   _tiled(lambda acc, a, b: acc + (a @ b + acc)),
+               "number times number: want tl.dot, not *": _tiled(lambda acc, a, b: acc + a * b),
                "number times number, and that in 16 bits: want tl.dot, not *":
-                   lambda a, b: _elementwise(a, b, np.float16),
+                   _tiled(lambda acc, a, b: acc + (a * b).astype(np.float16)),
+               "each tile of b is transposed: want rows offs_k[:, None], columns offs_n[None, :]":
+                   _tiled(lambda acc, a, b: acc + a @ b.T),
+               "a and b are exchanged: want tl.dot(a, b)": _tiled(lambda acc, a, b: acc + b @ a),
                "b is read with rows and columns exchanged": lambda a, b: _product(
                    a, _read(b, 1, b.shape[1])),
                "b is read as if it were (N, K)": lambda a, b: _product(a, _read(b, 1, len(b))),
                "a row of a has K numbers, not N": lambda a, b: _product(
                    _read(a, b.shape[1], 1), b),
-               "a row of b has N numbers, not K": lambda a, b: _product(
-                   a, _read(b, len(b), 1))}),
+               "a row of a has K numbers, not M": lambda a, b: _product(_read(a, len(a), 1), b),
+               "a row of b has N numbers, not M": lambda a, b: _product(a, _read(b, len(a), 1)),
+               "a row of b has N numbers, not K": lambda a, b: _product(a, _read(b, len(b), 1))}),
 )
 
 
 # ------------------------------------------------------------------------- the grading
-def grade(options: Options, reporter: Reporter) -> int:
-    """Ask all five, and say what was found.  -> 0 all right, 1 not, 3 a fault of the grader."""
+def grade(options: Options, reporter: Reporter, only: str = "") -> int:
+    """Ask all five, or only one, and say what was found.
+
+    -> 0 all right, 1 not, 3 a fault of the grader.
+    """
     file = submission.read(options.directory / FOLDER, NAME, "")
     if file.state in ("missing", "syntax_error"):
         reporter.warm_up("crashed", f"{NAME}: {file.sentence}{file.place}")
         return 1
     lacking = no_triton()
     outcomes, following = [], ""
-    for one in WARM_UPS:
+    for one in (one for one in WARM_UPS if only in ("", one.step)):
         lines: tuple[str, ...] = ()
         if one.needs_triton and lacking:
             outcome = "skipped"
@@ -267,7 +280,10 @@ def grade(options: Options, reporter: Reporter) -> int:
         elif one.step in file.blank_steps:
             outcome = "not_started"
         else:
-            outcome, lines = ask(one, file, options, not lacking)
+            outcome, lines = guarded(
+                functools.partial(ask, one, file, options, not lacking),
+                lambda error: ("grader_fault", (f"the grader itself failed ({error}): please "
+                                                "report it, with your file.",)))
         outcomes.append(outcome)
         if lines or outcome == "not_started":
             following = following or (
@@ -279,7 +295,7 @@ def grade(options: Options, reporter: Reporter) -> int:
         reporter.say(lacking)
     right = outcomes.count("pass")
     reporter.say(f"Warm-ups: {right} of {len(outcomes)} right, seed {options.seed}")
-    reporter.next(following or "python autograder.py")
+    reporter.next(following or (COMMAND if only else "python autograder.py"))
     return 3 if "grader_fault" in outcomes else int(right < len(outcomes))
 
 
@@ -291,16 +307,16 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
     asked = [tuple(x if x.dtype == np.float16 else x.astype(np.float32) for x in tensors)
              for tensors in one.examples(random)]
     answers, error, text = _answers(one, source, asked, options)
-    crash = (error.outcome, _of_error(error, one, file)) if error else ("pass", ())
+    named = tuple(f"the mistake: {words}." for words in name_of(one, asked, answers))
+    crash = (error.outcome, _of_error(error, one, file, named)) if error else ("pass", ())
     printed = tuple(f"| {row}" for row in text.splitlines()[-PRINTED:])
-    for tensors, got in zip(asked, answers, strict=False):
+    for tensors, got in zip(asked, answers, strict=True):
+        if got is None:
+            break
         if found := difference(one.entry, got, one.right(*tensors), LIMIT):
             shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(
                 one.positional, tensors, strict=True))
-            mistake = name_of(one, asked, answers)
-            return "wrong", (f"{shapes}: {found.lines[0]}",
-                             *(f"the mistake: {words}." for words in mistake),
-                             *_misjoined(one, file),
+            return "wrong", (f"{shapes}: {found.lines[0]}", *named, *_misjoined(one, file),
                              f"more: python autograder.py --hint {one.step}", *printed)
     if not error and (said := _on_a_gpu(one, file, asked, options)):
         return "wrong", (*said, f"more: python autograder.py --hint {one.step}", *printed)
@@ -308,20 +324,25 @@ def ask(one: WarmUp, file: submission.Submission, options: Options,
 
 
 def _answers(one: WarmUp, source: bytes, asked: list, options: Options
-             ) -> tuple[list[np.ndarray], SubmissionError | None, str]:
-    """-> what every call gave, up to an error; the error; what was printed."""
-    answers = []
+             ) -> tuple[list[np.ndarray | None], SubmissionError | None, str]:
+    """-> what every call gave, None where it raised; the first error; what was printed."""
+    answers, first = [None] * len(asked), None
     session = Session(Worker(source, NAME, device=options.device, interpret=options.device == "cpu",
                              confinement=options.confinement), options.timeout)
     try:
         with session:
             session.load(one.entry, None, one.positional)
-            for tensors in asked:
-                reply = session.run(_call(one, tensors))
-                answers.append(reply.outputs[0]["result"].numpy())
-    except SubmissionError as error:
-        return answers, error, session.output.text()
-    return answers, None, session.output.text()
+            for i, tensors in enumerate(asked):
+                try:
+                    reply = session.run(_call(one, tensors))
+                    answers[i] = reply.outputs[0]["result"].numpy()
+                except SubmissionError as error:
+                    first = first or error
+                    if session.gone:
+                        break
+    except SubmissionError as error:  # of loading the file
+        first = error
+    return answers, first, session.output.text()
 
 
 def _on_a_gpu(one: WarmUp, file: submission.Submission, asked: list, options: Options
@@ -370,13 +391,14 @@ def _misjoined(one: WarmUp, file: submission.Submission) -> tuple[str, ...]:
     return ()
 
 
-def name_of(one: WarmUp, asked: list, answers: list[np.ndarray]) -> list[str]:
-    """The words of the one mistake that fits every answer; none if none does, or several do."""
+def name_of(one: WarmUp, asked: list, answers: list[np.ndarray | None]) -> list[str]:
+    """The words of the one mistake that fits every answer; none if none does, or several do, or
+    all answers are right."""
     with np.errstate(all="ignore"):
-        fits = [words for words, formula in one.mistakes.items()
-                if all(difference("", got, formula(*tensors), LIMIT) is None
-                       for tensors, got in zip(asked, answers, strict=False))]
-    return fits if len(fits) == 1 else []
+        fits = [words for words, formula in {"": one.right, **one.mistakes}.items()
+                if all(got is None or difference("", got, formula(*tensors), LIMIT) is None
+                       for tensors, got in zip(asked, answers, strict=True))]
+    return fits if len(fits) == 1 and fits != [""] else []
 
 
 def _numbers(seed: int, step: str):
@@ -393,13 +415,18 @@ def _call(one: WarmUp, tensors: tuple[np.ndarray, ...]) -> Call:
                 (OutputSpec("result", shape, torch.float32),))
 
 
-def _of_error(error: SubmissionError, one: WarmUp, file: submission.Submission
-              ) -> tuple[str, ...]:
+def _of_error(error: SubmissionError, one: WarmUp, file: submission.Submission,
+              named: tuple[str, ...]) -> tuple[str, ...]:
     line = file.own_line(error.line, error.lines)
     step = file.step_at(line)
-    lines = [*error.sentence.split("\n"), *_misjoined(one, file)]
+    lines = [*error.sentence.split("\n"), *named, *_misjoined(one, file)]
+    above = [known.id for known in file.steps if line is not None and known.last_line < line]
+    place = f", {step.words}" if step else ""
+    if step is None and above[-1:] == [one.step]:
+        lines += [f"the mistake: {one.leaves}."] if one.leaves and not named else []
+        place = f", below step {one.step}"
     if line is not None and f"line {line}" not in error.sentence:
-        lines.append(f"where: {NAME}, line {line}" + f", {step.words}" * (step is not None) + ".")
-    if step is not None:
-        lines.append(f"more: python autograder.py --hint {step.id}")
+        lines.append(f"where: {NAME}, line {line}{place}.")
+    if place:
+        lines.append(f"more: python autograder.py --hint {step.id if step else one.step}")
     return tuple(lines)

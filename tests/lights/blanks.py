@@ -34,7 +34,7 @@ def asking(stage: int) -> Asking:
 
 def lights(source: str, stage: int) -> dict[str, Light]:
     """Of a file that is the solved one but for what stands in its steps."""
-    one, known = asking(stage), _solved_lights(stage)
+    known, one = _solved_lights(stage), asking(stage)
     texts = _texts(source)
     changed = {id for id, text in _texts(solved(stage)).items() if texts[id] != text}
     file = submitted(source, stage)
@@ -45,7 +45,9 @@ def lights(source: str, stage: int) -> dict[str, Light]:
 
 @cache
 def _solved_lights(stage: int) -> dict[str, Light]:
-    return {light.id: light for light in asking(stage).lights()}
+    one, file = asking(stage), submitted(solved(stage), stage)
+    one.blanks = Blanks(solved(stage), file.steps)
+    return {light.id: light for light in one.lights()}
 
 
 def _texts(source: str) -> dict[str, list[str]]:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +23,7 @@ from grader.lights.table import entry
 from grader.sandbox.wire import OBSERVED
 from grader.sandbox.worker import run_step
 from grader.starter import blank
-from tests.lights.blanks import lights, solved, submitted
+from tests.lights.blanks import asking, lights, solved, submitted
 from tests.lights.rearranged import REARRANGED
 
 LIT = sorted({int(step.id.partition(".")[0]) for stage in range(1, 10)
@@ -308,6 +309,48 @@ def test_a_step_that_leaves_what_nobody_expects_does_not_put_out_the_other_light
     assert len(colours(found, "right")) == 7
 
 
+def fail(*arguments):
+    raise RuntimeError("of the grader")
+
+
+@pytest.mark.parametrize("broken", ["trials", "check", "variants"])
+def test_a_fault_in_the_check_of_one_step_leaves_the_other_lights(broken, monkeypatch):
+    def entry_of(id):
+        asked = entry(id)
+        if id != "1.5":
+            return asked
+        return replace(asked, trials=fail if broken == "trials" else lambda: [
+            replace(one, **{broken: fail}) for one in asked.trials()])
+    monkeypatch.setattr("grader.lights.lights.entry", entry_of)
+    # A mistake is looked for where the step is wrong.
+    found = _asked(solved(1).replace("m_i + torch.log(l_i)", "torch.log(l_i)"), 1)
+    assert colours(found, "none") == ["1.5"] and len(colours(found, "right")) == 7
+    assert "RuntimeError: of the grader" in found["1.5"].lines[0]
+
+
+def test_a_fault_in_the_search_for_a_mistake_leaves_the_step_red(monkeypatch):
+    monkeypatch.setattr(repair, "find", fail)
+    found = lights(solved(1).replace("m_i + torch.log(l_i)", "m_i + 2 * torch.log(l_i)"), 1)
+    assert colours(found, "wrong") == ["1.5"]
+
+
+@pytest.mark.parametrize("broken", ["damaged", "Blanks", "Asking.lights"])
+def test_a_fault_around_the_checks_is_said_and_ends_nothing(broken, monkeypatch):
+    monkeypatch.setattr(f"grader.lights.lights.{broken}", fail)
+    with Lights(STAGES[1], Options(ROOT, "cpu", 1, 60.0), submitted(solved(1), 1)) as stage:
+        assert stage.result() == []
+        assert stage.why == "the steps could not be asked alone (RuntimeError: of the grader)"
+
+
+def test_a_name_that_is_thrown_away_belongs_to_no_step():
+    maximum = "m_new = torch.maximum(m_i, s.amax(dim=-1))"
+    assert maximum in solved(1)
+    found = lights(solved(1).replace(
+        maximum, "tile_max, _ = s.max(dim=-1)\n            m_new = torch.maximum(m_i, tile_max)"),
+        1)
+    assert {id: light.lines for id, light in found.items() if light.light != "right"} == {}
+
+
 def test_a_step_in_changed_surroundings_has_no_light():
     call = "keep = _keep(query[:, None], key[None, :], N)"
     source = solved(3).replace(call, call.replace("N)", "N + 0)"))
@@ -332,12 +375,21 @@ def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
     assert found["3.5"].lines[1] == "it uses k, which the comment above it does not promise."
 
 
-def test_a_step_that_asserts_what_only_its_small_tiles_break_has_no_light():
-    source = solved(3).replace("    s = tl.dot(q,", "    tl.static_assert(BLOCK_N >= 64)\n"
-                               "    s = tl.dot(q,")
-    found = lights(source, 3)
-    assert found["3.4"].light == "none" and "does not hold of the small tiles" in \
-        found["3.4"].lines[0]
+@pytest.mark.parametrize("id, above, line", [
+    ("3.4", "    s = tl.dot(q,", "tl.static_assert(BLOCK_N >= 64)"),
+    ("3.2", "    whole = N //", "assert BLOCK_M == BLOCK_N, f'{BLOCK_M} is not {BLOCK_N}'"),
+    ("3.2", "    whole = N //", "assert BLOCK_M == BLOCK_N"),
+])
+def test_a_step_that_asserts_what_only_its_small_tiles_break_has_no_light(id, above, line):
+    found = lights(solved(3).replace(above, f"    {line}\n{above}"), 3)
+    assert colours(found, "wrong") == []
+    assert found[id].light == "none" and "does not hold of the small tiles" in found[id].lines[0]
+
+
+def test_a_step_that_reads_strides_by_names_of_its_own_has_no_light():
+    found = lights(solved(3).replace("    ptr, stride_n, stride_d = head\n",
+                                     "    ptr, stride_n, stride_d = head\n    head.stride_n\n"), 3)
+    assert colours(found, "wrong") == []
 
 
 def test_a_step_that_uses_a_constant_of_its_function_has_no_light():
@@ -347,10 +399,9 @@ def test_a_step_that_uses_a_constant_of_its_function_has_no_light():
     assert found["3.1"].light == "none" and "it uses BLOCK_N" in found["3.1"].lines[0]
 
 
-def _asked(source: str):
-    from tests.lights.blanks import asking
-    one = asking(3)
-    one.blanks = blanks.Blanks(source, submitted(source, 3).steps)
+def _asked(source: str, stage: int = 3):
+    one = asking(stage)
+    one.blanks = blanks.Blanks(source, submitted(source, stage).steps)
     return {light.id: light for light in one.lights()}
 
 

@@ -1,6 +1,7 @@
 """The warm-ups: solved they pass, blank they are not started, and their mistakes have names."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,13 @@ MISTAKES = [
     ("W.5", "offs_k[:, None] * N + offs_n[None, :]", "offs_k[:, None] + offs_n[None, :] * K",
      "as if it were (N, K)"),
     ("W.5", "tl.dot(a, b)", "a.to(tl.float32) * b.to(tl.float32)", "want tl.dot, not *"),
+    ("W.5", "offs_m[:, None] * K + offs_k", "offs_m[:, None] * M + offs_k",
+     "a row of a has K numbers, not M"),
+    ("W.5", "offs_k[:, None] * N + offs_n", "offs_k[:, None] * M + offs_n",
+     "a row of b has N numbers, not M"),
+    ("W.5", "tl.dot(a, b)", "tl.dot(a, b, acc)", "acc is added twice"),
+    ("W.5", "tl.dot(a, b)", "tl.dot(a, tl.trans(b))", "each tile of b is transposed"),
+    ("W.5", "tl.dot(a, b)", "tl.dot(b, a)", "a and b are exchanged"),
 ]
 
 
@@ -142,6 +150,23 @@ def test_right_numbers_that_a_gpu_does_not_promise_are_wrong(step, right, wrong,
     assert outcome == "wrong" and said in lines[0]
 
 
+# What is wrong there is seen only below the step, or only as a read outside of a tensor.
+@pytest.mark.interpreter
+@pytest.mark.parametrize("step, right, wrong, words", [
+    ("W.2", "p.sum(dim=1)", "p.sum(dim=1, keepdim=True)", "keepdim=True keeps it"),
+    ("W.4", "acc += tl.sum(x, axis=0)", "acc += x", "sum the tile first"),
+    ("W.5", "offs_k[:, None] * N + offs_n", "offs_k[:, None] * K + offs_n",
+     "a row of b has N numbers, not K"),
+])
+def test_a_mistake_is_named_though_the_exercise_crashes(step, right, wrong, words):
+    assert right in SOLVED
+    outcome, lines = asked(step, SOLVED.replace(right, wrong, 1))
+    assert outcome == "crashed"
+    named = [line for line in lines if line.startswith("the mistake: ")]
+    assert len(named) == 1 and words in named[0], lines
+    assert lines[-1] == f"more: python autograder.py --hint {step}"
+
+
 @pytest.mark.interpreter
 def test_masked_lanes_that_do_not_count_need_not_say_what_they_read():
     assert asked("W.3", SOLVED.replace("mask=mask, other=0.0", "mask=mask")) == ("pass", ())
@@ -156,6 +181,8 @@ def test_masked_lanes_that_do_not_count_need_not_say_what_they_read():
     ("W.3", "tl.store(z_ptr + offs, x + y, mask=mask)", "for i in offs:\n"
      "        tl.store(z_ptr + i, tl.load(x_ptr + i))", "a kernel does not go through a tile"),
     ("W.3", "x + y, mask", "x_ptr + y_ptr, mask", "two addresses have no sum"),
+    ("W.3", "z_ptr + offs, x + y", "x + y, z_ptr + offs", "the address comes first"),
+    ("W.3", "tl.load(x_ptr + offs", "tl.load(offs", "the address comes first"),
     ("W.4", "acc += tl.sum(x, axis=0)", "acc += sum(x)", "or axis=0 where there is one axis"),
 ])
 def test_python_in_a_kernel_is_told_with_what_to_write_instead(step, right, wrong, said):
@@ -241,6 +268,29 @@ def test_an_assignment_without_problem_1_has_none(tmp_path):
 def test_it_goes_with_no_option_of_the_problems(other, capsys):
     assert cli.main("autograder.py", ["--warmup", other]) == 2
     assert "--warmup: want it alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", ["examples", "right"])
+def test_a_fault_in_the_check_of_one_exercise_ends_neither_it_nor_the_others(
+        broken, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise ZeroDivisionError("of the check")
+    exercises = [replace(one, **{broken: fail}) if one.step == "W.1" else one
+                 for one in warmups.WARM_UPS[:2]]
+    monkeypatch.setattr(warmups, "WARM_UPS", exercises)
+    (tmp_path / warmups.FOLDER).mkdir()
+    (tmp_path / warmups.FOLDER / warmups.NAME).write_text(SOLVED)
+    code, said = graded(tmp_path)
+    assert code == 3 and "the grader itself failed (ZeroDivisionError: of the check)" in said
+    assert "W.2 softmax times a matrix, in tiles: right" in said
+
+
+def test_one_exercise_is_asked_by_step(capsys):
+    done = grader("--step", "W.2")
+    assert done.returncode == 0 and "Warm-ups: 1 of 1 right" in done.stdout, done.stderr
+    assert "W.1" not in done.stdout
+    assert cli.main("autograder.py", ["--step", "W.6"]) == 2
+    assert "want a step of problem 1 to 7, or W.1 to W.5; got W.6" in capsys.readouterr().err
 
 
 @pytest.mark.interpreter

@@ -68,7 +68,9 @@ WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants
      "stands at each, tl.load(x_ptr + offs, mask=mask, other=0.0), and add that"),
     (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel reads tensors that lie on the "
      "GPU: make them with device=q.device"),
-    (r"mask argument cannot be block type|pointer argument cannot|unsupported ptr type",
+    (r"unsupported ptr type", "input-refused", "the address comes first: "
+     "tl.load(pointer + offs, mask=mask), tl.store(pointer + offs, value, mask=mask)"),
+    (r"mask argument cannot be block type|pointer argument cannot",
      "shapes-do-not-broadcast",
      "pointers, mask and other need one shape: build them from the same offsets"),
     (r"between then block and else block|mismatched type for", "loop-type-changes", "both branches "
