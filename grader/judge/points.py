@@ -48,4 +48,4 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
     elif needless:
         failed |= {"walk"}
     result.earned = [group for group in SHARES if group not in failed]
-    result.points = round(result.max_points * sum(map(SHARES.get, result.earned)), 2)
+    result.points = round(result.max_points * sum(map(SHARES.get, result.earned), 0.0), 2)
