@@ -273,7 +273,8 @@ def timed(record: dict, stage: dict, where: dict) -> dict:
     found = [check for check in stage["checks"] if check["name"].startswith("timing/")]
     stage = dict(record["stage"])
     if any(check["outcome"] == "rejected" for check in found):
-        stage |= {"outcome": "rejected", "points": 0.0, "checks": stage["checks"] + found}
+        stage |= {"outcome": "rejected", "points": 0.0, "earned": [],
+                  "checks": stage["checks"] + found}
     return {**record, "stage": {**stage, "benchmark": timing["benchmark"]}, "timing": timing}
 
 

@@ -33,22 +33,20 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
-    """All that is known of a student; the stages are those of the autograder's JSON and more."""
+    """The evidence of a student, whose worth policy.apply() says; the stages are those of the
+    autograder's JSON and more."""
     found = [stage_report(student, number, _record(student, number, store)) for number in stages]
-    unsettled = not_settled(found)
     return {
         "format": FORMAT, "student": student.name, "key": student.key,
         "state": _state(student, found),
         **{name: escape(getattr(student.person, name)) for name in ("id", "login", "email")},
         "returns": student.returns,
         **asdict(store.settings),
-        "points": None if unsettled else round(sum(stage["points"] for stage in found), 2),
-        "max_points": sum(stage["max_points"] for stage in found),
+        **dict.fromkeys(("points", "max_points", "unsettled", "late_days", "late", "step_credit")),
         "passed": sum(stage["outcome"] == "pass" for stage in found),
-        "unsettled": unsettled, "refused": student.trouble or None, "notes": list(student.notes),
+        "refused": student.trouble or None, "notes": list(student.notes),
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late,
-        "late_days": None, "late": "", "step_credit": None,  # as a policy has it
         "as_published": None,  # own statements that stand so in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
 
@@ -124,8 +122,8 @@ def without_checks(number: int, outcome: str, message: str, digest: str | None =
     """A stage of which nothing was found out; digest: of its file, if it was to be graded."""
     stage = STAGES[number]
     return {"stage": number, "title": stage.title, "outcome": outcome, "points": 0.0,
-            "max_points": stage.points, "sha256": digest, "seconds": 0.0, "message": message,
-            "detail": "", "confined": [], "checks": [], "benchmark": None}
+            "max_points": stage.points, "earned": [], "sha256": digest, "seconds": 0.0,
+            "message": message, "detail": "", "confined": [], "checks": [], "benchmark": None}
 
 
 def _crashed_line(stage: dict, data: bytes) -> str:

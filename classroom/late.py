@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # of Moodle, in English
 DAY = timedelta(days=1)
+UNKNOWN = "marked as late, but not how late: an override says the points"
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,19 @@ def read(text: str) -> datetime | None:
         return None
 
 
-def apply(report: dict, late: Late | None) -> None:
-    """Take off a report what it costs to be late, before a person's word."""
+def apply(report: dict, late: Late | None) -> float:
+    """Say in a report how late it is.  -> the share of its points that is left."""
     report["late_days"], report["late"] = None, ""
+    report["notes"] = [note for note in report["notes"] if note != UNKNOWN]
     if late is None:
-        return
+        return 1.0
     if report["handed_in"] is None:
-        if report["marked_late"]:
-            report["notes"].append("marked as late, but not how late: an override says the points")
-        return
+        report["notes"] += [UNKNOWN] * report["marked_late"]
+        return 1.0
     days = report["late_days"] = late.days_of(datetime.fromisoformat(report["handed_in"]))
-    if not days:
-        return
     share = max(0.0, 1 - late.per_day * days) if days <= late.days else 0.0
-    report["late"] = f"{days} day{'s' * (days > 1)} late: " + (
-        f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
-        f"more than the {late.days} that count")
-    for stage in report["stages"]:
-        stage["points"] = round(stage["points"] * share, 2)
-        stage["step_credit"] = round(stage["step_credit"] * share, 2)
+    if days:
+        report["late"] = f"{days} day{'s' * (days > 1)} late: " + (
+            f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
+            f"more than the {late.days} that count")
+    return share

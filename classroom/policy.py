@@ -8,21 +8,20 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import combinations
 from pathlib import Path
 
 from classroom import late, roster
+from classroom.book import not_settled
 from classroom.gather import Submitted
 from classroom.late import Late
 from grader.course.stages import STAGES
 from grader.judge.points import SHARES
 from grader.text import escape
 
-# The points of a record say which of these were earned: all of their sums differ.
-EARNED = {round(sum(SHARES[part] for part in parts), 3): parts
-          for count in range(4) for parts in combinations(SHARES, count)}
 COLUMNS = ("student", "stage", "points", "reason")  # and, if there is one, note
 MOST_POINTS = 1e6
+GRADE_AGAIN = "graded by an older grader with other shares, and its record does not say what was " \
+    "earned: grade again"
 
 
 @dataclass(frozen=True)
@@ -169,17 +168,17 @@ def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
 
 
 def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
-    """Put into a student's report what it is worth."""
-    stages = report["stages"]
+    """Put into a student's report what it is worth.  Only the evidence in it counts, so that it
+    replaces whatever another policy said before."""
+    stages, given = report["stages"], {each.stage: each for each in overrides}
+    share = late.apply(report, policy.late)
     for stage in stages:
-        _worth(stage, policy)
-    late.apply(report, policy.late)
-    for stage in stages:
-        for given in overrides:
-            if given.stage == stage["stage"]:
-                stage["override"] = {"reason": given.reason, "was": stage["points"]}
-                stage["points"] = given.points
-                report["unsettled"] = [n for n in report["unsettled"] if n != given.stage]
+        _worth(stage, policy, share)
+        stage.pop("override", None)
+        if word := given.get(stage["stage"]):
+            stage["override"] = {"reason": word.reason, "was": stage["points"]}
+            stage["points"] = word.points
+    report["unsettled"] = [number for number in not_settled(stages) if number not in given]
     report["points"] = None if report["unsettled"] else round(
         sum(stage["points"] for stage in stages), 2)
     report["max_points"] = sum(stage["max_points"] for stage in stages
@@ -188,11 +187,29 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
         if policy.steps else None
 
 
-def _worth(stage: dict, policy: Policy) -> None:
-    parts = EARNED[round(stage["points"] / stage["max_points"], 3)]
+def _worth(stage: dict, policy: Policy, share: float) -> None:
+    """share: what is left of the points for being late."""
+    full = STAGES[stage["stage"]].points
+    if "earned" not in stage:
+        stage["earned"] = _earned(stage, full)
+    if stage["earned"] is None:
+        stage |= {"outcome": "pending", "message": GRADE_AGAIN}
+    earned = stage["earned"] or []
     lights = [step["light"] for step in stage.get("steps", ())]
-    worth = stage["max_points"] = policy.points.get(stage["stage"], stage["max_points"])
-    stage["points"] = round(float(worth * sum(policy.shares[part] for part in parts)), 2)
     asked = {"right", "wrong"} & set(lights) and stage["outcome"] != "rejected"
-    stage["step_credit"] = round(worth * policy.steps * lights.count("right") / len(lights), 2) \
-        if asked and "standard" not in parts else 0.0
+    credit = policy.steps * lights.count("right") / len(lights) \
+        if asked and "standard" not in earned else 0.0
+    worth = stage["max_points"] = policy.points.get(stage["stage"], full)
+    stage["points"] = round(float(worth * share * sum(map(policy.shares.get, earned))), 2)
+    stage["step_credit"] = round(worth * share * credit, 2)
+
+
+def _earned(stage: dict, full: float) -> list[str] | None:
+    """The groups that a record of an older grader must have earned: by its points, where they and
+    its failed checks leave one possibility; else None."""
+    failed = {check["group"] for check in stage["checks"] if check["outcome"] != "pass"}
+    robust = ["robust"] if "walk" in failed else ["robust", "walk"]
+    found = [groups for groups in ([], ["standard"], robust, ["standard", *robust])
+             if not failed & set(groups)
+             and abs(full * sum(map(SHARES.get, groups)) - stage["points"]) < 0.01]
+    return found[0] if len(found) == 1 else None

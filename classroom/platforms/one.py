@@ -15,7 +15,7 @@ from pathlib import Path
 
 from classroom import policy
 from classroom.batch import fault
-from classroom.book import not_settled, stage_report
+from classroom.book import stage_report
 from classroom.child import Child
 from classroom.gather import Submitted, one
 from classroom.store import Unit
@@ -139,7 +139,7 @@ class _Grading:
                     f"Not graded: the {self.kit.seconds / 60:g} minutes for all stages were over. "
                     "Nothing is lost by it: hand in again, or ask for it." if self.is_over() else
                     "Not graded yet.")
-        made = {"stages": stages, "unsettled": not_settled(stages), "grader": self.grader,
+        made = {"stages": stages, "grader": self.grader,
                 "notes": list(self.student.notes), "handed_in": None, "marked_late": False,
                 "seconds": time.monotonic() - self.start}
         policy.apply(made, self.kit.worth)

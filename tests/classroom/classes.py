@@ -6,6 +6,7 @@ else (processes, JSON, signals) is as with the real one.
 
 import textwrap
 from datetime import datetime
+from itertools import combinations
 
 from classroom import batch, child
 from classroom.gather import gather
@@ -46,8 +47,9 @@ OBEDIENT = textwrap.dedent('''
         report["stages"].append({
             "stage": stage, "title": "A stage", "outcome": outcome, "detail": "",
             "seconds": 60.0 if outcome == "timeout" else 1.0,
-            "points": 100.0 * (outcome == "pass"), "max_points": 100, "message": "", "confined": [],
-            "sha256": hashlib.sha256(data).hexdigest(), "checks": checks,
+            "points": 100.0 * (outcome == "pass"), "max_points": 100,
+            "earned": ["standard", "robust", "walk"] * (outcome == "pass"), "checks": checks,
+            "message": "", "confined": [], "sha256": hashlib.sha256(data).hexdigest(),
             "benchmark": {"ms": 0.5 if "--case" in words or "moves" not in text else 0.7,
                           "spread_ms": 0.01, "naive_ms": 5.0, "sdpa_ms": 0.4,
                           "peak_mib": 2.0, "naive_peak_mib": 9.0} if timed else None})
@@ -93,6 +95,7 @@ def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=l
     """Grade all stages of a class.  -> student -> report."""
     from dataclasses import replace
 
+    from classroom import policy
     from classroom.book import student_report
 
     students = gather(submissions)
@@ -102,8 +105,18 @@ def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=l
             store.keep(student.key, student.files)
         batch.Batch(students, list(range(1, 10)), store, machine, hidden=[], benchmark=True,
                     worker_user="auto", say=say, done=lambda student: None).run()
-        return {student.name: student_report(student, list(range(1, 10)), store)
-                for student in students}
+        reports = {student.name: student_report(student, list(range(1, 10)), store)
+                   for student in students}
+    for report in reports.values():
+        policy.apply(report, policy.Policy())
+    return reports
+
+
+def earned(percent: float) -> list[str]:
+    """The groups of cases that bring so much of a stage."""
+    groups = {"standard": 70, "robust": 20, "walk": 10}
+    return next(list(some) for count in range(4) for some in combinations(groups, count)
+                if sum(map(groups.get, some)) == percent)
 
 
 def outcomes(report: dict) -> dict[int, str]:

@@ -15,17 +15,19 @@ from classroom.book import differences, grades, junit, student_report, to_look_a
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment.record import ROOT, sha256
-from tests.classroom.classes import NOON, SETTINGS
+from tests.classroom.classes import NOON, SETTINGS, earned
 
 NOBODY = Alike([], [], {}, [])  # is like another
 
 
 def stage(number: int, outcome: str, points: float = 0.0, **more) -> dict:
+    """points: of a hundred."""
     check = {"name": "standard/one", "group": "standard", "outcome": outcome, "errors": {},
              "where": "", "diagnosis": None, "message": "said <b>so</b>"} | more.pop("check", {})
     return {"stage": number, "title": f"Stage {number}", "outcome": outcome, "points": points,
-            "max_points": 100, "sha256": "", "seconds": 2.0, "message": "", "detail": "",
-            "confined": [], "checks": [check], "benchmark": None} | more
+            "max_points": 100, "earned": earned(points), "sha256": "", "seconds": 2.0,
+            "message": "", "detail": "", "confined": [], "checks": [check],
+            "benchmark": None} | more
 
 
 def book(tmp_path, students: dict[str, dict[int, dict]], stages=(1, 2)) -> list[dict]:
@@ -40,9 +42,14 @@ def book(tmp_path, students: dict[str, dict[int, dict]], stages=(1, 2)) -> list[
                     store.put(Unit(number, digest), {
                         "stage": result | {"sha256": digest}, "device": "cpu", "torch": "2",
                         "triton": "3", "seed": 1, "alone": False, "timing": None})
-            found.append(student_report(Submitted(name, name, files), list(stages), store))
-            policy.apply(found[-1], policy.Policy())
+            found.append(reported(Submitted(name, name, files), list(stages), store))
         return found
+
+
+def reported(student: Submitted, stages: list[int], store: Store) -> dict:
+    report = student_report(student, stages, store)
+    policy.apply(report, policy.Policy())
+    return report
 
 
 def rows(reports) -> list[dict]:
@@ -53,7 +60,7 @@ def test_points_add_up_and_a_missing_file_has_none(tmp_path):
     reports = book(tmp_path, {"anna": {1: stage(1, "pass", 100.0), 2: stage(2, "wrong", 70.0)},
                               "ben": {2: stage(2, "pass", 100.0)}})
     anna, ben = rows(reports)
-    assert (anna["points"], anna["p2"], anna["p2_outcome"]) == ("170.0", "70.0", "wrong")
+    assert (anna["points"], anna["p2"], anna["p2_outcome"]) == ("270.0", "70.0", "wrong")
     assert (ben["points"], ben["p1"], ben["p1_outcome"], ben["passed"]) == (
         "100.0", "0.0", "missing", "1")
 
@@ -63,24 +70,24 @@ def test_what_is_not_settled_has_no_points_nor_has_the_sum(tmp_path, outcome):
     given = {1: stage(1, "pass", 100.0), 2: outcome and stage(2, outcome)}
     reports = book(tmp_path, {"anna": given})
     (anna,) = rows(reports)
-    assert (anna["points"], anna["p1"], anna["p2"], anna["unsettled"]) == ("", "100.0", "", "p2")
+    assert (anna["points"], anna["p1"], anna["p2"], anna["unsettled"]) == ("", "200.0", "", "p2")
     assert reports[0]["points"] is None
 
 
 def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
     with Store(tmp_path / "out", SETTINGS) as store:
-        eve = student_report(Submitted("eve", "eve", trouble="it is a link"), [1, 2], store)
-        near = student_report(Submitted("near", "near", {2: b"x"}, {1: "want problem_1.py"}), [1],
+        eve = reported(Submitted("eve", "eve", trouble="it is a link"), [1, 2], store)
+        near = reported(Submitted("near", "near", {2: b"x"}, {1: "want problem_1.py"}), [1],
                               store)
-        gone = student_report(Submitted("gone", "gone"), [1, 2], store)
+        gone = reported(Submitted("gone", "gone"), [1, 2], store)
     (anna,) = book(tmp_path, {"anna": {1: stage(1, "pass", 100.0), 2: stage(2, "wrong", 30.0)}})
     assert [(row["state"], row["points"], row["p1"], row["p1_outcome"])
             for row in rows([eve, gone, anna])] == [
         ("could not be read", "", "", "refused"), ("handed in nothing", "0.0", "0.0", "missing"),
-        ("graded", "130.0", "100.0", "pass")]
+        ("graded", "230.0", "200.0", "pass")]
     assert "want problem_1.py" in rows([near])[0]["refused"]
     assert [to_look_at(each) for each in (eve, near, gone, anna)] == [True, True, False, False]
-    assert "the median has 130 of" in " ".join(
+    assert "the median has 230 of" in " ".join(
         summary.page([eve, gone, anna], NOBODY, NOON, Path("out"), {}).decode().split())
     assert sum(each["count"] for each in summary.histogram([eve, gone, anna])) == 1
 
@@ -88,7 +95,7 @@ def test_a_refused_student_has_empty_cells_and_enters_no_median(tmp_path):
 def test_a_refused_submission_says_why_in_every_table(tmp_path):
     with Store(tmp_path / "out", SETTINGS) as store:
         student = Submitted("eve", "eve", trouble="the archive climbs out of its folder: ../x")
-        reports = [student_report(student, [1, 2], store)]
+        reports = [reported(student, [1, 2], store)]
     assert rows(reports)[0]["refused"].startswith("the archive climbs out")
     assert b"climbs out" in junit(reports)
     page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
@@ -157,7 +164,7 @@ def test_the_line_of_a_crash_is_quoted(tmp_path):
             "stage": stage(1, "crashed", check=check, detail="problem_1.py:9 in g: h()"),
             "device": "cpu", "torch": "2", "triton": "3", "seed": 1, "alone": False,
             "timing": None})
-        reports = [student_report(Submitted("anna", "anna", {1: data}), [1], store)]
+        reports = [reported(Submitted("anna", "anna", {1: data}), [1], store)]
     assert reports[0]["stages"][0]["line"] == "2: return <b>\\x1b"
     assert "line 2: return &lt;b&gt;" in junit(reports).decode()
     page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
@@ -171,7 +178,7 @@ def test_every_table_of_the_page_has_heads_and_every_outcome_a_link(tmp_path):
     for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
         assert 'scope="col"' in table and "<th>" not in table and "<th class" not in table
     links = re.findall(r'href="#(\w+)"\naria-label="(.*?)"', page)
-    assert links == [("s1p1", "anna, P1: wrong, 30"), ("s1p2", "anna, P2: crashed, 0")]
+    assert links == [("s1p1", "anna, P1: wrong, 60"), ("s1p2", "anna, P2: crashed, 0")]
     assert all(f'id="{target}"' in page for target, _ in links)
 
 

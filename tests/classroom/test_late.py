@@ -8,7 +8,7 @@ from classroom import __main__ as program
 from classroom import late, policy
 from classroom.gather import Submitted, gather
 from classroom.late import Late
-from tests.classroom.classes import make, obedient
+from tests.classroom.classes import earned, make, obedient
 
 DEADLINE = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 RULES = Late(DEADLINE, days=2, per_day=0.1)
@@ -17,8 +17,8 @@ RULES = Late(DEADLINE, days=2, per_day=0.1)
 def report(hours: float | None, marked_late: bool = False) -> dict:
     """Of somebody who handed in so many hours after the deadline."""
     time = None if hours is None else (DEADLINE + timedelta(hours=hours)).isoformat()
-    stage = {"stage": 4, "points": 100.0, "max_points": 100, "outcome": "pass"}
-    return {"stages": [stage], "unsettled": [], "notes": [], "handed_in": time,
+    stage = {"stage": 4, "earned": earned(100), "outcome": "pass"}
+    return {"stages": [stage], "notes": [], "handed_in": time,
             "marked_late": marked_late}
 
 

@@ -10,7 +10,7 @@ def test_a_stage_passed_failed_or_is_not_settled(tmp_path):
     (report,) = book(tmp_path, {"anna": {1: stage(1, "pass", 100.0),
                                          2: stage(2, "grader_fault")}})
     one, two = verdicts(report)
-    assert (one.name, one.passed, one.points, one.max_points) == ("p1", True, 100.0, 100)
+    assert (one.name, one.passed, one.points, one.max_points) == ("p1", True, 200.0, 200)
     assert (one.said, one.mistake, one.help) == ("", "", "")
     assert two.passed is None and two.points == 0.0
 
