@@ -1,14 +1,17 @@
 """README.md: what it shows is what there is."""
 
+import json
 import re
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
+from benchmarks import tables
+from grader.assignment.submission import steps
 from grader.course.stages import STAGES
-from grader.report import overview
-from grader.starter import ROOT, main
-from tools import mask_picture
+from grader.starter import ROOT, WARM_UPS
+from tools import mask_picture, stage_table
 
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", ROOT / "grader/assignment/assignment.md", ROOT / "fast/README.md",
@@ -28,17 +31,53 @@ def test_no_line_is_longer_than_120_characters_and_nothing_is_left_to_fill_in():
     assert not re.search(r"@[A-Z]+@|TODO|\{\w+\}", README)
 
 
-def test_it_is_short_and_begins_with_a_picture_a_report_and_three_commands():
-    rows = README.splitlines()
-    assert len(rows) <= 120
-    screen = "\n".join(rows[:35])
-    commands = re.findall(r"^python3? .*$", screen, re.M)
-    assert "](docs/mask.svg)" in screen and "the mistake: " in screen and len(commands) == 3
+SCREEN = "\n".join(README.splitlines()[:40])
+BLOCKS = re.findall(r"^```\n(.*?)^```$", README, re.S | re.M)
 
 
-def test_who_has_no_gpu_and_no_clone_finds_both_on_the_first_screen():
-    screen = "\n".join(README.splitlines()[:35])
-    assert "git clone ADDRESS" in screen and "https://download.pytorch.org/whl/cpu" in screen
+def test_it_is_short_and_its_first_screen_has_a_report_figures_and_five_commands():
+    assert len(README.splitlines()) <= 120
+    report, commands = BLOCKS
+    assert report in SCREEN and "the mistake: " in report and "**You need no GPU.**" in SCREEN
+    assert commands in SCREEN and commands.startswith("git clone ADDRESS")
+    assert len(commands.splitlines()) == 5 and "https://download.pytorch.org/whl/cpu" in commands
+
+
+@pytest.mark.interpreter
+def test_the_report_of_the_first_screen_is_what_the_grader_prints(tmp_path):
+    solved = (ROOT / "problem_6.py").read_text("utf-8")
+    assert solved.count("(age < window_size)") == 1
+    (tmp_path / "problem_6.py").write_text(
+        solved.replace("(age < window_size)", "(age <= window_size)"))
+    ran = subprocess.run([sys.executable, "autograder.py", "--p6", "--quick", "--submission",
+                          str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    command, *shown = BLOCKS[0].splitlines()
+    assert command == "$ python autograder.py --p6" and len(shown) == 3
+    said = [line.rstrip() for line in ran.stdout.splitlines()]
+    assert [line for line in shown if line not in said] == [], ran.stdout
+
+
+def test_the_lines_that_a_student_writes_are_counted_so():
+    new = [int(stage_table.row(number).split("|")[2]) for number in STAGES]
+    assert f"You write {sum(new)} lines of code, {sum(new[:7])} of them in" in README
+    first, *_ = steps((ROOT / WARM_UPS).read_text("utf-8"))
+    assert first.last_line - first.first_line - 1 == 3
+    assert "the first exercise: three lines" in SCREEN
+
+
+def test_the_speed_of_the_first_screen_is_that_of_the_results():
+    results = json.loads((ROOT / "benchmarks/results/h200/results.json").read_text("utf-8"))
+    means = re.findall(r"^(\w+) against (.*): .* geometric mean (.*)x, over (\d+) workloads$",
+                       "\n".join(tables.summary(results)), re.M)
+    found = {(own, other): (mean, count) for own, other, mean, count in means}
+    screen = " ".join(SCREEN.split())
+    best = "the faster of cudnn, fa4"
+    for own, other, words in (
+            ("stages", "fa2", "{}x as fast as FlashAttention-2 (geometric mean of {} workloads)"),
+            ("stages", best, "{}x as fast as the faster of cuDNN and FlashAttention-4 ({} work"),
+            ("fast", best, "reach {}x of those two")):
+        assert words.format(*found[own, other]) in screen
+    assert "On an H200" in screen and f"[measured {results['date']}]" in screen
 
 
 def test_a_stage_has_one_title_everywhere():
@@ -55,15 +94,6 @@ def test_a_stage_has_one_title_everywhere():
 
 def test_the_picture_is_the_one_its_script_draws():
     assert (ROOT / "docs/mask.svg").read_text("utf-8") == mask_picture.picture()
-
-
-def test_the_first_screen_is_what_an_assignment_shows(tmp_path, monkeypatch, capsys):
-    assert main([str(tmp_path / "flash")]) == 0
-    said = capsys.readouterr().out.strip().replace(str(tmp_path), "/home/you")
-    assert f"`{said}`" in README
-    monkeypatch.chdir(tmp_path / "flash")
-    shown = "\n".join(overview.first_screen(range(1, 8), Path(".")))
-    assert f"```\n{shown}\n```" in README
 
 
 def test_every_stage_has_its_row_and_points():
