@@ -59,6 +59,7 @@ def _compile(known: Known, session: Session) -> tuple[Check, SubmissionError | N
              for case in listed(stage.number, "cuda", True) if not case.asks]
     widest = max(cases, key=lambda case: (case.D * case.dtype.itemsize, case.D))
     name, target, kernels = f"compile/sm_{COMPILE_FOR}", f"sm_{COMPILE_FOR}", []
+    case = cases[0]
     try:
         known.options.imports.helper(session, stage)
         for case in (cases[0], widest):

@@ -30,12 +30,14 @@ class CompileOnly:
             os.environ["TRITON_INTERPRET"] = interpret
         self.path = path
         self.only_notes = False  # launches are recorded, and not even compiled
+        self.launched = False  # any kernel so far
         self.ends_at_ptx = False
         self.kernels: dict[str, dict] = {}  # one entry a compiled variant
         compile_kernel = JITFunction.run
 
         @functools.wraps(compile_kernel)
         def compile_only(function, *args, grid, warmup, **kwargs):
+            self.launched = True
             if self.only_notes:
                 return None
             start = time.perf_counter()

@@ -6,6 +6,7 @@ a GPU does so most times.  Here such a lane is an error in the line that did it.
 
 import contextlib
 import functools
+import inspect
 import operator
 import os
 import sys
@@ -150,10 +151,23 @@ def know_constants() -> None:
 
 
 def insist() -> None:
-    """Whatever a file makes of TRITON_INTERPRET, its kernels are interpreted."""
+    """Whatever a file makes of TRITON_INTERPRET, its kernels are interpreted; and one that exec()
+    made is refused, as by the compiler, which reads a kernel's text."""
     import triton
+    from triton.runtime.interpreter import InterpretedFunction
 
     triton.knobs.runtime.interpret = True
+    make = InterpretedFunction.__init__
+
+    @functools.wraps(make)
+    def made(self, fn, *args, **kwargs):
+        try:
+            inspect.getsourcelines(fn)
+        except OSError as error:
+            raise ValueError("@jit functions should be defined in a Python file") from error
+        make(self, fn, *args, **kwargs)
+
+    InterpretedFunction.__init__ = made
 
 
 def refuse_truth(path: str) -> None:

@@ -124,3 +124,11 @@ def test_a_file_that_turns_the_interpreter_off_all_the_same_is_told_once():
     source = KERNEL.replace("@triton.jit", "triton.knobs.runtime.interpret = False\n@triton.jit")
     assert of(HEAD + source).startswith("want every kernel in Triton's interpreter, for lack of "
                                         "a GPU; got kernel without")
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("mode", [{}, {"compile_for": 90}], ids=["interpreted", "compiled"])
+def test_a_kernel_without_a_text_of_its_own_is_refused_in_tritons_words(mode):
+    made = HEAD + "import triton\nexec('@triton.jit\\ndef kernel(x):\\n    pass\\n')\n"
+    assert of(made + "def double(x):\n    return 2 * x\n", **mode).startswith(
+        "ValueError while being imported: @jit functions should be defined in a Python file")

@@ -1,0 +1,44 @@
+"""Compiling beside the cases: what a file does while it is imported there."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from grader.assignment import submission
+from grader.course.stages import STAGES
+from grader.host.options import Imports
+from grader.host.processes import Worker
+from grader.host.session import Session
+from grader.judge import compiling
+
+pytest.importorskip("triton")
+STAGE = STAGES[3]
+SOLVED = (Path(__file__).parents[2] / STAGE.filename).read_text()
+
+
+def compiled(folder: Path, source: str):
+    (folder / STAGE.filename).write_text(source)
+    known = SimpleNamespace(
+        stage=STAGE, file=submission.read(folder, STAGE.filename, STAGE.entry),
+        options=SimpleNamespace(imports=Imports(), seed=1))
+    with Session(Worker(source.encode(), STAGE.filename, device="cpu", interpret=False,
+                        compile_for=90), 120) as session:
+        return compiling._compile(known, session)[0]
+
+
+def test_a_self_check_at_module_level_does_not_fail_where_kernels_compute_nothing(tmp_path):
+    check = compiled(tmp_path, SOLVED + """
+x = torch.randn(1, 2, 64, 16)
+want = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+assert torch.allclose(flash_attention_forward(x, x, x), want, atol=1e-2)
+""")
+    assert check.outcome == "pass" and check.kernels
+
+
+@pytest.mark.parametrize("place", ["at the end", "at the start"])
+def test_what_only_this_import_raises_is_said_as_the_files_own(tmp_path, place):
+    line = "assert 1 == 2, 'nothing was launched yet'\n"
+    check = compiled(tmp_path, SOLVED + line if place == "at the end" else line + SOLVED)
+    assert check.outcome == "crashed" and check.name == "compile/sm_90"
+    assert "nothing was launched yet" in check.message
