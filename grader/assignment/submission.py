@@ -324,15 +324,14 @@ def misjoined_tiles(source: bytes) -> str:
     """A sentence on the first `and`, `or`, `not` or a < b < c among values in a kernel, or "".
 
     Where they join tiles Triton's interpreter, being Python, keeps one part alone.  In the test of
-    an `if` they join constants or single numbers, as they may.
+    an `if` or of a static_assert they join constants or single numbers, as they may.
     """
     for function in ast.walk(syntax_tree(source)):
         if not isinstance(function, ast.FunctionDef) or not any(
                 "jit" in ast.unparse(decorator) for decorator in function.decorator_list):
             continue
-        tests = {inner for node in ast.walk(function)
-                 if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert)
-                 for inner in ast.walk(node.test)}
+        tests = {inner for node in ast.walk(function) for test in _conditions(node)
+                 for inner in ast.walk(test)}
         for node in ast.walk(function):
             names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
             if node in tests or all(name.isupper() for name in names):  # constants have such names
@@ -351,6 +350,14 @@ def misjoined_tiles(source: bytes) -> str:
                         "its last one counts. Write (a < b) & (c < d): without parentheses & "
                         "comes before <.")
     return ""
+
+
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    """What a statement or a static_assert asks for one truth value."""
+    if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+        return [node.test]
+    asserts = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("static_assert")
+    return node.args[:1] if asserts else []
 
 
 def foreign_texts(source: bytes, texts: list[tuple[str, str]]) -> list[str]:

@@ -136,4 +136,7 @@ def _kind(value):
         return [dtype, offset * getattr(torch, dtype).itemsize % 16 == 0]
     if isinstance(value, dict) and "tuple" in value:
         return [_kind(item) for item in value["tuple"]]
+    if isinstance(value, dict) and "named" in value:
+        fields, items = value["named"]
+        return [fields, [_kind(item) for item in items]]
     return value

@@ -138,6 +138,8 @@ def test_code_above_the_region_of_a_step_whose_raise_is_left_is_to_be_moved(tmp_
     ("keep = (i < N) & (j < D)", ""),
     ("x = tl.load(p, mask=i < N) if CAUSAL and i < N else 0", ""),  # a test
     ("x = f(MASKED and RAGGED)", ""),  # constants
+    ("tl.static_assert(q.numel.value >= 256 and not q.dtype.is_ptr())", ""),
+    ("tl.device_assert(i < j and j < N)", "`and` does not join tiles"),
 ])
 def test_tiles_joined_by_and_are_found(line, said):
     source = f"@triton.jit\ndef kernel(p):\n    {line}\n"

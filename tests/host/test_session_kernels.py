@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from grader.course.calls import SubmissionError
+from grader.course.calls import SubmissionError, TensorInput
+from grader.host.processes import Worker
+from grader.host.session import Session
 from tests.sessions import (
     SUBMISSIONS,
     X,
@@ -106,6 +108,25 @@ def test_an_error_in_a_compiled_helper_points_into_the_helper(compiler):
         compile_entry(compiler, "broken")
     lines = (SUBMISSIONS / "kernels.py").read_text().splitlines()
     assert "x + missing_name" in lines[caught.value.line - 1]
+
+
+@pytest.fixture(scope="module")
+def forms():
+    """Workers that run, carry out again and compile ways to write a kernel."""
+    with open_session("forms.py") as runs, open_session("forms.py", compile_for=90) as compiles, \
+            Session(Worker(b"", "replaying.py", device="cpu", interpret=True), 60.0) as replays:
+        yield runs, replays, compiles
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("entry", ["attributes", "named_tuples", "lookups", "conditions"])
+def test_what_the_compiler_takes_runs_and_is_carried_out_again(forms, entry):
+    runs, replays, compiles = forms
+    assert compile_entry(compiles, entry)
+    reply = run(runs, entry)
+    assert torch.equal(reply.outputs[0]["y"], X * 2)
+    other = double_call(inputs={"x": TensorInput.dense(X + 7)})
+    assert torch.equal(replays.replay(other, reply.plan)["y"], (X + 7) * 2)
 
 
 def test_too_much_shared_memory_is_a_sentence_with_both_numbers(compiler):

@@ -205,6 +205,14 @@ def compiled(module) -> str:
     return next((name for name, x in vars(module).items() if isinstance(x, JITFunction)), "")
 
 
+def ask_conditions() -> None:
+    """`while tl.condition(i < n)`: an object without a truth of its own is always true."""
+    from triton.language import core
+
+    if condition := getattr(core, "condition", None):
+        condition.__bool__ = lambda self: bool(self.condition)
+
+
 def multiply_constants() -> None:
     """Let a constant of the file stand left of a tensor, LOG2E * sink, as a compiled kernel may.
 

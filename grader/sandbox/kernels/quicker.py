@@ -119,6 +119,7 @@ def _call_directly(core, semantic, interpreter) -> None:
             kwargs["_semantic"] = interpreter.interpreter_semantic
             return plain(*args, **kwargs)
 
+        call.__wrapped__ = member  # for vetting.py, which asks what it stands for
         scope.set_attr(obj, name, call)
 
     if _parameters(interpreter._patch_attr) == _parameters(patch):

@@ -5,11 +5,14 @@ the rest, since the interpreter would run any Python.
 """
 
 import base64
+import collections
+import functools
 import hashlib
 import itertools
 import json
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,10 +20,19 @@ from torch.utils._pytree import tree_leaves
 
 from ..kernels import interpreter
 from ..wire import UNINITIALISED, poison, storages_in
-from .vetting import MODULES, NotTriton, Unrepeatable, builtin_names, is_language, vet
+from .vetting import (
+    MODULES,
+    Anything,
+    NotTriton,
+    Unrepeatable,
+    builtin_names,
+    is_language,
+    only_annotates,
+    vet,
+)
 
-KINDS = {"tensor", "address", "tuple", "dict", "torch", "device", "constexpr", "tl", "function",
-         "descriptor", "reinterpret", "constants", "module", "from"}
+KINDS = {"tensor", "address", "tuple", "named", "fields", "dict", "torch", "device", "constexpr",
+         "tl", "function", "descriptor", "reinterpret", "constants", "module", "from"}
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug",
            "launch_cooperative_grid", "launch_pdl", "sanitize_overflow", "enable_reflect_ftz",
            "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer"}
@@ -135,6 +147,17 @@ class Replay:
 
     def _tuple(self, what):
         return tuple(self.decode(item) for item in what)
+
+    def _named(self, what):
+        fields, items = what
+        return self._fields(fields)(*map(self.decode, items))
+
+    def _fields(self, what):
+        name, *fields = map(str, what)
+        try:
+            return _named_tuple(name, *fields)
+        except ValueError:
+            raise Unrepeatable(f"it holds a named tuple {name} that Python does not have") from None
 
     def _dict(self, what):
         return {key: self.decode(item) for key, item in what}
@@ -274,17 +297,23 @@ class Replay:
             self.functions[number] = _built[key]
             return
         text, values, functions = about["text"], {}, []
+        notes = only_annotates(text)
         for name, value in about["names"]:
             if isinstance(value, dict) and "function" in value:
                 functions.append((name, value["function"]))
-            else:
+                continue
+            try:
                 values[name] = self._global(value)
+            except Unrepeatable:
+                if name not in notes:
+                    raise
+                values[name] = Anything()
         # The interpreter wants the language among the globals, named or not.
         given = {"__name__": "submission", "__builtins__": builtin_names(),
                  "triton.language": self._module("triton.language")}
         try:
             vet(text, given | values | {name: None for name, _ in functions}, about["name"],
-                int(about["line"]))
+                int(about["line"]), frozenset(_fields_in(self.plan)))
         except NotTriton:
             if about["kind"] == "constexpr":  # which Python runs, and not Triton's compiler
                 raise Unrepeatable(f"{about['name']} holds more than Triton's language") from None
@@ -346,6 +375,21 @@ class Replay:
 
             return tl.constexpr(found)
         return found
+
+
+@functools.cache
+def _named_tuple(name: str, *fields: str) -> type:
+    return collections.namedtuple(name, fields)
+
+
+def _fields_in(value) -> Iterator[str]:
+    """The names of what a plan's named tuples hold."""
+    if isinstance(value, dict):
+        yield from map(str, value.get("fields", ())[1:])
+        yield from map(str, value.get("named", [()])[0][1:])
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, dict | list):
+            yield from _fields_in(part)
 
 
 def _in_its_place(text: str, first: int, line: int) -> str:

@@ -5,6 +5,7 @@ A replaying worker runs such text in the interpreter, which would run anything.
 
 import ast
 import builtins
+import functools
 import inspect
 
 BUILTINS = {"range", "min", "max", "abs", "len", "int", "float", "bool", "tuple", "isinstance",
@@ -15,7 +16,9 @@ REFUSED = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.ClassDef, a
            ast.Delete)
 PLAIN_HELPERS = {"cdiv", "next_power_of_2"}  # of the package triton itself
 CLASSES = {"range", "static_range", "dtype", "pointer_type", "block_type", "constexpr", "tensor",
-           "tuple", "tensor_descriptor", "tensor_descriptor_type", "condition"}
+           "tuple", "tensor_descriptor", "tensor_descriptor_type", "condition", "const", "slice",
+           "PROPAGATE_NAN"}
+LOOKED_UP = {"getattr", "hasattr"}  # functions of Python that a kernel may give a name to
 
 
 class Unrepeatable(Exception):
@@ -28,46 +31,92 @@ class NotTriton(Unrepeatable):
 
 def builtin_names() -> dict:
     """Python's own functions that a kernel may use."""
-    return {name: getattr(builtins, name) for name in BUILTINS}
+    return {name: getattr(builtins, name) for name in BUILTINS | LOOKED_UP}
 
 
-def vet(text: str, scope: dict, name: str, first: int = 1) -> None:
+class Anything:
+    """What only an annotation names: PyTorch's Tensor, say.  Nobody reads it."""
+
+    def __getattr__(self, name: str) -> "Anything":
+        return self
+
+    __call__ = __getitem__ = __or__ = __ror__ = lambda self, *_, **__: self
+
+
+def in_annotations(definition: ast.FunctionDef) -> list[ast.AST]:
+    """All that the annotations of a function and of its variables are made of."""
+    return [part for node in ast.walk(definition) for name in ("annotation", "returns")
+            for part in ast.walk(getattr(node, name, None) or ast.Pass())]
+
+
+def only_annotates(text: str) -> set[str]:
+    """The names that a function's text has in annotations alone."""
+    (definition,) = ast.parse(text).body
+    notes = {id(part) for part in in_annotations(definition)}
+    names = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
+    return {node.id for node in names if id(node) in notes} - {
+        node.id for node in names if id(node) not in notes}
+
+
+def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str] = frozenset()
+        ) -> None:
     """Refuse what is more than Triton's language.
 
     Raises:
         Unrepeatable: text holds such a thing; scope is what its global names stand for, first its
-            line in the file.
+            line in the file, fields the names of what the plan's named tuples hold.
     """
     (definition,) = ast.parse(text).body
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
         raise Unrepeatable(f"{name} is no plain function")
     inner = {id(node.value) for node in ast.walk(definition) if isinstance(node, ast.Attribute)}
+    calls = [node for node in ast.walk(definition) if isinstance(node, ast.Call)]
+    called = {id(node.func) for node in calls}
+    lookups = [node for node in calls if getattr(node.func, "id", "") in LOOKED_UP]
+    inner |= {id(node.args[0]) for node in lookups if node.args}
     raised = {id(part) for node in ast.walk(definition) if isinstance(node, ast.Raise)
               for part in ast.walk(node)}
     own = {node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)}
     own |= {node.id for node in ast.walk(definition)
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    scope = {name: value for name, value in scope.items() if name not in own}
+    known = _attributes() | (fields - _ways_out())
     for node in ast.walk(definition):
         where = f"line {first - 1 + getattr(node, 'lineno', 1)}, in {name},"
         if isinstance(node, REFUSED):
             raise Unrepeatable(f"{where} holds {type(node).__name__}, no part of Triton's language")
         if isinstance(node, ast.Attribute) and id(node) not in inner:
-            _vet_chain(node, scope, own, where)
+            _vet_chain(node, scope, known, where)
+        if node in lookups:
+            _vet_lookup(node, scope, known, where)
         in_use = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         if in_use and node.id not in own and id(node) not in raised:
             # A name that stands for nothing is an error of its own, if the line is ever reached.
-            if node.id not in scope and node.id not in BUILTINS and hasattr(builtins, node.id):
+            allowed = BUILTINS | LOOKED_UP if id(node) in called else BUILTINS
+            if node.id not in scope and node.id not in allowed and hasattr(builtins, node.id):
                 raise Unrepeatable(f"{where} uses {node.id}, which a kernel cannot")
+            if inspect.ismodule(scope.get(node.id)) and id(node) not in inner:
+                raise Unrepeatable(f"{where} hands on the module {node.id}")
 
 
-def _vet_chain(node: ast.Attribute, scope: dict, own: set[str], where: str) -> None:
+def _vet_lookup(node: ast.Call, scope: dict, known: set[str], where: str) -> None:
+    """getattr(x, "name") is x.name, and hasattr(x, "name") tells no more than whether there is."""
+    value, name = (*node.args, None, None)[:2]
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        raise Unrepeatable(f"{where} uses {ast.unparse(node)}, which a kernel cannot")
+    if node.func.id == "getattr":
+        _vet_chain(ast.Attribute(value, name.value), scope, known, where)
+
+
+def _vet_chain(node: ast.Attribute, scope: dict, known: set[str], where: str) -> None:
     names, whole = [], node
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
         node = node.value
-    root = getattr(node, "id", None)
-    if root in scope and root not in own and inspect.ismodule(scope[root]):
-        found = scope[root]
+    found = scope.get(getattr(node, "id", None))
+    if isinstance(found, Anything):
+        return
+    if inspect.ismodule(found):
         while names and inspect.ismodule(found):
             found = getattr(found, names.pop(0), None)
             if inspect.ismodule(found) and not found.__name__.startswith(MODULES):
@@ -76,9 +125,9 @@ def _vet_chain(node: ast.Attribute, scope: dict, own: set[str], where: str) -> N
             raise NotTriton(f"{where} uses {ast.unparse(whole)}, which Triton does not have")
         if not is_language(found):
             raise Unrepeatable(f"{where} uses {ast.unparse(whole)}, which a kernel cannot")
-    elif root in scope and root not in own and getattr(scope[root], "__name__", "") == "constants":
+    elif getattr(found, "__name__", "") == "constants":
         names = names[1:]
-    if refused := [name for name in names if name not in _attributes()]:
+    if refused := [name for name in names if name not in known]:
         raise NotTriton(f"{where} reads .{refused[0]}, which a tile does not have")
 
 
@@ -88,6 +137,8 @@ def is_language(found) -> bool:
 
     if isinstance(found, tl.dtype | tl.constexpr | int | float) or found is tl.constexpr:
         return True
+    if not tl.core.is_builtin(found):  # the interpreter may have put its own in the place of one
+        found = getattr(found, "__wrapped__", found)
     if inspect.isclass(found):
         return issubclass(found, tl.dtype | range) or found.__name__ in CLASSES
     module = str(getattr(found, "__module__", ""))
@@ -102,18 +153,24 @@ def is_language(found) -> bool:
             or getattr(found, "__name__", "") in PLAIN_HELPERS)
 
 
-_allowed_attributes: set[str] = set()
-
-
+@functools.cache
 def _attributes() -> set[str]:
-    if not _allowed_attributes:
-        import triton.language as tl
+    """What the objects that a kernel computes with have, but for what leads out of its language."""
+    import triton.language as tl
 
-        for owner in (tl.tensor, tl.dtype, tl.pointer_type, tl.block_type, tl.constexpr,
-                      tl.core.tensor_descriptor_base):
-            _allowed_attributes.update(name for name in dir(owner) if not name.startswith("_"))
-        _allowed_attributes.update({  # set by no class, but by its __init__
-            "T", "type", "shape", "dtype", "value", "element_ty", "scalar", "numel", "strides",
-            "block_shape", "values", "append"})
-        _allowed_attributes.discard("handle")
-    return _allowed_attributes
+    dtypes = [one for one in vars(tl).values() if isinstance(one, tl.dtype)]
+    pointer, block = tl.pointer_type(tl.float32), tl.block_type(tl.float32, [1])
+    objects = [*dtypes, pointer, block, tl.constexpr(1), tl.tensor(None, tl.int32),
+               tl.tuple([tl.constexpr(1)]), tl.core.tensor_descriptor_base, tl.dtype.KIND,
+               tl.dtype.SIGNEDNESS, tl.PropagateNan]
+    names = {name for one in objects for name in (*dir(one), "types", "fields", "strides",
+                                                  "block_shape", "append")}
+    return {name for name in names if not name.startswith("_")} - _ways_out()
+
+
+@functools.cache
+def _ways_out() -> set[str]:
+    """What leads from an interpreted kernel's objects to Python's, by whatever name."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return {"handle", "mro", "to_ir", "fn", "rewriter", *dir(InterpretedFunction)}

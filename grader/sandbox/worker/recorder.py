@@ -230,7 +230,9 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, list):
             return [self.encode(item) for item in value]
         if isinstance(value, tuple):
-            return {"tuple": [self.encode(item) for item in value]}
+            items = [self.encode(item) for item in value]
+            fields = _fields(type(value))
+            return {"named": [fields, items]} if fields else {"tuple": items}
         if isinstance(value, dict):
             return {"dict": [[str(key), self.encode(item)] for key, item in value.items()]}
         if isinstance(value, SYMBOLS):
@@ -274,6 +276,10 @@ class Recorder(TorchDispatchMode):
                 self.peak = max(self.peak, self.live)
             if about is None:
                 self.storages[number] |= self._numbers_in(storage)
+        elif (more := storage.nbytes() - self.storages[number]["bytes"]) > 0:  # it grew since
+            self.storages[number]["bytes"] += more
+            self.live += more
+            self.peak = max(self.peak, self.live)
         return number
 
     def _numbers_in(self, storage) -> dict:
@@ -353,11 +359,19 @@ class Recorder(TorchDispatchMode):
             return {"from": [module, value.__name__]}
         if inspect.isfunction(value) or type(value).__name__ == "ConstexprFunction":
             return {"function": self._function(value)}
+        if isinstance(value, type) and (fields := _fields(value)):
+            return {"fields": fields}
         found = self.encode(value)
         if found == {"other": type(value).__name__} and attributes:  # a class of constants, say
             return {"constants": [[name, self.encode(getattr(value, name, None))]
                                   for name in sorted(attributes)]}
         return found
+
+
+def _fields(kind: type) -> list[str]:
+    """The name of a class of named tuples and those of what they hold; [] of another class."""
+    names = getattr(kind, "_fields", ()) if issubclass(kind, tuple) else ()
+    return [kind.__name__, *map(str, names)] if names else []
 
 
 def uncompiled():

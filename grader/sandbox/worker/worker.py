@@ -68,6 +68,7 @@ class Server:
             interpreter.hold_to(self._extents, self._named)
             self.races.install()
             interpreter.multiply_constants()
+            interpreter.ask_conditions()
             interpreter.know_constants()
             interpreter.refuse_truth(self.path)
         hooks.install(lambda phase: self.channel.send({"phase": phase}))

@@ -52,6 +52,28 @@ def _by_open(x):
     open("/tmp/x").read()
 
 
+def _by_a_name_for_the_language(x):
+    language = tl
+    language.core.inspect.sys.exit()
+
+
+def _by_getattr(x):
+    tl.store(x, getattr(x, "han" + "dle"))
+
+
+def _by_getattr_of_python(x):
+    tl.store(x, getattr(tl.load(x), "handle"))  # noqa: B009
+
+
+def _by_another_getattr(x):
+    look = getattr
+    tl.store(x, look(x, "handle"))
+
+
+def _by_an_annotation(x: tl.core.inspect):
+    tl.store(x, 1)
+
+
 def _scope(function) -> dict:
     return {name: function.__globals__[name] for name in function.__code__.co_names
             if name in function.__globals__} | {"tl": tl}
@@ -89,6 +111,13 @@ def test_a_line_is_told_by_its_number_in_the_file():
         vetting.vet("def kernel(x):\n    return x.masked_fill(x, 1)", {}, "kernel", 41)
 
 
+def test_a_named_tuple_may_name_what_it_holds_but_not_as_the_way_out_is_called():
+    vetting.vet("def kernel(x):\n    return x.n", {}, "kernel", fields=frozenset({"n"}))
+    with pytest.raises(vetting.Unrepeatable, match=r"reads \.handle"):
+        vetting.vet("def kernel(x):\n    return x.handle", {}, "kernel",
+                    fields=frozenset({"handle"}))
+
+
 def test_a_long_chain_of_calls_is_no_trouble():
     vetting.vet("def kernel(x):\n    return x" + ".abs()" * 300, {}, "kernel")
 
@@ -98,7 +127,9 @@ def test_a_kernel_of_tritons_language_may_run():
 
 
 @pytest.mark.parametrize("function", [_by_numpy, _by_handle, _by_module, _by_format, _by_import,
-                                      _by_open])
+                                      _by_open, _by_a_name_for_the_language, _by_getattr,
+                                      _by_getattr_of_python, _by_another_getattr,
+                                      _by_an_annotation])
 def test_a_kernel_that_is_more_than_tritons_language_may_not(function):
     with pytest.raises(vetting.Unrepeatable):
         _vetted(function)
