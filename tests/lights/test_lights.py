@@ -386,10 +386,10 @@ def test_a_step_that_asserts_what_only_its_small_tiles_break_has_no_light(id, ab
     assert found[id].light == "none" and "does not hold of the small tiles" in found[id].lines[0]
 
 
-def test_a_step_that_reads_strides_by_names_of_its_own_has_no_light():
-    found = lights(solved(3).replace("    ptr, stride_n, stride_d = head\n",
-                                     "    ptr, stride_n, stride_d = head\n    head.stride_n\n"), 3)
-    assert colours(found, "wrong") == []
+def test_a_step_that_reads_strides_by_the_names_of_a_named_tuple_has_no_light():
+    found = lights(solved(5).replace("_head(k_ptr, k_strides, b, kv_head), ", (
+        "(k_ptr + b * k_strides.b + kv_head * k_strides.h, k_strides.n, k_strides.d), ")), 5)
+    assert colours(found, "wrong") == [] and found["5.2"].light == "none"
 
 
 def test_a_step_that_uses_a_constant_of_its_function_has_no_light():

@@ -42,7 +42,7 @@ def _attributes_kernel(x_ptr, y_ptr, n, nested, BLOCK: tl.constexpr):
     tl.static_assert(offs.dtype.int_bitwidth == 32 and offs.dtype.is_int_signed())
     tl.static_assert(offs.dtype.int_signedness == tl.dtype.SIGNEDNESS.SIGNED)
     tl.static_assert(x.type.scalar.name == "fp32" and x.type.nbytes == 4 * x.numel.value)
-    tl.static_assert(x_ptr.dtype.address_space == 1 and not x_ptr.dtype.const)
+    tl.static_assert(not x_ptr.dtype.const and x_ptr.dtype.element_ty == x.dtype)
     tile = x.reshape(8, 8)
     x = tl.maximum(tile.T.T, tile, propagate_nan=tl.PropagateNan.ALL).reshape(64)
     tl.store(y_ptr + offs, x * 2, mask=offs < n)
