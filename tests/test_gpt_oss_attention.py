@@ -5,6 +5,7 @@ sinks.  Weights are drawn wide enough that attention is far from uniform.
 """
 
 import inspect
+import itertools
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 N, WINDOW, VOCABULARY = 70, 17, 64
 LIMIT = 5e-2 if torch.cuda.is_available() else 1e-4  # a GPU multiplies float32 in TF32
 
+# What Transformers will take away breaks here first: 5.40 calls past_key_values cache.
+pytestmark = pytest.mark.filterwarnings("error:.*will be removed in version:FutureWarning")
 register()
 
 
@@ -102,6 +105,22 @@ def test_logits_and_every_gradient_match_eager(heads, padding, device):
     assert max(errors.values()) < LIMIT, sorted(errors.items(), key=lambda x: -x[1])[:3]
 
 
+def test_eager_lets_packed_sequences_see_each_other_as_the_docs_say(device):
+    model, ids = _model(device).eval(), _ids(device, B=1)
+    lengths = [23, 39, 7, 1]
+    model.set_attn_implementation("eager")
+    alone = torch.cat([model(part).logits for part in ids.split(lengths, dim=1)], dim=1)
+    packed = model(ids, **_packed(lengths, device)).logits
+    assert _relative(packed[:, :23], alone[:, :23]) < LIMIT < 0.5 < _relative(packed, alone)
+
+
+def test_borders_alone_say_where_a_sequence_begins(device):
+    mask = course_mask(2, 9, 9, config=None)
+    borders = torch.tensor([0, 4, 4, 9, 18], device=device)
+    pieces = mask.pieces(None, dict(cu_seq_lens_q=borders), 2, 9)
+    assert pieces == [[(4, True), (5, True)], [(9, True)]]
+
+
 @pytest.mark.parametrize("fault", ["window", "sinks", "causal"])
 def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
     model, ids = _model(device).train(), _ids(device)
@@ -124,16 +143,30 @@ def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
     assert _relative(got, want) > 1e-4 and max(errors) > 1e-2
 
 
-def test_each_of_several_packed_sequences_is_alone(device):
+def _packed(lengths, device):
+    """What TRL's collator hands to a model beside ids of a row of so many sequences."""
+    borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+    sequence = torch.arange(len(lengths), dtype=torch.int32, device=device)
+    return dict(
+        position_ids=torch.cat([torch.arange(n) for n in lengths])[None].to(device),
+        cu_seq_lens_q=borders, cu_seq_lens_k=borders, max_length_q=max(lengths),
+        max_length_k=max(lengths), seq_idx=sequence.repeat_interleave(borders.diff())[None],
+    )
+
+
+@pytest.mark.parametrize("told", ["positions", "everything"])
+def test_each_of_several_packed_sequences_is_alone(told, device):
     model, ids = _model(device).train(), _ids(device, B=1)
-    lengths = [23, 40, 7]
-    positions = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
+    lengths = [23, 39, 7, 1]
+    packed = _packed(lengths, device)
+    if told == "positions":
+        packed = dict(position_ids=packed["position_ids"])
 
     model.set_attn_implementation("eager")
     want = torch.cat([model(part).logits for part in ids.split(lengths, dim=1)], dim=1)
     want_grads = torch.autograd.grad(want.square().mean(), list(model.parameters()))
     model.set_attn_implementation(NAME)
-    got = model(ids, position_ids=positions).logits
+    got = model(ids, **packed).logits
     got_grads = torch.autograd.grad(got.square().mean(), list(model.parameters()))
 
     assert _relative(got, want) < LIMIT
@@ -194,8 +227,8 @@ def test_one_new_token_has_the_logits_of_the_whole(device):
     with torch.no_grad():
         want = model(ids, attention_mask=mask).logits[:, -1]
         cache = DynamicCache(config=model.config)
-        model(ids[:, :-1], attention_mask=mask[:, :-1], past_key_values=cache)
-        got = model(ids[:, -1:], attention_mask=mask, past_key_values=cache).logits[:, 0]
+        model(ids[:, :-1], mask[:, :-1], None, cache)
+        got = model(ids[:, -1:], mask, None, cache).logits[:, 0]
     assert _relative(got, want) < LIMIT
 
 
@@ -235,6 +268,21 @@ def test_padding_and_packing_in_one_row_are_refused(device):
     assert "want padding or packed sequences in a row" in said
 
 
+@pytest.mark.parametrize(("name", "value", "said"), [
+    ("cu_seq_lens_q", torch.tensor([0, 40, N]), r"want cu_seq_lens_q .* at \[40\] too many"),
+    ("cu_seq_lens_k", torch.tensor([0, 30]), rf"want cu_seq_lens_k .* at \[{N}\] missing"),
+    ("max_length_q", 39, "want max_length_q >= 40, the longest sequence; got 39"),
+    ("max_length_k", torch.tensor(39), "want max_length_k >= 40, the longest sequence; got 39"),
+    ("seq_idx", torch.zeros(1, N), r"want seq_idx .* at \[30\] missing"),
+    ("seq_idx", torch.zeros(N), rf"want seq_idx \(1 or B, N\) = \(1 or 1, {N}\); got \[{N}\]"),
+])
+def test_packing_that_is_told_in_two_ways_is_refused(name, value, said, device):
+    model = _model(device)
+    model.set_attn_implementation(NAME)
+    with pytest.raises(ValueError, match=said):
+        model(_ids(device, B=1), **_packed([30, N - 30], device) | {name: value})
+
+
 def test_positions_that_jump_are_refused(device):
     positions = torch.arange(N, device=device)[None].clone()
     positions[0, 9:] += 3
@@ -272,9 +320,6 @@ def test_weights_are_refused_for_nobody_computes_them(device):
 
 
 def test_arguments_nobody_here_knows_are_refused(device):
-    borders = torch.tensor([0, 30, N], device=device)
-    said = _refusal(device, cu_seq_lens_q=borders)
-    assert "got cu_seq_lens_q" in said and "position_ids that start again at 0" in said
     assert "got softcap" in _refusal(device, softcap=30.0)
 
 
@@ -288,9 +333,9 @@ def test_a_prompt_in_parts_and_a_static_cache_are_refused(device):
     model, ids = _model(device).eval(), _ids(device)
     model.set_attn_implementation(NAME)
     cache = DynamicCache(config=model.config)
-    model(ids[:, :30], past_key_values=cache)
+    model(ids[:, :30], None, None, cache)
     with pytest.raises(ValueError, match="got 10 queries and (40|26) keys"):
-        model(ids[:, 30:40], past_key_values=cache)
+        model(ids[:, 30:40], None, None, cache)
     with pytest.raises(ValueError, match="static cache"):
         model.generate(
             ids, attention_mask=torch.ones_like(ids), cache_implementation="static",

@@ -17,6 +17,9 @@ Whatever else is asked for is refused, with a sentence that says so: a result th
 the model would be noticed, if at all, after days of training.
 """
 
+import itertools
+import reprlib
+
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import (
@@ -36,6 +39,8 @@ HARMLESS = {
     "cache_position", "num_items_in_batch", "output_attentions", "output_hidden_states",
     "output_router_logits", "return_dict", "use_cache",
 }
+# What a collator, TRL's for one, says of packed sequences beside position_ids.
+PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
 
 
 def register() -> None:
@@ -56,13 +61,19 @@ class CourseMask:
         self.window, self.kept = window, kept
         self._pieces = None
 
-    def pieces(self, position_ids: torch.Tensor | None, B: int, N: int) -> list[list[tuple]]:
+    def pieces(self, position_ids: torch.Tensor | None, packing: dict, B: int, N: int) -> list:
         """How to cut each row: a list a row of (length, whether that is a sequence or padding).
 
         Looked up on the GPU by the first layer that asks, and kept for the others.
         """
         if self._pieces is None:
+            told = {name: torch.as_tensor(x).cpu() for name, x in packing.items() if x is not None}
+            if position_ids is None and "cu_seq_lens_q" in told:
+                starts, i = told["cu_seq_lens_q"].unique(), torch.arange(B * N)
+                starts = starts[torch.searchsorted(starts, i, right=True) - 1]
+                position_ids = (i - starts).view(B, N)
             self._pieces = _pieces(self.kept, position_ids, B, N)
+            _check_packing(told, self._pieces, N)
         return self._pieces
 
 
@@ -176,6 +187,30 @@ def _cut_row(kept: torch.Tensor, positions: torch.Tensor) -> list[tuple]:
     return [piece for piece in pieces if piece[0] > 0]
 
 
+def _check_packing(told: dict[str, torch.Tensor], rows: list[list[tuple]], N: int) -> None:
+    """Refuse what a collator says of the sequences where position_ids say otherwise."""
+    lengths = [length for pieces in rows for length, _ in pieces]
+    want = {0, *itertools.accumulate(lengths)}
+    for name, x in told.items():
+        if name.startswith("max_length"):
+            if x < max(lengths):
+                raise ValueError(f"want {name} >= {max(lengths)}, the longest sequence; got {x}")
+            continue
+        got = set(x.flatten().tolist())
+        if name == "seq_idx":  # the number of each token's sequence
+            B = len(rows)
+            if x.shape not in ((1, N), (B, N)):
+                raise ValueError(f"want seq_idx (1 or B, N) = (1 or {B}, {N}); got {list(x.shape)}")
+            changes = (x.expand(B, N).diff() != 0).nonzero().tolist()
+            got = {*range(0, B * N + 1, N), *(row * N + i + 1 for row, i in changes)}
+        if got != want:
+            raise ValueError(
+                f"want {name} to begin a sequence where position_ids start at 0; got borders at "
+                f"{reprlib.repr(sorted(got - want))} too many, at "
+                f"{reprlib.repr(sorted(want - got))} missing"
+            )
+
+
 # ----------------------------------------------------------------- attention
 def course_attention(
     module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None,
@@ -191,6 +226,7 @@ def course_attention(
         sliding_window: the layer's own window, which must be the mask's.
         s_aux: (HQ,) learned sink logits, or None.
         position_ids: (1 or B, N).  Where they start again at 0, another packed sequence begins.
+        options: those of PACKING must say the same; those of HARMLESS are ignored.
 
     Returns:
         o (B, N, HQ, D), contiguous, dtype of query; and None, for the weights nobody computed.
@@ -209,7 +245,8 @@ def course_attention(
     if query.shape[2] != key.shape[2]:
         raise ValueError(f"want as many keys as queries; got {query.shape[2]}, {key.shape[2]}")
     B, _, N, _ = query.shape
-    rows = attention_mask.pieces(position_ids, B, N)
+    packing = {name: options.get(name) for name in PACKING}
+    rows = attention_mask.pieces(position_ids, packing, B, N)
 
     def attend(q, k, v):
         return fast.attention(
@@ -274,11 +311,11 @@ def _check(module, query, attention_mask, dropout, s_aux, is_causal, options: di
         raise ValueError("want the layer's sinks as s_aux; got None: Transformers has changed")
     if options.get("output_attentions"):
         raise ValueError(f"want no output_attentions; got True: {INSTEAD}")
-    unknown = [name for name, x in options.items() if name not in HARMLESS and x is not None]
+    known = HARMLESS.union(PACKING if isinstance(attention_mask, CourseMask) else ())
+    unknown = [name for name, x in options.items() if name not in known and x is not None]
     if unknown:
         raise ValueError(
-            f"want arguments that the kernel knows; got {', '.join(unknown)}: leave them out; "
-            "packed sequences are told by position_ids that start again at 0"
+            f"want arguments that the kernel knows; got {', '.join(unknown)}: leave them out"
         )
     if query.dtype == torch.bfloat16 and not query.is_cuda:
         raise TypeError(
