@@ -84,7 +84,7 @@ STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
     robust(N=256, HQ=6, HKV=6, D=32, is_causal=True, dtype=F16, family="real"),
     robust(N=130, HQ=2, HKV=2, dtype=F32, refill=True),
     robust(N=130, HQ=2, HKV=2, is_causal=True, repeats=3),
-    robust(N=1024, HQ=1, HKV=1, dtype=F16, growth=True),
+    robust(N=1024, NK=1000, HQ=1, HKV=1, dtype=F16, growth=True),
     course("gradients", N=300, B=2, HQ=2, HKV=2, D=32, is_causal=True, dtype=F32, grads=QKV,
            dout="transposed", repeats=2),
     course("gradients", N=70, NK=200, HQ=2, HKV=2, dtype=F16, family="rising", grads=QKV,

@@ -28,14 +28,16 @@ LEAST = 256  # numbers an operation counts for at least: many small ones are one
 class Operation:
     """One of a plan.  name: "aten::mul.Tensor"; kind: of the table, or "reduces", "unknown".
 
-    numbers: as many as it computed; made: bytes of the largest result; line: of the student's file,
-    None where autograd called it; addends: of what adds.
+    numbers: as many as it computed; made, sides: bytes of the largest result, and how long the
+    results are along each dimension; line: of the student's file, None where autograd called it;
+    addends: of what adds.
     """
 
     name: str
     kind: str
     numbers: int
     made: int
+    sides: frozenset[int]
     line: int | None
     addends: "Addends | None" = None
 
@@ -55,8 +57,8 @@ class Addends:
     together: int
 
 
-def operation(step: list) -> Operation:
-    """Of a plan's step ["op", ...].
+def operation(step: list, of_inputs: bool = True) -> Operation:
+    """Of a plan's step ["op", ...].  of_inputs: what it is given was made of the inputs' numbers.
 
     Raises:
         ValueError, KeyError, TypeError, IndexError, AttributeError: it is no such step.
@@ -67,7 +69,7 @@ def operation(step: list) -> Operation:
     if kind == "adds":
         named = _named(name, step[2], step[3])
         kind = "moves" if named.get("accumulate") is False else kind
-    if kind not in FREE and given and not any(
+    if kind not in FREE and given and not of_inputs and not any(
             tensor.floats for tensor in given + made):
         kind = "moves"  # whole numbers and masks: which tile goes where, not attention
     largest = max((tensor.numbers for tensor in given + made), default=0)
@@ -79,7 +81,8 @@ def operation(step: list) -> Operation:
         numbers = LEAST if in_place else 0
     line = step[5] if len(step) > 5 and type(step[5]) is int else None
     largest_made = max((tensor.bytes for tensor in made), default=0)
-    return Operation(name, kind, numbers, largest_made, line,
+    sides = frozenset(side for tensor in made for side in tensor.shape)
+    return Operation(name, kind, numbers, largest_made, sides, line,
                      _addends(named, made) if kind == "adds" else None)
 
 

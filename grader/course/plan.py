@@ -27,7 +27,10 @@ class Plan:
         self.cut = "cut" in self.value  # too long to be written down, or carried out again
         forward, backward = self.steps[:self.backward_from], self.steps[self.backward_from:]
         self.launches, self.backward_launches = _launches(forward), _launches(backward)
-        self.operations, self.backward_operations = _operations(forward), _operations(backward)
+        made_of: set[int] = set()
+        storages = self.value["storages"]
+        self.operations = _operations(forward, storages, made_of)
+        self.backward_operations = _operations(backward, storages, made_of)
         self.kernels = {self._name(step[1]) for step in self.steps if step[0] == "launch"}
         self.texts = [(escape(str(function["name"]))[:200], str(function["text"]))
                       for function in self.value["functions"]]
@@ -91,8 +94,17 @@ def _launches(steps) -> int:
     return sum(step[0] == "launch" for step in steps)
 
 
-def _operations(steps) -> tuple[Operation, ...]:
-    return tuple(operation(step) for step in steps if step[0] == "op")
+def _operations(steps, storages, made_of) -> tuple[Operation, ...]:
+    """made_of: the storages so far that hold what was made of the inputs' numbers."""
+    found = []
+    for step in steps:
+        of_inputs = any(number in made_of or "input" in storages[number]
+                        for number in storages_in(step[2:4] if step[0] == "op" else step[3]))
+        if of_inputs:
+            made_of.update(storages_in(step))
+        if step[0] == "op":
+            found.append(operation(step, of_inputs))
+    return tuple(found)
 
 
 def arithmetic(operations: tuple[Operation, ...]) -> int:

@@ -52,21 +52,23 @@ def compiled(known: Known) -> None:
 
 
 def _compile(known: Known, session: Session) -> tuple[Check, SubmissionError | None]:
-    """As the first GPU case would launch them, and that with the widest rows, whose tiles take most
-    shared memory.  -> the check, and what it ended in."""
+    """As the first GPU case would launch them; the one with the widest rows, whose tiles take most
+    shared memory; and the longest, for tiles that grow with it.  -> the check, and what it ended
+    in."""
     stage = known.stage
     cases = [replace(case, group="robust")
              for case in listed(stage.number, "cuda", True) if not case.asks]
     widest = max(cases, key=lambda case: (case.D * case.dtype.itemsize, case.D))
+    longest = max(cases, key=lambda case: max(case.N, case.M))
     name, target, kernels = f"compile/sm_{COMPILE_FOR}", f"sm_{COMPILE_FOR}", []
     case = cases[0]
     try:
         known.options.imports.helper(session, stage)
-        for case in (cases[0], widest):
+        for case in (cases[0], widest, longest):
             kernels += session.compile(build(case, known.options.seed).call, to_ptx=True)
     except SubmissionError as error:
         check = crashed(case, error, known.file, stage)
-        words = f"D={case.D}, {dtype_name(case.dtype)}"
+        words = f"D={case.D}, L={case.N}, {dtype_name(case.dtype)}"
         check.name, check.label = name, f"(compiled for {target}, {words})"
         return check, error
     names = dict.fromkeys(f"{kernel.name}@{kernel.line}" for kernel in kernels)

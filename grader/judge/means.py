@@ -122,11 +122,20 @@ def scores_bytes(built: Built, times: int) -> int:
 
 
 def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
-    """Add to a right check: does the peak grow with N * N?  replies: at N, 2N and, where that took
-    more than scores_bytes, 4N.  What is always there grows not at all, and cancels."""
+    """Add to a right check: does the peak grow with N * N, and in stage 1, are there products as
+    long as all keys?  replies: at N, 2N and, where that took more than scores_bytes, 4N.  What is
+    always there grows not at all, and cancels."""
     *_, large = plans = [reply.plan for reply in replies]
-    N = built.case.N * 2 ** (len(plans) - 1)
+    times = 2 ** (len(plans) - 1)
+    N, keys = times * built.case.N, times * built.case.n_keys
     said = ""
+    if not built.case.asker.needs_triton:
+        whole = [operation for operation in large.operations
+                 if operation.kind == "computes" and keys in operation.sides]
+        if whole:
+            return check.fail(
+                "rejected", f"{whole[0].packet}{_in_line(whole[0].line)} takes all {keys} keys at "
+                "once.", "try: a loop over tiles of keys, and the online softmax.")
     if len(plans) > 2 and large.peak_bytes > scores_bytes(built, 4):
         first, second = (after.peak_bytes - before.peak_bytes
                          for before, after in zip(plans, plans[1:], strict=False))

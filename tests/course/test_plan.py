@@ -21,6 +21,20 @@ def test_results_that_no_launch_could_write_are_known():
     assert not plan(launches=0, backward_launches=0, operations=("aten::clone",)).results_written
 
 
+def test_whole_numbers_made_of_the_inputs_are_computed_with_and_other_ones_are_not():
+    value = json.loads(plan().text)
+    value["storages"] = [{"bytes": 16, "input": "q"}] + [{"bytes": 32}] * 4
+    whole = [{"tensor": [number, 0, [2, 2], [2, 1], "int64"]} for number in range(5)]
+    value["steps"] = [
+        ["op", "aten::_to_copy", [value["outputs"][0]], {"dict": []}, [whole[1]]],
+        ["op", "aten::mm", [whole[1], whole[1]], {"dict": []}, [whole[2]]],
+        ["op", "aten::mm", [whole[3], whole[3]], {"dict": []}, [whole[4]]],
+    ]
+    value["backward"] = 3
+    assert [operation.kind for operation in Plan(json.dumps(value)).operations] == [
+        "moves", "computes", "moves"]
+
+
 @pytest.mark.parametrize("spoil", [
     lambda value: value.pop("steps"), lambda value: value.update(backward=-1),
     lambda value: value.update(backward=10**30), lambda value: value.update(outputs=[3]),

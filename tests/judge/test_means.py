@@ -64,6 +64,18 @@ def test_memory_that_grows_with_n_squared_is_rejected(peaks, outcome):
     assert judge_growth(judged(built, reply), built, *replies).outcome == outcome
 
 
+@pytest.mark.parametrize("keys, outcome", [(64, "pass"), (200, "rejected")])
+def test_in_stage_one_no_product_is_as_long_as_all_keys(keys, outcome):
+    built, reply = answered(Case(1, "robust", 128, NK=100, growth=True))
+    operand, made = ({"tensor": [0, 0, [16, side], [side, 1], "float32"]} for side in (16, keys))
+    value = json.loads(plan(launches=0).text)
+    value["steps"].append(["op", "aten::mm", [operand, made], {"dict": []}, [made]])
+    value["backward"] = len(value["steps"])
+    check = judge_growth(judged(built, reply), built, reply,
+                         replace(reply, plan=Plan(json.dumps(value))))
+    assert check.outcome == outcome
+
+
 def test_memory_kept_from_earlier_calls_is_rejected():
     built, reply = answered(Case(3, "robust", 128, growth=True))
     bigger = replace(reply, plan=plan(kept=1 << 20))
@@ -156,10 +168,10 @@ def test_what_pytorch_adds_up_at_indices_are_whole_rows_of_a_groups_heads(name, 
         operation(step).kind == "moves")
 
 
-def test_whole_numbers_may_be_computed_in_any_way():
+def test_whole_numbers_without_a_part_in_the_inputs_may_be_computed_in_any_way():
     built, _ = answered(PLAIN)
     whole = operation(["op", "aten::sort", [tensor(9, dtype="int64")], {},
-                       [tensor(9, dtype="int64")] * 2])
+                       [tensor(9, dtype="int64")] * 2], of_inputs=False)
     assert not forbidden(STAGES[3], built, (whole,))
     assert forbidden(STAGES[3], built, (operation(["op", "aten::sort", [tensor(9)], {},
                                                    [tensor(9), tensor(9, dtype="int64")]]),))

@@ -1,8 +1,9 @@
 """Counts what a call walks over: which key rows it reads for which query rows, and the reverse.
 
 A row is known by its numbers, of which hardly two are alike: copies, pads, transposes, wider
-dtypes and a factor that is a power of two do not hide it.  Kernels are counted load by load in
-Triton's interpreter, PyTorch product by product.
+dtypes and a factor that is a power of two do not hide it, and what PyTorch makes of it by another
+factor is learnt.  Kernels are counted load by load in Triton's interpreter, PyTorch product by
+product.
 
 Of the two sides, queries and keys, the one that a program loads first leads: its rows stay, and
 those of the other side come and go.  Once the leading side is loaded again, after rows of the
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from ..kernels.interpreter import watched_loads
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "mul"}
+SCALINGS = {"mul", "div", "neg"}
 QUERIES, KEYS = 0, 1
 
 
@@ -36,19 +38,12 @@ class Reads(TorchDispatchMode):
     def __init__(self, queries: list[torch.Tensor], keys: list[torch.Tensor]):
         super().__init__()
         N = queries[0].shape[-2]
-        found = [[], [], []]
+        self.learnt = np.empty((0, 3))  # number, side, row
         for side, tensors in enumerate((queries, keys)):
             for tensor in tensors:
                 numbers = _mantissas(tensor)
                 rows = np.broadcast_to(np.arange(N)[:, None], numbers.shape)
-                for part, more in zip(found, (numbers, np.full(numbers.shape, side), rows),
-                                      strict=True):
-                    part.append(more.ravel())
-        numbers, sides, rows = map(np.concatenate, found)
-        self.numbers, first, count = np.unique(numbers, return_index=True, return_counts=True)
-        once = count == 1  # the others tell nothing
-        self.numbers = self.numbers[once]
-        self.sides, self.rows = sides[first[once]], rows[first[once]]
+                self._learn(numbers, np.full(numbers.shape, side), rows)
         self.read, self.together = np.zeros((2, 2, N, N), np.uint8)
         self.tiles = [0, 0]
         self._begin()
@@ -61,6 +56,16 @@ class Reads(TorchDispatchMode):
     def __exit__(self, *error):
         super().__exit__(*error)
         self.watching.__exit__(*error)
+
+    def _learn(self, numbers: np.ndarray, sides: np.ndarray, rows: np.ndarray) -> None:
+        """These numbers, too, are of these sides and rows."""
+        more = np.stack([x.ravel() for x in (numbers, sides, rows)], axis=1)
+        self.learnt = np.unique(np.concatenate([self.learnt, more]), axis=0)
+        self.numbers, first, count = np.unique(
+            self.learnt[:, 0], return_index=True, return_counts=True)
+        once = count == 1  # the others tell nothing
+        self.numbers = self.numbers[once]
+        self.sides, self.rows = self.learnt[first[once], 1:].astype(np.int64).T
 
     def _known(self, numbers: np.ndarray):
         """-> side and rows (ascending) that these numbers are of; None if most are of none."""
@@ -99,16 +104,24 @@ class Reads(TorchDispatchMode):
 
     # ---------------------------------------------------------------- PyTorch
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "overloadpacket", func).__name__
-        if name.rstrip("_") in PRODUCTS:
-            operands = [self._known(_mantissas(x)) for x in tree_leaves((args, kwargs))
-                        if isinstance(x, torch.Tensor) and x.is_floating_point()]
-            rows = dict(filter(None, operands))
+        name = getattr(func, "overloadpacket", func).__name__.rstrip("_")
+        if name not in PRODUCTS | SCALINGS:
+            return func(*args, **(kwargs or {}))
+        operands = [_mantissas(x) for x in tree_leaves((args, kwargs))
+                    if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        if name in PRODUCTS:
+            rows = dict(filter(None, map(self._known, operands)))
             if len(rows) == 2:  # scores
                 for side in (QUERIES, KEYS):
                     self.tiles[side] = max(self.tiles[side], len(rows[side]))
                 self._note(QUERIES, rows[QUERIES], rows[KEYS])
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        whole = [x for x in operands if x.shape == made.shape]
+        if name in SCALINGS and len(whole) == 1 and self._known(whole[0]) is not None:
+            at = self.numbers.searchsorted(whole[0]).clip(max=len(self.numbers) - 1)
+            same = self.numbers[at] == whole[0]
+            self._learn(_mantissas(made)[same], self.sides[at][same], self.rows[at][same])
+        return made
 
 
 def _mantissas(numbers) -> np.ndarray:

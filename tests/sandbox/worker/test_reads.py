@@ -34,7 +34,7 @@ def tiles_of(N: int, late: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("heads", [(1, 1), (6, 2)], ids=["a_head", "groups"])
 @pytest.mark.parametrize("entry", ["by_tile", "axes_swapped", "one_program", "persistent",
-                                   "masked_off", "copied", "in_pytorch"])
+                                   "masked_off", "copied", "scaled", "in_pytorch"])
 def test_the_keys_that_a_query_tile_reads(walks, entry, heads):
     read, together, tiles = counted(walks, entry, heads=heads)
     assert torch.equal(read[QUERIES], tiles_of(56)) and not read[KEYS].any()
@@ -62,7 +62,7 @@ def test_two_tiles_more_are_seen(walks):
 
 
 def test_what_is_not_recognised_is_not_counted(walks):
-    read, together, _ = counted(walks, "scaled_beyond_recognition")
+    read, together, _ = counted(walks, "shifted_beyond_recognition")
     assert not read.any() and not together.any()
 
 

@@ -221,6 +221,17 @@ def test_memory_beside_the_result_in_its_own_storage_counts():
     assert peak(lambda x: torch.zeros(9000)[:1000]) == 32000
 
 
+def test_memory_that_a_storage_grows_by_counts():
+    def grows(x):
+        room = torch.empty(1)
+        room.mul_(1)
+        room.untyped_storage().resize_(36000)
+        room.set_(room.untyped_storage(), 0, (9000,)).zero_()
+        return x + room[:1000]
+
+    assert peak(grows) >= 36000
+
+
 def test_the_text_of_a_kernel_comes_without_decorators_and_indentation():
     class Holder:
         @staticmethod
