@@ -37,7 +37,13 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
     elif not failed:
         result.outcome = "pass"
     elif outcomes:
-        result.outcome = outcomes[0]
+        result.outcome = next((one for one in outcomes if one != "skipped"), "skipped")
+    skipped = [check for check in decisive if check.outcome == "skipped"]
+    if skipped and not result.sentence:
+        first, some = skipped[0], len(skipped) < len(decisive)
+        place = f"{first.where}: " * bool(first.where)
+        count = f"{len(skipped)} of {len(decisive)} cases were skipped: " * some
+        result.sentence = f"{count}{place}{first.lines[0]}."
     if options.case:
         result.sentence = "one case only (--case): no points are given for it."
         return

@@ -26,7 +26,8 @@ def done(known: Known, check: Check) -> None:
     result.checks.append(check)
     if check.outcome == "rejected":
         known.accusations.append(check)
-    elif check.group != "beyond" or options.case or known.reporter.verbose:
+    elif check.group != "beyond" and check.outcome != "skipped" or options.case \
+            or known.reporter.verbose:  # why others are skipped stands at the stage's end
         known.reporter.check_done(known.stage, check)
 
 

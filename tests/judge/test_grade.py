@@ -304,6 +304,27 @@ def test_what_is_beyond_the_assignment_decides_nothing(graded):
     assert [(check.group, check.asks) for check in missed] == [("beyond", "D = 40")]
 
 
+def test_a_stage_whose_cases_are_all_skipped_is_skipped_for_their_reason(graded):
+    result = graded(failing("skipped", False, lambda call: True))
+    assert (result.outcome, result.points) == ("skipped", 0)
+    assert result.sentence == f"{result.checks[0].lines[0]}."
+
+
+@pytest.mark.parametrize("right, outcome", [(True, "skipped"), (False, "wrong")])
+def test_a_stage_with_a_skipped_case_is_as_its_others_or_skipped(graded, right, outcome):
+    skips = failing("skipped", False, is_standard)
+
+    class Session(skips):
+        def run(self, call):
+            reply = super().run(call)
+            return reply if right else replace(reply, outputs=[
+                {name: x * 1.1 for name, x in outputs.items()} for outputs in reply.outputs])
+
+    result = graded(Session)
+    assert result.outcome == outcome and result.points < 200
+    assert result.sentence.endswith(" cases were skipped: a sentence.")
+
+
 def test_inputs_that_the_driver_cannot_lay_out_are_no_case(graded):
     result = graded(failing("skipped", False, lambda call: call.inputs["q"].shape[3] == 40))
     assert (result.outcome, result.points) == ("pass", 200)

@@ -205,6 +205,11 @@ def compiled(module) -> str:
     return next((name for name, x in vars(module).items() if isinstance(x, JITFunction)), "")
 
 
+def is_gluon(kernel) -> bool:
+    """Whether a kernel is written in Gluon, which is only ever compiled."""
+    return bool(getattr(kernel, "is_gluon", lambda: False)())
+
+
 def ask_conditions() -> None:
     """`while tl.condition(i < n)`: an object without a truth of its own is always true."""
     from triton.language import core

@@ -3,9 +3,10 @@
 import importlib.util
 import re
 import sys
+import textwrap
 from pathlib import Path
 
-from ..kernels import pretend_gpu
+from ..kernels import gpu_only, pretend_gpu
 
 NEEDS_GPU = re.compile(
     r"CUDA|NVTX|nvidia|accelerator|_cuda|dummy base class|'_Driver'|'_Properties'")
@@ -15,15 +16,25 @@ ALONE = "a file is graded alone"
 NOTEBOOK = ("get_ipython", "display")
 
 
-def absent(error: BaseException, text: str, path: str, where: str, source: str) -> str:
-    """A sentence, or "".  text: its own; where: as in crashes.explain(); source: the line of the
-    file."""
+def absent_gpu(error: BaseException, text: str, path: str, where: str, source: str) -> str:
+    """As absent(), of a GPU: a file that needs one may be right."""
+    if not pretend_gpu.installed:
+        return ""
+    filename, first = Path(path).name, text.strip().partition("\n")[0][:300]
+    if lacked := gpu_only.lacked(error):
+        shown = textwrap.shorten(source.strip(), 70, placeholder=" ...")
+        return f"`{shown}` needs a GPU, and there is none here: {lacked}"
+    if _needs_gpu(error, text, path, source):
+        return (f"{filename} asks for a GPU {where}, and there is none here: put timing, and what "
+                f"else needs one, under if __name__ == \"__main__\": ({type(error).__name__}: "
+                f"{first or source.strip()[:100]})")
+    return ""
+
+
+def absent(error: BaseException, text: str, path: str, where: str) -> str:
+    """A sentence, or "".  text: its own; where: as in crashes.explain()."""
     filename, kind = Path(path).name, type(error).__name__
     first = text.strip().partition("\n")[0][:300]
-    if pretend_gpu.installed and _needs_gpu(error, text, path, source):
-        return (f"{filename} asks for a GPU {where}, and there is none here: put timing, and what "
-                f"else needs one, under if __name__ == \"__main__\": ({kind}: "
-                f"{first or source.strip()[:100]})")
     if isinstance(error, ImportError):
         return _module(error, filename, first)
     if isinstance(error, NameError) and error.name in NOTEBOOK:

@@ -12,7 +12,7 @@ from ..kernels import foreign
 from ..kernels.interpreter import OutOfBounds
 from ..wire import MAX_TEXT
 from . import asserts
-from .absent import absent
+from .absent import absent, absent_gpu
 
 BLANK_STEP = re.compile(r"""raise NotImplementedError\(["']step ([\w.]+)["']\)""")
 # After one of these the CUDA context answers nothing any more.
@@ -175,7 +175,9 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
         reason = message or source.strip()  # some are raised without a word
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
-    if missing := absent(error, _text(error), path, where, source):
+    if missing := absent_gpu(error, _text(error), path, where, source):
+        return "skipped", "", missing
+    if missing := absent(error, _text(error), path, where):
         return "crashed", "", missing
     if isinstance(error, OutOfBounds):
         return "crashed", error.id, f"{error.what}: {source.strip()[:100]}\n{error.wants}."

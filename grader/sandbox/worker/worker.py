@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..kernels import compile_only, interpreter, pretend_gpu, quicker, races
+from ..kernels import compile_only, gpu_only, interpreter, pretend_gpu, quicker, races
 from ..replay import launches, replay
 from ..wire import DTYPES, Channel, raw_bytes
 from . import crashes, hooks, recorder, run_step
@@ -69,6 +69,7 @@ class Server:
             self.races.install()
             interpreter.multiply_constants()
             interpreter.ask_conditions()
+            gpu_only.install()
             interpreter.know_constants()
             interpreter.refuse_truth(self.path)
         hooks.install(lambda phase: self.channel.send({"phase": phase}))
@@ -138,6 +139,9 @@ class Server:
             if not (self.compiler and self.compiler.launched and hasattr(module, entry)):
                 raise
         if self.interprets and (kernel := interpreter.compiled(module)):
+            if interpreter.is_gluon(getattr(module, kernel)):
+                raise Failure("skipped", f"{kernel} is written in Gluon, which Triton's "
+                              "interpreter does not know: it needs a GPU, and there is none here")
             raise Failure("crashed", f"want every kernel in Triton's interpreter, for lack of a "
                           f"GPU; got {kernel} without: take out what turns the interpreter off")
         if self.interprets and sys.modules.get("triton"):

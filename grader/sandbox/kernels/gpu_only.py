@@ -1,0 +1,99 @@
+"""What Triton's interpreter lacks of a GPU: libdevice as far as NumPy has it, the rest in words.
+
+A kernel that needs more may be right, and is not judged here.
+"""
+
+import functools
+import math
+
+import numpy as np
+
+ALIKE = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh",
+         "cosh", "tanh", "sqrt", "cbrt", "floor", "ceil", "trunc", "rint", "fabs", "fmin", "fmax",
+         "fmod", "copysign", "hypot", "nextafter", "ldexp")  # by one name in both libraries
+LIBDEVICE = {name: getattr(np, name) for name in ALIKE} | {
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "pow": np.power,
+    "powi": np.power, "nearbyint": np.rint, "abs": np.abs, "llabs": np.abs,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "exp10": lambda x: np.power(10, x),
+    "round": lambda x: np.trunc(x + np.copysign(0.5, x)), "fma": lambda x, y, z: x * y + z,
+    "fdim": lambda x, y: np.maximum(x - y, 0), "saturate": lambda x: np.clip(x, 0, 1),
+    "fdivide": np.divide, "erf": np.vectorize(math.erf), "erfc": np.vectorize(math.erfc),
+} | {name + kind: test for name, test in (
+    ("isnan", np.isnan), ("isinf", np.isinf), ("finite", np.isfinite), ("isfinite", np.isfinite),
+    ("signbit", np.signbit)) for kind in "fd"} | {
+    f"{kind}{name}_rn": operation for kind in "fd" for name, operation in (
+        ("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div", np.divide),
+        ("sqrt", np.sqrt), ("rcp", np.reciprocal))}
+
+
+class NeedsGPU(RuntimeError):
+    """What a file asks for is there only where kernels are compiled and run."""
+
+
+class NoHandle:
+    """What a launch or a warm-up of an interpreted kernel returns: nothing is compiled."""
+
+    def __getattr__(self, name: str):
+        raise NeedsGPU(f"only a compiled kernel has .{name}")
+
+    def __getitem__(self, grid):
+        raise NeedsGPU("only a compiled kernel is launched by its handle")
+
+
+def install() -> None:
+    """In a worker whose kernels are interpreted, before it imports a file."""
+    from triton.language import core
+    from triton.language.extra import cuda, libdevice
+    from triton.runtime import interpreter
+
+    semantic, builder = interpreter.interpreter_semantic, interpreter.InterpreterBuilder
+    for name, function in list(vars(cuda.libdevice).items()):
+        if core.is_builtin(function):
+            # As for the compiler, which has the names of the one stand for those of the other.
+            for home in (libdevice, cuda.libdevice):
+                setattr(home, name, functools.wraps(function)(
+                    functools.partial(function, _semantic=semantic)))
+    builder.create_extern_elementwise = _call_libdevice
+    run = interpreter.InterpretedFunction.run
+
+    @functools.wraps(run)
+    def run_and_compile_nothing(self, *args, **kwargs):
+        run(self, *args, **kwargs)
+        return NoHandle()
+
+    interpreter.InterpretedFunction.run = run_and_compile_nothing
+
+
+def _call_libdevice(builder, library, path, symbol: str, arguments: list, kind, is_pure):
+    """An operation of InterpreterBuilder.  symbol: "__nv_exp2f"."""
+    from triton.runtime import interpreter
+
+    name = symbol.removeprefix("__nv_").removeprefix("fast_")
+    operation = LIBDEVICE.get(name) or LIBDEVICE.get(name.removesuffix("f"))
+    if operation is None:
+        raise NeedsGPU(f"NumPy has no function like libdevice's {symbol}")
+    with np.errstate(all="ignore"):
+        found = operation(*(argument.data for argument in arguments))
+    return interpreter.TensorHandle(found.astype(interpreter._get_np_dtype(kind)), kind.scalar)
+
+
+def lacked(error: BaseException) -> str:
+    """What an error says that only a GPU has; "" of another error."""
+    if isinstance(error, NeedsGPU):
+        return str(error)
+    if isinstance(error, NotImplementedError) and "in interpreter mode" in str(error):
+        return f"Triton's interpreter has no {str(error).partition(' ')[0]}"
+    if isinstance(error, AttributeError):
+        kind, name = type(error.obj).__name__, error.name
+        if kind == "InterpreterBuilder":
+            return f"Triton's interpreter has no {str(name).removeprefix('create_')}"
+        if kind == "InterpretedFunction" and _compiled_has(error.obj, name):
+            return f"only a compiled kernel has .{name}"
+    return ""
+
+
+def _compiled_has(kernel, name: str) -> bool:
+    from triton.runtime.jit import JITFunction
+
+    return hasattr(JITFunction(kernel.fn), name)
