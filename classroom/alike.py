@@ -1,9 +1,9 @@
 """Whose files are alike: lists to look at, not verdicts.
 
     equal         files that are the same, byte by byte
-    pairs         students whose own statements are alike in runs of RUN, names, spacing, comments
-                  and statements without effect aside; left out is every run that the published
-                  solutions have as well, or more than MOST_STUDENTS students
+    groups        students, two or more, whose own statements are alike in runs of RUN, names,
+                  spacing, comments and statements without effect aside; left out is every run that
+                  the published solutions have as well
     published     of a student's own statements, how many stand so in a published solution
     incomparable  files of which only the bytes can be compared
 
@@ -13,7 +13,7 @@ A student's own is what stands in the solution regions that are not carried over
 import ast
 import keyword
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,89 +22,149 @@ from classroom.gather import Submitted
 from grader.assignment import submission
 from grader.assignment.record import ROOT, sha256
 from grader.course.stages import STAGES
-from grader.text import syntax_tree
+from grader.text import escape, syntax_tree
 
 RUN = 4  # statements that have to be alike one after the other
-LEAST_LINES = 15  # alike, over all stages, to be listed
-MOST_STUDENTS = 3
+LEAST_LINES = 15  # alike, over all stages, to be listed; files by different hands: 8 at most
 TOKEN = re.compile(r"""(?P<name>(?<![\w.])[^\W\d]\w*)|\w[\w.]*|"[^"]*"|'[^']*'|[^\s\w]+""")
 PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # of a statement: other statements
 
 
 @dataclass(frozen=True)
 class Alike:
-    """equal: {"students": names, "stages"}; pairs: {"students": two names, "lines": how many are
-    alike, "stages"}, most first; published: name -> (statements, of how many); incomparable:
-    {"student", "stages", "why"}."""
+    """equal: {"students": names, "stages"}; groups: {"students": names, "lines": how many they have
+    that nobody outside of the group has, the least and the most of a student, "text": these lines,
+    as the first of them has them, "stages"}, most first; published: name -> (statements, of how
+    many); incomparable: {"student", "stages", "why"}."""
 
     equal: list[dict]
-    pairs: list[dict]
+    groups: list[dict]
     published: dict[str, tuple[int, int]]
     incomparable: list[dict]
+
+
+class Own:
+    """A student's own statements of one file.  covers: run -> the lines in it, a bit each."""
+
+    def __init__(self, data: bytes, shipped: set[str]):
+        self.sha256 = sha256(data)
+        self.lines, self.shown, self.why = _own(data)
+        covers = defaultdict(int)
+        for i, run in enumerate(_runs(self.lines)):
+            covers[run] |= (2**RUN - 1) << i
+        self.published = _covered(covers, shipped).bit_count()
+        self.covers = {run: bits for run, bits in covers.items() if run not in shipped}
 
 
 def alike(students: list[Submitted], stages: list[int]) -> Alike:
     """What the files of these stages have in common."""
     shipped = {run for number in STAGES
                for run in _runs(_own((ROOT / f"problem_{number}.py").read_bytes())[0])}
-    plain = {student.name: {n: submission.plain(data) for n, data in student.files.items()
-                            if n in stages} for student in students}
-    read = {data: _own(data) for files in plain.values() for data in files.values()}
-    same, why = defaultdict(set), defaultdict(list)
-    owners, shared = defaultdict(set), defaultdict(lambda: defaultdict(set))
-    for name, files in plain.items():
-        for number, data in files.items():
-            lines, reason = read[data]
-            if lines or reason and data.strip():
-                same[number, sha256(data)].add(name)
-            if reason:
-                why[name, reason].append(number)
-            for run in set(_runs(lines)) - shipped:
-                owners[number, run].add(name)
+    read: dict[bytes, Own] = {}
+    files: dict[str, dict[int, Own]] = {}
+    same, why, owners = defaultdict(set), defaultdict(list), defaultdict(set)
+    for student in students:
+        theirs = files[student.name] = {}
+        for number, data in student.files.items():
+            if number not in stages:
+                continue
+            data = submission.plain(data)
+            own = theirs[number] = read.get(data) or read.setdefault(data, Own(data, shipped))
+            if own.lines or own.why and data.strip():
+                same[number, own.sha256].add(student.name)
+            if own.why:
+                why[student.name, own.why].append(number)
+            for run in own.covers:
+                owners[number, run].add(student.name)
     equal = defaultdict(list)
     for (number, _), names in sorted(same.items()):
         if len(names) > 1:
             equal[tuple(sorted(names))].append(number)
-    for (number, run), names in owners.items():
-        if len(names) <= MOST_STUDENTS:
-            for one, other in combinations(sorted(names), 2):
-                if plain[one][number] != plain[other][number]:
-                    shared[one, other][number].add(run)
-    pairs = []
-    for pair, by_stage in shared.items():
-        lines = Counter({number: min(_covered(read[plain[name][number]][0], runs)
-                                     for name in pair) for number, runs in by_stage.items()})
-        if lines.total() >= LEAST_LINES:
-            pairs.append({"students": pair, "lines": lines.total(), "stages": sorted(lines)})
-    every = {name: [read[data][0] for data in files.values()] for name, files in plain.items()}
+    found = [_described(names, files, owners) for names in _groups(files, owners)]
+    counts = {name: (sum(own.published for own in theirs.values()),
+                     sum(len(own.lines) for own in theirs.values()))
+              for name, theirs in files.items()}
     return Alike(
         [{"students": names, "stages": numbers} for names, numbers in sorted(
             equal.items(), key=lambda item: (-len(item[1]), item[0]))],
-        sorted(pairs, key=lambda pair: (-pair["lines"], pair["students"])),
-        {name: (sum(_covered(lines, shipped) for lines in files), sum(map(len, files)))
-         for name, files in every.items() if any(files)},
+        sorted((group for group in found if group["lines"][1] >= LEAST_LINES),
+               key=lambda group: (-group["lines"][1], group["students"])),
+        {name: both for name, both in counts.items() if both[1]},
         [{"student": name, "stages": numbers, "why": reason}
          for (name, reason), numbers in sorted(why.items())])
 
 
-def _own(data: bytes) -> tuple[list[str], str]:
-    """-> a file's own statements, made plain, in order; why there are none that can be compared."""
+def _groups(files: dict[str, dict[int, Own]], owners: dict[tuple[int, str], set[str]]
+            ) -> Iterator[list[str]]:
+    """Students who are connected by pairs with LEAST_LINES alike; and those of such a group who
+    still are by what at most half of it has.  owners: of the runs that count."""
+    runs = defaultdict(lambda: defaultdict(set))
+    for (number, run), names in owners.items():
+        for name in names if len(names) > 1 else ():
+            runs[name][number].add(run)
+    group = {name: [name] for name in runs}
+    for one, other in combinations(sorted(runs), 2):
+        if group[one] is not group[other] and _lines(one, other, runs, files) >= LEAST_LINES:
+            group[one] += group[other]
+            group |= dict.fromkeys(group[one], group[one])
+    for names in {id(names): sorted(names) for names in group.values() if len(names) > 1}.values():
+        yield names
+        within = {key: common for key, some in owners.items()
+                  if 2 <= len(common := some & set(names)) <= len(names) / 2}
+        yield from _groups({name: files[name] for name in names}, within)
+
+
+def _lines(one: str, other: str, runs: dict[str, dict[int, set[str]]],
+           files: dict[str, dict[int, Own]]) -> int:
+    """How many lines two students have alike, in files that are not equal."""
+    total = 0
+    for number in runs[one].keys() & runs[other].keys():
+        common = runs[one][number] & runs[other][number]
+        pair = files[one][number], files[other][number]
+        if common and pair[0].sha256 != pair[1].sha256:
+            total += min(_covered(own.covers, common).bit_count() for own in pair)
+    return total
+
+
+def _described(names: list[str], files: dict[str, dict[int, Own]],
+               owners: dict[tuple[int, str], set[str]]) -> dict:
+    """A group, as Alike has it."""
+    theirs = set(names)
+    only = defaultdict(set)
+    for (number, run), some in owners.items():
+        if len(some) > 1 and some <= theirs:
+            only[number].add(run)
+    covered = {name: {number: _covered(own.covers, only[number])
+                      for number, own in files[name].items()} for name in names}
+    counts = [sum(map(int.bit_count, each.values())) for each in covered.values()]
+    return {"students": tuple(names), "lines": (min(counts), max(counts)),
+            "stages": sorted(number for number in only if only[number]),
+            "text": [f"P{number}, {line}" for number, bits in sorted(covered[names[0]].items())
+                     for i, line in enumerate(files[names[0]][number].shown) if bits >> i & 1]}
+
+
+def _own(data: bytes) -> tuple[list[str], list[str], str]:
+    """-> a file's own statements, made plain, in order; their first lines, as they stand there,
+    with numbers; why there are none that can be compared."""
     try:
         text = submission.decode(submission.plain(data))
         regions = submission.steps(text)
         tree = syntax_tree(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return [], "no Python, or damaged markers"
+        return [], [], "no Python, or damaged markers"
     if not regions:
-        return [], "no markers"
+        return [], [], "no markers"
     own = {line for step in regions if not step.origin
            for line in range(step.first_line, step.last_line)}
+    rows = text.splitlines()
     try:
         found = [node for node in _statements(tree) if node.lineno in own]
         found.sort(key=lambda node: (node.lineno, node.col_offset))
-        return [line for line in map(_plain, found) if line], ""
+        plain = [(line, f"{node.lineno}: {escape(rows[node.lineno - 1].strip())}")
+                 for node in found if (line := _plain(node))]
     except (ValueError, RecursionError):
-        return [], "no Python, or damaged markers"
+        return [], [], "no Python, or damaged markers"
+    return [line for line, _ in plain], [shown for _, shown in plain], ""
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
@@ -138,6 +198,9 @@ def _runs(lines: list[str]) -> list[str]:
     return ["\n".join(lines[i:i + RUN]) for i in range(len(lines) - RUN + 1)]
 
 
-def _covered(lines: list[str], shared: set[str]) -> int:
-    """How many lines stand in a shared run."""
-    return len({i + k for i, run in enumerate(_runs(lines)) if run in shared for k in range(RUN)})
+def _covered(covers: dict[str, int], shared: set[str]) -> int:
+    """The lines that stand in a shared run, a bit each."""
+    bits = 0
+    for run in covers.keys() & shared:
+        bits |= covers[run]
+    return bits

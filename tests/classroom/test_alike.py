@@ -25,8 +25,9 @@ def compared(**files: bytes) -> Alike:
     return alike([Submitted(name, name, {3: data}) for name, data in files.items()], [3])
 
 
-def pairs(**files: bytes) -> list[tuple]:
-    return [(*each["students"], each["lines"], each["stages"]) for each in compared(**files).pairs]
+def groups(**files: bytes) -> list[tuple]:
+    return [(*each["students"], *sorted({*each["lines"]}), each["stages"])
+            for each in compared(**files).groups]
 
 
 def equal(**files: bytes) -> list[tuple]:
@@ -35,38 +36,49 @@ def equal(**files: bytes) -> list[tuple]:
 
 def test_the_same_lines_under_other_names_and_spacing_are_found():
     renamed = [line.replace(" = ", "=") + "  # mine" for line in own(1, name="total")]
-    assert pairs(anna=work(*own(1)), ben=work("y = 7 // 3", *renamed), cleo=work(*own(2))) == [
+    assert groups(anna=work(*own(1)), ben=work("y = 7 // 3", *renamed), cleo=work(*own(2))) == [
         ("anna", "ben", 18, [3])]
 
 
 def test_fewer_than_fifteen_lines_are_not_listed():
-    assert pairs(anna=work(*own(1, 14)), ben=work(*own(1, 14), "y = 7")) == []
-    assert pairs(anna=work(*own(1, 15)), ben=work(*own(1, 15), "y = 7")) == [
+    assert groups(anna=work(*own(1, 14)), ben=work(*own(1, 14), "y = 7")) == []
+    assert groups(anna=work(*own(1, 15)), ben=work(*own(1, 15), "y = 7")) == [
         ("anna", "ben", 15, [3])]
 
 
-def test_what_more_than_three_have_is_the_courses():
-    three = {name: work(*own(1), f"y = {i}") for i, name in enumerate(("anna", "ben", "cleo"))}
-    assert len(pairs(**three)) == 3
-    assert pairs(**three, dora=work(*own(1), "y = 9")) == []
+@pytest.mark.parametrize("copies", [2, 3, 4, 15, 40])
+def test_a_source_of_any_number_of_students_is_found_with_the_lines_that_only_they_have(copies):
+    files = {f"copy{i:02}": work(*own(1), f"y = {i} // 7", *own(i + 2, 3)) for i in range(copies)}
+    files |= {f"honest{i}": work(*own(1)[:6], *own(100 + i)) for i in range(3)}
+    (group,) = compared(**files).groups
+    assert group["students"] == tuple(sorted(files)[:copies])
+    assert group["lines"] == (15, 15), "the first three lines are in no run that the honest lack"
+    assert group["text"][0] == "P3, 7: x3 = tl.sum(x * 103, axis=1)" and group["stages"] == [3]
+
+
+def test_a_ring_within_a_crowd_with_one_source_is_found_too():
+    ring = {f"a{i}": work(*own(1), *own(2), f"y = {i} // 3") for i in range(3)}
+    crowd = {f"b{i}": work(*own(1), *own(i + 9)) for i in range(5)}
+    assert [each["students"] for each in compared(**ring, **crowd).groups] == [
+        tuple(sorted(ring | crowd)), tuple(ring)]
 
 
 @pytest.mark.parametrize("idle", ["pass", "'a word'", "...", "x = x", "y: int", "assert True", "y"])
 def test_statements_without_effect_between_the_lines_hide_nothing(idle):
     padded = [line for each in own(1) for line in (each, idle)]
-    assert pairs(anna=work(*own(1)), ben=work(*padded)) == [("anna", "ben", 18, [3])]
+    assert groups(anna=work(*own(1)), ben=work(*padded)) == [("anna", "ben", 18, [3])]
 
 
 def test_a_statement_over_two_lines_is_the_same_statement():
     broken = [line.replace(", ", ",\n        ") for line in own(1)]
-    assert pairs(anna=work(*own(1)), ben=work(*broken)) == [("anna", "ben", 18, [3])]
+    assert groups(anna=work(*own(1)), ben=work(*broken)) == [("anna", "ben", 18, [3])]
 
 
 # ------------------------------------------------------------------------ equal files
 def test_equal_files_are_listed_whatever_they_are():
     for data in (SHIPPED.encode(), b"def f():\n    return 1\n", b"no Python (", b"\xff\xfe"):
         assert equal(anna=data, ben=data, cleo=b"x = 1\n") == [("anna", "ben")]
-        assert pairs(anna=data, ben=data) == []
+        assert groups(anna=data, ben=data) == []
     crowd = {f"s{i}": SHIPPED.encode() for i in range(5)}
     assert equal(**crowd) == [tuple(crowd)]
 
@@ -91,14 +103,14 @@ def test_how_much_is_as_published_is_said_of_everyone():
 
 
 def test_a_published_solution_under_other_names_is_no_pair():
-    assert pairs(anna=SHIPPED.encode(), ben=SHIPPED.replace("acc", "total").encode()) == []
+    assert groups(anna=SHIPPED.encode(), ben=SHIPPED.replace("acc", "total").encode()) == []
 
 
 def test_lines_outside_of_the_regions_and_carried_ones_do_not_count():
     outside = ("\n".join(own(1)) + "\n").encode()
-    assert pairs(anna=outside + work("a = 1"), ben=outside + work("b = 2")) == []
+    assert groups(anna=outside + work("a = 1"), ben=outside + work("b = 2")) == []
     carried = work(*own(1)).replace(b"-- One.", b"-- Carried over: step 1.2.")
-    assert pairs(anna=carried, ben=carried + b"b = 2\n") == []
+    assert groups(anna=carried, ben=carried + b"b = 2\n") == []
 
 
 @pytest.mark.parametrize(("data", "why"), [
@@ -111,5 +123,5 @@ def test_lines_outside_of_the_regions_and_carried_ones_do_not_count():
     (work("x = 1" + "0" * 5000), "no Python, or damaged markers")])
 def test_what_cannot_be_compared_is_said(data, why):
     found = compared(anna=data, ben=work(*own(1)))
-    assert found.pairs == [] and found.incomparable == [
+    assert found.groups == [] and found.incomparable == [
         {"student": "anna", "stages": [3], "why": why}]
