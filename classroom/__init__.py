@@ -2,6 +2,8 @@
 
     gather.py       SUBMISSIONS: folders, archives, downloads, an index; only problem files taken
     roster.py       --roster: everyone who has a row, and whose a submission is
+    settings.py     class.toml: the settings of a class, kept in RESULTS
+    standing.py     the grades that stand, and what a run would change
     store.py        RESULTS: what is graded is kept by the file's hash; who is at it has a lock
     machine.py      how many gradings this machine holds at once, and on which GPUs
     batch.py        runs the autograder over all files: at once, again alone, timed

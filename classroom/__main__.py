@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
+from classroom import settings
 from grader.course.stages import STAGES
 from grader.host import files
 
@@ -23,10 +24,11 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command != "grade":
             commands = {"gradebook": book, "leaderboard": board, "kit": pack}
             return commands[arguments.command](arguments)
+        wanted = settings.complete(arguments)
         problem = _usage_problem(arguments)
         if problem:
             raise ValueError(problem)
-        return grade(arguments)
+        return grade(arguments, wanted)
     except (ValueError, RecursionError) as error:  # RecursionError: of TOML in TOML in TOML ...
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:
@@ -42,7 +44,10 @@ def _parser() -> argparse.ArgumentParser:
                                      metavar="grade | gradebook | leaderboard | kit")
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
-        description="Grade a folder of submissions. Started again, it goes on where it ended.",
+        description="Grade a folder of submissions. Started again, it goes on where it ended. "
+                    "--roster, --stages, --policy, --overrides, --cases, --seed, --device, "
+                    "--timeout, --stage-timeout and --benchmark are kept in RESULTS/class.toml, "
+                    "and need not be given again.",
         epilog="exit code: 0 everything is settled, 2 usage, 3 a person has to look at "
                "something, 130 interrupted",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
@@ -55,8 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     grading.add_argument("--roster", metavar="FILE", type=Path,
                          help="a .csv of all students, with some of the columns name, id, login "
                               "and e-mail: who handed in nothing has a row as well")
-    grading.add_argument("--stages", metavar="1-7", default=f"1-{max(STAGES)}",
-                         help="stages to grade (default: all)")
+    grading.add_argument("--stages", metavar="1-7", help="stages to grade (default: all)")
     grading.add_argument("--policy", metavar="FILE", type=Path,
                          help="a policy.toml: what stages and groups of cases are worth")
     grading.add_argument("--overrides", metavar="FILE", type=Path,
@@ -69,15 +73,22 @@ def _parser() -> argparse.ArgumentParser:
                          help="the same inputs for everyone (default: fresh ones)")
     grading.add_argument("--jobs", metavar="N", type=int,
                          help="gradings at once (default: what cores and memory hold)")
-    grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
+    grading.add_argument("--device", choices=settings.DEVICES,
                          help="cpu: Triton's interpreter even where there is a GPU")
-    grading.add_argument("--no-benchmark", action="store_true", help="do not time anything")
-    grading.add_argument("--timeout", metavar="S", type=float, default=60.0,
+    grading.add_argument("--benchmark", action=argparse.BooleanOptionalAction,
+                         help="time what passed, on a GPU (default: yes)")
+    grading.add_argument("--timeout", metavar="S", type=float,
                          help="seconds for one call of the code (default: 60)")
-    grading.add_argument("--stage-timeout", metavar="S", type=float, default=600.0,
+    grading.add_argument("--stage-timeout", metavar="S", type=float,
                          help="seconds for all that is asked of one file (default: 600)")
+    grading.add_argument("--yes", action="store_true",
+                         help="change grades that stand without asking")
+    grading.add_argument("--forget", metavar="STUDENT", action="append", default=[],
+                         help="remove the record of somebody who is not in the class any more; "
+                              "may be repeated")
     grading.add_argument("--worker-user", metavar="NAME", default="auto",
                          help="as the autograder's (root only)")
+    _may_be_root(grading)
     grading.add_argument("--slurm", metavar="N", type=int, default=0,
                          help="run as N tasks of a Slurm array job that share RESULTS (needs "
                               "submitit)")
@@ -111,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
                          help="the folder for the page")
     ranking.add_argument("--verify", metavar="K", type=int, default=0,
                          help="first grade and time the top K of every board again")
+    _may_be_root(ranking)
     packing = commands.add_parser(
         "kit", help="the grader, packed for a place where students hand in",
         description="Pack the grader for Gradescope, a zip, or for Classroom 50, a folder.")
@@ -126,6 +138,11 @@ def _parser() -> argparse.ArgumentParser:
     packing.add_argument("--cases", metavar="FILE", type=Path,
                          help="your own cases, TOML; Gradescope only: Classroom 50 publishes a kit")
     return parser
+
+
+def _may_be_root(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--allow-root", action="store_true",
+                         help="let the files run as root where no other account can run them")
 
 
 def _usage_problem(arguments) -> str:
@@ -160,11 +177,12 @@ def _stages(text: str) -> list[int]:
     return stages
 
 
-def grade(arguments) -> int:
-    """Everything of `grade`, with the reports at the end, however it ends."""
-    from classroom import machine, policy  # these import torch: --help needs none of it
+def grade(arguments, wanted: dict) -> int:
+    """Everything of `grade`, with the reports at the end, however it ends.  wanted: what class.toml
+    is to have."""
+    from classroom import machine, policy, standing  # these import torch: --help needs none of it
     from classroom.batch import Batch
-    from classroom.book import as_json, student_report
+    from classroom.book import reports, student_report
     from classroom.gather import gather
     from classroom.store import Settings, Store
     from grader.assignment import record
@@ -175,32 +193,46 @@ def grade(arguments) -> int:
     if arguments.cases:
         own_cases.read(arguments.cases)
         cases = record.sha256(arguments.cases.read_bytes())[:12]
-    students = gather(arguments.submissions, arguments.roster)
+    present = gather(arguments.submissions, arguments.roster)
+    earlier = reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
+    gone = standing.to_forget(arguments.forget, earlier, present)
+    students, stands, kept = standing.everyone(
+        present, [old for old in earlier if old["key"] not in gone], arguments.out)
     worth = policy.read(arguments.policy)
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages)
+    for key in gone:
+        standing.forget(arguments.out, key)
     if arguments.slurm:
         return spread(arguments)
+    account = machine.account(arguments.worker_user, arguments.allow_root)
     here = machine.look(arguments.device, arguments.jobs)
-    settings = Settings(record.version(), here.device, arguments.timeout,
-                        arguments.stage_timeout, arguments.seed, cases)
+    how = Settings(record.version(), here.device, arguments.timeout, arguments.stage_timeout,
+                   arguments.seed, cases)
     progress = Progress()
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
-    of = {each.key: student for student in students for each in counting[student.key]}
-    with Store(arguments.out, settings) as store:
+    with Store(arguments.out, how) as store:
         for student in students:
-            for each in counting[student.key]:
-                store.keep(each.key, each.files)
             if student.trouble:
                 progress.line(f"{student.name}: refused, {student.trouble}")
             for number, why in student.refused.items():
                 progress.line(f"{student.name}: problem_{number}.py refused, {why}")
             for note in student.notes:
                 progress.line(f"{student.name}: {note}")
+        if kept:
+            progress.line(f"{', '.join(kept)}: nothing in SUBMISSIONS now, so what was handed in "
+                          "before counts; --forget NAME removes somebody who left")
         if worth.late and (undated := sum(
                 student.time is None and not student.is_nothing for student in students)):
             progress.line(f"late: it is not known when {undated} of {len(students)} students handed"
                           " in; nothing is taken off for it")
-        progress.line(f"Students: {len(students)}; {here.words}, grader {settings.grader}")
+        progress.line(f"Students: {len(students)}; {here.words}, grader {how.grader}")
+        batch = Batch([each for found in counting.values() for each in found], stages, store, here,
+                      benchmark=arguments.benchmark, hidden=[
+                          arguments.submissions.resolve().parent if arguments.submissions.is_file()
+                          else arguments.submissions.resolve(), arguments.out.resolve()],
+                      worker_user=arguments.worker_user, account=account, say=progress.live,
+                      cases=arguments.cases)
+        chosen: dict[str, dict[int, bytes]] = {}  # the files that count
 
         def report_of(student) -> dict:
             """Of several hand-ins that count that with the most points."""
@@ -209,29 +241,50 @@ def grade(arguments) -> int:
                 report = student_report(each, stages, store)
                 policy.apply(report, worth, overrides.get(student.key, []))
                 made.append((sum(stage["points"] for stage in report["stages"]), each, report))
-            _, chosen, report = max(reversed(made), key=lambda found: found[0])
-            store.keep(student.key, chosen.files)
+            _, best, report = max(reversed(made), key=lambda found: found[0])
+            chosen[student.key] = best.files
             return report | {"key": student.key}
 
-        def done(hand_in) -> None:
-            student = of[hand_in.key]
-            report = report_of(student)
-            store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
+        def changed(found: list[dict]) -> dict[str, str]:
+            """Key -> a line for each whose grade stands and would be another one."""
+            return {report["key"]: f"{report['student']}: {words}" for report in found
+                    if (old := stands.get(report["key"])) and (words := standing.changes(
+                        old, report))}
 
+        refused = ValueError("want --yes to change grades that stand; nothing was written")
+        batch.read()
+        accepted = changed([report for report in map(report_of, students) if all(
+            stage["outcome"] != "pending" for stage in report["stages"])])
+        if not standing.agreed(list(accepted.values()), arguments.yes):
+            raise refused
+        if not (arguments.out / settings.FILE).is_file():
+            store.write(arguments.out / settings.FILE,
+                        settings.text(arguments.out, wanted).encode())
         interrupted = False
         try:
-            hand_ins = [each for found in counting.values() for each in found]
-            Batch(hand_ins, stages, store, here, benchmark=not arguments.no_benchmark,
-                  hidden=[arguments.submissions.resolve().parent
-                          if arguments.submissions.is_file() else arguments.submissions.resolve(),
-                          arguments.out.resolve()],
-                  worker_user=arguments.worker_user, say=progress.live, done=done,
-                  cases=arguments.cases).run()
+            batch.run()
         except KeyboardInterrupt:
             interrupted = True
-        return write(students, stages, list(map(report_of, students)), store, progress, interrupted,
-                     set(of), {(key, given.stage): given.note for key, rows in overrides.items()
-                               for given in rows if given.note})
+        found = list(map(report_of, students))
+        asked = {key: line for key, line in changed(found).items() if accepted.get(key) != line}
+        if not (interrupted or standing.agreed(list(asked.values()), arguments.yes)):
+            raise refused
+        if not interrupted:
+            store.write(arguments.out / settings.FILE,
+                        settings.text(arguments.out, wanted).encode())
+        by, written = settings.digest(arguments.out, wanted), []
+        for report in found:
+            key = report["key"]
+            if interrupted and key in asked:  # what stood stands until the command has gone on
+                written.append(stands[key])
+                continue
+            store.keep(arguments.out / "submissions" / key, chosen[key])
+            if key in stands and stands[key]["key"] != key:
+                standing.forget(arguments.out, stands[key]["key"])
+            written.append(report | {"class": by})
+        return write(students, stages, written, store, progress, interrupted,
+                     {(key, given.stage): given.note for key, rows in overrides.items()
+                      for given in rows if given.note})
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
@@ -258,10 +311,10 @@ def spread(arguments, cluster: str = "slurm") -> int:
     return NOT_SETTLED if unsettled else DONE
 
 
-def write(students, stages, reports, store, progress, interrupted: bool, kept: set[str],
+def write(students, stages, reports, store, progress, interrupted: bool,
           notes: dict[tuple[str, int], str]) -> int:
-    """The tables of what is known by now, and their last line.  kept: keys of all hand-ins that
-    count; notes: as summary.page() has them."""
+    """The tables of what is known by now, and their last line.  notes: as summary.page() has them.
+    """
     from classroom import feedback, summary
     from classroom.alike import alike
     from classroom.book import as_json, grades, junit, to_look_at
@@ -269,9 +322,7 @@ def write(students, stages, reports, store, progress, interrupted: bool, kept: s
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
         report["as_published"] = found.published.get(student.name)
-        store.write(store.folder / "students" / f"{student.key}.json", as_json(report))
-    for key in store.forget_others(kept | {student.key for student in students}):
-        progress.line(f"{key}: not of this class any more, its record is removed")
+        store.write(store.folder / "students" / f"{report['key']}.json", as_json(report))
     made = {report["key"]: feedback.pages(report) for report in reports}
     for key, kinds in made.items():
         for kind, contents in kinds.items():
@@ -311,6 +362,7 @@ def book(arguments) -> int:
     if arguments.scale and not (arguments.canvas or arguments.moodle):
         raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
     graded, said = reports(arguments.results), []
+    settings.check(arguments.results, graded)
     files_made = {}
     for system in ("canvas", "moodle"):
         if exported := getattr(arguments, system):
@@ -342,6 +394,7 @@ def board(arguments) -> int:
     progress, verified = Progress(), leaderboard.read_verified(arguments.results)
     if arguments.verify:
         here = machine.look("cuda", 1)
+        machine.account("auto", arguments.allow_root)
         verified = leaderboard.verify(arguments.results, found, arguments.verify, here,
                                       progress.line)
     aliases = leaderboard.read_aliases(arguments.results, [each["student"] for each in found])

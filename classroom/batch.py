@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from classroom.book import without_checks
+from classroom.book import unconfirmed, without_checks
 from classroom.child import USAGE, Child
 from classroom.gather import Submitted
 from classroom.machine import Machine
@@ -39,21 +40,18 @@ class Job:
 
 
 class Batch:
-    """All units of these students.  say: shows progress; done(student): something of it is new."""
+    """All units of these students.  account: that their files run as; say: shows progress."""
 
     def __init__(self, students: list[Submitted], stages: list[int], store: Store,
                  machine: Machine, *, hidden: list[Path], benchmark: bool, worker_user: str,
-                 say: Callable[[str], None], done: Callable[[Submitted], None],
-                 cases: Path | None = None):
-        self.store, self.machine, self.say, self.done = store, machine, say, done
+                 account: str, say: Callable[[str], None], cases: Path | None = None):
+        self.store, self.machine, self.account, self.say = store, machine, account, say
         self.times_it = benchmark and machine.device == "cuda"
         self.units: dict[str, list[Unit]] = {
             student.key: [Unit(stage, sha256(data)) for stage, data in student.files.items()
                           if stage in stages] for student in students}
-        self.owners: dict[Unit, list[Submitted]] = {}
-        for student in students:
-            for unit in self.units[student.key]:
-                self.owners.setdefault(unit, []).append(student)
+        self.every = list(dict.fromkeys(chain.from_iterable(self.units.values())))
+        self.files = {student.key: student.files for student in students}
         settings = store.settings
         self.options = ["--device", settings.device, "--timeout", str(settings.timeout),
                         "--stage-timeout", str(settings.stage_timeout), "--memory",
@@ -82,8 +80,7 @@ class Batch:
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
                     if signal.getsignal(number) != signal.SIG_IGN}  # as nohup has it
         try:
-            for unit in self.owners:
-                self.store.read(unit)
+            self.read()
             while True:
                 self._round("at once", self._ungraded, self.machine.at_once)
                 self._round("alone", self._doubtful, 1)
@@ -101,8 +98,13 @@ class Batch:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
+    def read(self) -> None:
+        """Learn what is known of every unit by now."""
+        for unit in self.every:
+            self.store.read(unit)
+
     def _left(self) -> list[Unit]:
-        return [unit for unit in self.owners
+        return [unit for unit in self.every
                 if self._ungraded(unit) or self._doubtful(unit) or
                 self.times_it and self._untimed(unit)]
 
@@ -116,9 +118,7 @@ class Batch:
             return False
         if record["stage"]["outcome"] == "grader_fault":
             return self.tries.get(unit, 0) <= TRIES
-        late = [record["stage"], *(check for check in record["stage"]["checks"]
-                                   if check["group"] != "beyond")]
-        return not record["alone"] and any(each["outcome"] == "timeout" for each in late)
+        return unconfirmed(record)
 
     def _untimed(self, unit: Unit) -> bool:
         record = self.store.known.get(unit)
@@ -128,7 +128,7 @@ class Batch:
     def _round(self, kind: str, wanted: Callable[[Unit], bool], slots: int) -> None:
         """Everything wanted that nobody else is at."""
         alone = kind != "at once"
-        if not any(map(wanted, self.owners)) or not self._has_host(alone, wanted):
+        if not any(map(wanted, self.every)) or not self._has_host(alone, wanted):
             return
         try:
             waiting = [key for key, units in self.units.items() if any(map(wanted, units))]
@@ -155,9 +155,9 @@ class Batch:
         us.  -> whether something is still wanted then."""
         while not self.store.lock_host(alone):
             time.sleep(OTHERS_SECONDS)
-            for unit in filter(wanted, self.owners):
+            for unit in filter(wanted, self.every):
                 self.store.read(unit)
-            if not any(map(wanted, self.owners)):
+            if not any(map(wanted, self.every)):
                 return False
         return True
 
@@ -186,10 +186,11 @@ class Batch:
             options += ["--case", standard_case(self.store.known[unit])]
         else:
             options.append("--no-benchmark")
+        working = self.store.working / str(self.count)
         at_once = 1 if kind != "at once" else self.machine.at_once
         child = Child(
-            sorted(units), self.store.submissions / key, self.store.working / str(self.count),
-            options, self.store.settings.stage_timeout, max(1, self.machine.cores // at_once),
+            sorted(units), self.store.keep(working, self.files[key]), working, options,
+            self.store.settings.stage_timeout, max(1, self.machine.cores // at_once),
             gpus[slot % len(gpus)] if gpus else None)
         self.jobs.append(Job(child, units, kind, slot))
 
@@ -226,13 +227,12 @@ class Batch:
             record = timed(self.store.known[unit], stage, where)
         else:
             self.tries[unit] = self.tries.get(unit, 0) + 1
-            record = {"stage": stage, **where, "alone": job.kind == "alone", "timing": None}
+            record = {"stage": stage, **where, "account": self.account,
+                      "alone": job.kind == "alone", "timing": None}
         self.store.put(unit, record)
         del job.units[unit.stage]
         self.store.unlock(self.store.name(unit))
         self.graded += 1
-        for student in self.owners[unit]:
-            self.done(student)
 
     def _stop(self) -> None:
         for job in self.jobs:
@@ -249,7 +249,7 @@ class Batch:
 
     # -------------------------------------------------------------------- progress
     def _progress(self) -> None:
-        total, left = len(self.owners), self._left()
+        total, left = len(self.every), self._left()
         line = f"{total - len(left)} of {total} files done"
         if self.graded and left:
             again = [self.store.known[unit]["stage"]["seconds"] for unit in left

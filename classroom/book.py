@@ -28,6 +28,8 @@ WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "t
 UNSETTLED = {"pending", "grader_fault", "skipped", "refused"}
 GRADED, PENDING, UNREAD, NOTHING = "graded", "pending", "could not be read", "handed in nothing"
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would compute a name that begins so
+UNCONFIRMED = "it timed out beside other files, and counts once it has been run on its own: the " \
+    "same command goes on"
 DETAIL_LINES = 12  # of a traceback or of what a file printed
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -107,8 +109,10 @@ def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
     refusal = student.trouble or student.refused.get(number)
     data = student.files.get(number)
     if record is not None and data is not None:
-        return {**record["stage"], **{name: record[name] for name in (
-            "device", "torch", "triton", "seed", "alone", "timing")},
+        if unconfirmed(record):
+            return without_checks(number, "pending", UNCONFIRMED, record["stage"]["sha256"])
+        return {**record["stage"], **{name: record.get(name) for name in (
+            "device", "torch", "triton", "seed", "account", "alone", "timing")},
             "line": _crashed_line(record["stage"], data)}
     if refusal:
         return without_checks(
@@ -116,6 +120,13 @@ def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
     if data is None:
         return without_checks(number, "missing", f"no {STAGES[number].filename} was handed in")
     return without_checks(number, "pending", "")
+
+
+def unconfirmed(record: dict) -> bool:
+    """Whether a timeout in it may be the fault of what ran beside it."""
+    late = [record["stage"], *(check for check in record["stage"]["checks"]
+                               if check["group"] != "beyond")]
+    return not record["alone"] and any(each["outcome"] == "timeout" for each in late)
 
 
 def without_checks(number: int, outcome: str, message: str, digest: str | None = None) -> dict:

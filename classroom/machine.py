@@ -2,11 +2,14 @@
 
 import json
 import os
+import pwd
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader.host.accounts import find_user
 from grader.host.processes import free_memory_gib
 from grader.host.turns import GRADING_GIB
 
@@ -62,6 +65,27 @@ def look(device: str, jobs: int | None) -> Machine:
     names = given.split(",") if given else [str(i) for i in range(len(found))]
     return Machine(tuple(names[:len(found)]), found[0][0] if found else "", held, cores,
                    round(min(16.0, max(2.0, 0.8 * free / held)), 2))
+
+
+def account(worker_user: str, allow_root: bool) -> str:
+    """The name of the account that files run as.  worker_user: as the autograder has it.
+
+    Raises:
+        ValueError: that is root, which is not allowed; or there is no such account.
+    """
+    other = find_user(worker_user)
+    uid = other[0] if other else os.geteuid()
+    if uid == 0 and not allow_root:
+        raise ValueError(
+            "want the files to run as another account than root, who can read and change "
+            "everything here; got no account that can read this Python "
+            f"({sys.executable}) and the folder {tempfile.gettempdir()}: install Python outside "
+            "/root, or name an account with --worker-user, or, where nothing else is on this "
+            "machine, say --allow-root")
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"account {uid}"
 
 
 def _gpus() -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from grader.assignment.record import ROOT
 
 POLL_SECONDS = 2.0
-OF_THE_CLUSTER = ("command", "slurm", "slurm_option")  # the tasks have none of these
+HERE_ALONE = ("command", "slurm", "slurm_option", "forget")  # the tasks have none of these
 TIME = "4:00:00"  # of a task, unless --slurm-option time=... says otherwise
 
 
@@ -20,10 +20,13 @@ def command(arguments) -> list[str]:
     """What a task runs: the same options, without those of the cluster, wherever it starts."""
     given = {name: value.resolve() if isinstance(value, Path) else value
              for name, value in vars(arguments).items()
-             if value is not None and value is not False and name not in OF_THE_CLUSTER}
+             if value is not None and name not in HERE_ALONE}
     words = [sys.executable, "-m", "classroom", "grade", str(given.pop("submissions"))]
+    if given.pop("benchmark", None) is False:
+        words.append("--no-benchmark")
     for name, value in given.items():
-        words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
+        if value is not False:
+            words += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
     return words
 
 

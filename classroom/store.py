@@ -60,14 +60,14 @@ class Store:
 
     def __init__(self, folder: Path, settings: Settings):
         self.folder, self.settings = folder, settings
-        self.submissions, self.graded = folder / "submissions", folder / "graded"
+        self.graded = folder / "graded"
         self.host = socket.gethostname()
         name = f"{self.host}-{os.getpid()}-{secrets.token_hex(4)}"
         self.working = folder / ".working" / name
         try:
             # No account that runs files may look into it.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for below in (self.submissions, self.graded, self.working.parent):
+            for below in (self.graded, self.working.parent):
                 below.mkdir(exist_ok=True)
             self.locks = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
             self.lock(name)
@@ -136,41 +136,27 @@ class Store:
         """Keep a record, without the folders of this machine: all who have that file read it."""
         text = json.dumps({"format": FORMAT, "settings": asdict(self.settings), **record}, indent=1,
                           ensure_ascii=False)
-        for place in sorted(map(str, {*HERE, self.folder.resolve()}), key=len, reverse=True):
+        ours = {*HERE, self.folder.resolve(), self.working.resolve()}
+        for place in sorted(map(str, ours), key=len, reverse=True):
             text = text.replace(json.dumps(f"{place}/", ensure_ascii=False)[1:-1], "")
         self.write(self.graded / self.name(unit), text.encode())
         self.known[unit] = json.loads(text)
 
-    def keep(self, key: str, files: dict[int, bytes]) -> None:
-        """A student's problem files as they are graded, and none of an earlier hand-in."""
-        folder = self.submissions / key
+    def keep(self, folder: Path, files: dict[int, bytes]) -> Path:
+        """Have these problem files in a folder, and no others.  -> the folder."""
         for number in STAGES:
             path = folder / f"problem_{number}.py"
             if number in files:
                 self.write(path, files[number])
             else:
                 path.unlink(missing_ok=True)
-
-    def forget_others(self, keys: set[str]) -> list[str]:
-        """Remove the records and the files of students who are not of the class any more.
-
-        -> their keys.
-        """
-        gone = {path.stem for path in (self.folder / "students").glob("*.json")}
-        gone = sorted((gone | {path.name for path in self.submissions.iterdir()}) - keys)
-        for key in gone:
-            for name in (f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html"):
-                (self.folder / name).unlink(missing_ok=True)
-            self.keep(key, {})
-            with contextlib.suppress(OSError):
-                (self.submissions / key).rmdir()  # what else is in it is not ours
-        return gone
+        return folder
 
     def write(self, path: Path, contents: bytes) -> None:
         """Replace a file of this folder in one step; what is there already is left alone."""
         if path.is_file() and path.read_bytes() == contents:
             return
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.working / f"{secrets.token_hex(8)}.new"
         try:
             temporary.write_bytes(contents)

@@ -10,6 +10,7 @@ from pathlib import Path
 from classroom.alike import Alike
 from classroom.book import UNSETTLED, WORDS, explanation, is_graded, named, to_look_at
 from classroom.pages import rendered
+from grader.report.screen import HELD
 
 BINS = 10  # of the distribution of points
 MOST_SHOWN = 12  # mistakes
@@ -92,9 +93,13 @@ def _facts(reports: list[dict]) -> dict:
         return ", ".join(sorted({str(stage[name]) for stage in graded if stage[name]}))
 
     points = [report["points"] for report in filter(is_graded, reports)]
+    held = Counter((stage["account"] or "an account that was not written down", ", ".join(
+        HELD[name] for name in stage["confined"] if name in HELD and name != "user")
+        or "without limits") for stage in {stage["sha256"]: stage for stage in graded
+                                           if stage["checks"]}.values())
     states = Counter(report["state"] for report in reports)
     return {"grader": reports[0]["grader"], "devices": distinct("device"),
-            "torch": distinct("torch"), "triton": distinct("triton"),
+            "torch": distinct("torch"), "triton": distinct("triton"), "held": held.most_common(),
             "median": statistics.median(points) if points else None, "settled": len(points),
             "max_points": reports[0]["max_points"], "states": sorted(states.items()),
             "everything": sum(report["passed"] == len(report["stages"]) for report in reports),

@@ -49,7 +49,8 @@ OBEDIENT = textwrap.dedent('''
             "seconds": 60.0 if outcome == "timeout" else 1.0,
             "points": 100.0 * (outcome == "pass"), "max_points": 100,
             "earned": ["standard", "robust", "walk"] * (outcome == "pass"), "checks": checks,
-            "message": "", "confined": [], "sha256": hashlib.sha256(data).hexdigest(),
+            "message": "", "confined": ["files", "network"],
+            "sha256": hashlib.sha256(data).hexdigest(),
             "benchmark": {"ms": 0.5 if "--case" in words or "moves" not in text else 0.7,
                           "spread_ms": 0.01, "naive_ms": 5.0, "sdpa_ms": 0.4,
                           "peak_mib": 2.0, "naive_peak_mib": 9.0} if timed else None})
@@ -86,9 +87,12 @@ def program(monkeypatch, tmp_path):
     from grader.assignment import record
 
     obedient(monkeypatch, tmp_path)
-    monkeypatch.setenv("GRADER", record.version())
-    return lambda *options: main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"),
-                                  "--stages", "2", "--device", "cpu", *map(str, options)])
+
+    def grade(*options) -> int:
+        monkeypatch.setenv("GRADER", record.version())
+        return main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--stages", "2",
+                     "--device", "cpu", *map(str, (*AS, *options))])
+    return grade
 
 
 def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=lambda text: None):
@@ -102,9 +106,9 @@ def grade(submissions, results, gpus: tuple[str, ...] = (), jobs: int = 2, say=l
     machine = Machine(gpus, "a GPU", jobs, 2, 2.0)
     with Store(results, replace(SETTINGS, device=machine.device)) as store:
         for student in students:
-            store.keep(student.key, student.files)
+            store.keep(results / "submissions" / student.key, student.files)
         batch.Batch(students, list(range(1, 10)), store, machine, hidden=[], benchmark=True,
-                    worker_user="auto", say=say, done=lambda student: None).run()
+                    worker_user="auto", account="nobody", say=say).run()
         reports = {student.name: student_report(student, list(range(1, 10)), store)
                    for student in students}
     for report in reports.values():
@@ -125,4 +129,5 @@ def outcomes(report: dict) -> dict[int, str]:
             if stage["outcome"] != "missing"}
 
 
+AS = ("--allow-root",)  # who runs these tests may be root, with a Python that is root's alone
 NOON = datetime(2026, 11, 23, 12, 0)

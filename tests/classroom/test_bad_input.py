@@ -14,6 +14,7 @@ from classroom import __main__ as program
 from tests.classroom.classes import make
 from tests.classroom.test_gradebook import ANNA, BEN, CANVAS, MOODLE
 
+CPU = "--device cpu --allow-root"
 GRADE = "grade class --out out --device cpu --stages 2"
 CANVAS_OF = "gradebook results --column FlashAttention --canvas"
 ROSTER = "name,id\nanna,1\nben,2\n"
@@ -50,8 +51,8 @@ def place(tmp_path, monkeypatch):
     ("grade folder --out out", "", "want a folder a student in it; got a problem file"),
     ("grade given.csv --out out", UTF_16, "want a table in UTF-8; got"),
     ("grade given.csv --out out", "name,path,path\na,b,c\n", "want each column once; got path"),
-    ("grade class --out file/out --device cpu", "", "--out: want a folder that can be .*file/out"),
-    ("grade class --out /proc/out --device cpu", "", "--out: want a folder that can be written"),
+    (f"grade class --out file/out {CPU}", "", "--out: want a folder that can be .*file/out"),
+    (f"grade class --out /proc/out {CPU}", "", "--out: want a folder that can be written"),
     (f"{GRADE} --jobs many", "", "invalid int value: 'many'"),
     (f"{GRADE} --stage-timeout inf", "", "--stage-timeout: want a number of seconds"),
     (f"{GRADE} --stages 7-1", "", "--stages: want stages such as 1-7 or 3,4; got 7-1"),

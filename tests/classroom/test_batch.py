@@ -40,9 +40,9 @@ def test_a_record_names_no_folder_of_this_machine(asked, tmp_path):
     unit = Unit(2, stage["sha256"])
     with Store(tmp_path / "out", SETTINGS) as store:
         store.put(unit, {"stage": stage | {"detail": f"in {ROOT}/grader/cli.py and in "
-                         f"{tmp_path}/out/submissions/anna/problem_2.py"}})
+                         f"{store.working}/1/problem_2.py"}})
         assert store.known[unit]["stage"]["detail"] == (
-            "in grader/cli.py and in submissions/anna/problem_2.py")
+            "in grader/cli.py and in 1/problem_2.py")
         assert str(tmp_path) not in (store.graded / store.name(unit)).read_text()
 
 
@@ -180,19 +180,6 @@ def test_a_signal_that_was_ignored_when_it_began_stays_so(asked, tmp_path):
     make(tmp_path / "class", {"ben": {2: "wrong"}})
     with pytest.raises(KeyboardInterrupt):
         grade(tmp_path / "class", tmp_path / "out", say=hang_up)
-
-
-def test_the_records_of_who_left_go_and_nothing_else(tmp_path):
-    with Store(tmp_path / "a/b/out", SETTINGS) as store:
-        for key in ("anna", "ben.b", "cleo"):
-            store.keep(key, {2: b"two"})
-            store.write(store.folder / "students" / f"{key}.json", b"{}")
-        (store.submissions / "cleo/notes.txt").write_text("the instructor's")
-        assert store.forget_others({"anna", "dora"}) == ["ben.b", "cleo"]
-        assert [path.name for path in (store.folder / "students").iterdir()] == ["anna.json"]
-        assert sorted(path.relative_to(store.submissions).as_posix()
-                      for path in store.submissions.rglob("*.*") if path.is_file()) == [
-            "anna/problem_2.py", "cleo/notes.txt"]
 
 
 def test_what_another_process_is_at_is_left_to_it_until_it_ends(asked, tmp_path):

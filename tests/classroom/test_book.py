@@ -41,7 +41,7 @@ def book(tmp_path, students: dict[str, dict[int, dict]], stages=(1, 2)) -> list[
                     digest = sha256(files[number])
                     store.put(Unit(number, digest), {
                         "stage": result | {"sha256": digest}, "device": "cpu", "torch": "2",
-                        "triton": "3", "seed": 1, "alone": False, "timing": None})
+                        "triton": "3", "seed": 1, "alone": True, "timing": None})
             found.append(reported(Submitted(name, name, files), list(stages), store))
         return found
 

@@ -4,8 +4,8 @@ import csv
 import html
 import json
 import os
+import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from grader.assignment.record import ROOT
-from tests.classroom.classes import make
+from tests.classroom.classes import AS, make, program
 from tests.commands import grader
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
@@ -36,7 +36,7 @@ def weighted_row_sum_forward(x, w):
 
 def start(submissions, out, *options, **settings) -> subprocess.Popen:
     command = [sys.executable, "-m", "classroom", "grade", str(submissions), "--out", str(out),
-               "--device", "cpu", "--stages", "2", *options]
+               "--device", "cpu", "--stages", "2", *AS, *options]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             text=True, **settings)
 
@@ -99,7 +99,7 @@ def test_a_class_gets_the_verdicts_that_each_file_gets_alone(tmp_path, alone):
         **alone, "same": alone["right"], "other": ("missing", "0.0")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "grades.csv", "junit.xml", "summary.html", "students", "submissions", "graded", "feedback",
-        "feedback.zip", ".lock"}
+        "feedback.zip", ".lock", "class.toml"}
     report = json.loads((tmp_path / "out/students/wrong.json").read_text())
     assert report["stages"][0]["checks"] and report["device"] == "cpu"
 
@@ -120,6 +120,23 @@ def test_of_two_equal_files_neither_record_names_the_other_student_or_a_folder(t
     for command, key in zip(commands, ("Otto Aber", "zoe%27s"), strict=True):
         words = shlex.split(command.partition("again: ")[2].partition("<")[0])
         assert words[3:5] == ["--submission", str(tmp_path / "out/submissions" / key)]
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ((), "want the files to run as another account than root"), (AS, "files? ran as root, writing"),
+    (("--worker-user", "none"), "want the files to run as another account than root")])
+def test_a_class_is_not_graded_as_root_unless_that_is_allowed(tmp_path, monkeypatch, capsys,
+                                                              options, says):
+    grade = program(monkeypatch, tmp_path)
+    monkeypatch.setattr("tests.classroom.classes.AS", ())
+    monkeypatch.setattr("classroom.machine.os.geteuid", lambda: 0)
+    monkeypatch.setattr("classroom.machine.find_user", lambda name: None)
+    make(tmp_path / "in", {"anna": {2: "pass"}})
+    code = grade(*options)
+    assert code == (0 if options == AS else 2)
+    page = tmp_path / "out/summary.html"
+    assert re.search(says, page.read_text("utf-8") if code == 0 else capsys.readouterr().err)
+    assert page.exists() == (code == 0)
 
 
 def test_nobody_is_lost_and_what_a_person_must_see_is_exit_code_3(tmp_path):
@@ -189,18 +206,6 @@ def test_a_file_sees_neither_the_other_submissions_nor_the_results(tmp_path):
     assert "sees []" in stage["checks"][0]["message"]
 
 
-def test_a_student_who_left_leaves_nothing_and_folders_above_are_made(tmp_path):
-    make(tmp_path / "class", {"anna": {2: "syntax error"}, "ben": {2: "no Python ("}})
-    out = tmp_path / "a/b/out"
-    assert run(tmp_path / "class", out)[0] == 0
-    shutil.rmtree(tmp_path / "class/ben")
-    code, output = run(tmp_path / "class", out)
-    assert code == 0 and "ben: not of this class any more, its record is removed" in output
-    assert list(table(out)) == ["anna"]
-    assert [path.stem for path in (out / "students").iterdir()] == ["anna"]
-    assert [path.name for path in (out / "submissions").iterdir()] == ["anna"]
-
-
 @pytest.mark.interpreter
 def test_a_change_of_policy_grades_nothing_again(tmp_path):
     make(tmp_path / "class", {"anna": {2: WRONG}, "ben": {}})
@@ -213,7 +218,7 @@ def test_a_change_of_policy_grades_nothing_again(tmp_path):
     (tmp_path / "policy.toml").write_text("steps = 0.6\n[points]\n2 = 60\n")
     overrides = tmp_path / "overrides.csv"
     overrides.write_text("student,stage,points,reason\nben,2,50,renamed it in class\n")
-    rules = ("--policy", tmp_path / "policy.toml", "--overrides", overrides)
+    rules = ("--policy", tmp_path / "policy.toml", "--overrides", overrides, "--yes")
     code, output = run(*seeded, *rules)
     assert code == 0, output
     assert [each.stat().st_mtime_ns for each in (tmp_path / "out/graded").iterdir()] == [before]
@@ -272,7 +277,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path):
         pytest.skip("no file system can be mounted here")
     done = subprocess.run(
         [*enter, "sh", "-c", script, "sh", sys.executable, "-m", "classroom", "grade",
-         str(tmp_path / "class"), "--out", str(tmp_path / "out"), "--device", "cpu"],
+         str(tmp_path / "class"), "--out", str(tmp_path / "out"), "--device", "cpu", *AS],
         cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "No space left" in done.stderr, done
     assert "Traceback" not in done.stderr and "problem_2" not in done.stdout
@@ -287,7 +292,10 @@ def test_own_cases_are_asked_and_are_part_of_what_a_grade_is_kept_under(tmp_path
     assert run(tmp_path / "class", tmp_path / "out")[0] == 0
     assert table(tmp_path / "out")["anna"][0] == "pass"
     given = ("--cases", str(tmp_path / "cases.toml"))
-    assert run(tmp_path / "class", tmp_path / "out", *given)[0] == 0
+    code, said = run(tmp_path / "class", tmp_path / "out", *given)
+    assert code == 2 and "anna: P2 100 of 100 -> 70 of 100, all" in said
+    assert table(tmp_path / "out")["anna"][0] == "pass"
+    assert run(tmp_path / "class", tmp_path / "out", *given, "--yes")[0] == 0
     assert table(tmp_path / "out")["anna"][0] == "wrong"
     (tmp_path / "cases.toml").write_text("[[case]]\nstage = 2\nM = 0\nN = 333\n")
     code, said = run(tmp_path / "class", tmp_path / "elsewhere", *given)

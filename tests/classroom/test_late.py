@@ -8,7 +8,7 @@ from classroom import __main__ as program
 from classroom import late, policy
 from classroom.gather import Submitted, gather
 from classroom.late import Late
-from tests.classroom.classes import earned, make, obedient
+from tests.classroom.classes import AS, earned, make, obedient
 
 DEADLINE = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 RULES = Late(DEADLINE, days=2, per_day=0.1)
@@ -119,7 +119,7 @@ def test_the_last_or_the_best_of_an_index_is_graded(tmp_path, monkeypatch, keep,
     (tmp_path / "policy.toml").write_text(
         f"[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nper_day = 0.1\nkeep = '{keep}'\n")
     assert program.main(["grade", str(tmp_path / "in/index.csv"), "--out", str(tmp_path / "out"),
-                         "--stages", "2", "--device", "cpu",
+                         "--stages", "2", "--device", "cpu", *AS,
                          "--policy", str(tmp_path / "policy.toml")]) == 0
     (row,) = (tmp_path / "out/grades.csv").read_text().splitlines()[1:]
     assert f",{outcome}" in row and f",{points}," in row
@@ -136,7 +136,7 @@ def test_a_deadline_without_times_is_said(tmp_path, monkeypatch, capsys):
     (tmp_path / "policy.toml").write_text("[late]\ndeadline = 2026-11-30T12:00:00Z\n")
     assert program.main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"),
                          "--roster", str(tmp_path / "class.csv"), "--stages", "2", "--device",
-                         "cpu", "--policy", str(tmp_path / "policy.toml")]) == 0
+                         "cpu", *AS, "--policy", str(tmp_path / "policy.toml")]) == 0
     assert "it is not known when 1 of 3 students handed in" in capsys.readouterr().out
 
 

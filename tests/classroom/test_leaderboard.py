@@ -10,7 +10,7 @@ from classroom import __main__ as program
 from classroom import leaderboard, machine
 from classroom.book import as_json
 from classroom.machine import Machine
-from tests.classroom.classes import NOON, grade, make, obedient
+from tests.classroom.classes import AS, NOON, grade, make, obedient
 
 HERE = Machine(("0",), "a GPU", 1, 2, 2.0)
 
@@ -128,7 +128,7 @@ def test_the_first_ones_are_run_again_from_other_bytes_and_what_moved_is_said(
         graded, tmp_path, capsys):
     results, asked = graded
     before = len(asked())
-    board = ["leaderboard", str(results), "--out", str(tmp_path / "board"), "--verify", "1"]
+    board = ["leaderboard", str(results), "--out", str(tmp_path / "board"), "--verify", "1", *AS]
     assert program.main(board) == 0
     again = asked()[before:]
     assert sorted(re.sub("[0-9a-f]{16}", "NEW", line) for line in again) == [

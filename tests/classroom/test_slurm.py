@@ -16,7 +16,7 @@ import pytest
 from classroom import __main__ as program
 from classroom.slurm import cluster_options, command
 from grader.assignment.record import ROOT
-from tests.classroom.classes import make
+from tests.classroom.classes import AS, make
 
 submitit = pytest.importorskip("submitit")
 CLASS = {"anna": {2: "syntax error"}, "ben": {2: "import nothing_such\n"}, "cleo": {3: "x = 1\n"}}
@@ -46,7 +46,7 @@ PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
 def asked(tmp_path, *options: str) -> argparse.Namespace:
     return program._parser().parse_args([
         "grade", str(tmp_path / "class"), "--out", str(tmp_path / "out"), "--device", "cpu",
-        "--stages", "2-3", "--jobs", "1", *options])
+        "--stages", "2-3", "--jobs", "1", *AS, *options])
 
 
 def table(out) -> list[list[str]]:
@@ -61,7 +61,8 @@ def expected(tmp_path_factory):
     make(folder / "class", CLASS)
     done = subprocess.run(
         [sys.executable, "-m", "classroom", "grade", str(folder / "class"), "--out",
-         str(folder / "out"), "--device", "cpu", "--stages", "2-3"], cwd=ROOT, capture_output=True)
+         str(folder / "out"), "--device", "cpu", "--stages", "2-3", *AS], cwd=ROOT,
+        capture_output=True)
     assert done.returncode == 0, done
     found = table(folder / "out")
     assert len(found) == 4 and "crashed" in found[1]
@@ -81,7 +82,7 @@ def test_options_go_to_the_cluster_and_the_others_to_every_task(tmp_path):
     words = command(asked(tmp_path, "--slurm", "4", "--slurm-option", "mem=8G", "--no-benchmark",
                           "--roster", "list.csv", "--policy", "policy.toml", "--seed", "0"))
     own = program._parser().parse_args(words[3:])
-    assert own.slurm == 0 and own.slurm_option == [] and own.no_benchmark and own.jobs == 1
+    assert own.slurm == 0 and own.slurm_option == [] and own.benchmark is False and own.jobs == 1
     assert own.roster.is_absolute() and own.policy.name == "policy.toml" and own.seed == 0
     assert own.submissions.is_absolute() and own.out.is_absolute() and own.stages == "2-3"
 
@@ -176,8 +177,8 @@ def test_a_task_that_is_cancelled_leaves_its_files_to_the_others(slurm, tmp_path
     make(tmp_path / "class", CLASS)
     process = subprocess.Popen(
         [sys.executable, "-m", "classroom", "grade", str(tmp_path / "class"), "--out",
-         str(tmp_path / "out"), "--device", "cpu", "--stages", "2-3", "--jobs", "1", "--slurm",
-         "2"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+         str(tmp_path / "out"), "--device", "cpu", "--stages", "2-3", *AS, "--jobs", "1",
+         "--slurm", "2"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not list(tmp_path.glob("out/.working/*/1.txt")) and process.poll() is None:
         time.sleep(0.05)
     jobs = subprocess.run(["squeue", "-h", "-r", "-t", "running", "-o", "%i"], capture_output=True,

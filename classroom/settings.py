@@ -1,0 +1,98 @@
+"""class.toml in RESULTS: the settings of a class, by which every `grade` goes.
+
+The first `grade` writes it.  Later ones take from it what their options do not say; an option that
+is given changes it, and so may a person.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+
+from grader.course.stages import STAGES
+
+FILE = "class.toml"
+DEFAULTS = {"stages": f"1-{max(STAGES)}", "roster": None, "policy": None, "overrides": None,
+            "cases": None, "seed": None, "device": "auto", "timeout": 60.0, "stage_timeout": 600.0,
+            "benchmark": True}
+DEVICES = ("auto", "cuda", "cpu")
+PATHS = ("roster", "policy", "overrides", "cases")
+EMPTY = """\
+# The settings of this class.  Every `grade` goes by them; its options change them, and so may you.
+# Paths begin in this folder.  A line with # in front sets nothing.
+""" + "".join(f"# {name} =\n" for name in DEFAULTS)
+
+
+def read(results: Path) -> dict:
+    """The settings of a class as class.toml of this folder has them, the usual ones where it, or
+    the file, says nothing.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    path = results / FILE
+    usual = {name: value for name, value in DEFAULTS.items() if value is not None}
+    if not path.is_file():
+        return usual
+    try:
+        given = tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:  # no TOML, or not UTF-8
+        raise ValueError(f"want TOML; got {error} in {path}") from None
+    for name, value in given.items():
+        kinds = (int,) if name == "seed" else (str,) if name in PATHS else \
+            (float, int) if name in ("timeout", "stage_timeout") else (type(usual.get(name)),)
+        if name not in DEFAULTS or type(value) not in kinds \
+                or name == "device" and value not in DEVICES:
+            raise ValueError(f"want {', '.join(DEFAULTS)}, as `grade` writes them; got {name} = "
+                             f"{value!r} in {path}")
+    return usual | given
+
+
+def complete(arguments) -> dict:
+    """Give the options of `grade` that were left out the values of class.toml.
+
+    -> all of them, as class.toml is to have them.
+    """
+    out, wanted = arguments.out, {}
+    for name, value in (DEFAULTS | read(out)).items():
+        given = getattr(arguments, name)
+        if given is None:
+            given = out / value if value and name in PATHS else value
+            setattr(arguments, name, given)
+        if given is not None:
+            wanted[name] = os.path.relpath(given.resolve(), out.resolve()) if name in PATHS \
+                else given
+    return wanted
+
+
+def text(results: Path, wanted: dict) -> str:
+    """class.toml with these settings: what is there already, comments included, with the lines
+    that differ replaced."""
+    path = results / FILE
+    text = path.read_text("utf-8") if path.is_file() else EMPTY
+    known = tomllib.loads(text)
+    for name, value in wanted.items():
+        if known.get(name) != value:
+            line = f"{name} = {json.dumps(value, ensure_ascii=False)}\n"
+            text, found = re.subn(rf"^(# *)?{name} *=.*\n?", lambda _, line=line: line, text,
+                                  count=1, flags=re.MULTILINE)
+            text += line * (not found)
+    return text
+
+
+def digest(results: Path, wanted: dict) -> str:
+    """Another one whenever these settings, or the tables that they name, say something else."""
+    tables = [(name, path.read_bytes()) for name in PATHS
+              if name in wanted and (path := results / wanted[name]).is_file()]
+    said = sorted((name, value) for name, value in wanted.items() if name not in PATHS)
+    return hashlib.sha256(repr((said, tables)).encode()).hexdigest()[:12]
+
+
+def check(results: Path, reports: list[dict]) -> None:
+    """Raises ValueError: the settings have changed since some of these reports were written."""
+    now = digest(results, read(results))
+    if old := [report["student"] for report in reports if report.get("class", now) != now]:
+        raise ValueError(f"RESULTS: want grades by {results / FILE} and its tables as they are now;"
+                         f" got older ones of {old[0]}, one of {len(old)}: run `grade` again")

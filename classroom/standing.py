@@ -1,0 +1,117 @@
+"""The grades that stand: who of earlier runs is still in the class, and what a run would change.
+
+Nobody is removed but by --forget, and no grade is replaced unasked.
+"""
+
+import contextlib
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from classroom import roster
+from classroom.book import NOTHING
+from classroom.gather import Submitted
+from grader.course.stages import STAGES
+
+
+def everyone(students: list[Submitted], earlier: list[dict], results: Path
+             ) -> tuple[list[Submitted], dict[str, dict], list[str]]:
+    """Those who are in SUBMISSIONS or on the roster, and those of earlier runs who are not, or not
+    with any file.
+
+    -> the students by name; key -> their report of the last run; the names of those kept.
+    """
+    people = {student.person: student for student in students}
+    known = {student.key: student for student in students}
+    stands, kept = {}, {}
+    for old in sorted(earlier, key=lambda old: old["key"] not in known):
+        now = known.get(old["key"])
+        if now is None:  # the same person may have got another name, from a roster
+            may_be = roster.match(old["student"], old["id"], list(people))
+            now = people[may_be[0]] if len(may_be) == 1 else None
+        if now is None or now.key in stands:
+            now = _as_it_was(old, results, Submitted(old["student"], old["key"], person=(
+                roster.Person(*(old[name] for name in ("student", "id", "login", "email"))))))
+            kept[now.key] = now
+        elif now.is_nothing and old["state"] != NOTHING:
+            kept[now.key] = _as_it_was(old, results, now)
+        stands[now.key] = old
+    everybody = known | kept
+    return (sorted(everybody.values(), key=lambda student: (student.name.casefold(), student.key)),
+            stands, [student.name for student in kept.values()])
+
+
+def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
+    """A student with what an earlier run took of theirs."""
+    folder = results / "submissions" / old["key"]
+    files = {number: path.read_bytes() for number in STAGES
+             if (path := folder / f"problem_{number}.py").is_file()}
+    refused = {stage["stage"]: stage["message"].partition(" was not taken: ")[2]
+               for stage in old["stages"] if stage["outcome"] == "refused"}
+    return Submitted(student.name, student.key, files, refused, trouble=old["refused"] or "",
+                     person=student.person, returns=old["returns"], marked_late=old["marked_late"],
+                     time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
+
+
+def forget(results: Path, key: str) -> None:
+    """Remove what is known of a student, but for the records in graded/, which name nobody."""
+    for name in (f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html",
+                 *(f"submissions/{key}/problem_{number}.py" for number in STAGES)):
+        (results / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (results / "submissions" / key).rmdir()  # what else is in it is not ours
+
+
+def to_forget(names: list[str], earlier: list[dict], present: list[Submitted]) -> list[str]:
+    """The keys of those whom --forget names.
+
+    Raises:
+        ValueError: a name is not that of one student with a record, or they are in the class.
+    """
+    keys = []
+    for name in names:
+        found = [old["key"] for old in earlier
+                 if name in (old["student"], old["key"], old["id"], old["login"], old["email"])]
+        if len(found) != 1:
+            raise ValueError("--forget: want the name, id, login or e-mail of one student with a "
+                             f"record; got {name}, which matches {len(found)}")
+        if found[0] in {student.key for student in present}:
+            raise ValueError("--forget: want somebody who is neither in SUBMISSIONS nor on the "
+                             f"roster; got {name}")
+        keys += found
+    return keys
+
+
+def changes(old: dict, new: dict) -> str:
+    """What becomes of a student's grade: "P2 100 of 100 -> 0 of 100, all 100 of 100 -> ..."; "" if
+    what stood stands."""
+    if old["state"] == NOTHING:
+        return ""
+    before, after = _grades(old), _grades(new)
+    return ", ".join(f"{name} {grade} -> {after.get(name, 'not settled')}"
+                     for name, grade in before.items() if after.get(name) != grade)
+
+
+def _grades(report: dict) -> dict[str, str]:
+    """What is settled."""
+    found = {f"P{stage['stage']}": f"{stage['points']:g} of {stage['max_points']:g}"
+             for stage in report["stages"] if stage["stage"] not in report["unsettled"]}
+    if report["step_credit"]:
+        found["right steps"] = f"{report['step_credit']:g}"
+    if report["points"] is not None:
+        found["all"] = f"{report['points']:g} of {report['max_points']:g}"
+    return found
+
+
+def agreed(lines: list[str], yes: bool) -> bool:
+    """Whether these changes may be made: a person is asked, unless the command said so."""
+    if not lines:
+        return True
+    print(*lines, sep="\n", flush=True)
+    if yes:
+        return True
+    try:
+        return sys.stdin.isatty() and input(
+            f"Change these {len(lines)} grades? [y/N] ").strip().lower() in ("y", "yes")
+    except (EOFError, KeyboardInterrupt):
+        return False

@@ -1,0 +1,182 @@
+"""Grades that stand are not changed, and nobody is removed, unasked."""
+
+import csv
+import json
+import os
+import signal
+import tomllib
+
+import pytest
+
+from classroom import __main__ as main
+from classroom import batch, settings
+from tests.classroom.classes import make, program
+
+POLICY = """[late]
+deadline = 2026-11-30T12:00:00Z
+days = 3
+per_day = 0.1
+"""
+
+
+@pytest.fixture
+def grade(monkeypatch, tmp_path):
+    """A class of three, of whom ben was a day late.  -> grade(*options): its exit code."""
+    make(tmp_path / "in", {"anna": {2: "pass"}, "ben": {2: "pass # b"}, "cleo": {2: "wrong"}})
+    (tmp_path / "in/ben/timestamp.txt").write_text("2026-12-01 10:00:00 UTC\n")
+    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "class.csv").write_text("name,id\nanna,1\nben,2\ncleo,3\ndora,4\n")
+    (tmp_path / "overrides.csv").write_text("student,stage,points,reason\ncleo,2,50,showed me\n")
+    return program(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def options(tmp_path):
+    return ("--policy", tmp_path / "policy.toml", "--roster", tmp_path / "class.csv",
+            "--overrides", tmp_path / "overrides.csv")
+
+
+def points(tmp_path) -> dict[str, str]:
+    with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
+        return {row["student"]: row["points"] for row in csv.DictReader(file)}
+
+
+def everything(folder) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
+            if path.is_file()}
+
+
+WANTED = {"anna": "100.0", "ben": "90.0", "cleo": "50.0", "dora": "0.0"}
+
+
+def test_an_option_that_was_given_once_need_not_be_given_again(grade, options, tmp_path, capsys):
+    assert grade(*options) == 0 and points(tmp_path) == WANTED
+    before = everything(tmp_path / "out")
+    assert grade() == 0 and points(tmp_path) == WANTED
+    after = everything(tmp_path / "out")
+    assert before.pop("summary.html") and after.pop("summary.html")  # it says when it was made
+    assert after == before
+    kept = tomllib.loads((tmp_path / "out/class.toml").read_text("utf-8"))
+    assert (kept["policy"], kept["stages"], kept["device"]) == ("../policy.toml", "2", "cpu")
+
+
+@pytest.mark.parametrize("line", ["policy", "overrides"])
+def test_a_setting_that_goes_asks_before_it_changes_a_grade(grade, options, tmp_path, capsys,
+                                                            monkeypatch, line):
+    assert grade(*options) == 0
+    path = tmp_path / "out/class.toml"
+    path.write_text(path.read_text().replace(f"{line} =", f"# {line} ="))
+    before = everything(tmp_path / "out")
+    assert grade() == 2
+    said = capsys.readouterr()
+    assert {"policy": "ben: P2 90 of 100 -> 100 of 100, all 90 of 100 -> 100 of 100",
+            "overrides": "cleo: P2 50 of 100 -> 0 of 100"}[line] in said.out
+    assert "--yes" in said.err and everything(tmp_path / "out") == before
+    for answer, code in (("n", 2), ("", 2), ("y", 0)):
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+        monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
+        assert grade() == code and (points(tmp_path) == WANTED) == (code == 2)
+    assert grade("--policy", tmp_path / "policy.toml", "--overrides", tmp_path / "overrides.csv",
+                 "--yes") == 0
+    assert points(tmp_path) == WANTED
+
+
+def test_nobody_is_removed_but_by_forget(grade, options, tmp_path, capsys):
+    assert grade(*options) == 0
+    (tmp_path / "in/anna/problem_2.py").unlink()
+    (tmp_path / "in/anna").rmdir()
+    assert grade() == 0 and points(tmp_path) == WANTED
+    assert "anna: nothing in SUBMISSIONS now" in capsys.readouterr().out
+    (tmp_path / "class.csv").write_text("name,id\nben,2\ncleo,3\ndora,4\n")
+    assert grade() == 0 and points(tmp_path) == WANTED
+    assert grade("--forget", "ben") == 2 and points(tmp_path) == WANTED
+    assert "want somebody who is neither in SUBMISSIONS" in capsys.readouterr().err
+    assert grade("--forget", "nobody") == 2
+    assert "got nobody, which matches 0" in capsys.readouterr().err
+    assert grade("--forget", "1") == 0
+    assert sorted(points(tmp_path)) == ["ben", "cleo", "dora"]
+    assert not [name for name in everything(tmp_path / "out") if "anna" in name]
+
+
+def test_a_roster_that_comes_later_renames_and_doubles_nobody(grade, options, tmp_path):
+    assert grade() == 0 and list(points(tmp_path)) == ["anna", "ben", "cleo"]
+    (tmp_path / "class.csv").write_text("name,login\nAnna A,anna\nBen B,ben\nCleo C,cleo\n")
+    assert grade("--roster", tmp_path / "class.csv") == 0
+    assert list(points(tmp_path)) == ["Anna A", "Ben B", "Cleo C"]
+    assert sorted(path.stem for path in (tmp_path / "out/students").iterdir()) == [
+        "Anna A", "Ben B", "Cleo C"]
+
+
+def test_a_new_hand_in_is_graded_and_replaces_no_grade_unasked(grade, tmp_path, capsys):
+    assert grade() == 0
+    before = everything(tmp_path / "out")
+    make(tmp_path / "in", {"anna": {2: "wrong # again"}, "eve": {2: "pass"}})
+    assert grade() == 2
+    assert "anna: P2 100 of 100 -> 0 of 100" in capsys.readouterr().out
+    after = everything(tmp_path / "out")
+    assert {name for name in after if after[name] != before.get(name)} == {
+        name for name in after if name.startswith("graded/") and name not in before}
+    assert grade("--yes") == 0
+    assert points(tmp_path) == {"anna": "0.0", "ben": "100.0", "cleo": "0.0", "eve": "100.0"}
+
+
+def test_interrupted_what_stood_stands(grade, tmp_path, monkeypatch):
+    assert grade() == 0
+    make(tmp_path / "in", {"anna": {2: "hangs # again"}})
+    submitted = (tmp_path / "out/submissions/anna/problem_2.py").read_text()
+    monkeypatch.setattr(batch.Batch, "_progress", lambda self: os.kill(os.getpid(), signal.SIGINT))
+    assert grade() == 130 and points(tmp_path)["anna"] == "100.0"
+    assert (tmp_path / "out/submissions/anna/problem_2.py").read_text() == submitted
+
+
+def test_a_timeout_that_was_not_confirmed_is_pending_everywhere(grade, tmp_path, monkeypatch):
+    make(tmp_path / "in", {"anna": {2: "timeout timeout"}})
+    begin = batch.Batch._begin
+
+    def stopped(self, key, units, kind, slot):
+        if kind == "alone":
+            raise KeyboardInterrupt
+        begin(self, key, units, kind, slot)
+
+    monkeypatch.setattr(batch.Batch, "_begin", stopped)
+    assert grade() == 130
+    report = json.loads((tmp_path / "out/students/anna.json").read_bytes())
+    (stage,) = report["stages"]
+    assert (stage["outcome"], stage["earned"], report["points"], report["state"]) == (
+        "pending", [], None, "pending")
+    assert points(tmp_path)["anna"] == "" and b"type=\"pending\"" in (
+        tmp_path / "out/junit.xml").read_bytes()
+    assert "it timed out beside other files" in (tmp_path / "out/summary.html").read_text("utf-8")
+    assert "not settled yet" in (tmp_path / "out/feedback/anna.md").read_text("utf-8")
+    assert main.main(["gradebook", str(tmp_path / "out"), "--nbgrader",
+                      str(tmp_path / "nb.csv")]) == 3
+    assert "anna" not in (tmp_path / "nb.csv").read_text()
+    monkeypatch.setattr(batch.Batch, "_begin", begin)
+    assert grade() == 0 and points(tmp_path)["anna"] == "0.0"
+
+
+def test_a_gradebook_is_not_filled_with_grades_of_other_settings(grade, options, tmp_path, capsys):
+    assert grade(*options) == 0
+    words = ["gradebook", str(tmp_path / "out"), "--nbgrader", str(tmp_path / "nb.csv")]
+    assert main.main(words) == 0
+    (tmp_path / "policy.toml").write_text(POLICY.replace("0.1", "0.2"))
+    assert main.main(words) == 2
+    assert "run `grade` again" in capsys.readouterr().err
+    assert grade("--yes") == 0 and main.main(words) == 0
+    assert json.loads((tmp_path / "out/students/ben.json").read_bytes())["points"] == 80.0
+
+
+@pytest.mark.parametrize("text", ["stages = ", "polcy = 'x'", "device = 'tpu'", "seed = '7'",
+                                  "benchmark = 1", "timeout = true", "roster = 3"])
+def test_settings_that_are_none_are_named(grade, tmp_path, capsys, text):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/class.toml").write_text(text)
+    assert grade() == 2 and "class.toml" in capsys.readouterr().err
+
+
+def test_an_option_changes_its_line_and_no_other(tmp_path):
+    (tmp_path / "class.toml").write_text("# ours\nseed = 3  # agreed\nstages = '1-7'\n")
+    wanted = settings.read(tmp_path) | {"seed": 4, "roster": '../a "b".csv'}
+    text = settings.text(tmp_path, wanted)
+    assert text.startswith("# ours\nseed = 4\nstages = '1-7'\n")
+    assert tomllib.loads(text) == wanted
