@@ -1,6 +1,7 @@
 """A class of submissions: graded, resumed, put into tables.  `python -m classroom` is its program.
 
     gather.py       SUBMISSIONS: folders, archives, downloads, an index; only problem files taken
+    notebooks.py    a notebook as the problem file that its cells make
     roster.py       --roster: everyone who has a row, and whose a submission is
     settings.py     class.toml: the settings of a class, kept in RESULTS
     standing.py     the grades that stand, and what a run would change
@@ -15,7 +16,7 @@
     late.py         when it was handed in, and what that costs
     feedback.py     what goes back to each student
     gradebook.py    the grades for Canvas, Moodle, nbgrader, check50
-    alike.py        pairs of students whose own lines are alike
+    alike.py        groups of students whose own lines are alike
     summary.py      summary.html
     pages.py        makes pages of the templates here, and zips
     leaderboard.py  who is fast, under aliases; the first ones run again

@@ -65,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
                          help="a policy.toml: what stages and groups of cases are worth")
     grading.add_argument("--overrides", metavar="FILE", type=Path,
                          help="a .csv with the columns student, stage, points, reason (which the "
-                              "student reads) and note (private): a person's word instead of the "
-                              "grader's")
+                              "student reads), note (private) and days_late: a person's word "
+                              "instead of the grader's")
     grading.add_argument("--cases", metavar="FILE", type=Path,
                          help="your own cases, TOML, which students do not have")
     grading.add_argument("--seed", metavar="N", type=int,
@@ -199,6 +199,7 @@ def grade(arguments, wanted: dict) -> int:
     students, stands, kept = standing.everyone(
         present, [old for old in earlier if old["key"] not in gone], arguments.out)
     worth = policy.read(arguments.policy)
+    students = [policy.with_markers(student, worth) for student in students]
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages)
     for key in gone:
         standing.forget(arguments.out, key)
@@ -283,8 +284,8 @@ def grade(arguments, wanted: dict) -> int:
                 standing.forget(arguments.out, stands[key]["key"])
             written.append(report | {"class": by})
         return write(students, stages, written, store, progress, interrupted,
-                     {(key, given.stage): given.note for key, rows in overrides.items()
-                      for given in rows if given.note})
+                     {(key, "late" if given.points is None else given.stage): given.note
+                      for key, rows in overrides.items() for given in rows if given.note})
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
@@ -312,7 +313,7 @@ def spread(arguments, cluster: str = "slurm") -> int:
 
 
 def write(students, stages, reports, store, progress, interrupted: bool,
-          notes: dict[tuple[str, int], str]) -> int:
+          notes: dict[tuple, str]) -> int:
     """The tables of what is known by now, and their last line.  notes: as summary.page() has them.
     """
     from classroom import feedback, summary

@@ -49,7 +49,8 @@ class Batch:
         self.times_it = benchmark and machine.device == "cuda"
         self.units: dict[str, list[Unit]] = {
             student.key: [Unit(stage, sha256(data)) for stage, data in student.files.items()
-                          if stage in stages] for student in students}
+                          if stage in stages and stage not in student.refused]
+            for student in students}
         self.every = list(dict.fromkeys(chain.from_iterable(self.units.values())))
         self.files = {student.key: student.files for student in students}
         settings = store.settings

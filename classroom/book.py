@@ -1,9 +1,10 @@
 """What came of a class, for people and for other programs: a JSON a student, grades.csv, junit.xml.
 
-Beside the autograder's own outcomes there are two here: `refused` (a file or a submission that is
-not taken, with the reason) and `pending` (not graded yet).  What is not settled has no points, and
-neither has a sum that it is part of.  A student is graded, pending, could not be read, or handed in
-nothing, which is something else than a file that is missing.
+Beside the autograder's own outcomes there are three here: `refused` (a file or a submission that
+is not taken, with the reason), `pending` (not graded yet) and `unfinished` (it crashed in a blank
+step, and in nothing else).  What is not settled has no points, and neither has a sum that it is
+part of.  A student is graded, pending, could not be read, or handed in nothing, which is something
+else than a file that is missing.
 """
 
 import json
@@ -21,10 +22,10 @@ from grader.report.results import told
 from grader.text import escape
 
 FORMAT = 2  # of a student's JSON
-WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "timeout": "timed out",
-         "rejected": "rejected", "not_started": "not started", "missing": "missing",
-         "refused": "refused", "skipped": "skipped", "grader_fault": "blocked",
-         "pending": "pending"}
+WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "unfinished": "unfinished",
+         "timeout": "timed out", "rejected": "rejected", "not_started": "not started",
+         "missing": "missing", "refused": "refused", "skipped": "skipped",
+         "grader_fault": "blocked", "pending": "pending"}
 UNSETTLED = {"pending", "grader_fault", "skipped", "refused"}
 GRADED, PENDING, UNREAD, NOTHING = "graded", "pending", "could not be read", "handed in nothing"
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would compute a name that begins so
@@ -88,13 +89,14 @@ def differences(report: bytes, found: list[dict]) -> list[str]:
         return ["the report that was handed in cannot be read"]
     lines = []
     for stage in found:
+        now = "crashed" if stage["outcome"] == "unfinished" else stage["outcome"]
         digest, outcome, points = said.get(stage["stage"], (None, "", 0.0))
         if not outcome or stage["outcome"] in UNSETTLED:
             continue
         if digest != stage["sha256"]:
             lines.append(f"P{stage['stage']}: their report is of another file")
-        elif (outcome, points) != (stage["outcome"], stage["points"]):
-            lines.append(f"P{stage['stage']}: {stage['outcome']}, {stage['points']:g} points; "
+        elif (outcome, points) != (now, stage["points"]):
+            lines.append(f"P{stage['stage']}: {now}, {stage['points']:g} points; "
                          f"their report said {escape(outcome[:40])}, {points:g}")
     return lines
 
@@ -108,18 +110,23 @@ def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
     """One stage of a student.  record: how the file was graded, if it was."""
     refusal = student.trouble or student.refused.get(number)
     data = student.files.get(number)
-    if record is not None and data is not None:
-        if unconfirmed(record):
-            return without_checks(number, "pending", UNCONFIRMED, record["stage"]["sha256"])
-        return {**record["stage"], **{name: record.get(name) for name in (
-            "device", "torch", "triton", "seed", "account", "alone", "timing")},
-            "line": _crashed_line(record["stage"], data)}
     if refusal:
         return without_checks(
             number, "refused", f"{STAGES[number].filename} was not taken: {refusal}")
     if data is None:
         return without_checks(number, "missing", f"no {STAGES[number].filename} was handed in")
-    return without_checks(number, "pending", "")
+    if record is None:
+        return without_checks(number, "pending", "")
+    if unconfirmed(record):
+        return without_checks(number, "pending", UNCONFIRMED, record["stage"]["sha256"])
+    stage = record["stage"]
+    if stage["outcome"] == "crashed" and all(
+            check["outcome"] == "pass" or (check["diagnosis"] or {}).get("id") == "blank-step"
+            for check in stage["checks"] or [{"outcome": "crashed", "diagnosis": None}]):
+        stage = stage | {"outcome": "unfinished"}
+    return {**stage, **{name: record.get(name) for name in (
+        "device", "torch", "triton", "seed", "account", "alone", "timing")},
+        "line": _crashed_line(stage, data)}
 
 
 def unconfirmed(record: dict) -> bool:

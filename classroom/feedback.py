@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 from classroom import book
-from classroom.book import explanation, is_graded
+from classroom.book import NOTHING, explanation
 from classroom.pages import rendered, zipped
 from grader.assignment.hints import HINTS_FILE, RUNGS
 from grader.report import overview
@@ -48,6 +48,9 @@ def _text(words: str) -> str:
 
 
 def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
-    """Of everyone who is graded.  made: a student's key -> pages()."""
+    """Of everyone who handed something in and waits for nothing of ours.  made: a student's key ->
+    pages()."""
     return zipped({(report["returns"] or f"{report['key']}/") + "feedback.html":
-                   made[report["key"]]["html"] for report in filter(is_graded, reports)})
+                   made[report["key"]]["html"] for report in reports if report["state"] != NOTHING
+                   and all(stage["stage"] not in report["unsettled"]
+                           or stage["outcome"] == "refused" for stage in report["stages"])})

@@ -28,7 +28,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 
-from classroom import late, roster
+from classroom import late, notebooks, roster
 from grader.assignment.submission import MAX_BYTES
 from grader.course.stages import STAGES
 from grader.report.submit import REPORT
@@ -44,6 +44,7 @@ MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z
 # andersonanna_LATE_101_55101_problem_1.py, and what was typed in: ..._101_text.html
 CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
+AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas's own, in the name of a file handed in again
 GRADESCOPE = "submission_metadata.yml"  # of its export: whose submission_4712/ is, and when
 TIMESTAMP = "timestamp.txt"  # of nbgrader, with the time of the hand-in
 DEPTH = 3  # folders below a student's own in which the files may lie
@@ -51,6 +52,7 @@ NESTED = 2  # archives in an archive
 MOST_ENTRIES = 20_000  # of a folder or an archive
 MOST_UNPACKED = 16 << 20  # bytes of one problem file in an archive; one has some 20 thousand
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in another, and of all that a .tar.gz unpacks to
+MOST_NOTEBOOK = 16 << 20  # bytes of a notebook, whose outputs may be pictures
 MOST_REPORTED = 8 << 20  # bytes of a student's own report; one has some 200 thousand
 NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader",
                    "Thumbs.db", "desktop.ini"}
@@ -90,10 +92,11 @@ class Submitted:
 
 class Place(NamedTuple):
     """A folder, an archive or, with the name that the student gave it, one file of several.
-    returns, time, marked_late: as Submitted has them."""
+    email: of the student; returns, time, marked_late: as Submitted has them."""
 
     path: Path
     file: str = ""
+    email: str = ""
     returns: str = ""
     time: datetime | None = None
     marked_late: bool = False
@@ -132,8 +135,9 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
     notes: dict[roster.Person, str] = {}
     doubtful: set[roster.Person] = set()  # whose a submission may be, or another's
     for (name, id), theirs in found.items():
-        may_be = roster.match(name, id, people)
-        person = may_be[0] if len(may_be) == 1 else roster.Person(name, id)
+        email = theirs[0].email if theirs else ""
+        may_be = roster.match(name, id, people, email)
+        person = may_be[0] if len(may_be) == 1 else roster.Person(name, id, email=email)
         students.setdefault(person, []).append(theirs)
         if people and len(may_be) != 1:
             notes[person] = "not on the roster" if not may_be else "of several on the roster: " \
@@ -167,17 +171,20 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
                              f"{entry}")
         people, time = exported.get(entry.name, ((), None))
         for person in people:
-            yield person.name, person.id or person.email, Place(entry, time=time)
+            yield person.name, person.id or person.email, Place(entry, email=person.email,
+                                                                time=time)
         if people:
             continue
         system = MOODLE.fullmatch(entry.name) or not entry.is_dir() and CANVAS.fullmatch(entry.name)
         if system:
+            canvas = system.re is CANVAS
             typed = system["kind"] if system["kind"] != "file" else ""  # no file: text, a link
-            returns = f"{system['name']}_{system['id']}_assignsubmission_file/" \
-                if system.re is MOODLE else entry.name[:max(0, system.start("file"))]
+            returns = entry.name[:max(0, system.start("file"))] if canvas else \
+                f"{system['name']}_{system['id']}_assignsubmission_file/"
+            file = AGAIN.sub("", system["file"] or "") if canvas else system["file"]
             yield system["name"], system["id"], Place(
-                entry, typed or system["file"], returns,
-                marked_late=system.re is CANVAS and "_LATE_" in entry.name)
+                entry, typed or file, returns=returns,
+                marked_late=canvas and "_LATE_" in entry.name)
         else:
             stem = entry.name if entry.is_dir() else re.sub(r"(?<=.)(\.tar)?\.\w+$", "", entry.name)
             yield stem, "", Place(entry)
@@ -331,6 +338,11 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: in
     for stage, strays in sorted(_strays(members, chosen, place).items()):
         if stage in chosen:
             notes.append(f"{_names(strays)} lies beside problem_{stage}.py, which was taken")
+        elif len(strays) == 1 and strays[0].path.suffix.lower() == ".ipynb":
+            try:
+                files[stage] = notebooks.code(strays[0].read(MOST_NOTEBOOK))
+            except (Refused, ValueError) as error:
+                refused[stage] = f"{_names(strays)} {error}"
         else:
             refused[stage] = f"want problem_{stage}.py; got {_names(strays)}"
     if members and not files and not refused:

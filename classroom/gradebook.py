@@ -2,7 +2,7 @@
 
 Canvas and Moodle take back a file that they exported, of which one column is filled here: a row is
 a student's by the system's own keys (numbers, logins, addresses; by the name only where none of
-these is known).  Where that is ambiguous nothing is written.
+these is known).  A row that may be of several students is left as it is.
 """
 
 import codecs
@@ -40,10 +40,11 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
     column: its title, "" for the only one there may be; scale: points that the most are, None for
     those of the grades.
 
-    -> the new file, and a line for everyone who is in one of both only, or has no points.
+    -> the new file, and a line for everyone who is in one of both only, has no points, or whose row
+    is not known.
 
     Raises:
-        ValueError: it is no such file, a student may have two rows, or a row two students.
+        ValueError: it is no such file.
     """
     rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
@@ -51,27 +52,34 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
     if sheet.most and _number(sheet.most) != most:
         raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: say "
                          f"--scale {sheet.most}, or change it there")
-    said, owners = [], {}
+    said, owners, doubtful = [], {row: [] for row in sheet.keys}, set()
     for report in graded:
-        row = _row_of(report, sheet, system)
-        if row is None:
-            said.append(f"{report['student']}: not in {path.name}")
-        elif row in owners:
-            raise ValueError(f"--{system}: want a student a row; got {owners[row]['student']} and "
-                             f"{report['student']} in row {row + 1}; nothing was written")
-        else:
-            owners[row] = report
-    for row, (_, person) in sheet.keys.items():
-        if row not in owners:
-            said.append(f"{escape(person.shown)}: not in the class, as it is in {path.name}")
-        elif owners[row]["points"] is None:
-            said.append(f"{owners[row]['student']}: not settled, as it is in {path.name}")
+        found = _rows_of(report, sheet)
+        if len(found) > 1:
+            doubtful.update(found)
+        if len(found) != 1:
+            said.append(f"{report['student']}: not in {path.name}" if not found else
+                        f"{report['student']}: in rows {', '.join(str(row + 1) for row in found)} "
+                        f"of {path.name}, which stay as they are")
+        for row in found:
+            owners[row].append(report)
+    for row, theirs in owners.items():
+        if not theirs:
+            said.append(f"{escape(sheet.keys[row][1].shown)}: not in the class, as it is in "
+                        f"{path.name}")
+        elif len(theirs) > 1:
+            said.append(f"{' or '.join(each['student'] for each in theirs)}: row {row + 1} may be "
+                        f"that of either, as it is in {path.name}")
+        elif row in doubtful:
+            continue
+        elif theirs[0]["points"] is None:
+            said.append(f"{theirs[0]['student']}: not settled, as it is in {path.name}")
         elif sheet.rows[row][sheet.column].strip().upper() == EXCUSED:
-            said.append(f"{owners[row]['student']}: excused, as it is in {path.name}")
+            said.append(f"{theirs[0]['student']}: excused, as it is in {path.name}")
         else:
-            points = owners[row]["points"] * most / (owners[row]["max_points"] or 1)
+            points = theirs[0]["points"] * most / (theirs[0]["max_points"] or 1)
             if system == "moodle" and points > most:  # which it would drop without a word
-                said.append(f"{owners[row]['student']}: {points:.2f} of {most:g}, here {most:g}")
+                said.append(f"{theirs[0]['student']}: {points:.2f} of {most:g}, here {most:g}")
                 points = most
             sheet.rows[row][sheet.column] = f"{points:.2f}"
     text = roster.written(([row[i] for i in sheet.kept if i < len(row)] for row in sheet.rows),
@@ -133,15 +141,12 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
     return Sheet(rows, keys, at, list(range(len(header))), most)
 
 
-def _row_of(report: dict, sheet: Sheet, system: str) -> int | None:
+def _rows_of(report: dict, sheet: Sheet) -> list[int]:
+    """Those that may be a student's; by the name only where no key is known."""
     own = {report[name].casefold() for name in ("id", "login", "email")} - {""}
-    found = [row for row, (keys, _) in sheet.keys.items() if own & keys] or [
+    return [row for row, (keys, _) in sheet.keys.items() if own & keys] or [
         row for row, (_, person) in sheet.keys.items()
         if roster.squash(report["student"]) in person.keys]
-    if len(found) > 1:
-        raise ValueError(f"--{system}: want one row for {report['student']}; got rows "
-                         f"{', '.join(str(row + 1) for row in found)}; nothing was written")
-    return found[0] if found else None
 
 
 def _number(text: str) -> float:

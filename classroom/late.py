@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # of Moodle, in English
 DAY = timedelta(days=1)
-UNKNOWN = "marked as late, but not how late: an override says the points"
+UNKNOWN = "marked as late, but not how late: an override says the days or the points"
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,30 @@ def read(text: str) -> datetime | None:
         return None
 
 
-def apply(report: dict, late: Late | None) -> float:
-    """Say in a report how late it is.  -> the share of its points that is left."""
+def apply(report: dict, late: Late | None, word=None) -> float:
+    """Say in a report how late it is.  word: an override of the days.
+
+    -> the share of its points that is left.
+    """
     report["late_days"], report["late"] = None, ""
     report["notes"] = [note for note in report["notes"] if note != UNKNOWN]
     if late is None:
         return 1.0
-    if report["handed_in"] is None:
+    if word is not None:
+        days = word.days_late
+    elif report["handed_in"] is not None:
+        days = late.days_of(datetime.fromisoformat(report["handed_in"]))
+    else:
         report["notes"] += [UNKNOWN] * report["marked_late"]
         return 1.0
-    days = report["late_days"] = late.days_of(datetime.fromisoformat(report["handed_in"]))
+    report["late_days"] = days
     share = max(0.0, 1 - late.per_day * days) if days <= late.days else 0.0
     if days:
         report["late"] = f"{days} day{'s' * (days > 1)} late: " + (
             f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
             f"more than the {late.days} that count")
+    elif word is not None:
+        report["late"] = "in time"
+    if word is not None:
+        report["late"] += " (set by a person" + f": {word.reason}" * bool(word.reason) + ")"
     return share

@@ -6,7 +6,7 @@ knows nothing of them.
 
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,11 +14,15 @@ from classroom import late, roster
 from classroom.book import not_settled
 from classroom.gather import Submitted
 from classroom.late import Late
+from grader.assignment import submission
 from grader.course.stages import STAGES
 from grader.judge.points import SHARES
 from grader.text import escape
 
-COLUMNS = ("student", "stage", "points", "reason")  # and, if there is one, note
+COLUMNS = ("student", "stage", "points", "reason")  # and, if they are there, note and days_late
+ALL = "*"  # for all stages
+NO_MARKERS = "it has no step markers, which this class requires: put your code into the file " \
+    "that was handed out"
 MOST_POINTS = 1e6
 GRADE_AGAIN = "graded by an older grader with other shares, and its record does not say what was " \
     "earned: grade again"
@@ -28,25 +32,29 @@ GRADE_AGAIN = "graded by an older grader with other shares, and its record does 
 class Policy:
     """points: of each stage; shares: of a stage's points; optional: stages whose points are added,
     but not expected; steps: the share of a stage's points that right steps may bring where its
-    standard cases fail, in a column of its own; late: what it costs to be late."""
+    standard cases fail, in a column of its own; late: what it costs to be late; markers: whether a
+    file must have those of its steps."""
 
     points: dict[int, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=lambda: SHARES)
     optional: frozenset[int] = frozenset()
     steps: float = 0.0
     late: Late | None = None
+    markers: bool = False
 
 
 @dataclass(frozen=True)
 class Override:
-    """A person's word on one stage of one student: it is settled, and has these points.  reason:
-    what the student reads; note: what only the instructors' page shows."""
+    """A person's word on one stage of one student, or on all, None: it is settled, and has these
+    points.  days_late: on the time; points are then None.  reason: what the student reads; note:
+    what only the instructors' page shows."""
 
     student: str
-    stage: int
-    points: float
+    stage: int | None
+    points: float | None
     reason: str
     note: str = ""
+    days_late: int | None = None
 
 
 def read(path: Path | None) -> Policy:
@@ -63,8 +71,8 @@ def read(path: Path | None) -> Policy:
         given = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:  # no TOML, or not UTF-8
         raise wrong("TOML", str(error)) from None
-    if unknown := set(given) - {"points", "shares", "optional", "steps", "late"}:
-        raise wrong("points, shares, optional, steps and late only", sorted(unknown)[0])
+    if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "markers"}:
+        raise wrong("points, shares, optional, steps, late and markers only", sorted(unknown)[0])
     points, shares = given.get("points", {}), given.get("shares", SHARES)
     stages = {str(number) for number in STAGES}
     if not isinstance(points, dict) or not set(points) <= stages \
@@ -73,6 +81,8 @@ def read(path: Path | None) -> Policy:
     if not isinstance(shares, dict) or set(shares) != set(SHARES) \
             or not all(map(_is_amount, shares.values())) or abs(sum(shares.values()) - 1) > 1e-6:
         raise wrong(f"shares of {', '.join(SHARES)} that make 1", shares)
+    if given.get("markers", "required") != "required":
+        raise wrong('markers = "required"', given["markers"])
     optional = given.get("optional", [])
     if not isinstance(optional, list) \
             or not all(type(number) is int and number in STAGES for number in optional):
@@ -81,7 +91,8 @@ def read(path: Path | None) -> Policy:
     if not _is_amount(steps) or steps > shares["standard"]:
         raise wrong(f"steps of 0 to {shares['standard']:g}, the share of the standard cases", steps)
     return Policy({int(number): worth for number, worth in points.items()}, shares,
-                  frozenset(optional), steps, _late(given.get("late"), wrong))
+                  frozenset(optional), steps, _late(given.get("late"), wrong),
+                  given.get("markers") == "required")
 
 
 def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | None:
@@ -110,23 +121,33 @@ def read_overrides(path: Path | None) -> list[Override]:
     """Raises ValueError: it is no such table."""
     if path is None:
         return []
-    found, (_, rows) = [], roster.table(path, "--overrides", COLUMNS, ("note",))
+    found, (_, rows) = [], roster.table(path, "--overrides", COLUMNS, ("note", "dayslate"))
     for line, row in enumerate(rows, start=2):
-        if not any(row.values()):
-            continue
-        stage, points = row["stage"].lower().removeprefix("p"), row["points"].replace(",", ".")
-        try:
-            given = Override(row["student"], int(stage), float(points), escape(row["reason"]),
-                             escape(row.get("note", "")))
-        except ValueError:
-            given = None
-        if given is None or not given.student or given.stage not in STAGES \
-                or not _is_amount(given.points) or not (given.reason or given.note):
-            cells = ", ".join(row[name] or "-" for name in COLUMNS)
-            raise ValueError(f"--overrides: want a student, a stage of 1-{max(STAGES)}, points and "
-                             f"a reason or a note; got {cells} in row {line} of {path}")
-        found.append(given)
+        if any(row.values()):
+            try:
+                found.append(_override(row))
+            except ValueError:
+                cells = ", ".join(row[name] or "-" for name in COLUMNS)
+                raise ValueError(
+                    f"--overrides: want a student, a stage of 1-{max(STAGES)} or {ALL}, points or, "
+                    f"for {ALL}, days_late, and a reason or a note; got {cells} in row {line} of "
+                    f"{path}") from None
     return found
+
+
+def _override(row: dict[str, str]) -> Override:
+    """Raises ValueError: it is none."""
+    stage = None if row["stage"] == ALL else int(row["stage"].lower().removeprefix("p"))
+    points = float(row["points"].replace(",", ".")) if row["points"] else None
+    days = int(row["dayslate"]) if row.get("dayslate") else None
+    given = Override(row["student"], stage, points, escape(row["reason"]),
+                     escape(row.get("note", "")), days)
+    if not given.student or stage is not None and stage not in STAGES \
+            or not (given.reason or given.note) or (points is None) == (days is None) \
+            or points is not None and not _is_amount(points) \
+            or days is not None and (stage is not None or days < 0):
+        raise ValueError
+    return given
 
 
 def by_student(overrides: list[Override], students: list[Submitted], stages: list[int]
@@ -134,26 +155,43 @@ def by_student(overrides: list[Override], students: list[Submitted], stages: lis
     """A student's key -> the overrides of theirs.
 
     Raises:
-        ValueError: one is nobody's, may be that of several, is of no stage of these, or there are
-            two for one stage of a student.
+        ValueError: one matches no student, or several, is of no stage of these, or there are two
+            for one stage of a student.
     """
     found: dict[str, list[Override]] = {}
+    people = [student.person for student in students]
     for given in overrides:
-        keys = [student.key for student in students if given.student in (
-            student.name, student.key, student.person.id, student.person.login,
-            student.person.email)]
+        word = given.student
+        keys = [student.key for student in students if word in (student.name, student.key)] or [
+            students[people.index(person)].key for person in roster.match(word, word, people)]
         if len(keys) != 1:
             raise ValueError("--overrides: want the name, id, login or e-mail of one student; got "
-                             f"{given.student}, which is that of {len(keys) or 'nobody'}")
+                             f"{word}, which matches {len(keys) or 'no student'}")
         theirs = found.setdefault(keys[0], [])
-        if given.stage not in stages:
+        if given.stage not in (None, *stages):
             raise ValueError("--overrides: want stages that are graded (--stages); got "
-                             f"P{given.stage} of {given.student}")
-        if given.stage in {other.stage for other in theirs}:
+                             f"P{given.stage} of {word}")
+        if (given.stage, given.points is None) in {(o.stage, o.points is None) for o in theirs}:
             raise ValueError("--overrides: want one row for a stage; got two for "
-                             f"{given.student}, P{given.stage}")
+                             f"{word}, {f'P{given.stage}' if given.stage else ALL}")
         theirs.append(given)
     return found
+
+
+def with_markers(student: Submitted, policy: Policy) -> Submitted:
+    """A student whose files without markers are refused, if the policy requires them."""
+    if not policy.markers:
+        return student
+    return replace(student, hand_ins=tuple(with_markers(each, policy) for each in student.hand_ins),
+                   refused=student.refused | {number: NO_MARKERS for number, data in
+                                              student.files.items() if not _is_marked(data)})
+
+
+def _is_marked(data: bytes) -> bool:
+    try:
+        return not data.strip() or bool(submission.steps(submission.decode(submission.plain(data))))
+    except (SyntaxError, ValueError):  # damaged ones are none
+        return False
 
 
 def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
@@ -170,8 +208,12 @@ def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
 def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
     """Put into a student's report what it is worth.  Only the evidence in it counts, so that it
     replaces whatever another policy said before."""
-    stages, given = report["stages"], {each.stage: each for each in overrides}
-    share = late.apply(report, policy.late)
+    stages = report["stages"]
+    share = late.apply(report, policy.late, next(
+        (each for each in overrides if each.days_late is not None), None))
+    words = {each.stage: each for each in overrides if each.points is not None}
+    given = {stage["stage"]: words.get(stage["stage"], words.get(None)) for stage in stages
+             if {stage["stage"], None} & set(words)}
     for stage in stages:
         _worth(stage, policy, share)
         stage.pop("override", None)

@@ -156,11 +156,12 @@ def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
                                  if all("@" in row[header] for row in rows)), None)
 
 
-def match(name: str, id: str, people: list[Person]) -> list[Person]:
-    """Whose a submission of that name may be, id: as a learning system gave it: one, if it is
-    known, several where names or numbers contradict each other."""
+def match(name: str, id: str, people: list[Person], email: str = "") -> list[Person]:
+    """Whose a submission of that name may be, id and email: as a learning system gave them: one, if
+    it is known, several where names, numbers or addresses contradict each other."""
+    given = {id.casefold(), email.casefold()} - {""}
     by_id = [person for person in people
-             if id and id.casefold() in (person.id.casefold(), person.email.casefold())]
+             if given & {person.id.casefold(), person.email.casefold()}]
     by_name = [person for person in people if squash(name) in person.keys]
     both = [person for person in by_id if person in by_name]
     return both or list(dict.fromkeys(by_id + by_name))

@@ -47,7 +47,8 @@ def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
     files = {number: path.read_bytes() for number in STAGES
              if (path := folder / f"problem_{number}.py").is_file()}
     refused = {stage["stage"]: stage["message"].partition(" was not taken: ")[2]
-               for stage in old["stages"] if stage["outcome"] == "refused"}
+               for stage in old["stages"] if stage["outcome"] == "refused"
+               and stage["stage"] not in files}  # it was taken, and something else was missing
     return Submitted(student.name, student.key, files, refused, trouble=old["refused"] or "",
                      person=student.person, returns=old["returns"], marked_late=old["marked_late"],
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)

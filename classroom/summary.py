@@ -14,22 +14,25 @@ from grader.report.screen import HELD
 
 BINS = 10  # of the distribution of points
 MOST_SHOWN = 12  # mistakes
-TOO_LITTLE = {"missing", "not_started", "pending", "refused"}  # nothing to learn from
+UNWRITTEN = {"missing", "not_started", "unfinished"}
+TOO_LITTLE = UNWRITTEN | {"pending", "refused"}  # nothing to learn from
 
 
 def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
-         notes: dict[tuple[str, int], str]) -> bytes:
+         notes: dict[tuple, str]) -> bytes:
     """The whole page.  alike: pairs as alike.py finds them; results: the folder, as commands are
-    to name it; notes: on overrides, by a student's key and the stage, which no other file holds."""
+    to name it; notes: on overrides, by a student's key and the stage, None for all, or "late";
+    no other file holds them."""
     return rendered(
         "summary.html", reports=reports,
         stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
         mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
-        alike=alike, explanation=explanation, quiet=UNSETTLED | {"missing", "not_started"},
+        alike=alike, explanation=explanation, quiet=UNSETTLED | UNWRITTEN,
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
         credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now, notes=notes,
-        look=[report for report in reports if to_look_at(report) or report["differs"] or any(
+        look=[report for report in reports if to_look_at(report) or report["differs"]
+              or "set by a person" in report["late"] or any(
             stage["outcome"] == "rejected" or "override" in stage for stage in report["stages"])])
 
 

@@ -55,7 +55,7 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
 
     -> the last report.
     """
-    start, student = time.monotonic(), one(folder)
+    start, student = time.monotonic(), policy.with_markers(one(folder), kit.worth)
     grading = _Grading(student, kit, start)
 
     def report() -> dict:
@@ -108,7 +108,8 @@ class _Grading:
 
     def left(self) -> list[int]:
         """The stages to grade yet, or once more."""
-        return [number for number in self.kit.stages if number in self.student.files
+        return [number for number in self.kit.stages
+                if number in self.student.files and number not in self.student.refused
                 and (number not in self.records
                      or self.records[number]["stage"]["outcome"] == "grader_fault")]
 

@@ -171,6 +171,22 @@ def test_the_line_of_a_crash_is_quoted(tmp_path):
     assert "line 2: return &lt;b&gt;" in page and "problem_1.py:9 in g: h()" in page
 
 
+def test_a_blank_step_is_unfinished_and_not_crashed(tmp_path):
+    blank = {"outcome": "crashed", "diagnosis": {"id": "blank-step", "text": "step 1.2 is blank"}}
+    both = stage(1, "crashed", check=blank)
+    both["checks"].append(stage(1, "crashed")["checks"][0])
+    reports = book(tmp_path, {"anna": {1: stage(1, "crashed", 70.0, check=blank)}, "ben": {1: both},
+                              "cleo": {1: stage(1, "crashed", checks=[])}})
+    assert [row["p1_outcome"] for row in rows(reports)] == ["unfinished", "crashed", "crashed"]
+    assert rows(reports)[0]["p1"] == "140.0"
+    page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
+    assert "unfinished" in page
+    assert sum(each["count"] for each in summary.mistakes(reports)) == 2
+    said = own_report(p1=(reports[0]["stages"][0]["sha256"], "crashed", 0.0))
+    assert differences(said, reports[0]["stages"]) == ["P1: crashed, 140 points; their report said "
+                                                       "crashed, 0"]
+
+
 def test_every_table_of_the_page_has_heads_and_every_outcome_a_link(tmp_path):
     outcomes = {1: stage(1, "wrong", 30.0), 2: stage(2, "crashed")}
     page = summary.page(book(tmp_path, {"anna": outcomes, "ben": {1: stage(1, "pass", 100.0)}}),

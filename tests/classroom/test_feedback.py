@@ -73,17 +73,22 @@ def test_what_is_not_settled_says_so_and_is_not_packed(tmp_path):
         reported(tmp_path, WRONG, [given]))["html"].decode()
 
 
-def test_whom_a_persons_word_settles_is_packed_and_who_handed_in_nothing_is_not(tmp_path):
+def test_whose_files_were_refused_reads_so_and_who_handed_in_nothing_gets_no_page(tmp_path):
     near = {"refused": {2: "want problem_2.py; got problem2.py"}}
     given = policy.Override("Otto Aber", 2, 50.0, "renamed by hand")
     reports = [reported(tmp_path, None, overrides, **more) | {"key": key}
-               for key, overrides, more in (("near", [], near), ("settled", [given], near),
-                                            ("nothing", [], {}))]
+               for key, overrides, more in (
+                   ("near", [], near), ("settled", [given], near), ("nothing", [], {}),
+                   ("unread", [], {"trouble": "the archive is encrypted"}))]
     assert [report["state"] for report in reports] == ["could not be read"] * 2 + [
-        "handed in nothing"]
+        "handed in nothing", "could not be read"]
     made = {report["key"]: feedback.pages(report) for report in reports}
     assert zipfile.ZipFile(io.BytesIO(feedback.packed(reports, made))).namelist() == [
-        "settled/feedback.html"]
+        "near/feedback.html", "settled/feedback.html", "unread/feedback.html"]
+    for page in made["near"].values():
+        assert b"the file was not taken" in page and b"got problem2.py" in page
+    for page in made["unread"].values():
+        assert b"could not be read: the archive is encrypted" in page
 
 
 def test_the_zip_has_the_names_that_learning_systems_take_back(tmp_path):

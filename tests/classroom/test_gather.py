@@ -1,6 +1,7 @@
 """What students hand in is taken as it is, or refused with a reason; nothing of it is unpacked."""
 
 import io
+import json
 import os
 import stat
 import tarfile
@@ -94,7 +95,7 @@ def test_what_lies_too_deep_is_said(tmp_path):
 
 
 # ----------------------------------------------------------------------- near misses
-NEAR = ["problem2.py", "problem_2 (1).py", "problem_2-1.py", "problem_2.ipynb", "Problem_2.py",
+NEAR = ["problem2.py", "problem_2 (1).py", "problem_2-1.py", "Problem_2.py",
         "problem_02.py", "problem_2.py.txt", "my problem 2.PY"]
 
 
@@ -107,6 +108,32 @@ def test_a_near_miss_is_named_and_not_missing(tmp_path, name):
         student = only(tmp_path / folder)
         assert student.files == {1: b"one"}
         assert student.refused == {2: f"want problem_2.py; got {path}"}
+
+
+def notebook(*cells: str) -> str:
+    return json.dumps({"cells": [{"cell_type": "markdown", "source": ["# Mine"]}, *(
+        {"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in cells)]})
+
+
+def test_a_notebook_whose_cells_make_one_file_is_that_file(tmp_path):
+    make(tmp_path, {"anna": {1: "one"}})
+    (tmp_path / "anna/problem_2 (final).ipynb").write_text(
+        notebook("%pip install x\nimport torch", "def f():\n    return 1\n", "!ls"))
+    student = only(tmp_path)
+    assert student.refused == {} and student.files[2].decode().split() == [
+        "import", "torch", "def", "f():", "return", "1"]
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    (notebook("x = 1", "%%bash\nls"), "has a cell that is not Python: code cell 2 begins with %%b"),
+    (notebook("def f(:"), "makes no Python file: code cell 1: invalid syntax"),
+    (notebook(), "has no code in it"), ("{", "cannot be read as a notebook"),
+    ("[" * 100_000, "cannot be read as a notebook"),
+    ('{"cells": 3}', "cannot be read as a notebook")])
+def test_a_notebook_that_makes_no_file_says_why(tmp_path, text, says):
+    make(tmp_path, {"anna": {1: "one"}})
+    (tmp_path / "anna/problem_2.ipynb").write_text(text)
+    assert only(tmp_path).refused[2].startswith(f"problem_2.ipynb {says}")
 
 
 def test_a_near_miss_beside_the_file_is_for_a_person(tmp_path):
@@ -154,8 +181,8 @@ def test_a_download_of_canvas(tmp_path):
         (tmp_path / name).write_text("one")
     (tmp_path / "mohnmia_103_text.html").write_text("see my page")
     anna, ben, mia = gather(tmp_path)
-    assert (anna.name, anna.person.id, anna.files) == ("andersonanna", "101", {1: b"one"})
-    assert anna.refused == {2: "want problem_2.py; got problem_2-1.py"}
+    assert (anna.name, anna.person.id, anna.files, anna.refused) == (
+        "andersonanna", "101", {1: b"one", 2: b"one"}, {})
     assert (ben.name, ben.files) == ("braunben", {1: b"one"})
     assert mia.trouble == "no problem_1.py ... problem_9.py is in it, but text"
 
@@ -233,6 +260,16 @@ def test_ids_that_begin_alike_stay_as_they_are_in_other_tables(tmp_path):
     text = "Name,Login,Group\nAnna,abc101,1\nBen,abc102,2\n"
     anna, ben = gather(tmp_path / "class", listed(tmp_path, text))
     assert ben.files and not anna.files
+
+
+def test_gradescopes_address_finds_whom_its_number_does_not(tmp_path):
+    make(tmp_path / "in", {"submission_1": ANNA})
+    (tmp_path / "in/submission_metadata.yml").write_text(
+        "submission_1:\n  :submitters:\n  - :name: Annie\n    :sid: '77'\n    :email: Anna@x.org\n")
+    text = "Name,ID,E-Mail\nAnna Anderson,101,anna@x.org\nBen,102,ben@x.org\n"
+    anna, ben = gather(tmp_path / "in", listed(tmp_path, text))
+    assert anna.files and anna.person.id == "101" and not ben.files
+    assert gather(tmp_path / "in")[0].person.email == "Anna@x.org"
 
 
 EXPORT = """---

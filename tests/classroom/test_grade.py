@@ -230,7 +230,7 @@ def test_a_change_of_policy_grades_nothing_again(tmp_path):
     overrides.write_text("student,stage,points,reason\ndora,2,50,x\n")
     grades = (tmp_path / "out/grades.csv").read_bytes()
     code, output = run(*seeded, *rules)
-    assert code == 2 and "got dora, which is that of nobody" in output
+    assert code == 2 and "got dora, which matches no student" in output
     assert (tmp_path / "out/grades.csv").read_bytes() == grades
 
 

@@ -149,14 +149,23 @@ def test_a_worksheet_in_another_language_needs_the_column(run, tmp_path):
     assert "want a column of 750 points; got 100" in run([BEN], *option, exported=hundred)[1]
 
 
+@pytest.mark.parametrize(("doubtful", "more", "says"), [
+    ([report("Ben", 1.0, id="103", login="bb@x.org")], "", "Ben: in rows 5, 7 of export.csv"),
+    ([report("Ben Braun", 1.0), report("B", 2.0, id="102")], "",
+     "B or Ben Braun: row 5 may be that of either"),
+    ([report("Ben Braun", 1.0)], '"Braun, Ben",104,b4,A,,,\n', "Ben Braun: in rows 5, 8")])
+def test_a_doubtful_student_keeps_what_is_there_and_the_others_get_their_grades(
+        run, tmp_path, doubtful, more, says):
+    code, said, files = run([ANNA, *doubtful], "--canvas", tmp_path / "export.csv", "--column",
+                            "FlashAttention",
+                            exported=CANVAS + '"Coe, Cleo",103,cc,A,1,2,3\n' + more)
+    assert code == 3 and says in said
+    grades = {row[1]: row[-1] for row in csv.reader(io.StringIO(files["canvas.csv"]))}
+    assert grades["101"] == "700.00" and grades["102"] == "12" and grades["103"] == "2"
+
+
 # ---------------------------------------------------------------------- what is refused
 @pytest.mark.parametrize(("graded", "exported", "says"), [
-    ([report("Ben", 1.0, id="101", login="bb@x.org")], CANVAS,
-     "want one row for Ben; got rows 4, 5"),
-    ([report("Ben Braun", 1.0), report("B", 2.0, id="102")], CANVAS,
-     "want a student a row; got B and Ben Braun in row 5"),
-    ([report("Ben Braun", 1.0)], CANVAS + '"Braun, Ben",103,b3,A,,,\n',
-     "want one row for Ben Braun; got rows 5, 7"),
     ([ANNA], "", "want an exported gradebook"),
     ([ANNA], MOODLE, "got Identifier, Full name"),
     ([ANNA], CANVAS.replace("(12345)", ""), "--column: want one of Essay [(]11[)]; got Flash"),

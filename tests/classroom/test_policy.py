@@ -152,9 +152,49 @@ def test_an_override_is_of_whom_it_names():
                 Submitted("Ben", "Ben", person=Person("Ben", "8"))]
     for word in ("Anna A", "7", "aa", "a@x"):
         assert list(policy.by_student([Override(word, 4, 1.0, "x")], students, [4])) == ["Anna A"]
-    for word, count in (("anna", "nobody"), ("", "nobody")):
-        with pytest.raises(ValueError, match=f"want the name, id.* of {count}"):
-            policy.by_student([Override(word or "?", 4, 1.0, "x")], students, [4])
+    for word in ("A, Anna", "anna a", "AA", "A@X"):  # as a submission's name would be
+        assert list(policy.by_student([Override(word, 4, 1.0, "x")], students, [4])) == ["Anna A"]
+    for word in ("anna", "?"):
+        with pytest.raises(ValueError, match="want the name, id.*, which matches no student"):
+            policy.by_student([Override(word, 4, 1.0, "x")], students, [4])
+
+
+def test_a_star_is_all_stages_and_a_row_of_one_stage_comes_before_it(written):
+    words = policy.read_overrides(written(
+        "student,stage,points,reason,note,days late\nanna,*,0,copied,see mail,\nanna,4,7,own,,\n"))
+    report = worth(Policy(), stage(4, 100.0), stage(5, 100.0, "refused"), overrides=words)
+    assert [each["points"] for each in report["stages"]] == [7.0, 0.0]
+    assert report["unsettled"] == [] and report["points"] == 7.0
+
+
+def test_the_days_that_a_person_says_replace_those_of_the_time(written):
+    late = Policy(late=Late(datetime(2026, 11, 30, 12), 2, 0.1))
+    for days, points, says in ((0, 100.0, "in time (set by a person: was ill)"),
+                               (1, 90.0, "1 day late: 10 % of the points are taken off (set by a "
+                                "person: was ill)"), (3, 0.0, "more than the 2 that count")):
+        words = policy.read_overrides(written(
+            f"student,stage,points,reason,days_late\nanna,*,,was ill,{days}\n"))
+        report = {"stages": [stage(4, 100.0)], "notes": [], "marked_late": True,
+                  "handed_in": "2026-12-20T12:00:00"}
+        policy.apply(report, late, words)
+        assert (report["points"], report["late_days"]) == (points, days) and says in report["late"]
+        assert report["notes"] == []
+
+
+def test_a_file_without_markers_is_for_a_person_where_the_policy_requires_them(
+        written, tmp_path, monkeypatch):
+    plain = "def weighted_row_sum_forward(x, w): return x\n"
+    marked = "# Step 2.1 -- One.\n# BEGIN SOLUTION 2.1\npass\n# END SOLUTION 2.1\n"
+    make(tmp_path / "in", {"anna": {2: f"pass # \n{plain}"}, "ben": {2: f"pass\n{marked}"}})
+    grade = program(monkeypatch, tmp_path)
+    assert grade("--policy", written('markers = "required"\n')) == 3
+    rows = (tmp_path / "out/grades.csv").read_text("utf-8").splitlines()[1:]
+    assert [row.rpartition(",")[2] for row in rows] == ["refused", "pass"]
+    assert "no step markers" in rows[0]
+    assert (tmp_path / "out/submissions/anna/problem_2.py").exists(), "a person looks at it"
+    assert "no step markers" in (tmp_path / "out/feedback/anna.md").read_text("utf-8")
+    empty = Submitted("cleo", "cleo", {2: b"\n"})
+    assert policy.with_markers(empty, Policy(markers=True)).refused == {}
 
 
 @pytest.mark.parametrize(("rows", "says"), [
@@ -174,7 +214,8 @@ def test_a_policy_is_read(written):
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    ("steps = ", "want TOML"), ("grace = 1", "late only; got 'grace'"),
+    ("steps = ", "want TOML"), ("markers = true", "want markers = "),
+    ("grace = 1", "late and markers only; got 'grace'"),
     ("steps = 0.8", "want steps of 0 to 0.7"), ("steps = true", "want steps of"),
     ("steps = nan", "want steps of"), ("optional = 8", "want optional"),
     ("optional = [10]", "want optional"), ('optional = ["8"]', "want optional"),
@@ -205,9 +246,9 @@ def test_overrides_are_read(written):
 
 @pytest.mark.parametrize(("row", "says"), [
     ("anna,4,80,", "a reason or a note; got anna, 4, 80, - in row 2"),
-    ("anna,12,80,x", "a stage of 1-9"),
-    ("anna,4,all,x", "points and a reason or a note"), ("anna,4,-1,x", "points"),
-    (",4,1,x", "a student"),
+    ("anna,12,80,x", "a stage of 1-9"), ("anna,4,,x", "points or"), ("anna,*,,x", "points or"),
+    ("anna,4,all,x", "points or, for ., days_late, and a reason or a note"),
+    ("anna,4,-1,x", "points"), (",4,1,x", "a student"),
     ("anna,4,nan,x", "points"), ("anna,4,1e9,x", "points"),
     ("anna,4,1,x,y", "want 4 cells a row; got 5"),
 ])

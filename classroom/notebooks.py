@@ -1,0 +1,37 @@
+"""A notebook that was handed in for a problem file, as that file."""
+
+import ast
+import json
+
+from grader.text import escape
+
+COMMANDS = ("%", "!", "?")  # what a line for the notebook alone begins with
+
+
+def code(notebook: bytes) -> bytes:
+    """Its code cells, one after the other, without the lines that only a notebook runs.
+
+    Raises:
+        ValueError: they make no file; the message goes on from the notebook's name.
+    """
+    try:
+        cells = [cell["source"] for cell in json.loads(notebook)["cells"]
+                 if cell["cell_type"] == "code"]
+        cells = ["".join(cell) for cell in cells]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError("cannot be read as a notebook") from None
+    made = []
+    for number, cell in enumerate(cells, start=1):
+        if cell.startswith("%%"):
+            raise ValueError(f"has a cell that is not Python: code cell {number} begins with "
+                             f"{escape(cell.split()[0])}")
+        text = "\n".join("" if row.startswith(COMMANDS) else row for row in cell.split("\n"))
+        try:
+            ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise ValueError(f"makes no Python file: code cell {number}: {escape(str(error))}"
+                             ) from None
+        made.append(text)
+    if not "".join(made).strip():
+        raise ValueError("has no code in it")
+    return ("\n\n".join(made) + "\n").encode(errors="replace")
