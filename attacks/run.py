@@ -77,7 +77,7 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
         report = io.StringIO()
         options = Options(
             folder, device, seed, timeout, bfloat16=device == "cuda", benchmark=attack.timed,
-            patience=0.0,
+            explains=False,
             stop_early=stop_early and attack.outcomes != ("pass",) and attack.kind != "unfinished",
             quick=attack.quick,
             confinement=confinement((ROOT, folder),

@@ -39,8 +39,9 @@ def watch_stages(stages: list[Stage], following: list[Stage], options: Options,
     This process, the nursery and the workers that replay stay; a worker that runs a file ends with
     its grading, and the next one is made ready before the next save.
     """
-    options = replace(options, stop_early=True, benchmark=False, patience=2.0)
-    stages, paths = list(stages), [options.directory / stage.filename for stage in stages]
+    options = replace(options, stop_early=True, benchmark=False)
+    stages = list(stages)
+    paths = [options.directory / (stage.filename if stage else WARM_UPS) for stage in stages]
     with (Spare(lambda i: spare_worker(stages[i], options)) as spare,
           Keys(options, reporter) as keys):
         def grade(i: int) -> None:

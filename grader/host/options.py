@@ -60,7 +60,7 @@ class Options:
     own: tuple = ()  # cases that only the instructor has, of whatever stage
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # and write it there
-    patience: float = 3.0  # seconds of our own work to find a mistake's name; 0: do not ask for it
+    explains: bool = True  # of the first wrong case, what it looks like
     spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
     first: FirstWorker | None = None
     clock: Clock | None = None

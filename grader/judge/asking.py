@@ -106,11 +106,11 @@ def ask(known: Known, session: Session, case: Case) -> tuple[Check | None, bool]
                     break
             check = judge_growth(check, built, *(reply for _, reply in replies))
         if check.outcome == "wrong" and not closed and not known.taught:
-            from grader.words import follow_up  # all the mistakes: a right file needs none
+            from grader.words import follow_up  # a right file needs none
 
             with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError,
                                      TypeError, ValueError):
-                # Without a name what judge() found still stands.
+                # Without it what judge() found still stands.
                 follow_up.explain(check, session, built, reply, known.stage, options, known.lit())
     except SubmissionError as error:
         if device_memory.ran_out(error):  # what it holds itself is not to count as others'

@@ -1,10 +1,10 @@
 """The mistakes that have a name.
 
 What is said of each is data, mistakes.toml.  What each does to the numbers is a variant of a step's
-formula, and of the whole computation with that step in it (grader/words/whole.py).
+formula.
 
-Places are named alike in every stage, whose table in stages.py says in which step each is written.
-A mistake that may stand in several names them all.
+Places of the computation are named alike in every stage; its table in stages.py says in which step
+each is written.
 
     rows         which rows, head and batch entry a program has; launch: grid, order, allocation
     kv head      which keys and values it reads
@@ -34,7 +34,6 @@ class Mistake:
 
     words: str
     rule: str
-    places: list[str]
 
 
 @functools.cache

@@ -1,1 +1,1 @@
-"""Which mistake made a wrong answer: the table of mistakes, the search, the words."""
+"""Where an answer is wrong, and what that looks like."""

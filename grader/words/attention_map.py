@@ -53,7 +53,7 @@ def small(case: Case) -> Case:
 
 def read(ask: Callable[[Built], dict | None], case: Case, head: int,
          backward: bool = False) -> Matrix | None:
-    """Recover the matrix of one query head.  ask: as in search.Search.  None: no answer."""
+    """Recover the matrix of one query head.  ask: as in samples.Samples.  None: no answer."""
     case = small(case)
     if not backward:
         case = replace(case, grads=())

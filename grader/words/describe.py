@@ -1,8 +1,7 @@
 """Where an answer is wrong, what that looks like, and the message that says so.
 
-locate() compares one tensor with its truth and says what it sees; describe() puts that, and the
-name of the mistake where search.py found one, into at most 12 lines of 80 columns.  Nothing is
-guessed: a hint follows from what was seen, a step from the mistake or from what was seen of it.
+locate() compares one tensor with its truth and says what it sees; describe() puts that into at most
+12 lines of 80 columns.  Nothing is guessed: a hint and a step follow from what was seen.
 """
 
 import itertools
@@ -24,8 +23,8 @@ from grader.text import escape, ranges
 
 TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
 
-# What was seen where no mistake was named -> what it means to look at; "" where it means nothing
-# in particular.  A hint holds in every stage and for every case that its pattern is seen in.
+# What was seen -> what it means to look at; "" where it means nothing in particular.  A hint holds
+# in every stage and for every case that its pattern is seen in.
 PATTERNS = {
     "never-stored": "is every row worked on, and stored where it belongs? Which ones are not says "
                     "what counts wrongly.",
@@ -105,26 +104,23 @@ JUST_ROUNDED = 0.01  # a row that is so near a multiple of the right one is no m
 LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
-def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *, name=None,
+def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
              seen: tuple[str, ...] = (), again: str = "", right: Collection[str] = ()
              ) -> tuple[str, ...]:
-    """-> verdict, where, the mistake or what was seen, how to see more: at most 12 lines.
+    """-> verdict, where, what was seen, how to see more: at most 12 lines.
 
-    steps: to look at, where they are known; right: those that are, asked alone; name: search.Name
-    or None; seen: what follow_up.py saw in further cases, where there is none; again: the command
-    that asks this one case.
+    steps: to look at, where they are known; right: those that are, asked alone; seen: what
+    follow_up.py saw in further cases; again: the command that asks this one case.
     """
     first, where = finding.what[0], f"where: {finding.where}."
     middle = list(finding.what[1:])
-    if name is not None:
-        body = _named(name)
-    elif steps and not seen and not finding.places:  # their lights say more
+    if steps and not seen and not finding.places:  # their lights say more
         body = []
     else:
         body = list(seen)
         if PATTERNS[finding.id] and not seen:
             body.append("try: " + PATTERNS[finding.id])
-    tail, steps = [], steps or steps_of(stage, finding, name)
+    tail, steps = [], steps or stage.steps_of(finding.places)
     if left := [step for step in steps if step not in right]:
         tail = _wrapped(look_at(stage, *left))
     elif steps:
@@ -133,25 +129,14 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *, name=
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     tail += [f"again: {again}"] * bool(again)
     for drop in range(len(middle) + 1):
-        kept = middle[drop:] if name else middle[:len(middle) - drop]
+        kept = middle[:len(middle) - drop]
         lines = [row for line in (first, where, *kept, *body) for row in _wrapped(line)]
         if len(lines) + len(tail) <= LINES:
             break
-    while len(lines) + len(tail) > LINES and len(body) > 1:  # whole sentences go, "how sure" last
+    while len(lines) + len(tail) > LINES and len(body) > 1:  # whole sentences go
         body.pop()
         lines = [row for line in (first, where, *body) for row in _wrapped(line)]
     return *lines[:LINES - len(tail)], *tail
-
-
-def _named(name) -> list[str]:
-    """The mistake, the rule that it breaks, and how sure that is."""
-    return [f"the mistake: {name.words}.", f"the rule: {name.line}.",
-            "how sure: this mistake gives your numbers within rounding; no other known one does."]
-
-
-def steps_of(stage: Stage, finding: Finding, name=None) -> list[str]:
-    """The steps in which the mistake may stand; none where nothing fixes them."""
-    return stage.steps_of((finding if name is None else name).places)
 
 
 def kept_in_16_bits(case: Case, plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""After a wrong answer: asks the live worker a little more, and says what the mistake is.
+"""After a wrong answer: asks the live worker a little more, and says what that looks like.
 
 What comes back is only data: it is compared, never believed, and it decides no verdict.
 """
@@ -24,10 +24,9 @@ from grader.words.describe import (
     either,
     kept_in_16_bits,
     locate,
-    steps_of,
 )
 from grader.words.isolating import Thing, in_words, isolate
-from grader.words.search import Name, Sample, Search
+from grader.words.samples import Sample, Samples
 
 NOTHING = 1e-9  # a gradient that large is as good as none
 PROBE_SECONDS = 15.0  # for one further call of the submission
@@ -35,7 +34,7 @@ PROBE_SECONDS = 15.0  # for one further call of the submission
 
 def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
             options: Options, steps: Sequence[dict] = ()) -> None:
-    """Put the name of the mistake, or else what was seen, into a wrong check.
+    """Put the mistake of a red step, or else what was seen, into a wrong check.
 
     steps: their lights, as in the JSON: where some are wrong, they are the answer.  Else asks the
     session further cases; where one of them ends it, the session is gone afterwards.
@@ -50,7 +49,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     if not wrong:  # right at first: it is another run, or other values, that went wrong
         return
     finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
-    known = bool(red) or finding.id == "stored-otherwise"  # and needs no search
+    known = bool(red) or finding.id == "stored-otherwise"
     failures: list[tuple[Case, SubmissionError]] = []
     with _patience(session):
         def ask(other: Built) -> dict | None:
@@ -63,33 +62,29 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
                 return None
             return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
-        search = Search(sample, ask, device, options.patience)
-        name, things, matrix = None if known else search.run(), [], None
-        if name is None and not known and not search.gave_up and search.plain_is_right():
-            things = isolate(case, search.answer, search.names)
+        samples, things, matrix = Samples(sample, ask, device), [], None
+        if not known and samples.plain_is_right():
+            things = isolate(case, samples.answer, samples.names)
         if red and (options.show or options.plot):  # a plain case is small enough to draw
-            search.answer(probes.general(case))
-        if not stage.sums_rows and (not (name or known) or options.show or options.plot):
-            matrix = _matrix(search, ask)
+            samples.answer(probes.general(case))
+        if not stage.sums_rows and (not known or options.show or options.plot):
+            matrix = _matrix(samples, ask)
     said, steps = (), [step["id"] for step in red]
     if red:
         check.diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
                            "text": told(red[0])}
-    elif name is None:
-        finding, said, check.diagnosis = _unnamed(stage, finding, sample, things, matrix, failures)
     else:
-        check.diagnosis = _named(name)
-    if not (name or red) and (narrow := kept_in_16_bits(case, reply.plan)):
-        said = (narrow, *said)
-    if search.gave_up or not (name or red) and any(e.outcome == "timeout" for _, e in failures):
-        said += ("The search for the mistake ran out of time: it may well be a known one.",)
-    steps = steps or steps_of(stage, finding, name)
+        finding, said, check.diagnosis = _seen(stage, finding, sample, things, matrix, failures)
+        if narrow := kept_in_16_bits(case, reply.plan):
+            said = (narrow, *said)
+        if any(error.outcome == "timeout" for _, error in failures):
+            said += ("A further call timed out, so less is known of the mistake.",)
+    steps = steps or stage.steps_of(finding.places)
     check.diagnosis["step"] = either([step for step in steps if step not in right]) or None
     # The command that asks this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
-    check.lines = describe(finding, stage, steps, name=name, seen=said, again=again,
-                           right=right)
+    check.lines = describe(finding, stage, steps, seen=said, again=again, right=right)
     if matrix is not None and options.show:
         check.picture = tuple(drawing.text(matrix))
     if matrix is not None and options.plot:
@@ -110,17 +105,9 @@ def _patience(session: Session):
         session.timeout = usual
 
 
-def _named(name: Name) -> dict:
-    """What the JSON says of a mistake that has a name."""
-    return {"id": name.id, "kind": "named", "text": name.words, "line": name.line,
-            "distance": round(name.distance, 3), "runner_up": name.runner_up,
-            "runner_up_distance": round(min(name.runner_up_distance, 1e9), 3),
-            "truth_distance": round(min(name.truth_distance, 1e9), 3)}
-
-
-def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
-             matrix: attention_map.Matrix | None, failures):
-    """All that was seen instead of a name.
+def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
+          matrix: attention_map.Matrix | None, failures):
+    """All that was seen, where no step is red.
 
     -> the finding, with the places that are left; sentences, what says most first; the JSON.
     """
@@ -151,10 +138,10 @@ def _unnamed(stage: Stage, finding: Finding, sample: Sample, things: list[Thing]
     return finding, (*said, *[deduced] * bool(deduced)), record
 
 
-def _matrix(search: Search, ask) -> attention_map.Matrix | None:
+def _matrix(samples: Samples, ask) -> attention_map.Matrix | None:
     """The attention matrix of a wrong case: the smallest one, if the mistake shows there."""
-    names = search.names
-    wrong = [s for s in (search.sample, *search.answers.values())
+    names = samples.names
+    wrong = [s for s in (samples.wrong, *samples.answers.values())
              if s is not None and any(map(s.wrong.get, names))]
     wrong.sort(key=lambda s: (s.built.case.N < 8, s.built.case.N))
     matrix = None

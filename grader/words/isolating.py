@@ -1,4 +1,4 @@
-"""What of a case makes its answer wrong, where a plain case is right and no mistake was named?
+"""What of a case makes its answer wrong, where a plain case is right and no step is red?
 
 The case is asked again with one thing at a time made plain.  Where that makes it right, that thing
 is what the submission does not bear: an observation, from which a hint follows.
@@ -11,7 +11,7 @@ import torch
 
 from grader.course.cases import Case
 from grader.words.deduce import SURE
-from grader.words.search import Sample
+from grader.words.samples import Sample
 
 LARGE = "shift+", "shift-", "deep", "steep"
 LONGEST = 1024  # longer cases are asked but once
@@ -82,7 +82,7 @@ SURROUNDINGS = Thing(
 
 
 def isolate(case: Case, answer: Callable[[Case], Sample | None], names: list[str]) -> list[Thing]:
-    """The things without which these tensors are right, not barely.  answer: as Search's."""
+    """The things without which these tensors are right, not barely.  answer: as Samples's."""
     if max(case.N, case.M) > LONGEST or case.layout == "far":
         return []
 

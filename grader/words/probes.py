@@ -1,4 +1,4 @@
-"""The further small cases that are asked after a wrong answer, to tell mistakes apart."""
+"""The plain, small case that is asked after a wrong answer."""
 
 from dataclasses import replace
 
@@ -41,22 +41,3 @@ def general(case: Case) -> Case:
         scale = None if case.scale is None else 0.4
         base = replace(base, N=70, scale=scale, sink_logits=case.sink_logits)
     return base
-
-
-def long(case: Case) -> Case:
-    """As general, with more tiles, and as few heads as make a group."""
-    if case.asker.sums_rows:
-        return replace(general(case), N=1025, M=70)
-    N = 200 if case.asker.differentiates else 257 if case.asker.needs_triton else 300
-    NK = None if case.NK is None else N // 2 if case.NK < case.N else N + 200
-    return replace(general(case), N=N, NK=NK, B=1, HQ=1 if case.HQ == case.HKV else 2, HKV=1)
-
-
-def alike(case: Case) -> Case:
-    """As long, with the wrong case's numbers, dtype and window: large scores, rising maxima."""
-    other = replace(long(case), dtype=case.dtype, family=case.family)
-    if case.asker.sums_rows:
-        return other
-    if case.window is not None and case.window < min(case.N, other.N):
-        other = replace(other, window=case.window)
-    return replace(other, D=min(case.D, 64))

@@ -1,13 +1,13 @@
 """After a wrong answer: the mistake is named, with the step that it stands in."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attacks.catalogue import mutants
-from attacks.named import without_markers
 from grader.course.cases import Case
 from grader.course.correctness import answer
 from grader.course.inputs import build
@@ -17,7 +17,7 @@ from grader.host.processes import confinement
 from grader.judge.grade import grade_stage
 from grader.report.screen import Reporter
 from grader.words import follow_up
-from grader.words.search import Sample
+from grader.words.samples import Sample
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +33,11 @@ def test_a_mistake_in_a_copied_step_is_told_with_its_origin(wrong, told, tmp_pat
     assert told in lines, lines
 
 
+def without_markers(text: str) -> str:
+    """As the original assignment's files are: nothing is known of their steps."""
+    return re.sub("# (BEGIN|END) SOLUTION", "#", text)
+
+
 def graded(folder, number: int, old: str, new: str, change=str):
     """-> the result of a stage whose solved file has new in the place of old, and the report.
 
@@ -46,8 +51,7 @@ def graded(folder, number: int, old: str, new: str, change=str):
     return grade_stage(STAGES[number], options, Reporter(report)), report.getvalue()
 
 
-def test_a_file_with_a_red_light_is_told_the_step_and_is_not_searched(tmp_path, monkeypatch):
-    monkeypatch.setattr(follow_up.Search, "run", None)
+def test_a_file_with_a_red_light_is_told_the_step(tmp_path):
     result, said = graded(tmp_path, 3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
                           "tl.dot(p.to(v.dtype), (v * 0.7 + 0.5).to(v.dtype), "
                           "acc * alpha[:, None])")
@@ -58,8 +62,7 @@ def test_a_file_with_a_red_light_is_told_the_step_and_is_not_searched(tmp_path, 
     assert "step 3.5, asked alone" in said and "3.5 ✗" in said
 
 
-def test_an_output_with_the_strides_of_q_is_told_without_a_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(follow_up.Search, "run", None)
+def test_an_output_with_the_strides_of_q_is_told_as_such(tmp_path):
     source = (ROOT / "problem_7.py").read_text("utf-8").replace(
         "torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)", "torch.empty_like(q)")
     (tmp_path / "problem_7.py").write_text(source, "utf-8")
@@ -94,7 +97,7 @@ def test_what_has_no_name_is_told_as_it_was_seen_and_points_at_no_step(tmp_path)
 
 
 def test_memory_that_is_never_stored_points_at_what_stores_it(tmp_path):
-    """Half of every row: no mistake has a name for it in all cases, and none is needed."""
+    """Half of every row."""
     result, _ = graded(tmp_path, 3, "(rows[:, None] < N) & (j < D))",
                        "(rows[:, None] < N) & (j < D) & (j * (rows[:, None] % 3) < 9))",
                        change=without_markers)
@@ -104,10 +107,10 @@ def test_memory_that_is_never_stored_points_at_what_stores_it(tmp_path):
 
 
 class Asked:
-    """As much of a Search as a matrix is drawn of: its answers, some of them wrong."""
+    """As much of Samples as a matrix is drawn of: its answers, some of them wrong."""
 
     def __init__(self, failing: Case, *further: Case):
-        self.sample, *others = (
+        self.wrong, *others = (
             Sample.of(built, {"o": answer(built, "cpu").truth["o"] * (1 + (case.N != 64))}, "cpu")
             for case in (failing, *further) for built in [build(case, 0)])
         self.answers = {sample.built.case: sample for sample in others}
@@ -121,8 +124,8 @@ def test_the_smallest_wrong_case_in_which_the_mistake_shows_is_drawn(shows_from,
     def ask(built):
         exact = answer(built, "cpu").truth["o"]
         return {"o": exact * 0.5 if built.case.N > shows_from else exact}
-    search = Asked(case, replace(case, N=64), replace(case, N=90), replace(case, N=257))
-    assert follow_up._matrix(search, ask).case.N == drawn
+    samples = Asked(case, replace(case, N=64), replace(case, N=90), replace(case, N=257))
+    assert follow_up._matrix(samples, ask).case.N == drawn
 
 
 def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):

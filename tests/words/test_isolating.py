@@ -9,7 +9,7 @@ from grader.course.cases import Case
 from grader.course.correctness import answer
 from grader.course.inputs import build
 from grader.words import isolating
-from grader.words.search import Sample
+from grader.words.samples import Sample
 
 CASE = Case(3, "robust", 40, D=16, HQ=2, HKV=2, B=2, family="shift+", layout="transposed")
 
