@@ -90,7 +90,7 @@ def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
     rest = f"yours to write: {', '.join(blank)}" if blank else "no other step is blank"
     print(f"problem_{stage}.py: {count} of {len(carried)} carried-over steps are in; {rest}.")
     if unfilled := [outcome.step.id for outcome in outcomes if outcome.state == "not filled"]:
-        print(f"Next: mend what is said above and carry again, or write {', '.join(unfilled)} "
+        print(f"Next: fix what is said above and carry again, or write {', '.join(unfilled)} "
               "yourself; --from FOLDER takes steps from another folder.")
     else:
         print(f"Next: {program(stage)} --watch")

@@ -214,7 +214,7 @@ class _Grading:
         self.apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
         self.seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
         self.reporter = Reporter(verbose=arguments.verbose, whole=bool(arguments.case),
-                                 seed=self.seed if len(asked) == 1 else None)
+                                 seed=self.seed if len(asked) == 1 or arguments.warmup else None)
         with _refusing("--worker-user"):
             self.confined = confinement(
                 (record.ROOT, arguments.submission, *arguments.hide,
@@ -309,11 +309,13 @@ class _Grading:
 
     def warm_ups(self, options) -> int:
         from grader import watching
+        from grader.course.stages import STAGES
         from grader.lights import warmups
 
         with process.left_at_once():
             if self.arguments.watch and not self.arguments.step:
-                watching.watch_warm_ups(options, self.reporter)
+                following = [STAGES[n] for n in self.everything]
+                watching.watch_stages([None], following, options, self.reporter)
             return warmups.grade(options, self.reporter, self.arguments.step)
 
     def grade(self, options) -> int:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from grader.assignment import hints
-from grader.assignment.record import WARM_UPS
+from grader.assignment import hints, submission
+from grader.assignment.record import EXERCISES, WARM_UPS
 from grader.course.calls import SubmissionError
-from grader.course.stages import Stage
+from grader.course.stages import STAGES, Stage
 from grader.host.options import Options, spare_worker
 from grader.host.session import Session
 from grader.judge.grade import grade_stage
@@ -28,13 +28,14 @@ from grader.text import syntax_tree
 
 INTERVAL = 0.1  # seconds between two looks at the file
 HALF_WRITTEN = 0.5  # seconds that a file which is no Python is given to become it
-STEP = re.compile(r"\d+\.\d+")
+STEP = re.compile(r"(?:\d+|W)\.\d+")
 
 
-def watch_stages(stages: list[Stage], following: list[Stage], options: Options,
+def watch_stages(stages: list[Stage | None], following: list[Stage], options: Options,
                  reporter: Reporter) -> None:
-    """Grade each at once, and again whenever its file is saved, until Ctrl-C or q.  following: of
-    these the one after a stage is watched, too, once that stage passes.
+    """Grade each at once, and again whenever its file is saved, until Ctrl-C or q.  None stands for
+    the warm-ups.  following: of these the one after a stage is watched, too, once nothing is left
+    to do in that stage.
 
     This process, the nursery and the workers that replay stay; a worker that runs a file ends with
     its grading, and the next one is made ready before the next save.
@@ -45,22 +46,27 @@ def watch_stages(stages: list[Stage], following: list[Stage], options: Options,
     with (Spare(lambda i: spare_worker(stages[i], options)) as spare,
           Keys(options, reporter) as keys):
         def grade(i: int) -> None:
-            take, stage = functools.partial(spare.take, i), stages[i]
-            result = grade_stage(stage, replace(options, spare=take), reporter)
-            keys.about(stage, result)
-            after = next((one for one in following if one.number > stage.number), None)
+            stage = stages[i]
+            after = next((one for one in following if not stage or one.number > stage.number), None)
             path = after and options.directory / after.filename
-            if result.outcome == "pass" and after not in (None, *stages) and path.exists():
+            if after in (None, *stages) or not path.exists():
+                after = None
+            if stage is None:
+                done = warmups.grade(options, reporter, then=keys.offer) == 0
+            else:
+                take = functools.partial(spare.take, i)
+                result = grade_stage(stage, replace(options, spare=take), reporter)
+                keys.about(stage, result, after)
+                done = result.outcome == "pass" and not result.to_mend
+            if done and after is not None:
                 stages.append(after)
                 paths.append(path)
 
-        watch(paths, grade, reporter.say, spare.start, keys.pause, reporter.clear)
+        def ready(i: int) -> None:
+            if stages[i] is not None:
+                spare.start(i)
 
-
-def watch_warm_ups(options: Options, reporter: Reporter) -> None:
-    """The same for the exercises before problem 1."""
-    watch([options.directory / WARM_UPS], lambda i: warmups.grade(options, reporter), reporter.say,
-          clear=reporter.clear)
+        watch(paths, grade, reporter.say, ready, keys.pause, reporter.clear)
 
 
 def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], None],
@@ -115,11 +121,11 @@ def _parses(path: Path) -> bool:
 
 
 class Keys:
-    """On a terminal: h, the next hint of the step to mend; s, that step alone; q, the end."""
+    """On a terminal: h, the next hint of the step to work on; s, that step alone; q, the end."""
 
     def __init__(self, options: Options, reporter: Reporter):
         self.options, self.reporter = options, reporter
-        self.stage, self.step, self.before = None, "", None
+        self.step, self.before = "", None
 
     def __enter__(self) -> "Keys":
         if sys.stdin is not None and sys.stdin.isatty():
@@ -136,16 +142,29 @@ class Keys:
 
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self.before)
 
-    def about(self, stage: Stage, result: StageResult) -> None:
+    def about(self, stage: Stage, result: StageResult, after: Stage | None = None) -> None:
         """What was graded last; says what is next, and how much of the course is written."""
-        blank = [step["id"] for step in result.steps if step["light"] == "blank"]
-        self.stage, to_mend = stage, result.to_mend or (f"write step {blank[0]}" if blank else "")
-        self.step = next(iter(STEP.findall(to_mend)), "")
-        keys = "   (h: a hint, s: the step alone, q: quit)" if self.before is not None else ""
-        if self.step:
-            self.reporter.next(f"{to_mend} and save{keys}")
-        if bar := overview.written(self.options.directory):
+        directory, to_do, first, or_else = self.options.directory, result.to_mend, "", ""
+        if not to_do:
+            file = submission.read(directory, stage.filename, stage.entry)
+            first = overview.copying(stage.number, directory)
+            # What is copied is not written anew.
+            blank = [*file.blank_new, *(() if first else file.blank_carried)]
+            to_do = f"write step {blank[0]}" if blank else ""
+        elif result.outcome == "pass" and after is not None:
+            or_else = f"or go on: {overview.command(after.number, directory, ' --watch')}"
+        self.offer(to_do, first, or_else)
+        if bar := overview.written(directory):
             self.reporter.say(bar)
+
+    def offer(self, to_do: str, first: str = "", or_else: str = "") -> None:
+        """Say what is next: "write step 3.5", of which the keys are from now on; a command before
+        it, or in its place."""
+        self.step = next(iter(STEP.findall(to_do)), "")
+        keys = "   (h: a hint, s: the step alone, q: quit)" if self.before is not None else ""
+        to_do = f"{'then ' if first else ''}{to_do} and save{keys}" if to_do else ""
+        if lines := list(filter(None, (first, to_do, or_else))):
+            self.reporter.next("\n      ".join(lines))
 
     def pause(self, seconds: float) -> None:
         """Wait so long, or do what a key asks for."""
@@ -158,10 +177,13 @@ class Keys:
         if key in ("q", ""):
             raise KeyboardInterrupt
         if key in ("h", "s") and not self.step:
-            self.reporter.say("No step is to be mended.")
+            self.reporter.say("There is no step to work on.")
+        elif key == "s" and self.step in EXERCISES:
+            warmups.grade(self.options, self.reporter, self.step)
         elif key == "s":
             with contextlib.suppress(ValueError):  # it was just graded; a save may come between
-                alone.ask(self.stage, self.step, self.options, self.reporter)
+                stage = STAGES[int(self.step.partition(".")[0])]
+                alone.ask(stage, self.step, self.options, self.reporter)
         elif key == "h":
             try:
                 self.reporter.say("\n" + hints.next_hint(self.step))

@@ -309,7 +309,7 @@ step 4.5  the same already
 step 4.7  not filled: step 3.7 of problem_3.py is still blank
 step 4.8  from step 3.8 of problem_3.py, 3 lines
 problem_4.py: 4 of 5 carried-over steps are in; yours to write: 4.1, 4.2, 4.6.
-Next: mend what is said above and carry again, or write 4.7 yourself; --from FOLDER takes steps \
+Next: fix what is said above and carry again, or write 4.7 yourself; --from FOLDER takes steps \
 from another folder.
 """
 

@@ -9,19 +9,24 @@ import termios
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from grader.assignment.record import ROOT
+from grader import watching
+from grader.assignment import hints
+from grader.assignment.record import ROOT, WARM_UPS
 from grader.course.stages import STAGES
 from grader.host import kernel_cache, options
 from grader.host.options import Options, open_session, spare_worker
 from grader.host.processes import confinement
-from grader.report.results import StageResult
+from grader.lights import warmups
+from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
 from grader.sandbox.worker import hooks
-from grader.watching import INTERVAL, Keys, Spare, watch
+from grader.starter import blank
+from grader.watching import INTERVAL, Keys, Spare, watch, watch_stages
 from tests.sessions import double_call
 
 
@@ -120,11 +125,12 @@ def test_a_key_asks_for_what_the_step_to_mend_needs(terminal, tmp_path, monkeypa
     before = termios.tcgetattr(sys.stdin)
     with Keys(Options(tmp_path, "cpu", 1, 60.0), Reporter(said := io.StringIO())) as keys:
         keys.about(STAGES[1], StageResult(1, "x", 200, "wrong", steps=red))
-        assert "Next: mend step 1.2 and save   (h: a hint, s: the step alone, q: quit)\n" \
+        assert "Next: fix step 1.2 and save   (h: a hint, s: the step alone, q: quit)\n" \
             "course [##############################] 8 of 8 steps written\n" in said.getvalue()
         terminal.write(b"hs")
         keys.pause(60)
-        assert "Step 1.2, hint 1 of 3" in said.getvalue()
+        hint = hints.next_hint("1.2", state_file=tmp_path / "none").partition("Ask again")[0]
+        assert hint in said.getvalue()  # with its line breaks
         keys.pause(60)
         assert "step 1.2 is right, asked alone." in said.getvalue()
         terminal.write(b"q")
@@ -134,14 +140,108 @@ def test_a_key_asks_for_what_the_step_to_mend_needs(terminal, tmp_path, monkeypa
     assert termios.tcgetattr(sys.stdin) == before
 
 
+def test_in_the_warm_ups_the_keys_are_for_the_exercise_to_work_on(terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "warmups").mkdir()
+    (tmp_path / WARM_UPS).write_bytes((ROOT / WARM_UPS).read_bytes())
+    with Keys(Options(tmp_path, "cpu", 1, 60.0), Reporter(said := io.StringIO())) as keys:
+        keys.offer("fix step W.2")
+        assert "Next: fix step W.2 and save   (h: a hint, s: the step alone, q: quit)\n" \
+            in said.getvalue()
+        terminal.write(b"hs")
+        keys.pause(60)
+        assert "Step W.2, hint 1 of 3" in said.getvalue()
+        keys.pause(60)
+        assert "W.2 softmax times a matrix, in tiles: right" in said.getvalue()
+        keys.offer("")
+        terminal.write(b"h")
+        keys.pause(60)
+        assert said.getvalue().endswith("There is no step to work on.\n")
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A folder with problems 1 to 4 solved, and the others as they are given."""
+    monkeypatch.chdir(tmp_path)
+    for n in STAGES:
+        source = (ROOT / f"problem_{n}.py").read_text("utf-8")
+        (tmp_path / f"problem_{n}.py").write_text(source if n < 5 else blank(source), "utf-8")
+    return Options(Path("."), "cpu", 1, 60.0)
+
+
+@pytest.mark.parametrize("number, said", [
+    (5, "python -m grader.carry 5   (copies your earlier steps into it)\n"
+     "      then write step 5.2 and save"),
+    (8, "python -m grader.carry 8   (copies your earlier steps into it)\n"
+     "      then write step 8.3 and save")])
+def test_steps_that_are_copied_are_not_written_anew(course, number, said):
+    with Keys(course, Reporter(stream := io.StringIO())) as keys:
+        keys.about(STAGES[number], StageResult(number, "x", 50, "not_started"))
+        assert f"Next: {said}\n" in stream.getvalue() and keys.step == said.split()[-3]
+
+
+WASTED = Check("needless-work", "walk", "needless work", diagnosis={"id": "x", "step": "4.2"})
+
+
+def test_a_stage_that_visits_tiles_in_vain_has_a_step_to_look_at(course):
+    with Keys(course, Reporter(stream := io.StringIO())) as keys:
+        keys.about(STAGES[4], StageResult(4, "x", 100, "pass", 90.0, checks=[WASTED]), STAGES[5])
+        assert ("Next: look at step 4.2 and save\n      or go on: python autograder.py --p5 "
+                "--watch\n") in stream.getvalue() and keys.step == "4.2"
+
+
+@pytest.mark.parametrize("checks, graded", [([], [4, 5]), ([WASTED], [4])])
+def test_the_next_problem_is_watched_once_nothing_is_left_to_do(
+        course, monkeypatch, checks, graded):
+    asked = []
+
+    def grade_stage(stage, options, reporter):
+        asked.append(stage.number)
+        return StageResult(stage.number, "x", 100, "pass" if stage.number == 4 else "not_started",
+                           checks=checks)
+    monkeypatch.setattr(watching, "grade_stage", grade_stage)
+    end_at_the_first_pause(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        watch_stages([STAGES[4]], list(STAGES.values()), course, Reporter(io.StringIO()))
+    assert asked == graded
+
+
+def test_after_the_warm_ups_comes_problem_1(course, monkeypatch):
+    asked = []
+
+    def exercises(options, reporter, then):
+        asked.append("warm-ups")
+        then("")
+        return 0
+
+    def grade_stage(stage, options, reporter):
+        asked.append(stage.number)
+        return StageResult(stage.number, "x", 100, "wrong")
+    monkeypatch.setattr(warmups, "grade", exercises)
+    monkeypatch.setattr(watching, "grade_stage", grade_stage)
+    end_at_the_first_pause(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        watch_stages([None], list(STAGES.values()), course, Reporter(io.StringIO()))
+    assert asked == ["warm-ups", 1]
+
+
+def end_at_the_first_pause(monkeypatch):
+    def pause(keys, seconds):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(Keys, "pause", pause)
+    monkeypatch.setattr(watching, "spare_worker", lambda stage, options: SimpleNamespace(
+        close=lambda: None))
+
+
 @pytest.mark.parametrize("stdin", [None, os.devnull])
 def test_without_a_terminal_no_key_is_offered(tmp_path, monkeypatch, stdin):
     monkeypatch.setattr(sys, "stdin", stdin and open(stdin, encoding="utf-8"))
     with Keys(Options(tmp_path, "cpu", 1, 60.0), Reporter(said := io.StringIO())) as keys:
-        blank = [{"id": "1.3", "light": "blank", "mistake": None, "text": ""}]
-        keys.about(STAGES[1], StageResult(1, "x", 200, "crashed", steps=blank))
+        (tmp_path / "problem_1.py").write_text(blank((ROOT / "problem_1.py").read_text("utf-8")))
+        keys.about(STAGES[1], StageResult(1, "x", 200, "crashed"))
         keys.pause(0)
-        assert "Next: write step 1.3 and save\n" in said.getvalue()
+        assert "Next: write step 1.1 and save\n" in said.getvalue()
+        (tmp_path / "problem_1.py").write_text("")
         keys.about(STAGES[1], StageResult(1, "x", 200, "crashed"))  # a file without steps
         assert keys.step == ""
 

@@ -113,7 +113,7 @@ def main(stages: list[tuple[int, bool]], command: str) -> int:
     print(*found, *lines, sep="\n")
     if not can_run:
         wanted = next((f.text for f in found if f.grade == "problem"), "")
-        print(f"Next: mend the first problem: {wanted}")
+        print(f"Next: fix the first problem: {wanted}")
     if any(line.grade == "ok" for line in lines):
         print("Next:" if can_run else "      or:", command)
     return 0 if can_run else 1

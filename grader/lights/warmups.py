@@ -260,8 +260,10 @@ WARM_UPS = (
 
 
 # ------------------------------------------------------------------------- the grading
-def grade(options: Options, reporter: Reporter, only: str = "") -> int:
-    """Ask all five, or only one, and say what was found.
+def grade(options: Options, reporter: Reporter, only: str = "",
+          then: Callable[[str], None] | None = None) -> int:
+    """Ask all five, or only one, and say what was found and, unless that is left to then(), what
+    to do next.  then: told "fix step W.3", or "" where there is nothing to do.
 
     -> 0 all right, 1 not, 3 a fault of the grader.
     """
@@ -270,7 +272,7 @@ def grade(options: Options, reporter: Reporter, only: str = "") -> int:
         reporter.warm_up("crashed", f"{NAME}: {file.sentence}{file.place}")
         return 1
     lacking = no_triton()
-    outcomes, following = [], ""
+    outcomes, to_do, following = [], "", ""
     for one in (one for one in WARM_UPS if only in ("", one.step)):
         lines: tuple[str, ...] = ()
         if one.needs_triton and lacking:
@@ -285,17 +287,20 @@ def grade(options: Options, reporter: Reporter, only: str = "") -> int:
                 lambda error: ("grader_fault", (f"the grader itself failed ({error}): please "
                                                 "report it, with your file.",)))
         outcomes.append(outcome)
-        if lines or outcome == "not_started":
-            following = following or (
-                f"python autograder.py --hint {one.step}" if lines else
-                f"write step {one.step} of {FOLDER}/{NAME}, then\n      {COMMAND} --watch")
+        if not to_do and outcome not in ("pass", "skipped"):
+            to_do = f"{'fix' if lines else 'write'} step {one.step}"
+            following = (f"python autograder.py --hint {one.step}" if lines else
+                         f"{to_do} of {FOLDER}/{NAME}, then\n      {COMMAND} --watch")
         said = "right" if outcome == "pass" else outcome.replace("_", " ")
         reporter.warm_up(outcome, f"{one.step} {one.title}: {said}", lines)
     if "skipped" in outcomes:
         reporter.say(lacking)
     right = outcomes.count("pass")
     reporter.say(f"Warm-ups: {right} of {len(outcomes)} right, seed {options.seed}")
-    reporter.next(following or (COMMAND if only else "python autograder.py"))
+    if then is not None:
+        then(to_do)
+    else:
+        reporter.next(following or (COMMAND if only else "python autograder.py"))
     return 3 if "grader_fault" in outcomes else int(right < len(outcomes))
 
 

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from grader.assignment.record import WARM_UPS, grader_of
-from grader.assignment.submission import read
+from grader.assignment.submission import Submission, read
 from grader.course.stages import STAGES, no_triton
 from grader.report.results import StageResult
 from grader.text import ranges, syntax_tree
@@ -59,28 +59,40 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
 
 def begin(number: int, directory: Path, options: str = "", to_mend: str = "") -> str:
     """What to do with a stage that has not passed: what is wrong in it, its blank steps, or else
-    its command.  to_mend: "mend step 3.5", or nothing."""
+    its command.  to_mend: "fix step 3.5", or nothing."""
     if STAGES[number].needs_triton and no_triton():
         return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
-    if file.blank_carried and directory == Path("."):
-        origins = [step.origin for step in file.steps if step.id in file.blank_carried]
-        stages = {int(origin.partition(".")[0]) for origin in origins}
-        earlier = {stage: read(directory, f"problem_{stage}.py", "") for stage in sorted(stages)}
-        written = {step.id for source in earlier.values() for step in source.steps
-                   if step.id not in source.blank_steps}
-        if written & set(origins):
-            return f"python -m grader.carry {number}   (copies your earlier steps into it)"
-        if any(source.state == "missing" for source in earlier.values()):
-            return (f"python -m grader.carry {number} --from FOLDER   (copies steps from the "
-                    "earlier problems, wherever they are)")
-        return begin(min(stages), directory)  # nothing is written that could be copied
+    if origins := _to_copy(file, directory):
+        return copying(number, directory) or begin(  # nothing is written that could be copied
+            min(int(origin.partition(".")[0]) for origin in origins), directory)
     if to_mend:
         return f"{to_mend}, then\n      {command(number, directory, options or ' --watch')}"
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
                 f"      {command(number, directory, ' --watch')}")
     return command(number, directory, options)
+
+
+def copying(number: int, directory: Path) -> str:
+    """The command that copies earlier steps into a stage; "" where there is nothing to copy."""
+    origins = _to_copy(read(directory, f"problem_{number}.py", ""), directory)
+    earlier = [read(directory, f"problem_{stage}.py", "")
+               for stage in {origin.partition(".")[0] for origin in origins}]
+    if any(step.id in origins and step.id not in file.blank_steps
+           for file in earlier for step in file.steps):
+        return f"python -m grader.carry {number}   (copies your earlier steps into it)"
+    if any(file.state == "missing" for file in earlier):
+        return (f"python -m grader.carry {number} --from FOLDER   (copies steps from the "
+                "earlier problems, wherever they are)")
+    return ""
+
+
+def _to_copy(file: Submission, directory: Path) -> list[str]:
+    """The earlier steps that blank steps of a file are copies of; none where its folder is not
+    this one, in which they are copied."""
+    return [step.origin for step in file.steps
+            if step.id in file.blank_carried and directory == Path(".")]
 
 
 def after(number: int, numbers: list[int], directory: Path) -> str:
@@ -99,7 +111,7 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
     if failed:
         first = (begun or failed)[0]
         if first.quickest and not first.to_mend:
-            return begin(first.stage, directory, f" --case {first.quickest}", "mend the file")
+            return begin(first.stage, directory, f" --case {first.quickest}", "fix the file")
         return begin(first.stage, directory, " --quick" * quick, first.to_mend)
     if red := [id for result in results for id in result.red]:
         return f"{alone(red[0], directory)}   (it is red)"

@@ -82,10 +82,10 @@ class StageResult:
 
     @property
     def to_mend(self) -> str:
-        """What to do before the next run, "mend step 3.5": a red step, or where a case points to.
+        """What to do before the next run, "fix step 3.5": a red step, or where a case points to.
         """
         if self.red:
-            return f"mend step {self.red[0]}"
+            return f"fix step {self.red[0]}"
         steps = [(check.diagnosis or {}).get("step") for check in self.checks
                  if check.outcome not in ("pass", "skipped") and check.group != "beyond"]
         return f"look at step {steps[0]}" if steps and steps[0] and not self.waits else ""

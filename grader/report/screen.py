@@ -52,13 +52,14 @@ class Reporter:
                             and os.environ.get("TERM") != "dumb")
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
         self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
-        self.is_live = False  # a line that is overwritten stands at the end
+        self.live: threading.Event | None = None  # of the line at the end that is overwritten
         self.title = ""  # of the stage, until its first line
         self.announced: Stage | None = None  # whose title stands there already
         self._forget()
 
     def _forget(self) -> None:
         """What was shown, and held back, of a stage."""
+        self.live = None
         self.failures: set[tuple[str, str]] = set()  # by their kind
         self.more = 0  # cases that failed as an earlier one did
         self.passed: list[str] = []  # lines of cases that passed, until nothing can fail any more
@@ -93,24 +94,25 @@ class Reporter:
         if not self.is_terminal:
             yield
             return
-        stop, self.is_live = threading.Event(), True
+        stop = self.live = threading.Event()
         thread = threading.Thread(target=self._tick, args=(stop, stage, what), daemon=True)
-        thread.start()
-        try:
+        try:  # a save may end this at any point, also inside of start(), or below before set()
+            thread.start()
             yield
         finally:
             stop.set()
-            thread.join()
-            self.is_live = False
+            with contextlib.suppress(RuntimeError):  # it was not started
+                thread.join()
+            self.live = None
             self._write("\r\x1b[K")
 
     def _tick(self, stop: threading.Event, stage: Stage, what: str) -> None:
+        """Count until stop is set, or another grading has begun."""
         start = time.monotonic()
-        while True:
+        while self.live is stop and not stop.is_set():
             text = f"... problem {stage.number}: {what}, {time.monotonic() - start:.0f} s"
             self._write("\r\x1b[K" + text[: WIDTH - 1])
-            if stop.wait(0.5):
-                return
+            stop.wait(0.5)
 
     def lights(self, stage: Stage, steps: list[dict], why: str = "") -> None:
         """A light a step; what is wrong with the red ones stands at the end of the stage."""
@@ -232,7 +234,7 @@ class Reporter:
             self._write("\x1b[H\x1b[2J")
 
     def say(self, text: str) -> None:
-        """One line of its own."""
+        """Lines of their own."""
         self._line(text)
 
     def table(self, lines: list[str]) -> None:
@@ -310,14 +312,9 @@ class Reporter:
 
     def _line(self, text: str, outcome: str = "", wrap: bool = True) -> None:
         self._announce()
-        if self.is_live:  # a verdict may come while the next case runs
+        if self.live:  # a verdict may come while the next case runs
             self._write("\r\x1b[K")
-        lines = [text]
-        if wrap and _width(text) > WIDTH:
-            indent = len(text) - len(text.lstrip())
-            lines = textwrap.wrap(text, WIDTH - 1, subsequent_indent=" " * (indent + 5),
-                                  break_long_words=False, break_on_hyphens=False)
-        for line in lines:
+        for line in _wrapped(text) if wrap else [text]:
             line = line.replace("\N{NO-BREAK SPACE}", " ")
             self._write(self._paint(line, _colour(outcome)) + "\n")
 
@@ -379,6 +376,17 @@ def _colour(outcome: str) -> str:
 
 def _points(result: StageResult) -> str:
     return f"{result.points:g} of {result.max_points}"
+
+
+def _wrapped(text: str) -> list[str]:
+    """Its lines; one that is too wide goes on further in."""
+    lines = []
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        lines += [line] if _width(line) <= WIDTH else textwrap.wrap(
+            line, WIDTH - 1, subsequent_indent=" " * (indent + 5), break_long_words=False,
+            break_on_hyphens=False)
+    return lines
 
 
 def _width(text: str) -> int:

@@ -168,4 +168,4 @@ def test_the_command_line_asks_no_torch_of_its_own_process(tmp_path):
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1 and done.stderr == ""
     assert "cannot be imported (no torch here)" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("Next: mend the first problem: PyTorch")
+    assert done.stdout.splitlines()[-1].startswith("Next: fix the first problem: PyTorch")

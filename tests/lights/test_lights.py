@@ -466,7 +466,7 @@ def test_a_raise_left_behind_a_solution_is_said_everywhere_and_is_the_next_thing
         done = subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
                                *arguments], cwd=ROOT, capture_output=True, text=True)
         assert said in done.stdout and done.returncode == 1
-    assert "not finished" in done.stdout and "Next: mend step 3.2, then\n" in done.stdout
+    assert "not finished" in done.stdout and "Next: fix step 3.2, then\n" in done.stdout
 
 
 def test_an_endless_loop_is_known_by_its_light_before_a_case_has_taken_its_time(tmp_path):

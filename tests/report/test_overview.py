@@ -118,7 +118,7 @@ def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_until_it_is_rig
     one = "python autograder.py --p4 --case robust/short"
     for one_case in (False, True):
         said = overview.after_run([wrong], [4, 5], Path("."), False, one_case)
-        assert said == f"mend the file, then\n      {one}"
+        assert said == f"fix the file, then\n      {one}"
     right = StageResult(4, "", 100, "pass", 0)
     said = overview.after_run([right], [4, 5], Path("."), False, True)
     assert said == "python autograder.py --p4   (all cases)"

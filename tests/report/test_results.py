@@ -65,7 +65,7 @@ def failed(*checks: Check, steps=(), outcome="wrong") -> StageResult:
 def test_what_is_to_be_mended_is_a_red_step_or_else_where_the_first_failing_case_points():
     passed = Check("a", "standard", "pass")
     wrong = Check("b", "standard", "wrong", diagnosis={"id": "x", "step": "4.2 or 4.3"})
-    assert failed(passed, wrong, steps=[GREEN, RED]).to_mend == "mend step 4.8"
+    assert failed(passed, wrong, steps=[GREEN, RED]).to_mend == "fix step 4.8"
     assert failed(passed, wrong, steps=[GREEN]).to_mend == "look at step 4.2 or 4.3"
     assert failed(passed, Check("b", "standard", "wrong")).to_mend == ""
 

@@ -2,13 +2,17 @@
 
 import io
 import re
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from grader.course.stages import STAGES
+from grader.report import screen
 from grader.report.results import Check, Run, StageResult
 from grader.report.screen import Reporter
+from grader.watching import FileSaved
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +159,53 @@ def test_a_verdict_that_comes_while_a_case_runs_does_not_stand_behind_the_live_l
         reporter.check_done(STAGES[3], check("wrong"))
     shown = re.sub(r"\x1b\[\d*m", "", stream.getvalue())
     assert "\r\x1b[K❌ P3 Correctness Test Failed: wrong" in shown
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    """The threads that count; and a save that comes in the middle of a method of theirs."""
+    threads = []
+
+    class Thread(threading.Thread):
+        def start(self):
+            threads.append(self)
+            super().start()
+
+    def saved(kind, method):
+        whole = getattr(kind, method)
+
+        def interrupted(self, *arguments):
+            monkeypatch.setattr(kind, method, whole)
+            if method == "start":
+                whole(self, *arguments)
+            raise FileSaved
+        monkeypatch.setattr(kind, method, interrupted)
+
+    class Event(threading.Event):
+        pass
+
+    monkeypatch.setattr(screen, "threading", SimpleNamespace(Thread=Thread, Event=Event))
+    return threads, {"start": lambda: saved(Thread, "start"), "set": lambda: saved(Event, "set")}
+
+
+@pytest.mark.parametrize("method", ["start", "set"])
+def test_a_save_at_any_moment_ends_the_line_that_counts(counting, method):
+    threads, saved = counting
+    reporter = Reporter(Terminal())
+    saved[method]()
+    with pytest.raises(FileSaved), reporter.working(STAGES[3], "case 1 of 4"):
+        pass
+    reporter.stage_begins(STAGES[3])  # as the next grading does
+    (thread,) = threads
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_what_has_lines_of_its_own_keeps_them_and_each_too_wide_goes_on_further_in():
+    Reporter(stream := io.StringIO()).say("one\n\n  two " + "word " * 20 + "\nthree")
+    first, blank, two, more, three = stream.getvalue().splitlines()
+    assert (first, blank, three) == ("one", "", "three")
+    assert two.startswith("  two word") and more.startswith("       word")
 
 
 def test_of_one_stage_the_next_command_is_all_there_is_to_add():
