@@ -261,6 +261,7 @@ if __name__ == "__main__":  # a look, not a test
     x, w = torch.randn(5, 300), torch.randn(300)
     if torch.cuda.is_available():
         x, w = x.cuda(), w.cuda()
+    _check(x, w)  # says what is wanted where there is no GPU
     print("double ", double(w[:4]).tolist(), "of", w[:4].tolist())
     print("triton ", weighted_row_sum(x, w).tolist())
     print("torch  ", torch_weighted_row_sum(x, w).tolist())

@@ -3,11 +3,14 @@
 import ast
 import difflib
 import re
+import runpy
 import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
+from grader.assignment.record import WARM_UPS
 from grader.assignment.submission import steps
 from tools.stage_table import carried, code_lines
 
@@ -160,6 +163,20 @@ def test_a_problem_file_stands_alone(n):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed
         if isinstance(node, ast.ImportFrom):
             assert node.module.split(".")[0] in allowed
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("name", [*(f"problem_{n}.py" for n in range(2, 10)), WARM_UPS])
+def test_by_hand_without_a_gpu_or_the_interpreter_a_file_says_what_it_wants(name, no_gpu):
+    with pytest.raises((ValueError, SystemExit), match="want .*TRITON_INTERPRET=1 at start"):
+        runpy.run_path(str(ROOT / name), run_name="__main__")
 
 
 @pytest.mark.parametrize("n", FILES)

@@ -132,7 +132,7 @@ def test_a_key_asks_for_what_the_step_to_mend_needs(terminal, tmp_path, monkeypa
         hint = hints.next_hint("1.2", state_file=tmp_path / "none").partition("Ask again")[0]
         assert hint in said.getvalue()  # with its line breaks
         keys.pause(60)
-        assert "step 1.2 is right, asked alone." in said.getvalue()
+        assert "step 1.2 is right when it is run on its own." in said.getvalue()
         terminal.write(b"q")
         with pytest.raises(KeyboardInterrupt):
             keys.pause(60)

@@ -22,6 +22,8 @@ By hand     TRITON_INTERPRET=1 python warmups/warmups.py runs them all without a
 Source      W.1: Online normalizer calculation for softmax, arXiv 1805.02867
 """
 
+import os
+
 import torch
 
 BLOCK = 32  # elements of a tile, a power of two
@@ -172,6 +174,8 @@ if __name__ == "__main__":  # a look, not a test
     a = torch.randn(20, 40, device=device, dtype=torch.float16)
     print("W.1", online_softmax(x)[:4].tolist(), "of", x.softmax(0)[:4].tolist())
     print("W.2", softmax_times(s, s.T)[0].tolist(), "of", (s.softmax(1) @ s.T)[0].tolist())
+    if device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise SystemExit("W.3 to W.5: want a GPU, or TRITON_INTERPRET=1 at start; got neither")
     print("W.3", add(x, y)[:4].tolist(), "of", (x + y)[:4].tolist())
     print("W.4", causal_row_sum(s).tolist(), "of", s.tril().sum(1).tolist())
     print("W.5", matmul(a, a.T.contiguous())[0, :3].tolist(), "of", (a @ a.T)[0, :3].tolist())

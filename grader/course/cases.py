@@ -42,7 +42,7 @@ LAYOUTS = {
     "last": "stride 2",
     "gapped": "gaps",  # room between rows, heads and batch entries
     "mixed": "mixed strides",  # k transposed beside a packed q
-    "shared": "k of one head for all",  # stride 0; in stage 2 a row: kills results with its strides
+    "shared": "k of one head for all",  # stride 0: kills results with its strides
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 
@@ -148,6 +148,8 @@ class Case:
     def note(self) -> str:
         """What is special about a robust case, in words."""
         layout = LAYOUTS.get(self.layout, f"{self.layout.replace('.', ', ')} in memory")
+        if self.layout == "shared" and self.asker.sums_rows:
+            layout = "one row of x for all"
         words = [dtype_name(self.dtype), FAMILIES[self.family], layout]
         words += [f"in {self.apart}" * bool(self.apart)]
         words += ["gradients" + f" of {' and '.join(self.grads)} alone" * self.some_gradients] * (

@@ -31,10 +31,10 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
         why = lights.why + "." if found is None else " ".join(found.lines)
         reporter.say(f"step {step} has no light: {why}")
     elif found.light == RIGHT:
-        reporter.say(f"step {step} is right, asked alone."
+        reporter.say(f"step {step} is right when it is run on its own."
                      + "".join(f" A note: {line}" for line in found.lines))
     else:
-        reporter.say(f"step {step} is wrong, asked alone. Given {found.lines[0]}")
+        reporter.say(f"step {step} is wrong. Running it on its own, with {found.lines[0]}")
         reporter.table([*("  " + line for line in (*found.lines[1:], *found.shown))])
         reporter.say(f"Next: {hint}")
     return found is not None and found.light == RIGHT

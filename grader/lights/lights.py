@@ -64,7 +64,7 @@ class Lights:
         self.steps: list[dict] | None = None
 
     def __enter__(self) -> "Lights":
-        self.why = guarded(self.begin, "the steps could not be asked alone ({})".format)
+        self.why = guarded(self.begin, "the steps could not be run on their own ({})".format)
         return self
 
     def begin(self) -> str:
@@ -108,7 +108,7 @@ class Lights:
         try:
             return self.found.result(ALL_SECONDS)
         except Exception as error:  # whatever happened to them, the cases go on
-            self.why = f"the steps could not be asked alone ({type(error).__name__}: {error})"
+            self.why = f"the steps could not be run on their own ({type(error).__name__}: {error})"
             return []
 
 
@@ -166,10 +166,10 @@ class Asking:
     def judged(self, id: str, asked: Entry | None, ids: tuple[str, ...]) -> Light:
         """As light(), but what is wrong with the check itself is raised."""
         if asked is None:
-            return Light(id, NONE, lines=("nothing is asked of this step alone.",))
+            return Light(id, NONE, lines=("this step is not run on its own.",))
         if not all(self.blanks.is_as_given(one, self.stage.number) for one in ids):
             return Light(id, NONE, lines=("the code around it, or a function that it calls, is not "
-                                          "as it was given: it is not asked alone.",))
+                                          "as it was given: it is not run on its own.",))
         trials = asked.trials()
         try:
             text = self.text(ids, asked, trials)
@@ -178,7 +178,7 @@ class Asking:
         made, strange = self.elsewhere(ids, trials[0].given)
         if made:
             return Light(id, NONE, lines=(f"it uses {', '.join(sorted(made))}, which another step "
-                                          "makes: it is not asked alone.",))
+                                          "makes: it is not run on its own.",))
         answers = self.ask(id, text, asked, trials)
         if isinstance(answers, Light):
             return answers
@@ -212,7 +212,7 @@ class Asking:
                     if strange <= self.blanks.constants(id):  # all of its function may use these
                         return Light(id, NONE, lines=(
                             f"it uses {', '.join(sorted(strange))}, which it is not given when it "
-                            "is asked alone.",))
+                            "is run on its own.",))
                     seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
                             "does not promise.",)
                     name, *more = sorted(strange)

@@ -140,7 +140,7 @@ class Reporter:
                 self._line(f"     step {step['id']}: {step['text']}")
                 continue
             given, *lines = step["text"].splitlines()
-            self._line(f"     step {step['id']}, asked alone. {given[:1].upper()}{given[1:]}")
+            self._line(f"     Running step {step['id']} on its own, with {given}")
             for line in lines[:5]:
                 self._line("       " + line, wrap=not line.startswith(("visited ", "wanted ")))
             more = overview.alone(step["id"], Path("."))

@@ -27,6 +27,8 @@ def test_a_label_is_the_shape_and_a_note_is_the_rest():
     assert SWDA.note == ("bfloat16, needles, mixed strides, dO small, own scale, "
                          "sink logits, memory at N, 2N")
     assert Case(2, "standard", 20, M=7).label == "M=7, N=20"
+    assert Case(2, "robust", 20, layout="shared").note == "float16, one row of x for all"
+    assert Case(3, "robust", 20, layout="shared").note == "float16, k of one head for all"
     assert Case(8, "robust", 20, grads=("q", "k")).note == "float16, gradients of q and k alone"
     assert Case(9, "robust", 20, is_causal=True).label == "H=1, L=20, D=16, no window"
     assert Case(1, "robust", 20, NK=9, refill=True, repeats=2).note == "float16, refilled, 2 runs"

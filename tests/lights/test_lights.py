@@ -339,7 +339,7 @@ def test_a_fault_around_the_checks_is_said_and_ends_nothing(broken, monkeypatch)
     monkeypatch.setattr(f"grader.lights.lights.{broken}", fail)
     with Lights(STAGES[1], Options(ROOT, "cpu", 1, 60.0), submitted(solved(1), 1)) as stage:
         assert stage.result() == []
-        assert stage.why == "the steps could not be asked alone (RuntimeError: of the grader)"
+        assert stage.why == "the steps could not be run on their own (RuntimeError: of the grader)"
 
 
 def test_a_name_that_is_thrown_away_belongs_to_no_step():

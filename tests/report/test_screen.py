@@ -248,7 +248,7 @@ RED = [{"id": "3.4", "light": "wrong", "mistake": "wrong-number",
 
 def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line():
     text = with_red_steps(check("wrong", lines=("o is off",)))
-    assert "step 3.4, asked alone. Q (16, 16):\n       s[0, 2] is 0.\n" in text
+    assert "Running step 3.4 on its own, with q (16, 16):\n       s[0, 2] is 0.\n" in text
     assert "     step 3.5: acc is not rescaled.\n" in text
     assert "     step 3.6: line 170: `and` does not join tiles.\n" in text
     assert "more: python autograder.py --step 3.4, or --hint 3.4\nP3: 0 of 1 passed" in text
@@ -297,7 +297,7 @@ def test_a_raise_that_is_left_behind_a_solution_is_to_be_deleted():
 
 def test_a_stage_that_passes_with_a_red_step_says_so():
     text = with_red_steps(check("pass"), outcome="pass")
-    assert "Passed!" in text and "step 3.4, asked alone" in text
+    assert "Passed!" in text and "Running step 3.4 on its own" in text
     assert "Every case asked is right, and yet this step is not as the lesson asks.\nP3: 1 of 1" \
         in text
 

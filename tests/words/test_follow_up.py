@@ -59,7 +59,7 @@ def test_a_file_with_a_red_light_is_told_the_step(tmp_path):
     assert (check.diagnosis["kind"], check.diagnosis["step"]) == ("step", "3.5")
     assert check.diagnosis["text"].startswith("acc[")  # what was seen: it has no name
     assert "look at step 3.5" in check.message
-    assert "step 3.5, asked alone" in said and "3.5 ✗" in said
+    assert "Running step 3.5 on its own" in said and "3.5 ✗" in said
 
 
 def test_an_output_with_the_strides_of_q_is_told_as_such(tmp_path):
