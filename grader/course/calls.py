@@ -65,6 +65,9 @@ class Call:
     between: tuple[tuple, dict] | None = None  # other args and kwargs, for one call after repeats
     entry: str = ""  # another function of the file than the one that was loaded
     late: bool = False  # the first outputs are read again some time after everything else
+    # An autotuned kernel, the number of its configuration, and whether it runs once more before, as
+    # a GPU's clock has it run.
+    configuration: tuple[str, int, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,25 @@ class Race:
                    tuple(map(count, said["index"]))[:6], count(said["line"]))
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """What a worker without a GPU saw of autotuned kernels.  configurations: in words, by the
+    kernel's name; changed: arguments that each further run leaves otherwise."""
+
+    configurations: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, said) -> "Tuned":
+        """Raises TypeError, KeyError, AttributeError: it is none."""
+        def words(texts) -> tuple[str, ...]:
+            return tuple(escape(str(text))[:200] for text in texts[:1000])
+
+        return cls() if said is None else cls(
+            {escape(str(name))[:200]: words(texts)
+             for name, texts in said["configurations"].items()}, words(said["changed"]))
+
+
 @dataclass
 class Reply:
     """Everything one call sent back.  Tensors have exactly the shapes and dtypes asked for."""
@@ -109,6 +131,7 @@ class Reply:
     stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
     seconds: float
     race: Race | None = None  # of two programs, if the worker saw one
+    tuned: Tuned = field(default_factory=Tuned)
 
 
 @dataclass(frozen=True)
@@ -156,6 +179,7 @@ def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Ten
     header: dict = {
         "args": list(call.args), "kwargs": call.kwargs, "grads": list(call.grads),
         "repeats": call.repeats, "entry": call.entry, "late": call.late,
+        "configuration": call.configuration,
         "between": dict(zip(("args", "kwargs"), call.between or (call.args, call.kwargs),
                             strict=True)),
         "outputs": [{"name": spec.name, "shape": list(spec.shape), "dtype": dtype_name(spec.dtype)}

@@ -27,6 +27,7 @@ from grader.course.calls import (
     Race,
     Reply,
     SubmissionError,
+    Tuned,
     count,
     pack,
     results,
@@ -100,7 +101,7 @@ class Session:
             return {name: next(blobs) for name in names}
 
         names = [spec.name for spec in call.outputs]
-        plan, race = self._account(reply)
+        plan, race, tuned = self._account(reply)
         return Reply(
             outputs=[named(names) for _ in range(call.repeats)],
             grads=named(call.grads),
@@ -115,6 +116,7 @@ class Session:
             stdout=self.output.text(),
             seconds=seconds,
             race=race,
+            tuned=tuned,
         )
 
     def replay(self, call: Call, plan: Plan) -> dict[str, torch.Tensor]:
@@ -377,10 +379,10 @@ class Session:
         self._drain()
         return self.output.text()[-wire.MAX_TEXT:]
 
-    def _account(self, reply: dict) -> tuple[Plan, Race | None]:
+    def _account(self, reply: dict) -> tuple[Plan, Race | None, Tuned]:
         """The worker's account of a call, or the end of the worker if it is no such account."""
         try:
-            return Plan(reply["plan"]), Race.read(reply["race"])
+            return Plan(reply["plan"]), Race.read(reply["race"]), Tuned.read(reply.get("tuned"))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError,
                 RecursionError, MemoryError) as error:
             raise self._broken(error) from None

@@ -90,6 +90,7 @@ def ask(known: Known, session: Session, case: Case) -> tuple[Check | None, bool]
         reply = session.run(built.call)
         replies.append((case, reply))
         known.tiles |= contract.tiles_of(reply.plan.steps)
+        known.tuned |= reply.tuned.configurations
         try:
             check = judged(known, built, reply)
         except torch.OutOfMemoryError as error:  # the worker may hold what the judgement needs

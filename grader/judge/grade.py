@@ -13,7 +13,17 @@ import traceback
 from grader.course.stages import Stage
 from grader.host import without_file
 from grader.host.options import Options
-from grader.judge import asking, compiling, confirm, further, needless, reading, settling, timing
+from grader.judge import (
+    asking,
+    compiling,
+    confirm,
+    further,
+    needless,
+    reading,
+    settling,
+    timing,
+    tuning,
+)
 from grader.judge.known import Known
 from grader.judge.points import settle
 from grader.judge.precompile import Precompiler
@@ -46,6 +56,7 @@ WAY = (  # the parts, when each runs, what it adds
     (asking.ask_cases, ANYWAY),  # what each case gave, judged, its mistake named; kernels, tiles
     (confirm.rest, ANYWAY),  # a check a case: are the same kernels right on other numbers?
     (further.ask_contract, IF_RIGHT),  # a check: the borders of the file's own tiles
+    (tuning.run_configurations, IF_RIGHT),  # a check: every one of an autotuned kernel
     (compiling.compiled, ANYWAY),  # a check, where there is no GPU: do the kernels compile for one?
     (settling.blanks, ANYWAY),  # a check that fails, if no case reached a blank
     (needless.counted, IF_RIGHT),  # a check: does it visit tiles in vain?

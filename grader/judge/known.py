@@ -42,6 +42,7 @@ class Known:
         # asking.py
         self.tiles: set[int] = set()  # sizes that the file launches with
         self.deaths = 0  # of workers
+        self.tuned: dict[str, tuple[str, ...]] = {}  # configurations, by the autotuned kernel
         self.taught = not options.explains  # what is wrong: of one case is enough
         # settling.py
         self.accusations: list[Check] = []  # not reported before all standard cases are in

@@ -61,7 +61,7 @@ def _lookups_kernel(x_ptr, y_ptr, n, nested, BLOCK: tl.constexpr):
     offs = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
     x = getattr(x, "to")(getattr(tl, "float32"))  # noqa: B009
-    if hasattr(nested, "inner"):
+    if hasattr(x, "dtype"):
         x = _annotated(x, 1, by=getattr(nested.inner, "second"))  # noqa: B009
     tl.store(y_ptr + offs, x, mask=offs < n)
 

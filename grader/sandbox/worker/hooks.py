@@ -93,8 +93,12 @@ def _recorded(run):
         if callable(grid):
             grid = grid(dict(bound))
         recorder.launch(self, bound, grid, options)
-        with recorder.unrecorded():  # the interpreter moves tensors with PyTorch
-            return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+        try:
+            with recorder.unrecorded():  # the interpreter moves tensors with PyTorch
+                return run(self, *args, grid=grid, warmup=warmup, **kwargs)
+        except Exception:
+            recorder.take_back_launch()
+            raise
 
     return recorded
 

@@ -319,6 +319,13 @@ class Recorder(TorchDispatchMode):
                 {name: value if value is None or isinstance(value, int | str) else
                  {"other": type(value).__name__} for name, value in options.items()}])
 
+    def take_back_launch(self) -> None:
+        """The last one failed, and its caller may go on without it: an autotuner does."""
+        if not self.paused:
+            self.launched -= 1
+            if self.cut is None:
+                self.steps.pop()
+
     def _function(self, function) -> int:
         """The number of a kernel, or of what a kernel calls."""
         plain = getattr(function, "fn", function)

@@ -91,6 +91,8 @@ class Server:
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
+            pretend_gpu.tuning.wanted = request.get("configuration")
+            pretend_gpu.tuning.changed.clear()
             try:
                 header, blobs = operations[request["op"]](request, *tensors)
                 reply = {"ok": True, **header}
@@ -198,7 +200,9 @@ class Server:
                 refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS * request["late"])
         blobs = answers + grads + later + refilled + self._fetch(kept) + after
-        return {"plan": plan, "race": race}, blobs
+        tuned = {"configurations": pretend_gpu.tuning.configurations,
+                 "changed": sorted(pretend_gpu.tuning.changed)}
+        return {"plan": plan, "race": race, "tuned": tuned}, blobs
 
     def _later(self, request: dict, inputs: dict, kept: list, upstream: dict, gradients: list
                ) -> list[torch.Tensor]:
