@@ -21,12 +21,18 @@ class FlashAttention2Function(torch.autograd.Function):
     def forward(ctx, q, k, v, is_causal=False):
         o, lse = torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
         for lo in range(0, q.shape[2], 64):
-            s = q[:, :, lo:lo + 64].float() @ k.float().mT * q.shape[-1] ** -0.5
-            if is_causal:
-                late = torch.arange(s.shape[3]) > torch.arange(lo, lo + s.shape[2])[:, None]
-                s = s.masked_fill(late, float("-inf"))
-            o[:, :, lo:lo + 64] = (torch.softmax(s, -1) @ v.float()).to(o.dtype)
-            lse[:, :, lo:lo + 64] = torch.logsumexp(s, -1)
+            l, acc, m = 0.0, 0.0, torch.full_like(lse[:, :, lo:lo + 64, None], float("-inf"))
+            for n in range(0, min(lo + 64, k.shape[2]) if is_causal else k.shape[2], 64):
+                k_tile, v_tile = (x[:, :, n:n + 64].float() for x in (k, v))
+                s = q[:, :, lo:lo + 64].float() @ k_tile.mT * q.shape[-1] ** -0.5
+                if is_causal:
+                    rows, keys = torch.arange(lo, lo + s.shape[2]), torch.arange(n, n + s.shape[3])
+                    s = s.masked_fill(keys > rows[:, None], float("-inf"))
+                m_new = torch.maximum(m, s.amax(-1, keepdim=True))
+                p, alpha = torch.exp(s - m_new), torch.exp(m - m_new)
+                l, acc, m = l * alpha + p.sum(-1, keepdim=True), acc * alpha + p @ v_tile, m_new
+            o[:, :, lo:lo + 64] = (acc / l).to(o.dtype)
+            lse[:, :, lo:lo + 64] = (m + l.log())[..., 0]
         return o, lse
 '''
 
@@ -119,7 +125,7 @@ def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     assert mistaken != source
     done, data = graded(tmp_path, {"problem_6.py": mistaken}, "--p6", "--quick")
     check = data["stages"][0]["checks"][0]
-    assert check["outcome"] == "wrong" and check["where"].startswith("rows 32-127")
+    assert check["outcome"] == "wrong" and check["where"].startswith("rows 128-255")
     assert check["errors"]["o"]["row"] > check["errors"]["o"]["row_limit"]
     assert len(check["message"].splitlines()) <= 12 and "--hint 6.8" in done.stdout
 
