@@ -178,16 +178,31 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
     upstream, dy = _layout(M, 1, (stride_dym, 1), dtype, 8)
     if not stride_dym:
         upstream, dy = np.full(1, 1.5, dtype), np.full((M, 1), 1.5, dtype)
-    acc, rows = randoms(9)(BN), slice(start_m, start_m + BM)
-    want, tile = acc.astype(np.float64), x[rows, start_n:start_n + BN].astype(np.float64)
-    want[:tile.shape[1]] += (dy[rows].astype(np.float64) * tile).sum(0)
+    acc = randoms(9)(BN)
+
+    def added(first_row: int) -> np.ndarray:
+        rows, total = slice(first_row, first_row + BM), acc.astype(np.float64)
+        tile = x[rows, start_n:start_n + BN].astype(np.float64)
+        total[:tile.shape[1]] += (dy[rows].astype(np.float64) * tile).sum(0)
+        return total
+
+    def check(left: Left) -> Wrong | None:
+        for program, names in enumerate(left.programs):
+            def off(first_row: int, got=names["acc"]) -> Wrong | None:
+                return difference("acc", got, added(first_row), free=~given["mask_n"])
+            if found := off(start_m):
+                if not (off(program * BM) and off(start_m + program * BM)):
+                    return Wrong((f"program {program}: {found.lines[0]}", "the mistake: the rows "
+                                  "begin at start_m; tl.program_id(0) counts columns here."),
+                                 id="rows-by-program")
+                return found
+        return None
 
     return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
                  f"of dy {stride_dym}, {dtype}",
                  {**given, "x_ptr": Pointer("x", 0), "dy_ptr": Pointer("dy", 0), "acc": acc,
                   "stride_dym": stride_dym},
-                 lambda left: difference("acc", left.programs[0]["acc"], want,
-                                         free=~given["mask_n"]), {"x": memory, "dy": upstream})
+                 check, {"x": memory, "dy": upstream}, programs=2)
 
 
 def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,

@@ -123,9 +123,13 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
     tail, steps = [], steps or stage.steps_of(finding.places)
     if left := [step for step in steps if step not in right]:
         tail = _wrapped(look_at(stage, *left))
+    elif any("launch" in stage.steps.get(step, "") for step in steps):
+        tail = _wrapped("each step that does this is right when it is run on its own; the whole "
+                        "call is not")
+        tail += _wrapped(look_at(stage, *steps))
     elif steps:
-        tail = _wrapped("the steps that do this are right, asked alone: look outside of the steps, "
-                        "at what launches or calls them")
+        tail = _wrapped("the steps that do this are right when they are run on their own: look "
+                        "outside of the steps, at what launches or calls them")
     # The command stays in one piece, to be copied; what says least goes first if there is no room.
     tail += [f"again: {again}"] * bool(again)
     for drop in range(len(middle) + 1):
@@ -140,16 +144,21 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
 
 
 def kept_in_16_bits(case: Case, plan: Plan) -> str:
-    """A sentence on a tensor with one number a query of every head that a kernel was given in 16
-    bits; "" where there is none."""
+    """A sentence on a statistic of attention's rows, one number for every query of every head,
+    that a kernel was given in 16 bits; "" where there is none."""
+    if case.asker.sums_rows or case.HQ == case.HKV * case.D:  # k has as many numbers then
+        return ""
+    given = {number for number, about in enumerate(plan.value["storages"]) if "input" in about}
+    given |= {one["tensor"][0] for one in plan.value["outputs"] + plan.value["gradients"]}
     launches = [step for step in plan.steps if step[0] == "launch"]
     for name, value in (one for step in launches for one in step[3].items()):
-        shape, dtype = value["tensor"][2::2] if isinstance(value, dict) and "tensor" in value \
-            else ((), "")
-        if dtype in ("float16", "bfloat16") and prod(shape) == case.B * case.HQ * case.N \
-                and case.N in shape[-2:] and case.D not in shape[-1:]:
-            return (f"{escape(name)[:50]} holds one number a row, in {dtype}: lse, delta and other "
-                    "statistics of a row belong in float32.")
+        if not (isinstance(value, dict) and "tensor" in value):
+            continue
+        number, _, shape, _, dtype = value["tensor"]
+        if dtype in ("float16", "bfloat16") and number not in given \
+                and prod(shape) == case.B * case.HQ * case.N and case.N in shape[-2:]:
+            return (f"{escape(name)[:50]} holds one number per row, in {dtype}: lse, delta and "
+                    "other statistics of a row belong in float32.")
     return ""
 
 

@@ -186,6 +186,10 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
      "handed stride_wn=1, and along that axis w has the stride 3"),
     (2, "2.6", "x.stride(0), x.stride(1),\n                    BLOCK_M", "x.stride(0), 1,\n"
      "                    BLOCK_M", "handed stride_xn=1, and along that axis x has the stride 20"),
+    (2, "2.5", "offs_m = start_m + tl.arange", "offs_m = start_m + tl.program_id(0) * BLOCK_M + "
+     "tl.arange", "the rows begin at start_m; tl.program_id(0) counts columns here"),
+    (2, "2.5", "offs_m = start_m + tl.arange", "offs_m = tl.program_id(0) * BLOCK_M + tl.arange",
+     "the rows begin at start_m; tl.program_id(0) counts columns here"),
     (3, "3.2", "    for start_n in range(0, whole, BLOCK_N):\n", "    start_n = 0\n"
      "    while start_n < whole:\n", "always for the same tile: start_n never grows"),
 ])

@@ -186,19 +186,49 @@ def test_steps_that_are_right_asked_alone_are_not_pointed_at():
     finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask", "walk"))
     lines = describe.describe(finding, STAGES[7], right=["7.8"])
     assert "look at step 7.4; more: python autograder.py --hint 7.4" in lines
-    text = " ".join(describe.describe(finding, STAGES[7], right=["7.4", "7.8"]))
+    text = _text(describe.describe(finding, STAGES[7], right=["7.4", "7.8"]))
     assert "look at step" not in text and "look outside of the steps" in text
 
 
+def _text(lines: tuple[str, ...]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+def test_where_the_launch_is_a_step_nobody_is_sent_outside_of_the_steps():
+    finding = describe.Finding("rows", "rows 0-9", ("d_w differs",), ("dw", "launch"))
+    text = _text(describe.describe(finding, STAGES[2], right=["2.5", "2.6"]))
+    assert "outside" not in text and "the whole call is not" in text
+    assert "look at step 2.5 or 2.6; more: python autograder.py --hint 2.5" in text
+
+
+MADE, INPUT, RESULT = range(3)  # storages
+
+
+def narrow(case, shape, dtype="float16", storage=MADE) -> str:
+    launch = ["launch", 0, [1], {"N": 100, "lse_ptr": {
+        "tensor": [storage, 0, shape, [1], dtype]}}, {}]
+    return describe.kept_in_16_bits(case, SimpleNamespace(
+        steps=[["op", "aten::empty", [], {}, []], launch],
+        value={"storages": [{}, {"input": "w"}, {}], "gradients": [],
+               "outputs": [{"tensor": [RESULT, 0, [1], [1], "float16"]}]}))
+
+
 @pytest.mark.parametrize("shape, dtype, said", [
-    ([2, 4, 100], "float16", "lse_ptr holds one number a row, in float16: "),
-    ([8, 100, 1], "bfloat16", "lse_ptr holds one number a row, in bfloat16: "),
+    ([2, 4, 100], "float16", "lse_ptr holds one number per row, in float16: "),
+    ([8, 100, 1], "bfloat16", "lse_ptr holds one number per row, in bfloat16: "),
     ([2, 4, 100], "float32", ""), ([2, 4, 100, 8], "float16", ""), ([2, 2, 50, 4], "float16", "")])
 def test_a_statistic_that_a_kernel_was_given_in_16_bits_is_seen(shape, dtype, said):
-    launch = ["launch", 0, [1], {"N": 100, "lse_ptr": {"tensor": [0, 0, shape, [1], dtype]}}, {}]
-    plan = SimpleNamespace(steps=[["op", "aten::empty", [], {}, []], launch])
-    found = describe.kept_in_16_bits(CASE, plan)
+    found = narrow(CASE, shape, dtype)
     assert found.startswith(said) and bool(found) == bool(said)
+
+
+@pytest.mark.parametrize("case, shape, storage", [
+    (Case(2, "robust", 100, M=9), [100], MADE),  # a copy of stage 2's w
+    (CASE, [2, 4, 100], INPUT), (CASE, [2, 4, 100], RESULT),
+    (Case(5, "robust", 100, D=16, HQ=16, HKV=1), [1, 16, 100], MADE),  # k, transposed
+])
+def test_what_only_has_as_many_numbers_is_no_statistic(case, shape, storage):
+    assert narrow(case, shape, storage=storage) == ""
 
 
 def test_stage_1_hears_nothing_of_kernels():
