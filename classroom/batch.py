@@ -34,6 +34,7 @@ class Job:
     """A child and the units that it grades, which are locked until they have records."""
 
     child: Child
+    name: str  # of the student
     units: dict[int, Unit]  # by stage
     kind: str  # "at once", "alone" or "timed"
     slot: int
@@ -53,6 +54,7 @@ class Batch:
             for student in students}
         self.every = list(dict.fromkeys(chain.from_iterable(self.units.values())))
         self.files = {student.key: student.files for student in students}
+        self.names = {student.key: student.name for student in students}
         settings = store.settings
         self.options = ["--device", settings.device, "--timeout", str(settings.timeout),
                         "--stage-timeout", str(settings.stage_timeout), "--memory",
@@ -66,7 +68,6 @@ class Batch:
         self.jobs: list[Job] = []
         self.tries: dict[Unit, int] = {}  # of this process
         self.count = 0  # of children
-        self.graded, self.start = 0, time.monotonic()
 
     # ---------------------------------------------------------------------- rounds
     def run(self) -> None:
@@ -193,7 +194,7 @@ class Batch:
             sorted(units), self.store.keep(working, self.files[key]), working, options,
             self.store.settings.stage_timeout, max(1, self.machine.cores // at_once),
             gpus[slot % len(gpus)] if gpus else None)
-        self.jobs.append(Job(child, units, kind, slot))
+        self.jobs.append(Job(child, self.names[key], units, kind, slot))
 
     def _look(self) -> None:
         """Take what children have finished."""
@@ -233,7 +234,6 @@ class Batch:
         self.store.put(unit, record)
         del job.units[unit.stage]
         self.store.unlock(self.store.name(unit))
-        self.graded += 1
 
     def _stop(self) -> None:
         for job in self.jobs:
@@ -248,16 +248,11 @@ class Batch:
         self.jobs.clear()
         self.store.unlock_host()
 
-    # -------------------------------------------------------------------- progress
     def _progress(self) -> None:
-        total, left = len(self.every), self._left()
-        line = f"{total - len(left)} of {total} files done"
-        if self.graded and left:
-            again = [self.store.known[unit]["stage"]["seconds"] for unit in left
-                     if self._doubtful(unit)]  # each alone, and as long as the first time
-            seconds = (len(left) - len(again)) * (time.monotonic() - self.start) / self.graded
-            line += f", about {duration(seconds + sum(again))} left"
-        self.say(line)
+        total = len(self.every)
+        at_it = [f"{job.name}, P{min(job.units)}" for job in self.jobs if job.units]
+        self.say(f"{total - len(self._left())} of {total} files done"
+                 + f"; now {'; '.join(at_it)}" * bool(at_it))
 
 
 def standard_case(record: dict) -> str | None:
@@ -277,14 +272,6 @@ def timed(record: dict, stage: dict, where: dict) -> dict:
         stage |= {"outcome": "rejected", "points": 0.0, "earned": [],
                   "checks": stage["checks"] + found}
     return {**record, "stage": {**stage, "benchmark": timing["benchmark"]}, "timing": timing}
-
-
-def duration(seconds: float) -> str:
-    """ "40 s", "7 min", "2 h 5 min"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def fault(unit: Unit, why: str) -> dict:

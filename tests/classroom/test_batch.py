@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from classroom.batch import duration
 from classroom.store import Store, Unit
 from grader.assignment.record import ROOT, sha256
 from tests.classroom.classes import SETTINGS, grade, make, obedient, outcomes
@@ -206,13 +205,9 @@ def test_what_another_process_is_at_is_left_to_it_until_it_ends(asked, tmp_path)
         "anna": "pass", "ben": "wrong"}
 
 
-def test_what_is_to_be_asked_again_alone_counts_in_the_time_left(asked, tmp_path):
-    make(tmp_path / "class", {f"s{i}": {2: f"timeout # {i}"} for i in range(3)})
+def test_the_progress_names_the_files_in_hand_and_promises_no_time(asked, tmp_path):
+    make(tmp_path / "class", {"anna": {2: "pass"}, "ben": {3: "timeout"}})
     seen = []
     grade(tmp_path / "class", tmp_path / "out", say=seen.append)
-    assert any(line.endswith("about 3 min left") for line in seen), seen
-
-
-def test_time_left_is_said_in_words():
-    assert [duration(s) for s in (0, 59, 61, 3599, 7500)] == ["0 s", "59 s", "1 min", "1 h 0 min",
-                                                            "2 h 5 min"]
+    assert any("now anna, P2; ben, P3" in line for line in seen), seen
+    assert seen[-1] == "2 of 2 files done" and not any("left" in line for line in seen)
