@@ -17,24 +17,32 @@ UNKNOWN = "marked as late, but not how late: an override says the days or the po
 
 @dataclass(frozen=True)
 class Late:
-    """deadline: without a zone it is that of the times; days: that a hand-in may be late at most,
-    and counts; per_day: the share of the points that each of them costs; keep: of several hand-ins
-    "last", the last one that counts, or "best", the one with the most points."""
+    """deadline: without a zone it is that of the times; grace: minutes after it that cost nothing;
+    days: that a hand-in may be late at most, and counts; per_day: the share of the points that each
+    of them costs; keep: of several hand-ins "last", the last one that counts, or "best", the one
+    with the most points."""
 
     deadline: datetime
     days: int = 0
     per_day: float = 0.0
     keep: str = "last"
+    grace: float = 0
 
     def days_of(self, time: datetime) -> int:
-        """The days begun since the deadline; 0 before it."""
+        """The days begun since the deadline; 0 before it, and within the grace period."""
+        time, deadline = self.compared(time)
+        late = time - deadline
+        return math.ceil(late / DAY) if late > timedelta(minutes=self.grace) else 0
+
+    def compared(self, time: datetime) -> tuple[datetime, datetime]:
+        """A time and the deadline, in the zones that they are compared in."""
         deadline = self.deadline
         if (time.tzinfo is None) != (deadline.tzinfo is None):  # the other's zone, or this host's
             if time.tzinfo is None:
                 time = time.replace(tzinfo=deadline.tzinfo)
             else:
                 deadline = deadline.astimezone()
-        return max(0, math.ceil((time - deadline) / DAY))
+        return time, deadline
 
 
 def read(text: str) -> datetime | None:
@@ -57,6 +65,11 @@ def read(text: str) -> datetime | None:
         return None
 
 
+def said(time: datetime) -> str:
+    """ "2026-11-30 23:59 UTC+01:00", or that its zone is not known."""
+    return f"{time:%Y-%m-%d %H:%M} " + (f"UTC{time:%z}" if time.tzinfo else "without a zone")
+
+
 def apply(report: dict, late: Late | None, word=None) -> float:
     """Say in a report how late it is.  word: an override of the days.
 
@@ -69,7 +82,8 @@ def apply(report: dict, late: Late | None, word=None) -> float:
     if word is not None:
         days = word.days_late
     elif report["handed_in"] is not None:
-        days = late.days_of(datetime.fromisoformat(report["handed_in"]))
+        time = datetime.fromisoformat(report["handed_in"])
+        days = late.days_of(time)
     else:
         report["notes"] += [UNKNOWN] * report["marked_late"]
         return 1.0
@@ -79,6 +93,9 @@ def apply(report: dict, late: Late | None, word=None) -> float:
         report["late"] = f"{days} day{'s' * (days > 1)} late: " + (
             f"{100 * (1 - share):g} % of the points are taken off" if days <= late.days else
             f"more than the {late.days} that count")
+        if word is None:
+            time, deadline = late.compared(time)
+            report["late"] += f" ({said(time)}; the deadline was {said(deadline)})"
     elif word is not None:
         report["late"] = "in time"
     if word is not None:

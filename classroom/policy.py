@@ -99,8 +99,8 @@ def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | N
     if given is None:
         return None
     if not isinstance(given, dict) or not {"deadline"} <= set(given) <= {
-            "deadline", "days", "per_day", "keep"}:
-        raise wrong("late with deadline, and perhaps days, per_day and keep", given)
+            "deadline", "days", "per_day", "keep", "grace"}:
+        raise wrong("late with deadline, and perhaps grace, days, per_day and keep", given)
     made = Late(**given)
     if type(made.deadline) is not datetime:
         raise wrong("deadline = 2026-11-30T23:59:00+01:00 or the like", made.deadline)
@@ -108,6 +108,8 @@ def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | N
         raise wrong("days of 0 or more", made.days)
     if not _is_amount(made.per_day) or made.per_day > 1:
         raise wrong("per_day of 0 to 1", made.per_day)
+    if not _is_amount(made.grace):
+        raise wrong("grace of 0 or more minutes", made.grace)
     if made.keep not in ("last", "best"):
         raise wrong('keep = "last" or "best"', made.keep)
     return made
@@ -150,24 +152,31 @@ def _override(row: dict[str, str]) -> Override:
     return given
 
 
+def one(word: str, students: list[Submitted], option: str) -> Submitted:
+    """Who is meant by a name, in any order of its words, an id, a login or an address.
+
+    Raises ValueError: nobody, or several.
+    """
+    may_be = roster.match(word, word, [student.person for student in students])
+    found = [student for student in students if word in (student.name, student.key)] or [
+        student for student in students if student.person in may_be]
+    if len(found) != 1:
+        raise ValueError(f"{option}: want the name, id, login or e-mail of one student; got "
+                         f"{word}, which matches {len(found) or 'no student'}")
+    return found[0]
+
+
 def by_student(overrides: list[Override], students: list[Submitted], stages: list[int]
                ) -> dict[str, list[Override]]:
     """A student's key -> the overrides of theirs.
 
-    Raises:
-        ValueError: one matches no student, or several, is of no stage of these, or there are two
-            for one stage of a student.
+    Raises ValueError: one matches no student, or several, is of no stage of these, or there are two
+    for one stage of a student.
     """
     found: dict[str, list[Override]] = {}
-    people = [student.person for student in students]
     for given in overrides:
         word = given.student
-        keys = [student.key for student in students if word in (student.name, student.key)] or [
-            students[people.index(person)].key for person in roster.match(word, word, people)]
-        if len(keys) != 1:
-            raise ValueError("--overrides: want the name, id, login or e-mail of one student; got "
-                             f"{word}, which matches {len(keys) or 'no student'}")
-        theirs = found.setdefault(keys[0], [])
+        theirs = found.setdefault(one(word, students, "--overrides").key, [])
         if given.stage not in (None, *stages):
             raise ValueError("--overrides: want stages that are graded (--stages); got "
                              f"P{given.stage} of {word}")

@@ -32,6 +32,22 @@ def test_each_day_begun_costs_its_share_and_after_the_last_nothing_counts(hours,
     assert bool(made["late"]) == bool(days)
 
 
+def test_within_the_grace_period_nobody_is_late_and_after_it_the_deadline_counts():
+    rules = Late(DEADLINE, days=2, per_day=0.1, grace=30)
+    assert [rules.days_of(DEADLINE + timedelta(minutes=time)) for time in (30, 31, 1440, 1441)
+            ] == [0, 1, 1, 2]
+
+
+def test_what_is_late_says_both_times_and_their_zones():
+    made = report(25)
+    policy.apply(made, policy.Policy(late=RULES))
+    assert made["late"].endswith(
+        "(2026-12-01 13:00 UTC+0000; the deadline was 2026-11-30 12:00 UTC+0000)")
+    made = report(25) | {"handed_in": "2026-12-01T14:00:00"}
+    policy.apply(made, policy.Policy(late=Late(DEADLINE.replace(tzinfo=None), days=2)))
+    assert "2026-12-01 14:00 without a zone; the deadline was" in made["late"]
+
+
 def test_a_persons_word_is_not_reduced():
     made = report(25)
     policy.apply(made, policy.Policy(late=RULES), [policy.Override("anna", 4, 95.0, "was ill")])

@@ -229,7 +229,8 @@ def test_a_policy_is_read(written):
     ("[late]\ndeadline = 2026-11-30T12:00:00\ndays = -1", "want days of"),
     ("[late]\ndeadline = 2026-11-30T12:00:00\nper_day = 2", "want per_day of 0 to 1"),
     ("[late]\ndeadline = 2026-11-30T12:00:00\nkeep = 'all'", "want keep ="),
-    ("[late]\ndeadline = 2026-11-30T12:00:00\ngrace = 3", "want late with deadline"),
+    ("[late]\ndeadline = 2026-11-30T12:00:00\ngrace = -3", "want grace of"),
+    ("[late]\ndeadline = 2026-11-30T12:00:00\nhours = 3", "want late with deadline"),
 ])
 def test_a_policy_that_is_none(written, text, says):
     with pytest.raises(ValueError, match=says):
