@@ -45,21 +45,24 @@ def _parser() -> argparse.ArgumentParser:
     grading = commands.add_parser(
         "grade", help="grade a folder of submissions, or go on with it",
         description="Grade a folder of submissions. Started again, it goes on where it ended. "
-                    "--roster, --stages, --policy, --overrides, --cases, --seed, --device, "
-                    "--timeout, --stage-timeout and --benchmark are kept in RESULTS/class.toml, "
-                    "and need not be given again.",
+                    "What decides a grade (roster, gradebook, stages, policy, overrides, cases, "
+                    "seed, device, limits) is kept in RESULTS/class.toml, and need not be given "
+                    "again.",
         epilog="exit code: 0 everything is settled, 2 usage, 3 a person has to look at "
                "something, 130 interrupted",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
     grading.add_argument("submissions", metavar="SUBMISSIONS", type=Path,
-                         help="a folder with a folder, a .zip or a .tar.gz a student, or what "
-                              "Moodle or Canvas downloads, unpacked; or a .csv with the "
+                         help="a folder with a folder, a .zip or a .tar.gz per student, or what "
+                              "Moodle or Canvas downloads, unpacked or not; or a .csv with the "
                               "columns name and path")
     grading.add_argument("--out", metavar="RESULTS", type=Path, required=True,
                          help="the folder for the results; hosts may share it")
     grading.add_argument("--roster", metavar="FILE", type=Path,
                          help="a .csv of all students, with some of the columns name, id, login "
-                              "and e-mail: who handed in nothing has a row as well")
+                              "and e-mail: who handed in nothing has a row as well (default: "
+                              "that of --moodle or --canvas)")
+    _gradebooks(grading.add_mutually_exclusive_group())
+    _columns(grading)
     grading.add_argument("--stages", metavar="1-7", help="stages to grade (default: all)")
     grading.add_argument("--policy", metavar="FILE", type=Path,
                          help="a policy.toml: what stages and groups of cases are worth")
@@ -83,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
                          help="seconds for all that is asked of one file (default: 600)")
     grading.add_argument("--yes", action="store_true",
                          help="change grades that stand without asking")
+    grading.add_argument("--again", metavar="STUDENT[:STAGE]", action="append", default=[],
+                         help="grade the files of a student again; may be repeated")
     grading.add_argument("--forget", metavar="STUDENT", action="append", default=[],
                          help="remove the record of somebody who is not in the class any more; "
                               "may be repeated")
@@ -102,18 +107,12 @@ def _parser() -> argparse.ArgumentParser:
                "say who is not")
     booking.add_argument("results", metavar="RESULTS", type=Path, help="what `grade` wrote")
     system = booking.add_mutually_exclusive_group(required=True)
-    system.add_argument("--canvas", metavar="EXPORT.csv", type=Path,
-                        help="the exported gradebook -> RESULTS/canvas.csv")
-    system.add_argument("--moodle", metavar="WORKSHEET.csv", type=Path,
-                        help="the grading worksheet -> RESULTS/moodle.csv")
+    _gradebooks(system)
     system.add_argument("--nbgrader", metavar="FILE", type=Path,
                         help="write FILE with the columns of nbgrader export")
     system.add_argument("--check50", metavar="DIR", type=Path,
                         help="write DIR/NAME.json, as check50 has it, for everyone")
-    booking.add_argument("--column", metavar="TITLE", default="",
-                         help="which to fill, where that is not clear")
-    booking.add_argument("--scale", metavar="N", type=float,
-                         help="points there that all points here are")
+    _columns(booking)
     ranking = commands.add_parser(
         "leaderboard", help="a page of the times of those who passed",
         description="Write DIR/index.html: a board a stage and GPU, under aliases.")
@@ -140,6 +139,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _gradebooks(group) -> None:
+    group.add_argument("--canvas", metavar="EXPORT.csv", type=Path,
+                       help="the exported gradebook -> RESULTS/canvas.csv, to be imported")
+    group.add_argument("--moodle", metavar="WORKSHEET.csv", type=Path,
+                       help="the grading worksheet -> RESULTS/moodle.csv, to be uploaded")
+
+
+def _columns(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--column", metavar="TITLE", help="which to fill, where that is not clear")
+    command.add_argument("--scale", metavar="N", type=float, help="points there that all points "
+                         "here are")
+
+
 def _may_be_root(command: argparse.ArgumentParser) -> None:
     command.add_argument("--allow-root", action="store_true",
                          help="let the files run as root where no other account can run them")
@@ -158,10 +170,16 @@ def _usage_problem(arguments) -> str:
         if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
             option = name.replace("_", "-")
             return f"--{option}: want a number of seconds above 0; got {seconds:g}"
+    _check_scale(arguments.scale)
     out, submissions = arguments.out.resolve(), arguments.submissions.resolve()
     if out == submissions or submissions in out.parents or out in submissions.parents:
         return f"--out: want a folder apart from the submissions; got {arguments.out}"
     return ""
+
+
+def _check_scale(scale: float | None) -> None:
+    if scale is not None and not 0 < scale < float("inf"):
+        raise ValueError(f"--scale: want a number above 0; got {scale:g}")
 
 
 def _stages(text: str) -> list[int]:
@@ -193,16 +211,22 @@ def grade(arguments, wanted: dict) -> int:
     if arguments.cases:
         own_cases.read(arguments.cases)
         cases = record.sha256(arguments.cases.read_bytes())[:12]
-    present = gather(arguments.submissions, arguments.roster)
+    present = gather(arguments.submissions,
+                     arguments.roster or arguments.moodle or arguments.canvas)
     earlier = reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
-    gone = standing.to_forget(arguments.forget, earlier, present)
-    students, stands, kept = standing.everyone(
-        present, [old for old in earlier if old["key"] not in gone], arguments.out)
+    students, stands, kept = standing.everyone(present, earlier, arguments.out)
+    gone = {policy.one(word, students, "--forget").key: word for word in arguments.forget}
+    for key, word in gone.items():
+        if kept.pop(key, True):
+            raise ValueError("--forget: want somebody who is neither in SUBMISSIONS nor on the "
+                             f"roster; got {word}")
     worth = policy.read(arguments.policy)
-    students = [policy.with_markers(student, worth) for student in students]
+    students = [policy.with_markers(student, worth) for student in students
+                if student.key not in gone]
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages)
     for key in gone:
         standing.forget(arguments.out, key)
+    standing.grade_again(arguments.again, students, arguments.out)
     if arguments.slurm:
         return spread(arguments)
     account = machine.account(arguments.worker_user, arguments.allow_root)
@@ -220,7 +244,8 @@ def grade(arguments, wanted: dict) -> int:
             for note in student.notes:
                 progress.line(f"{student.name}: {note}")
         if kept:
-            progress.line(f"{', '.join(kept)}: nothing in SUBMISSIONS now, so what was handed in "
+            names = [student.name for student in students if student.key in kept]
+            progress.line(f"{', '.join(names)}: nothing in SUBMISSIONS now, so what was handed in "
                           "before counts; --forget NAME removes somebody who left")
         if worth.late and (undated := sum(
                 student.time is None and not student.is_nothing for student in students)):
@@ -229,7 +254,8 @@ def grade(arguments, wanted: dict) -> int:
         progress.line(f"Students: {len(students)}; {here.words}, grader {how.grader}")
         batch = Batch([each for found in counting.values() for each in found], stages, store, here,
                       benchmark=arguments.benchmark, hidden=[
-                          arguments.submissions.resolve().parent if arguments.submissions.is_file()
+                          arguments.submissions.resolve().parent
+                          if arguments.submissions.suffix.lower() == ".csv"
                           else arguments.submissions.resolve(), arguments.out.resolve()],
                       worker_user=arguments.worker_user, account=account, say=progress.live,
                       cases=arguments.cases)
@@ -283,9 +309,14 @@ def grade(arguments, wanted: dict) -> int:
             if key in stands and stands[key]["key"] != key:
                 standing.forget(arguments.out, stands[key]["key"])
             written.append(report | {"class": by})
-        return write(students, stages, written, store, progress, interrupted,
+        code = write(students, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
                       for key, rows in overrides.items() for given in rows if given.note})
+        made, lines = filled(arguments, arguments.out, [] if interrupted else written)
+        put(made)
+        for line in (*lines, *(f"to upload: {path}" for path in made)):
+            progress.line(line)
+        return code or (NOT_SETTLED if lines else DONE)
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
@@ -303,7 +334,7 @@ def spread(arguments, cluster: str = "slurm") -> int:
     for words in failed:
         progress.line(words)
     unsettled = "no tables were written"
-    if (arguments.out / "grades.csv").is_file():
+    if len(failed) < arguments.slurm and (arguments.out / "grades.csv").is_file():
         unsettled = next((f"something of {report['student']} is not settled"
                           for report in reports(arguments.out) if to_look_at(report)), "")
     progress.line(f"{unsettled}; the same command goes on." if unsettled else
@@ -358,20 +389,12 @@ def book(arguments) -> int:
     from classroom import gradebook
     from classroom.book import reports
 
-    if arguments.scale is not None and not 0 < arguments.scale < float("inf"):
-        raise ValueError(f"--scale: want a number above 0; got {arguments.scale:g}")
+    _check_scale(arguments.scale)
     if arguments.scale and not (arguments.canvas or arguments.moodle):
         raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
-    graded, said = reports(arguments.results), []
+    graded = reports(arguments.results)
     settings.check(arguments.results, graded)
-    files_made = {}
-    for system in ("canvas", "moodle"):
-        if exported := getattr(arguments, system):
-            target = arguments.results / f"{system}.csv"
-            if exported.resolve() == target.resolve():
-                raise ValueError(f"--{system}: want the exported file; got what this command wrote")
-            files_made[target], said = gradebook.filled(
-                exported, system, arguments.column, arguments.scale, graded)
+    files_made, said = filled(arguments, arguments.results, graded)
     if arguments.nbgrader:
         files_made[arguments.nbgrader] = gradebook.nbgrader(
             graded, arguments.column or gradebook.SLUG)
@@ -383,6 +406,22 @@ def book(arguments) -> int:
     put(files_made)
     print(*said, f"{len(graded)} students: {arguments.check50 or next(iter(files_made))}", sep="\n")
     return NOT_SETTLED if said else DONE
+
+
+def filled(arguments, results: Path, graded: list[dict]) -> tuple[dict[Path, bytes], list[str]]:
+    """--canvas and --moodle: the files to upload, and what a person has to look at."""
+    from classroom import gradebook
+
+    made, said = {}, []
+    for system in ("canvas", "moodle"):
+        if graded and (exported := getattr(arguments, system)):
+            target = results / f"{system}.csv"
+            if exported.resolve() == target.resolve():
+                raise ValueError(f"--{system}: want the exported file; got what this command wrote")
+            made[target], lines = gradebook.filled(
+                exported, system, arguments.column or "", arguments.scale, graded)
+            said += lines
+    return made, said
 
 
 def board(arguments) -> int:
@@ -415,8 +454,8 @@ def board(arguments) -> int:
 def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
     """Write files, each in one step.
 
-    Raises:
-        ValueError: something of the user's has such a name, and nothing is written; one cannot be.
+    Raises ValueError: something of the user's has such a name, and nothing is written; one cannot
+    be.
     """
     for path, contents in made.items():
         try:

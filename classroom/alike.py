@@ -96,8 +96,9 @@ def alike(students: list[Submitted], stages: list[int]) -> Alike:
 
 def _groups(files: dict[str, dict[int, Own]], owners: dict[tuple[int, str], set[str]]
             ) -> Iterator[list[str]]:
-    """Students who are connected by pairs with LEAST_LINES alike; and those of such a group who
-    still are by what at most half of it has.  owners: of the runs that count."""
+    """Students who are connected by pairs with LEAST_LINES alike; and within most of a class, whom
+    an example of the lecture may connect, those who still are by what at most half of them has.
+    owners: of the runs that count."""
     runs = defaultdict(lambda: defaultdict(set))
     for (number, run), names in owners.items():
         for name in names if len(names) > 1 else ():
@@ -109,6 +110,8 @@ def _groups(files: dict[str, dict[int, Own]], owners: dict[tuple[int, str], set[
             group |= dict.fromkeys(group[one], group[one])
     for names in {id(names): sorted(names) for names in group.values() if len(names) > 1}.values():
         yield names
+        if 2 * len(names) <= len(files):
+            continue
         within = {key: common for key, some in owners.items()
                   if 2 <= len(common := some & set(names)) <= len(names) / 2}
         yield from _groups({name: files[name] for name in names}, within)

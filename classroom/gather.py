@@ -16,6 +16,7 @@ import re
 import stat
 import struct
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -113,18 +114,22 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
     """Everyone in a folder, or in the index with the columns name and path, and on the roster.
 
     -> the students by name.
-
-    Raises:
-        ValueError: it is neither, or nobody's submission is in it; the roster is none.
+    Raises ValueError: it is neither, or nobody's submission is in it; the roster is none.
     """
+    if submissions.is_file() and submissions.suffix.lower() == ".zip":
+        with tempfile.TemporaryDirectory(prefix="class-") as folder:
+            _unzip(submissions, Path(folder))
+            place = next(Path(folder).glob(f"*/{GRADESCOPE}"), Path(folder) / "any")
+            return gather(place.parent, listed)
     people = roster.read(listed) if listed else []
     if submissions.is_dir():
         places = _in_folder(submissions, listed)
     elif submissions.is_file() and submissions.suffix.lower() == ".csv":
         places = _in_index(submissions)
     else:
-        raise ValueError("SUBMISSIONS: want a folder with a folder or an archive a student, or a "
-                         f".csv with the columns name and path; got {submissions}")
+        raise ValueError("SUBMISSIONS: want a folder with a folder or an archive per student, the "
+                         ".zip that a learning system made of one, or a .csv with the columns name "
+                         f"and path; got {submissions}")
     found: dict[tuple[str, str], list[Place]] = {}  # by name and the learning system's number
     for name, id, place in places:
         found.setdefault((name, id), []).extend([place] if place else [])
@@ -152,6 +157,22 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
         made.append(student if groups or person not in doubtful else
                     replace(student, trouble="it is not known whose it is"))
     return sorted(made, key=lambda student: (student.name.casefold(), student.key))
+
+
+def _unzip(download: Path, folder: Path) -> None:
+    """What a learning system packed of a whole class, for the time that it takes to read it.
+
+    Raises ValueError: it is no such zip.
+    """
+    try:
+        with ExitStack() as opened:
+            for member in _unpacked(download.name, opened.enter_context(_open(download)), opened):
+                path = folder / member.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(member.read(MOST_ARCHIVE))
+    except (Refused, OSError) as error:
+        raise ValueError(f"SUBMISSIONS: want a .zip that can be unpacked; got {download}: {error}"
+                         ) from None
 
 
 def one(folder: Path) -> Submitted:
@@ -193,8 +214,7 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
 def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime | None]]:
     """Folder -> who handed it in, several where they were a group, and when; {} without the file.
 
-    Raises:
-        ValueError: it is no such file.
+    Raises ValueError: it is no such file.
     """
     if not path.is_file():
         return {}
@@ -295,9 +315,7 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: in
     """The problem files of the highest folder that has any; else those of the one archive.
 
     -> stage -> bytes, stage -> why that file is not taken, the report beside them or b"".
-
-    Raises:
-        Refused: what is in it is ambiguous, or nothing of it can be taken.
+    Raises Refused: what is in it is ambiguous, or nothing of it can be taken.
     """
     members = [member for member in members if not NOT_LOOKED_INTO & set(member.path.parts)
                and not any(part.startswith(".") for part in member.path.parts)]

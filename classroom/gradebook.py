@@ -42,9 +42,7 @@ def filled(path: Path, system: str, column: str, scale: float | None, graded: li
 
     -> the new file, and a line for everyone who is in one of both only, has no points, or whose row
     is not known.
-
-    Raises:
-        ValueError: it is no such file.
+    Raises ValueError: it is no such file.
     """
     rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)

@@ -32,8 +32,7 @@ WIDTH = 600  # of a plot, in its own units
 def entries(results: Path) -> list[dict]:
     """Every stage that passed and was timed, with the student's name.
 
-    Raises:
-        ValueError: the folder holds no students.
+    Raises ValueError: the folder holds no students.
     """
     found = []
     for report in book.reports(results):
@@ -92,8 +91,7 @@ def plot(rows: list[dict]) -> dict:
 def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
     """Student -> alias, from RESULTS/aliases.csv, to which new ones are added.
 
-    Raises:
-        ValueError: the table is damaged, or two students have one alias.
+    Raises ValueError: the table is damaged, or two students have one alias.
     """
     path, aliases = results / "aliases.csv", {}
     if path.is_file():

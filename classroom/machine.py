@@ -45,8 +45,7 @@ class Machine:
 def look(device: str, jobs: int | None) -> Machine:
     """This machine.  device: "auto", "cuda" or "cpu"; jobs: gradings at once, if that is decided.
 
-    Raises:
-        ValueError: there is no GPU, and one is wanted.
+    Raises ValueError: there is no GPU, and one is wanted.
     """
     found = []
     if device != "cpu" and Path("/dev/nvidiactl").exists():
@@ -70,8 +69,7 @@ def look(device: str, jobs: int | None) -> Machine:
 def account(worker_user: str, allow_root: bool) -> str:
     """The name of the account that files run as.  worker_user: as the autograder has it.
 
-    Raises:
-        ValueError: that is root, which is not allowed; or there is no such account.
+    Raises ValueError: that is root, which is not allowed; or there is no such account.
     """
     other = find_user(worker_user)
     uid = other[0] if other else os.geteuid()

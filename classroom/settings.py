@@ -14,11 +14,12 @@ from pathlib import Path
 from grader.course.stages import STAGES
 
 FILE = "class.toml"
-DEFAULTS = {"stages": f"1-{max(STAGES)}", "roster": None, "policy": None, "overrides": None,
-            "cases": None, "seed": None, "device": "auto", "timeout": 60.0, "stage_timeout": 600.0,
+DEFAULTS = {"stages": f"1-{max(STAGES)}", "roster": None, "moodle": None, "canvas": None,
+            "column": None, "scale": None, "policy": None, "overrides": None, "cases": None,
+            "seed": None, "device": "auto", "timeout": 60.0, "stage_timeout": 600.0,
             "benchmark": True}
 DEVICES = ("auto", "cuda", "cpu")
-PATHS = ("roster", "policy", "overrides", "cases")
+PATHS = ("roster", "moodle", "canvas", "policy", "overrides", "cases")
 EMPTY = """\
 # The settings of this class.  Every `grade` goes by them; its options change them, and so may you.
 # Paths begin in this folder.  A line with # in front sets nothing.
@@ -29,8 +30,7 @@ def read(results: Path) -> dict:
     """The settings of a class as class.toml of this folder has them, the usual ones where it, or
     the file, says nothing.
 
-    Raises:
-        ValueError: it is no such file.
+    Raises ValueError: it is no such file.
     """
     path = results / FILE
     usual = {name: value for name, value in DEFAULTS.items() if value is not None}
@@ -41,8 +41,9 @@ def read(results: Path) -> dict:
     except ValueError as error:  # no TOML, or not UTF-8
         raise ValueError(f"want TOML; got {error} in {path}") from None
     for name, value in given.items():
-        kinds = (int,) if name == "seed" else (str,) if name in PATHS else \
-            (float, int) if name in ("timeout", "stage_timeout") else (type(usual.get(name)),)
+        kinds = (int,) if name == "seed" else (str,) if name in (*PATHS, "column") else \
+            (float, int) if name in ("timeout", "stage_timeout", "scale") else \
+            (type(usual.get(name)),)
         if name not in DEFAULTS or type(value) not in kinds \
                 or name == "device" and value not in DEVICES:
             raise ValueError(f"want {', '.join(DEFAULTS)}, as `grade` writes them; got {name} = "

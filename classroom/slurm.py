@@ -12,7 +12,7 @@ from pathlib import Path
 from grader.assignment.record import ROOT
 
 POLL_SECONDS = 2.0
-HERE_ALONE = ("command", "slurm", "slurm_option", "forget")  # the tasks have none of these
+HERE_ALONE = ("command", "slurm", "slurm_option", "forget", "again")  # the tasks have none of these
 TIME = "4:00:00"  # of a task, unless --slurm-option time=... says otherwise
 
 
@@ -33,8 +33,7 @@ def command(arguments) -> list[str]:
 def cluster_options(given: list[str]) -> dict[str, str | bool]:
     """["partition=gpu", "exclusive"] -> {"partition": "gpu", "exclusive": True}
 
-    Raises:
-        ValueError: one of them has no name.
+    Raises ValueError: one of them has no name.
     """
     found = {"time": TIME}
     for word in given:
@@ -50,9 +49,7 @@ def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> lis
     them as processes of this machine.
 
     -> the last words of each task that failed.
-
-    Raises:
-        ValueError: there is no submitit or no Slurm, or Slurm refuses the job.
+    Raises ValueError: there is no submitit or no Slurm, or Slurm refuses the job.
     """
     try:
         import submitit

@@ -4,6 +4,7 @@ Nobody is removed but by --forget, and no grade is replaced unasked.
 """
 
 import contextlib
+import re
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -11,15 +12,18 @@ from pathlib import Path
 from classroom import roster
 from classroom.book import NOTHING
 from classroom.gather import Submitted
+from classroom.policy import one
+from grader.assignment.record import sha256
 from grader.course.stages import STAGES
 
 
 def everyone(students: list[Submitted], earlier: list[dict], results: Path
-             ) -> tuple[list[Submitted], dict[str, dict], list[str]]:
+             ) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
     """Those who are in SUBMISSIONS or on the roster, and those of earlier runs who are not, or not
     with any file.
 
-    -> the students by name; key -> their report of the last run; the names of those kept.
+    -> the students by name; key -> their report of the last run; the keys of those kept, and
+    whether they are still on the roster.
     """
     people = {student.person: student for student in students}
     known = {student.key: student for student in students}
@@ -38,7 +42,7 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path
         stands[now.key] = old
     everybody = known | kept
     return (sorted(everybody.values(), key=lambda student: (student.name.casefold(), student.key)),
-            stands, [student.name for student in kept.values()])
+            stands, {key: key in known for key in kept})
 
 
 def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
@@ -63,24 +67,14 @@ def forget(results: Path, key: str) -> None:
         (results / "submissions" / key).rmdir()  # what else is in it is not ours
 
 
-def to_forget(names: list[str], earlier: list[dict], present: list[Submitted]) -> list[str]:
-    """The keys of those whom --forget names.
-
-    Raises:
-        ValueError: a name is not that of one student with a record, or they are in the class.
-    """
-    keys = []
-    for name in names:
-        found = [old["key"] for old in earlier
-                 if name in (old["student"], old["key"], old["id"], old["login"], old["email"])]
-        if len(found) != 1:
-            raise ValueError("--forget: want the name, id, login or e-mail of one student with a "
-                             f"record; got {name}, which matches {len(found)}")
-        if found[0] in {student.key for student in present}:
-            raise ValueError("--forget: want somebody who is neither in SUBMISSIONS nor on the "
-                             f"roster; got {name}")
-        keys += found
-    return keys
+def grade_again(words: list[str], students: list[Submitted], results: Path) -> None:
+    """Remove the records of whom --again names: "anna", or "anna:4" for one stage."""
+    for word in words:
+        name, _, stage = word.rpartition(":") if re.search(r":\d+$", word) else (word, "", "*")
+        for number, data in one(name, students, "--again").files.items():
+            for path in results.glob(f"graded/{number}-{sha256(data)}-*.json"):
+                if stage in ("*", str(number)):
+                    path.unlink(missing_ok=True)
 
 
 def changes(old: dict, new: dict) -> str:

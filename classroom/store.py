@@ -54,8 +54,7 @@ class Unit:
 class Store:
     """`with Store(folder, settings) as store`.  working: this process's own, gone at the end.
 
-    Raises:
-        ValueError: the folder cannot be written to, or its file system knows no locks.
+    Raises ValueError: the folder cannot be written to, or its file system knows no locks.
     """
 
     def __init__(self, folder: Path, settings: Settings):

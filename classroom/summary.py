@@ -26,7 +26,7 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
     return rendered(
         "summary.html", reports=reports,
         stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
-        mistakes=mistakes(reports), histogram=histogram(reports), words=WORDS,
+        mistakes=mistakes(reports), steps=steps(reports), histogram=histogram(reports), words=WORDS,
         alike=alike, explanation=explanation, quiet=UNSETTLED | UNWRITTEN,
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
@@ -64,6 +64,18 @@ def mistakes(reports: list[dict]) -> list[dict]:
              "share": count / len(reports)}
             for (stage, id), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             ][:MOST_SHOWN]
+
+
+def steps(reports: list[dict]) -> list[dict]:
+    """Each step, with the names of those who have it right, wrong and blank."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for report in reports:
+        for stage in report["stages"]:
+            for step in stage.get("steps", ()):
+                found.setdefault(step["id"], {}).setdefault(step["light"], []).append(
+                    report["student"])
+    return [{"id": id, **found[id]} for id in sorted(found, key=lambda id: [
+        int(part) for part in id.split(".")])]
 
 
 def histogram(reports: list[dict]) -> list[dict]:

@@ -88,9 +88,9 @@ def program(monkeypatch, tmp_path):
 
     obedient(monkeypatch, tmp_path)
 
-    def grade(*options) -> int:
+    def grade(*options, submissions=tmp_path / "in") -> int:
         monkeypatch.setenv("GRADER", record.version())
-        return main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--stages", "2",
+        return main(["grade", str(submissions), "--out", str(tmp_path / "out"), "--stages", "2",
                      "--device", "cpu", *map(str, (*AS, *options))])
     return grade
 

@@ -61,6 +61,9 @@ def test_a_ring_within_a_crowd_with_one_source_is_found_too():
     crowd = {f"b{i}": work(*own(1), *own(i + 9)) for i in range(5)}
     assert [each["students"] for each in compared(**ring, **crowd).groups] == [
         tuple(sorted(ring | crowd)), tuple(ring)]
+    others = {f"c{i}": work(*own(i + 20)) for i in range(9)}
+    assert [each["students"] for each in compared(**ring, **crowd, **others).groups] == [
+        tuple(sorted(ring | crowd))]
 
 
 @pytest.mark.parametrize("idle", ["pass", "'a word'", "...", "x = x", "y: int", "assert True", "y"])

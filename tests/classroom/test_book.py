@@ -156,6 +156,20 @@ def test_the_page_and_junit_carry_the_red_steps_with_their_mistake_and_rule(tmp_
         ("window-plus-one", "step 1.2: one key too wide")]
 
 
+def test_step_by_step_the_page_says_who_is_right_wrong_and_blank(tmp_path):
+    def lights(**found: str) -> list[dict]:
+        return [{"id": id[1:].replace("_", "."), "light": light, "mistake": None, "text": "x"}
+                for id, light in found.items()]
+
+    reports = book(tmp_path, {
+        "anna": {1: stage(1, "wrong", steps=lights(s1_2="right", s1_10="wrong"))},
+        "ben": {1: stage(1, "wrong", steps=lights(s1_2="blank", s1_10="wrong"))}})
+    assert summary.steps(reports) == [{"id": "1.2", "right": ["anna"], "blank": ["ben"]},
+                                      {"id": "1.10", "wrong": ["anna", "ben"]}]
+    page = summary.page(reports, NOBODY, NOON, Path("out"), {}).decode()
+    assert "<summary>2</summary>anna; ben</details>" in page
+
+
 def test_the_line_of_a_crash_is_quoted(tmp_path):
     check = {"outcome": "crashed", "where": "problem_1.py:2", "message": "NameError when called"}
     data = b"def f():\n    return <b>\x1b\n"

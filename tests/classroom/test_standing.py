@@ -1,10 +1,14 @@
 """Grades that stand are not changed, and nobody is removed, unasked."""
 
 import csv
+import io
 import json
 import os
+import shutil
 import signal
 import tomllib
+import zipfile
+from functools import partial
 
 import pytest
 
@@ -92,10 +96,52 @@ def test_nobody_is_removed_but_by_forget(grade, options, tmp_path, capsys):
     assert grade("--forget", "ben") == 2 and points(tmp_path) == WANTED
     assert "want somebody who is neither in SUBMISSIONS" in capsys.readouterr().err
     assert grade("--forget", "nobody") == 2
-    assert "got nobody, which matches 0" in capsys.readouterr().err
+    assert "got nobody, which matches no student" in capsys.readouterr().err
     assert grade("--forget", "1") == 0
     assert sorted(points(tmp_path)) == ["ben", "cleo", "dora"]
     assert not [name for name in everything(tmp_path / "out") if "anna" in name]
+
+
+def test_again_grades_the_files_of_one_student_and_stage_anew(grade, tmp_path, capsys):
+    make(tmp_path / "in", {"anna": {2: "timeout timeout pass"}})
+    assert grade() == 0 and points(tmp_path)["anna"] == "0.0"
+    asked = (tmp_path / "asked").read_text().count("\n")
+    assert grade("--again", "anna:3") == 0 and grade("--again", "Anna:2") == 2
+    assert "anna: P2 0 of 100 -> 100 of 100" in capsys.readouterr().out
+    assert grade("--yes") == 0 and points(tmp_path)["anna"] == "100.0"
+    assert (tmp_path / "asked").read_text().count("\n") == asked + 1
+    assert grade("--again", "zoe") == 2
+    assert "--again: want the name, id" in capsys.readouterr().err
+
+
+MOODLE = """Identifier,Full name,Email address,Status,Grade,Maximum grade,Last modified (grade)
+Participant 11,Anna Ärger,a@x.org,Submitted,,100.00,-
+Participant 12,Ben Braun,b@x.org,Submitted,,100.00,-
+Participant 13,Cleo Coe,c@x.org,No submission,,100.00,-
+"""
+
+
+def test_one_command_makes_grades_feedback_and_the_gradebook_of_a_zip(grade, tmp_path, capsys):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        packed.writestr("Anna Ärger_11_assignsubmission_file/problem_2.py", "pass")
+        inner = io.BytesIO()
+        with zipfile.ZipFile(inner, "w") as own:
+            own.writestr("work/problem_2.py", "wrong")
+        packed.writestr("Ben Braun_12_assignsubmission_file_work.zip", inner.getvalue())
+    (tmp_path / "worksheet.csv").write_text(MOODLE, "utf-8")
+    shutil.rmtree(tmp_path / "in")
+    grade = partial(grade, submissions=tmp_path / "all.zip")
+    assert grade("--moodle", tmp_path / "worksheet.csv", "--column", "Grade") == 0
+    assert points(tmp_path) == {"Anna Ärger": "100.0", "Ben Braun": "0.0", "Cleo Coe": "0.0"}
+    with open(tmp_path / "out/moodle.csv", newline="", encoding="utf-8") as file:
+        assert [row["Grade"] for row in csv.DictReader(file)] == ["100.00", "0.00", "0.00"]
+    with zipfile.ZipFile(tmp_path / "out/feedback.zip") as packed:
+        assert len(packed.namelist()) == 2
+    assert "to upload: " in capsys.readouterr().out
+    (tmp_path / "out/moodle.csv").unlink()
+    assert grade() == 0 and (tmp_path / "out/moodle.csv").exists(), "class.toml has the worksheet"
+    (tmp_path / "all.zip").write_bytes(b"no zip")
+    assert grade() == 2 and "want a .zip that can be unpacked" in capsys.readouterr().err
 
 
 def test_a_roster_that_comes_later_renames_and_doubles_nobody(grade, options, tmp_path):
@@ -167,7 +213,8 @@ def test_a_gradebook_is_not_filled_with_grades_of_other_settings(grade, options,
 
 
 @pytest.mark.parametrize("text", ["stages = ", "polcy = 'x'", "device = 'tpu'", "seed = '7'",
-                                  "benchmark = 1", "timeout = true", "roster = 3"])
+                                  "benchmark = 1", "timeout = true", "roster = 3",
+                                  "scale = '9'"])
 def test_settings_that_are_none_are_named(grade, tmp_path, capsys, text):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/class.toml").write_text(text)
