@@ -8,6 +8,7 @@ arguments, that part stays as Triton has it.
 
 import contextlib
 import inspect
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,7 +22,7 @@ def spare_repetition() -> None:
     from triton.runtime import interpreter
 
     for part in (_prepare_once, _remember_dtypes, _remember_shapes, _call_directly,
-                 _convert_what_differs, _hold_plainly):
+                 _convert_what_differs, _hold_plainly, _combine_slices):
         with contextlib.suppress(AttributeError):
             part(core, semantic.TritonSemantic, interpreter)
 
@@ -187,6 +188,62 @@ def _hold_plainly(core, semantic, interpreter) -> None:
 
     if _parameters(handle) == ["data", "dtype", "attr"]:
         handle.__init__ = made
+
+
+def _combine_slices(core, semantic, interpreter) -> None:
+    """tl.reduce and tl.associative_scan with a function of the file's own take number by number;
+    slice by slice gives the same, unless that function asks a number for its truth."""
+    def combined(self, tiles) -> Iterator[list[np.ndarray]]:
+        """What each slice along the axis and all before it give."""
+        numbers = [np.moveaxis(one.handle.data, self.axis, 0) for one in tiles]
+        held = [one[0] for one in numbers]
+        yield held
+        for at in range(1, len(numbers[0])):
+            operands = (*zip(held, tiles, strict=True),
+                        *((one[at], tile) for one, tile in zip(numbers, tiles, strict=True)))
+            made = self.combine_fn.fn(*(self.to_tensor(x, tile.dtype) for x, tile in operands))
+            made = made if isinstance(made, tuple) else (made,)
+            held = [np.broadcast_to(one.handle.data if isinstance(one, core.tensor) else one,
+                                    before.shape).astype(before.dtype)
+                    for one, before in zip(made, held, strict=True)]
+            yield held
+
+    def all_at_once(self, tiles) -> list[np.ndarray]:
+        slices = list(combined(self, tiles))
+        if isinstance(self, interpreter.ScanOps):
+            return [np.stack(one, self.axis) for one in zip(*slices, strict=True)]
+        return [np.expand_dims(one, self.axis) if self.keep_dims else one for one in slices[-1]]
+
+    def quicker(by_number):
+        def apply(self, tiles):
+            axes = tiles[0].handle.data.ndim
+            if self.axis is None:
+                return by_number(self, tiles)
+            self.axis %= axes
+            truth = core.tensor.__bool__
+            core.tensor.__bool__ = _of_one_number(truth)
+            try:
+                if axes > 1:
+                    return [self.to_tensor(one, tile.dtype) for one, tile in zip(
+                        all_at_once(self, tiles), tiles, strict=True)]
+            except Exception:  # also what the function raises, which by_number() raises, too
+                pass
+            finally:
+                core.tensor.__bool__ = truth
+            return by_number(self, tiles)
+        return apply
+
+    for kind, name in ((interpreter.ReduceOps, "generic_reduce"),
+                       (interpreter.ScanOps, "generic_scan")):
+        setattr(kind, name, quicker(getattr(kind, name)))
+
+
+def _of_one_number(truth):
+    def asked(tensor) -> bool:
+        if tensor.handle.data.size > 1:
+            raise ValueError("want one number")
+        return truth(tensor)
+    return asked
 
 
 def _common(a: list[int], b: list[int]) -> list[int] | None:
