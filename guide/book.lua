@@ -12,7 +12,7 @@ end
 function Div(div)
   for _, class in ipairs(div.classes) do
     if kinds[class] then
-      return wrapped(div.content, class)
+      return wrapped(div.content, class == "right" and "correct" or class)  -- right is a direction
     end
   end
   return div.content

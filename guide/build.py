@@ -83,6 +83,13 @@ def bundle_font(site: Path) -> None:
     subset.save_font(font, str(site / "_static" / FONT), options)
 
 
+def give_headings_their_level(site: Path) -> None:
+    """Sphinx says that the caption of a table of contents is a heading, and not of which level."""
+    for page in site.rglob("*.html"):
+        page.write_text(page.read_text("utf-8").replace(
+            ' role="heading">', ' role="heading" aria-level="2">'), "utf-8")
+
+
 def refuse_what_is_fetched(site: Path) -> None:
     """Raise if a page or a style asks for anything that does not lie beside it."""
     outside = re.compile(r"""<(?:script|link|img)[^>]*(?:src|href)=["'](?:https?:)?//[^"']*"""
@@ -125,9 +132,10 @@ def book(page: Path) -> str:
         code.string = block.get_text().rstrip("\n")
         pre.append(code)
         outer.replace_with(pre)
+    for cell in soup.select("td.number, th.number"):
+        cell["style"] = "text-align: right"
     for image in soup.select("img"):
         image["src"] = os.path.relpath(page.parent / image["src"], page.parent.parent)
-        image["style"] = "width: 90%"
     return str(soup)
 
 
@@ -176,6 +184,7 @@ def main() -> int:
     if options.only != "pdf":
         site = sphinx("html", out, *tags)
         bundle_font(site)
+        give_headings_their_level(site)
         refuse_what_is_fetched(site)
         made.append(site / "index.html")
     if options.only != "site":

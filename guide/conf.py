@@ -21,5 +21,5 @@ html_show_sourcelink = html_show_copyright = False
 html_use_index = False
 numfig, numfig_secnum_depth = True, 0
 numfig_format = {"figure": "Figure %s.", "table": "Table %s."}
-pygments_style, pygments_dark_style = "friendly", "monokai"
+pygments_style, pygments_dark_style = "a11y-high-contrast-light", "a11y-high-contrast-dark"
 nitpicky = True

@@ -2,6 +2,7 @@
 
     {step} 4.2              the solution of a step, from the problem file
     {code-of} 4 _keep       a whole function of it
+    {sketch} 4              pseudo-code of a stage with its steps left blank, notes beside the lines
     {kernel} 3              every kernel function of a problem file, solved: as steps are
     {algorithm} words       a numbered algorithm in a box, which the words name
     {mistake} 4 no_max      a mistake of the grader's catalogue, and what the grader says of it
@@ -72,7 +73,7 @@ class Step(Quoting):
         if not self.solutions:
             return [_paragraph(f"{caption}: yours to write", "solved")]
         if self.on_the_site:
-            return _folded(f"{caption}: solved", self.code(text, "")[1:])
+            return _folded(f"{caption}: solved", self.code(text, "")[1:], f"step-{number}")
         return [_paragraph(f"{caption}: solved in the appendix, ", "solved", f"step-{number}")]
 
 
@@ -95,6 +96,38 @@ class Kernel(Quoting):
             blocks = [self.code(text, "")[1] for _, text in excerpts.kernel(stage)]
             return _folded(f"{caption}: solved", blocks)
         return [_paragraph(f"{caption}: in the appendix, ", "solved", f"kernel-{stage}")]
+
+
+class Sketch(Quoting):
+    """Lines of pseudo-code; "▢ 4.1" is a step left blank, and what follows "  # " a note."""
+
+    def made(self, stage):
+        lines = [line.split("  # ", 1) for line in self.content]
+        steps = re.findall(r"▢ ([\d.]+)", "\n".join(code for code, *_ in lines))
+        for number in steps:
+            if number.split(".")[0] != stage or not excerpts.step(number):
+                raise LookupError(f"want steps of stage {stage}; got {number}")
+        if not self.on_the_site:
+            wide = max(len(code.rstrip()) for code, *_ in lines) + 3
+            text = "\n".join(f"{code.rstrip():{wide}}{note.strip()}" if note else code.rstrip()
+                             for code, note in ((*line, "")[:2] for line in lines))
+            return [nodes.literal_block(text, text, language="text", classes=["sketch"])]
+        return [nodes.raw("", f'<div class="sketch">{"".join(map(self.row, lines))}</div>',
+                          format="html")]
+
+    def row(self, line) -> str:
+        code, note = (html.escape(part.strip("\n")) for part in (*line, "")[:2])
+        blanks = re.sub(r"▢ ([\d.]+)", self.blank, code.rstrip())
+        return f'<div><code>{blanks}</code><span>{note.strip()}</span></div>'
+
+    def blank(self, found) -> str:
+        words = f"step {found[1]}"
+        shown = f"```{{step}} {found[1]}\n" in self.page() and self.solutions
+        return (f'<a class="blank" href="#{_id("step-" + found[1])}">{words}</a>' if shown
+                else f'<span class="blank">{words}</span>')
+
+    def page(self) -> str:
+        return (excerpts.TEXT / f"{self.env.docname}.md").read_text(encoding="utf-8")
 
 
 class Algorithm(Quoting):
@@ -141,8 +174,9 @@ def _id(label):
     return "solved-" + label.replace(".", "-").replace("_", "-")
 
 
-def _folded(summary, children):
-    start = f'<details class="solution"><summary>{html.escape(summary)}</summary>'
+def _folded(summary, children, name=None):
+    place = f' id="{_id(name)}"' if name else ""
+    start = f'<details class="solution"{place}><summary>{html.escape(summary)}</summary>'
     return [nodes.raw("", start, format="html"), *children,
             nodes.raw("", "</details>", format="html")]
 
@@ -398,13 +432,15 @@ def _whole(mathml, sign):
 
 
 def _spaced(mathml):
-    """ "ln 2" and "max_j s_j", which pandoc writes as browsers show it: "ln2", "max_js_j"."""
+    """ "m ln 2" and "c max_j s_j", which pandoc writes as browsers show it: "mln2", "cmax_js_j"."""
+    gap = '<mspace width="0.17em"></mspace>'
     name = r'<mrow><mi mathvariant="normal">\w+</mi><mo>(?:&#8289;|\u2061)</mo></mrow>'
     operand = r"(?=<m(?!o\b|row><mo\b))"
     for whole in (rf"(<(msub|munder)>{name}.*?</\2>){operand}",
                   rf"(?<!<msub>)(?<!<munder>)({name}){operand}"):
-        mathml = re.sub(whole, r'\1<mspace width="0.17em"></mspace>', mathml)
-    return mathml
+        mathml = re.sub(whole, rf"\1{gap}", mathml)
+    before = r"(</(?:mi|mn|mover)>|<mo[^>]*>\)</mo>)"
+    return re.sub(rf"{before}(?=(?:<msub>|<munder>)?{name})", rf"\1{gap}", mathml)
 
 
 def _with_labels(app, page, template, context, doctree):
@@ -424,6 +460,7 @@ def _with_labels(app, page, template, context, doctree):
 
 def setup(app):
     for name, directive in {"step": Step, "code-of": Function, "kernel": Kernel,
+                            "sketch": Sketch,
                             "algorithm": Algorithm, "mistake": Mistake,
                             "numbers": Numbers, "draw": Draw, "exercise": Exercise,
                             "appendix": Appendix, "steps-of-a-walk": Walk,

@@ -15,6 +15,7 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
     delivered LABEL | NAME         bytes that device memory can deliver in the time of a call
     elsewhere LABEL | BLOCK        share of what tiles ask for that at least came from L2
     clock WORK | WAY               time that WAY of timed.json shows for a call
+    cache N HKV D                  bytes of k and v of a sequence in one layer, in 16 bits
     host STAGE | NAME              time of the CPU for one call
     run WHAT                       how the benchmark was run
     machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
@@ -24,6 +25,7 @@ A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
 """
 
 import json
+import math
 import re
 import statistics
 from functools import cache, partial
@@ -136,13 +138,14 @@ MEASURES = {
     "saved": lambda label, name, other: digits(
         entry(label, other)["extra_mib"] / entry(label, name)["extra_mib"]),
     "gflop": lambda label: digits(WORK[label].flops() / 1e9) + " GFLOP",
-    "intensity": lambda label: digits(WORK[label].flops() / WORK[label].bytes()) + " FLOP a byte",
+    "intensity": lambda label: digits(WORK[label].flops() / WORK[label].bytes()) + " FLOP per byte",
     "traffic": lambda label: digits(WORK[label].bytes() / MB) + " MB",
     "asked": lambda label, block: digits(asked_bytes(label, int(block)) / 1e9) + " GB",
     "delivered": lambda label, name: digits(_delivered(label, name) / 1e9) + " GB",
     "elsewhere": lambda label, block: (
         f"{100 * (1 - _delivered(label, 'stages') / asked_bytes(label, int(block))):.0f} %"),
     "clock": lambda work, way: digits(timed()["clocks"][work][way]) + " ms",
+    "cache": lambda sizes: digits(math.prod(map(int, sizes.split())) * 4 / MIB) + " MiB",
     "floor": lambda label: digits(records()[label]["floor_ms"]) + " ms",
     "scores": lambda label: digits(WORK[label].score_bytes() / MIB) + " MiB",
     "pairs": lambda label: f"{WORK[label].pairs():,}",
@@ -161,7 +164,7 @@ MEASURES = {
         "flops": f"{CEILING.flops / 1e12:.0f} TFLOP/s",
         "exponentials": f"{CEILING.exponentials / 1e12:.1f} T exponentials/s",
         "bytes": f"{CEILING.bytes / 1e12:.1f} TB/s",
-        "ridge": f"{CEILING.flops / CEILING.bytes:.0f} FLOP a byte"}[what],
+        "ridge": f"{CEILING.flops / CEILING.bytes:.0f} FLOP per byte"}[what],
 }
 
 
@@ -219,7 +222,7 @@ def asked(label="stage 3, D=64, forward") -> Table:
         bytes_ = asked_bytes(label, block)
         rows.append([block, digits(bytes_ / 1e9), digits(WORK[label].flops() / bytes_),
                      digits(bytes_ / CEILING.bytes * 1e3)])
-    return Table(["rows a query tile", "GB of k and v asked for", "FLOP a byte",
+    return Table(["rows per query tile", "GB of k and v asked for", "FLOP per byte",
                   "ms, all from device memory"], rows,
                  f"{label.removesuffix(', forward')}; counted; the last column over the measured "
                  f"{CEILING.bytes / 1e12:.1f} TB/s")
@@ -313,8 +316,8 @@ def _timed_where() -> str:
 def clocks() -> Table:
     """The same call, timed in several ways."""
     found = timed()["clocks"]
-    rows = [[way, *(f"{found[name][way]:.4f}" for name in WORKS)] for way in found[WORKS[0]]]
-    return Table(["ms a call", *WORKS], rows, f"forward, {_timed_where()}")
+    rows = [[way, *(digits(found[name][way]) for name in WORKS)] for way in found[WORKS[0]]]
+    return Table(["ms per call", *WORKS], rows, f"forward, {_timed_where()}")
 
 
 def choices_timed() -> Table:
@@ -391,6 +394,14 @@ def gluon() -> Table:
             break
         rows.append([cell.strip(" *") for cell in line.strip("|").split("|")])
     return Table(["D = 128, forward, ms", "full", "causal"], rows, "fast/README.md")
+
+
+def flash_4() -> tuple[float, float]:
+    """ms of FlashAttention-4, full and causal, in the run that the table gluon begins with."""
+    text = (ROOT / "fast" / "README.md").read_text(encoding="utf-8")
+    full, causal = (re.search(rf"^\| {row} \| \*\*.*?\*\* \| ([\d.]+) ", text, re.MULTILINE)[1]
+                    for row in ("full, B=4, 16 heads, N=4096", "causal, the same"))
+    return float(full), float(causal)
 
 
 TABLES = {f"cost {stage}": partial(cost, stage) for stage in (3, 4)}

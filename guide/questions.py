@@ -56,8 +56,8 @@ def _state(scores, tile=2):
 exercise(
     "0.1",
     "A GPU has 132 multiprocessors, each holds 2 programs of a kernel at a time. The grid has "
-    "600 programs of equal length. In how many waves do they run, and how many programs has the "
-    "last wave?",
+    "600 programs of equal length. In how many waves do they run, and how many programs are in "
+    "the last wave?",
     lambda: (3, 72), "264 run side by side: 264 + 264 + 72.",
     (lambda: (2, 72), "The last, partly filled wave counts too: round up."),
     (lambda: (5, 72), "Each multiprocessor holds two programs: 264 run at once, not 132."),
@@ -65,7 +65,7 @@ exercise(
 exercise(
     "0.2",
     "Attention without a mask, one head, N = 4096, D = 64, bfloat16. How many GFLOP do its two "
-    "products take, and how many MiB has the score matrix?",
+    "products take, and how many MiB does the score matrix take?",
     lambda: (4 * 4096**2 * 64 / 1e9, 4096**2 * 2 / 2**20),
     "Two products of 2 N² D each are 4 N² D; N² numbers of 2 bytes.",
     (lambda: (2 * 4096**2 * 64 / 1e9, 32), "That is one product: Q Kᵀ. P V takes as much again."),
@@ -95,7 +95,7 @@ exercise(
     "lanes of the last one are switched off?",
     lambda: (3, 84), "cdiv(300, 128) = 3; the last one covers 256 ... 383, and 300 ... 383 are "
     "outside.",
-    (lambda: (2, 84), "Round up: two programs leave elements 256 ... 299 to nobody."),
+    (lambda: (2, 84), "Round up: with two programs nobody computes elements 256 ... 299."),
     (lambda: (3, 44), "44 lanes are inside; the others are switched off."),
     (lambda: (3, 83), "300 ... 383 are 84 numbers: both ends count."))
 exercise(
@@ -126,7 +126,7 @@ exercise(
     "N = 512, tiles of 64. How many key tiles do all query tiles of a head visit together, and "
     "how many of these need the mask?",
     lambda: (worked.counted(512, 64)["whole"] + 8, 8), "1 + 2 + … + 8 = 36, one diagonal each.",
-    (lambda: (64, 8), "64 tiles there are; those right of the diagonal are never visited."),
+    (lambda: (64, 8), "There are 64 tiles, but those right of the diagonal are never visited."),
     (lambda: (28, 8), "28 are whole; the diagonal tiles are visited too."),
     (lambda: (36, 36), "Left of the diagonal every query sees every key: no mask there."))
 exercise(
@@ -170,12 +170,12 @@ exercise(
     (lambda: (9 * 10 / 2 + 991 * 9,), "The query itself is one of the W keys, which makes 10."))
 exercise(
     "7.1",
-    "W = 3, Z = 2 sinks. Which keys does query 3 see? And query 6, how many?",
-    lambda: (0, 1, 2, 3, 5), "Query 3: sinks 0, 1 and the window 1, 2, 3: key 1 counts once. "
-    "Query 6: 0, 1, 4, 5, 6. Give the keys of query 3, then the number for query 6.",
-    (lambda: (1, 2, 3, 3, 5), "Sinks stay visible: keys 0 and 1."),
-    (lambda: (0, 1, 2, 3, 3), "Query 6 sees its window of 3 and the two sinks."),
-    (lambda: (0, 1, 2, 3, 6), "The window counts the query itself: 4, 5, 6."))
+    "W = 4, Z = 3 sinks. How many keys does query 5 see, and how many does query 9?",
+    lambda: (6, 7), "Query 5: sinks 0, 1, 2 and the window 2, 3, 4, 5: key 2 counts once. "
+    "Query 9: 0, 1, 2 and 6, 7, 8, 9.",
+    (lambda: (7, 7), "Key 2 is a sink and in the window of query 5: it counts once."),
+    (lambda: (4, 4), "The sinks stay visible beside the window."),
+    (lambda: (6, 8), "The window counts the query itself: 6, 7, 8, 9."))
 exercise(
     "7.2",
     "Tiles of 64, W = 128, Z = 100 sinks, the query tile at 192. Where does the sinks' phase end, "
@@ -193,10 +193,10 @@ exercise(
     (lambda: (4, 0, -4, 4), "dS has the factor P."))
 exercise(
     "8.2",
-    "HQ = 8, HKV = 2, N = 1024, tiles of 64, B = 1. How many programs have dq's kernel and "
-    "dkdv's?",
-    lambda: (128, 32), "A program owns a tile of a query head there, of a key/value head here: "
-    "16 · 8 and 16 · 2.",
+    "HQ = 8, HKV = 2, N = 1024, tiles of 64, B = 1. How many programs does dq's kernel have, and "
+    "how many does dkdv's?",
+    lambda: (128, 32), "dq has a program for each tile of a query head, dkdv for each tile of a "
+    "key/value head: 16 · 8 and 16 · 2.",
     (lambda: (128, 128), "dk and dv have HKV heads; a program sums over its group."),
     (lambda: (32, 32), "dq has HQ heads."),
     (lambda: (32, 128), "The two are exchanged."))

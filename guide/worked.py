@@ -179,6 +179,20 @@ def borders_table(sinks=4) -> Table:
                  f"Z = {sinks}, tiles of 64")
 
 
+def sinks_table(window=3, sinks=2, queries=(1, 3, 4, 6)) -> Table:
+    """What some queries see, from the mask of reference.py."""
+    from reference import keep_mask
+
+    keep = keep_mask(8, 8, True, window, sinks)
+    rows = []
+    for i in queries:
+        seen = [j for j in range(8) if keep[i, j]]
+        rows.append([i, *(", ".join(map(str, keys)) for keys in (
+            [j for j in seen if i - j < window], [j for j in seen if j < sinks])), len(seen)])
+    return Table(["query", "in the window", "sinks", "keys it sees"], rows,
+                 f"W = {window}, Z = {sinks}, from the mask of reference.py")
+
+
 # ------------------------------------------------------------- the sink logit
 def sink_table(scores=(1.0, 0.0, 2.0), logits=(-math.inf, 0.0, 2.0, 5.0)) -> Table:
     rows = []

@@ -8,8 +8,8 @@ def memory(pen: Pen):
     """The memory of a GPU as a pyramid: registers, shared memory, L2 cache, device memory."""
     width, thick, narrowest = (66, 13, 44) if pen.narrow else (100, 9, 30)
     figure, axis = pen.canvas(width, 4 * thick + 8)
-    levels = [("registers", f"{H200['registers']} a multiprocessor", "m_i, l_i, acc, p", "whole"),
-              ("shared memory", f"up to {H200['shared']} a program", "tiles of q, k, v", "whole"),
+    levels = [("registers", f"{H200['registers']} per multiprocessor", "m_i, l_i, acc, p", "whole"),
+              ("shared memory", f"up to {H200['shared']} per program", "tiles of q, k, v", "whole"),
               ("L2 cache", f"{H200['l2']}, for all", "k, v of heads at work", "cut"),
               ("device memory", f"{H200['memory']}, {CEILING.bytes / 1e12:.1f} TB/s measured",
                "q, k, v, o, lse", "sink")]
@@ -187,9 +187,10 @@ def work_and_bytes(pen: Pen):
         least, scores = work.bytes() / 1e9, 4 * work.score_bytes() / 1e9
         axis.barh(y - 0.18, scores, height=0.34, color=pen.b, hatch="////", edgecolor=pen.paper)
         axis.barh(y + 0.18, least, height=0.34, color=pen.a)
-        pen.write(axis, scores * 1.1, y - 0.18, f"{scores:,.0f} GB", ha="left", size=8)
-        pen.write(axis, least * 1.1, y + 0.18, f"{least:.2f} GB", ha="left", size=8)
-    axis.set(xscale="log", yticks=range(len(names)), xlim=(0.08, 1500 if pen.narrow else 600),
+        pen.write(axis, scores + 1, y - 0.18, f"{scores:,.0f} GB", ha="left", size=8)
+        pen.write(axis, least + 1, y + 0.18, f"{least:.2f} GB", ha="left", size=8)
+    most = max(4 * work.score_bytes() / 1e9 for work in works)
+    axis.set(yticks=range(len(names)), xlim=(0, most * (1.3 if pen.narrow else 1.15)),
              yticklabels=[x.replace(", ", ",\n") if pen.narrow else x for x in names],
              xlabel="GB: upper, S and P, each written and read once;"
                     + ("\n" if pen.narrow else " ") + "lower, q, k, v, o, lse")

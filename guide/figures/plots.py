@@ -1,15 +1,16 @@
 """Plots of committed results, and of the error that the build computes."""
 
+import re
 from functools import cache
 
 from guide.figures.pen import HATCHES, Pen
-from guide.measured import CEILING, MIB, WORK, entry, records
+from guide.measured import CEILING, WORK, entry, flash_4, gluon, records
 
 LENGTHS = [2**n for n in range(8, 17)]
 
 
 def roofline(pen: Pen):
-    """Roofline of an H200: work a second against FLOP a byte, with the stages' measured points."""
+    """Roofline of an H200: work per second against FLOP per byte, with measured points."""
     import numpy
 
     figure, axis = pen.axes(4.7 if pen.narrow else 4.4)
@@ -50,7 +51,7 @@ def roofline(pen: Pen):
                                   textcoords="offset points",
                                   color=pen.ink, size=7, arrowprops={
                                       "arrowstyle": "-", "color": pen.faint, "linewidth": 0.6})
-    axis.set(xscale="log", yscale="log", xlabel="FLOP a byte of device memory",
+    axis.set(xscale="log", yscale="log", xlabel="FLOP per byte of device memory",
              ylabel="useful TFLOP/s", ylim=(0.08, 2500), xlim=(x[0], x[-1]))
     axis.grid(alpha=0.5)
     axis.legend(fontsize=8, labelcolor=pen.ink, frameon=False, **(
@@ -77,20 +78,22 @@ def _sweep(pen, stage):
     labels = [label for label in labels if label in records()]
     lengths = [WORK[label].N for label in labels]
     figure, axes = pen.axes(2.9, 2)
-    for axis, key, words in zip(axes, ("ms", "extra_mib"), ("ms a call", "MiB allocated"),
-                                strict=True):
+    for axis, (key, unit, words) in zip(axes, (
+            ("ms", 1, "ms per call"), ("extra_mib", 1024, "GiB allocated")), strict=True):
         for name, colour, line in (("stages", "a", "o-"), ("fast", "c", "s--"),
                                    ("cudnn", "e", "^:")):
-            axis.plot(lengths, [entry(label, name)[key] for label in labels], line,
+            axis.plot(lengths, [entry(label, name)[key] / unit for label in labels], line,
                       markersize=3.5, color=getattr(pen, colour), label=name, linewidth=1.4)
-        axis.set(xscale="log", yscale="log", xlabel="N", ylabel=words)
+        axis.set(xscale="log", xlabel="N", ylabel=words)
         axis.set_xticks(lengths[::2], [f"{N}" if N < 1024 else f"{N // 1024}k"
                                        for N in lengths[::2]])
         axis.minorticks_off()
         axis.grid(alpha=0.5)
-    axes[1].plot(lengths, [WORK[label].score_bytes() / MIB for label in labels], "x-.",
+    axes[0].set_yscale("log")
+    axes[1].plot(lengths, [WORK[label].score_bytes() / 2**30 for label in labels], "x-.",
                  color=pen.b, label="scores, if kept (counted)")
-    axes[1].legend(fontsize=8, labelcolor=pen.ink, frameon=False)
+    axes[1].set_ylim(bottom=0)
+    axes[1].legend(fontsize=8, labelcolor=pen.ink, frameon=False, loc="upper left")
     return figure
 
 
@@ -158,4 +161,27 @@ def bars(pen: Pen):
         pen.write(axis, 2.5, 1.32, f"{k}: m_i = {frame['m']}, alpha = {frame['alpha']}", size=8.5)
         axis.set(xlim=(-0.6, 5.6), ylim=(0, 1.4), yticks=[], xlabel="key")
         axis.set_xticks(range(6), [str(j) for j in range(6)])
+    return figure
+
+
+def ladder(pen: Pen):
+    """Rungs from the stage to FlashAttention-4 at D = 128: time of a forward call, with a line
+    where FlashAttention-4 is."""
+    figure, axes = pen.axes(2.6, 2)
+    rungs = [("the stage", [entry(f"stage {stage}, D=128, forward", "stages")["ms"]
+                            for stage in (3, 4)]),
+             *((re.sub("^and", "+", words.partition(" (")[0]), [float(full), float(causal)])
+               for words, full, causal in gluon().rows)]
+    for k, (axis, title) in enumerate(zip(axes, ("full", "causal"), strict=True)):
+        times = [ms[k] for _, ms in rungs]
+        axis.barh(range(len(rungs)), times, height=0.7, color=[
+            pen.a, pen.c, *[pen.d] * (len(rungs) - 2)])
+        for y, ms in enumerate(times):
+            pen.write(axis, 0.02 * max(times), y, f"{ms:.2f}", colour="paper", size=8, ha="left")
+        axis.axvline(flash_4()[k], color=pen.b, linewidth=1.6, linestyle="--")
+        pen.write(axis, flash_4()[k] * 0.97, len(rungs) - 0.3, "FlashAttention-4", colour="b",
+                  size=8, ha="right")
+        axis.set(yticks=range(len(rungs)), xlabel=f"{title}: ms per call", xlim=(0, max(times)),
+                 ylim=(len(rungs), -0.6))
+        axis.set_yticklabels([words for words, _ in rungs] if k == 0 or pen.narrow else [])
     return figure

@@ -89,9 +89,9 @@ document.addEventListener("DOMContentLoaded", () => {
   const plays = {
     mask(place) {
       const N = slider("N, the length", 8, 64, 32);
-      const BLOCK = slider("BLOCK, a tile's side", 1, 4, 3, (x) => String(2 ** x));
-      const W = slider("W, the window", 1, 64, 64, (x) => (x >= N.value ? `${x}, all` : String(x)));
-      const Z = slider("Z, the sinks (S in the files)", 0, 16, 0);
+      const BLOCK = slider("BLOCK, a tile's side", 1, 4, 2, (x) => String(2 ** x));
+      const W = slider("W, the window", 1, 64, 12, (x) => (x >= N.value ? `${x}, all` : String(x)));
+      const Z = slider("Z, the sinks (S in the files)", 0, 16, 2);
       const told = said();
       const canvas = make("div", undefined, "map");
       place.append(N.row, BLOCK.row, W.row, Z.row, told, canvas);

@@ -140,6 +140,16 @@ def test_names_of_functions_stand_apart_from_what_they_are_of(built):
     assert re.search(rf"ln</mi><mo>.{{1,8}}</mo></mrow>{gap}<mn>2</mn>", page)
     assert re.search(rf"max</mi><mo>.{{1,8}}</mo></mrow><mi>j</mi></msub>{gap}<msub>", page)
     assert not re.search(rf"{gap}<mo[^>]*>\(", page)
+    assert re.search(rf'</mover>{gap}<mrow><mi mathvariant="normal">ln', page)
+
+
+def test_numbers_are_set_to_the_right_on_the_site_and_in_print(built):
+    from bs4 import BeautifulSoup
+
+    page = BeautifulSoup((built / "html" / "fast.html").read_text("utf-8"), "html.parser")
+    cells = {cell.get_text() for cell in page.select("td.number")}
+    assert {"1.06", "–", "wrong"} <= cells and "stage 3, D=128" not in cells
+    assert "table.cell(align: right)[1.06\n" in (built / "guide.typ").read_text("utf-8")
 
 
 def test_figures_and_tables_of_numbers_are_numbered_alike_on_the_site_and_in_print(built):
@@ -150,17 +160,26 @@ def test_figures_and_tables_of_numbers_are_numbered_alike_on_the_site_and_in_pri
     assert len(numbers) > 8 and all(number in print_ for number in numbers)
 
 
-def test_no_page_of_the_book_is_under_a_third_full(built):
+def test_chapters_begin_new_pages_with_their_name_above_the_next_ones_and_no_page_is_a_third_empty(
+        built):
+    """But for the last page of a chapter."""
     import io
 
     import typst
     from matplotlib import image
 
     pages = typst.compile(str(built / "guide.typ"), root=str(built), format="png", ppi=20)
-    for number, page in enumerate(pages[2:-1], 3):  # after the title and the contents
-        rows = image.imread(io.BytesIO(page))[:, :, :3].min(axis=(1, 2)) < 0.9
-        body = rows[: int(0.92 * len(rows))].nonzero()[0]  # without the page's number
-        assert body.max() > len(rows) / 3, number
+    heads, ends = [], []
+    for page in pages[2:]:  # after the title and the contents
+        inked = image.imread(io.BytesIO(page))[:, :, :3].min(axis=(1, 2)) < 0.9
+        top, bottom = (int(share * len(inked)) for share in (0.07, 0.92))
+        heads.append(bool(inked[:top].any()))
+        ends.append((inked[top:bottom].nonzero()[0].max() + 1) / (bottom - top))
+    chapters = len(re.findall(r"^= ", (built / "guide.typ").read_text("utf-8"), re.MULTILINE))
+    assert heads.count(False) == chapters
+    for number, (full, last) in enumerate(zip(ends, [not head for head in heads[1:]] + [True],
+                                              strict=True), 3):
+        assert full > (0.1 if last else 0.65), number
 
 
 def test_the_site_and_the_book_link_each_other(built):

@@ -79,7 +79,7 @@ FRAME = """<iframe src="{}.html" style="width: {}px; height: 900px"></iframe>
 
 @pytest.mark.parametrize("width", [1400, 390])
 @pytest.mark.parametrize("page", [
-    "memory", "algorithm", "stage_1", "stage_4", "stage_9", "tools", "fast"])
+    "index", "memory", "algorithm", "stage_1", "stage_4", "stage_9", "tools", "fast"])
 def test_nothing_is_wider_than_its_page_and_figures_fit_it(built, page, width):
     site = built / "html"
     text = (site / f"{page}.html").read_text("utf-8").replace("</body>", WIDTHS + "</body>")
@@ -88,6 +88,21 @@ def test_nothing_is_wider_than_its_page_and_figures_fit_it(built, page, width):
     seen = left_by(site, FRAME.format(copy, width), f"frame-{page}-{width}")
     form = {1400: "wide", 390: "narrow"}[width]
     assert seen == {"wide": [], "shown": [form] * ("<figure" in text)}
+
+
+HEIGHTS = """<pre id="seen"></pre><script>addEventListener("load", () => {
+  const small = [...document.querySelectorAll("article summary, article input, article select, " +
+    "article button, .toc-tree a")].filter((e) =>
+    e.offsetParent !== null && e.getBoundingClientRect().height < 24);
+  document.getElementById("seen").textContent = JSON.stringify(small.map((e) => e.outerHTML));
+});</script>"""
+
+
+@pytest.mark.parametrize("page", ["index", "stage_1", "stage_4", "stage_8"])
+def test_what_is_clicked_or_moved_is_24_pixels_high(built, page):
+    text = (built / "html" / f"{page}.html").read_text("utf-8")
+    assert left_by(built / "html", text.replace("</body>", HEIGHTS + "</body>"),
+                   f"heights-{page}") == []
 
 
 def script(name: str) -> str:
@@ -184,7 +199,7 @@ def test_what_is_played_with_shows_its_numbers_and_is_moved_by_ordinary_inputs(t
         left.textContent = JSON.stringify(seen);
         document.body.append(left);
       });</script>""")
-    n = worked.counted(32, 8, window=10)
+    n = worked.counted(32, 4, window=10, sinks=2)
     assert got["mask"].startswith(f"{n['whole']} whole, {n['cut']} cut, {n['skipped']} skipped.")
     for frame, told in zip(worked.bars(worked.SCORES, 2), got["bars"], strict=True):
         assert f"m_i = {frame['m']}, alpha = {frame['alpha']}, l_i = {frame['l']}" in told

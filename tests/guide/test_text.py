@@ -170,13 +170,32 @@ def test_the_sample_of_the_first_page_is_what_the_command_prints():
 @pytest.mark.parametrize("page", [p for p in PAGES if p.stem.startswith("stage_")],
                          ids=lambda page: page.name)
 def test_a_stage_has_all_its_parts_and_five_learnings(page):
+    parts = re.findall(r"^```{(\w+)}", read(page), re.MULTILINE)
+    assert {"sketch", "step", "mistake", "numbers", "exercise"} <= set(parts)
+    assert parts.index("sketch") < parts.index("step") < parts.index("mistake")
     heads = re.findall(r"^## (.*)$", read(page), re.MULTILINE)
-    assert heads[:3] == ["The question", "The picture", "The mathematics"]
-    assert heads[-2:] == ["Exercises", "Key learnings"]
-    for part in ("A worked example", "What goes wrong", "What it costs"):
-        assert part in heads
+    assert heads[-2:] == ["Exercises", "Key learnings"] and "What goes wrong" in heads
     assert re.findall(r"^(\d)\. ", read(page).split("## Key learnings")[1], re.MULTILINE) == [
         "1", "2", "3", "4", "5"]
+
+
+GENERIC = {"The question", "The picture", "The mathematics", "A worked example", "The idea",
+           "How the kernel says it", "How the code says it", "What it costs"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_heading_says_what_is_found_below_it(page):
+    assert not GENERIC & set(re.findall(r"^#+ (.*)$", read(page), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page, stage", asked("sketch"))
+def test_a_sketch_has_steps_of_its_stage_and_no_line_of_a_solution(page, stage):
+    body, = re.findall(rf"^```{{sketch}} {stage}\n(.*?)^```$", read(TEXT / page),
+                       re.DOTALL | re.MULTILINE)
+    steps = re.findall(r"▢ ([\d.]+)", body)
+    assert len(steps) >= 1 and page == f"stage_{stage}.md"
+    solved = {line.strip() for step in steps for line in excerpts.step(step).splitlines()}
+    assert not solved & {line.split("  # ")[0].strip() for line in body.splitlines()}
 
 
 def test_there_are_ten_open_exercises_of_three_kinds_and_each_says_what_a_good_answer_has():

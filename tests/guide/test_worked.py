@@ -83,6 +83,13 @@ def test_the_scores_of_the_memory_chapter_are_those_of_the_results():
     assert measured.value("ms stage 4, D=64, forward | stages") == "0.676 ms"
 
 
+def test_plain_triton_goes_about_half_of_the_way_from_the_stage_to_flash_attention_4():
+    for stage, plain, best in zip((3, 4), measured.gluon().rows[0][1:], measured.flash_4(),
+                                  strict=True):
+        first = measured.entry(f"stage {stage}, D=128, forward", "stages")["ms"]
+        assert 0.4 < (first - float(plain)) / (first - best) < 0.6
+
+
 def test_a_time_of_wrong_answers_is_not_shown():
     head, rows, _ = measured.ladder("backward")
     row = next(row for row in rows if row[0] == "stage 8, original shape")
