@@ -5,8 +5,8 @@ import reference
 N, TILE, WINDOW, SINKS = 32, 4, 11, 2
 CELL, LEFT, TOP = 11, 24, 30  # pixels
 COLOURS = {"sinks": "#d9822b", "left edge": "#9b6fd0", "interior": "#2f9e6e", "diagonal": "#3b82c4"}
-WORDS = {"sinks": "the first tokens stay visible", "left edge": "the window leaves: masked",
-         "interior": "seen by all: no mask", "diagonal": "no key after the query: masked"}
+WORDS = {"sinks": "the first tokens, always visible", "left edge": "cut by the window: masked",
+         "interior": "visible to every row: no mask", "diagonal": "cut by causality: masked"}
 HEAD = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" \
 height="{height}" font-family="sans-serif" font-size="14" role="img">
@@ -52,7 +52,7 @@ def picture() -> str:
                 f'<text transform="translate({LEFT - 10} {TOP + 50}) rotate(-90)">queries</text>\n')
     right = LEFT + N * CELL + 20
     lines = [(f'fill="{COLOURS[name]}"', f"{name}: {words}") for name, words in WORDS.items()]
-    lines.append(('class="hidden"', "visited, and hidden by the mask"))
+    lines.append(('class="hidden"', "visited, but hidden by the mask"))
     for i, (how, words) in enumerate(lines):
         y = TOP + 20 + 26 * i
         rows.append(f'<rect x="{right}" y="{y - 11}" width="13" height="13" {how}/>\n'
