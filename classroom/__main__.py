@@ -14,6 +14,10 @@ from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
 ALIKE = 8  # first bytes, by which what a command wrote is known again
+POLICY = "a policy.toml: what stages and groups of cases are worth"  # help of options
+AS_ROOT = "let the files run as root where no other account can run them"
+TYPES = {"N": int, "S": float, "X": float} | dict.fromkeys(
+    ("1-7", "NAME", "TITLE", "STUDENT", "STUDENT[:STAGE]", "NAME=VALUE"), str)
 SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
 
 
@@ -22,12 +26,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command != "grade":
-            commands = {"gradebook": book, "leaderboard": board, "kit": pack}
-            return commands[arguments.command](arguments)
+            return {"gradebook": book, "leaderboard": board, "kit": pack}[arguments.command](
+                arguments)
         wanted = settings.complete(arguments)
-        problem = _usage_problem(arguments)
-        if problem:
-            raise ValueError(problem)
+        _check(arguments)
         return grade(arguments, wanted)
     except (ValueError, RecursionError) as error:  # RecursionError: of TOML in TOML in TOML ...
         print(f"error: {error}", file=sys.stderr)
@@ -51,130 +53,106 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: 0 everything is settled, 2 usage, 3 a person has to look at "
                "something, 130 interrupted",
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=20, width=80))
-    grading.add_argument("submissions", metavar="SUBMISSIONS", type=Path,
-                         help="a folder with a folder, a .zip or a .tar.gz per student, or what "
-                              "Moodle or Canvas downloads, unpacked or not; or a .csv with the "
-                              "columns name and path")
-    grading.add_argument("--out", metavar="RESULTS", type=Path, required=True,
-                         help="the folder for the results; hosts may share it")
-    grading.add_argument("--roster", metavar="FILE", type=Path,
-                         help="a .csv of all students, with some of the columns name, id, login "
-                              "and e-mail: who handed in nothing has a row as well (default: "
-                              "that of --moodle or --canvas)")
-    _gradebooks(grading.add_mutually_exclusive_group())
-    _columns(grading)
-    grading.add_argument("--stages", metavar="1-7", help="stages to grade (default: all)")
-    grading.add_argument("--policy", metavar="FILE", type=Path,
-                         help="a policy.toml: what stages and groups of cases are worth")
-    grading.add_argument("--overrides", metavar="FILE", type=Path,
-                         help="a .csv with the columns student, stage, points, reason (which the "
-                              "student reads), note (private) and days_late: a person's word "
-                              "instead of the grader's")
-    grading.add_argument("--cases", metavar="FILE", type=Path,
-                         help="your own cases, TOML, which students do not have")
-    grading.add_argument("--seed", metavar="N", type=int,
-                         help="the same inputs for everyone (default: fresh ones)")
-    grading.add_argument("--jobs", metavar="N", type=int,
-                         help="gradings at once (default: what cores and memory hold)")
+    _add(grading, "submissions SUBMISSIONS", "a folder with a folder, a .zip or a .tar.gz per "
+         "student, or what Moodle or Canvas downloads, unpacked or not; or a .csv with the columns "
+         "name and path")
+    _add(grading, "--out RESULTS", "the folder for the results; hosts may share it", required=True)
+    _add(grading, "--roster FILE", "a .csv of all students, with some of the columns name, id, "
+         "login and e-mail: who handed in nothing has a row as well (default: that of --moodle or "
+         "--canvas)")
+    _gradebooks(grading.add_mutually_exclusive_group(), grading)
+    _add(grading, "--stages 1-7", "stages to grade (default: all)")
+    _add(grading, "--policy FILE", POLICY)
+    _add(grading, "--overrides FILE", "a .csv with the columns student, stage, points, reason "
+         "(which the student reads), note (private) and days_late: a person's word instead of the "
+         "grader's")
+    _add(grading, "--cases FILE", "your own cases, TOML, which students do not have")
+    _add(grading, "--seed N", "the same inputs for everyone (default: fresh ones)")
+    _add(grading, "--jobs N", "gradings at once (default: what cores and memory hold)")
     grading.add_argument("--device", choices=settings.DEVICES,
                          help="cpu: Triton's interpreter even where there is a GPU")
     grading.add_argument("--benchmark", action=argparse.BooleanOptionalAction,
                          help="time what passed, on a GPU (default: yes)")
-    grading.add_argument("--timeout", metavar="S", type=float,
-                         help="seconds for one call of the code (default: 60)")
-    grading.add_argument("--stage-timeout", metavar="S", type=float,
-                         help="seconds for all that is asked of one file (default: 600)")
-    grading.add_argument("--yes", action="store_true",
-                         help="change grades that stand without asking")
-    grading.add_argument("--again", metavar="STUDENT[:STAGE]", action="append", default=[],
-                         help="grade the files of a student again; may be repeated")
-    grading.add_argument("--forget", metavar="STUDENT", action="append", default=[],
-                         help="remove the record of somebody who is not in the class any more; "
-                              "may be repeated")
-    grading.add_argument("--worker-user", metavar="NAME", default="auto",
-                         help="as the autograder's (root only)")
-    _may_be_root(grading)
-    grading.add_argument("--slurm", metavar="N", type=int, default=0,
-                         help="run as N tasks of a Slurm array job that share RESULTS (needs "
-                              "submitit)")
-    grading.add_argument("--slurm-option", metavar="NAME=VALUE", action="append", default=[],
-                         help="passed on to sbatch, such as partition=gpu or gres=gpu:1; may be "
-                              "repeated")
+    _add(grading, "--timeout S", "seconds for one call of the code (default: 60)")
+    _add(grading, "--stage-timeout S", "seconds for all that is asked of one file (default: 600)")
+    _add(grading, "--yes", "change grades that stand without asking")
+    _add(grading, "--again STUDENT[:STAGE]", "grade the files of a student again; may be repeated",
+         action="append", default=[])
+    _add(grading, "--forget STUDENT", "remove the record of somebody who is not in the class any "
+         "more; may be repeated", action="append", default=[])
+    _add(grading, "--worker-user NAME", "as the autograder's (root only)", default="auto")
+    _add(grading, "--allow-root", AS_ROOT)
+    _add(grading, "--slurm N", "run as N tasks of a Slurm array job that share RESULTS (needs "
+         "submitit)", default=0)
+    _add(grading, "--slurm-option NAME=VALUE", "passed on to sbatch, such as partition=gpu or "
+         "gres=gpu:1; may be repeated", action="append", default=[])
     booking = commands.add_parser(
         "gradebook", help="the grades, as Canvas, Moodle and others read them",
         description="Fill a column of an exported gradebook, or write one.",
         epilog="exit code: 0 everyone is in both, 2 usage, and nothing was written, 3 the lines "
                "say who is not")
-    booking.add_argument("results", metavar="RESULTS", type=Path, help="what `grade` wrote")
+    _add(booking, "results RESULTS", "what `grade` wrote")
     system = booking.add_mutually_exclusive_group(required=True)
-    _gradebooks(system)
-    system.add_argument("--nbgrader", metavar="FILE", type=Path,
-                        help="write FILE with the columns of nbgrader export")
-    system.add_argument("--check50", metavar="DIR", type=Path,
-                        help="write DIR/NAME.json, as check50 has it, for everyone")
-    _columns(booking)
+    _gradebooks(system, booking)
+    _add(system, "--nbgrader FILE", "write FILE with the columns of nbgrader export")
+    _add(system, "--check50 DIR", "write DIR/NAME.json, as check50 has it, for everyone")
     ranking = commands.add_parser(
         "leaderboard", help="a page of the times of those who passed",
         description="Write DIR/index.html: a board a stage and GPU, under aliases.")
-    ranking.add_argument("results", metavar="RESULTS", type=Path, help="what `grade` wrote")
-    ranking.add_argument("--out", metavar="DIR", type=Path, required=True,
-                         help="the folder for the page")
-    ranking.add_argument("--verify", metavar="K", type=int, default=0,
-                         help="first grade and time the top K of every board again")
-    _may_be_root(ranking)
+    _add(ranking, "results RESULTS", "what `grade` wrote")
+    _add(ranking, "--out DIR", "the folder for the page", required=True)
+    _add(ranking, "--verify N", "first grade and time the top N of every board again", default=0)
+    _add(ranking, "--allow-root", AS_ROOT)
     packing = commands.add_parser(
         "kit", help="the grader, packed for a place where students hand in",
         description="Pack the grader for Gradescope, a zip, or for Classroom 50, a folder.")
     packing.add_argument("platform", choices=("gradescope", "classroom50"))
-    packing.add_argument("--out", metavar="PATH", type=Path, required=True,
-                         help="the zip, or the folder, which must not be there yet")
-    packing.add_argument("--stages", metavar="1-7", default="1-7",
-                         help="stages to grade (default: 1-7)")
-    packing.add_argument("--minutes", metavar="N", type=float, default=10.0,
-                         help="that the platform grants a submission (default: 10)")
-    packing.add_argument("--policy", metavar="FILE", type=Path,
-                         help="a policy.toml: what stages and groups of cases are worth")
-    packing.add_argument("--cases", metavar="FILE", type=Path,
-                         help="your own cases, TOML; Gradescope only: Classroom 50 publishes a kit")
+    _add(packing, "--out PATH", "the zip, or the folder, which must not be there yet",
+         required=True)
+    _add(packing, "--stages 1-7", "stages to grade (default: 1-7)", default="1-7")
+    _add(packing, "--minutes X", "that the platform grants a submission (default: 10)",
+         default=10.0)
+    _add(packing, "--policy FILE", POLICY)
+    _add(packing, "--cases FILE", "your own cases, TOML; Gradescope only: Classroom 50 publishes a "
+         "kit")
     return parser
 
 
-def _gradebooks(group) -> None:
-    group.add_argument("--canvas", metavar="EXPORT.csv", type=Path,
-                       help="the exported gradebook -> RESULTS/canvas.csv, to be imported")
-    group.add_argument("--moodle", metavar="WORKSHEET.csv", type=Path,
-                       help="the grading worksheet -> RESULTS/moodle.csv, to be uploaded")
+def _add(command, words: str, help: str, **more) -> None:
+    """words: an option and what it takes, from which its type follows."""
+    name, _, takes = words.partition(" ")
+    if takes:
+        more |= {"metavar": takes, "type": TYPES.get(takes, Path)}
+    command.add_argument(name, help=help, **more if takes else {"action": "store_true"})
 
 
-def _columns(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--column", metavar="TITLE", help="which to fill, where that is not clear")
-    command.add_argument("--scale", metavar="N", type=float, help="points there that all points "
-                         "here are")
+def _gradebooks(one_of, command) -> None:
+    _add(one_of, "--canvas FILE", "the exported gradebook -> RESULTS/canvas.csv, to be imported")
+    _add(one_of, "--moodle FILE", "the grading worksheet -> RESULTS/moodle.csv, to be uploaded")
+    _add(command, "--column TITLE", "which to fill, where that is not clear")
+    _add(command, "--scale X", "points there that all points here are")
 
 
-def _may_be_root(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--allow-root", action="store_true",
-                         help="let the files run as root where no other account can run them")
-
-
-def _usage_problem(arguments) -> str:
-    if arguments.jobs is not None and arguments.jobs < 1:
-        return f"--jobs: want 1 or more; got {arguments.jobs}"
-    if arguments.seed is not None and not 0 <= arguments.seed < 2**48:
-        return f"--seed: want 0 to 2^48 - 1; got {arguments.seed}"
-    if arguments.slurm < 0:
-        return f"--slurm: want 1 task or more; got {arguments.slurm}"
-    if arguments.slurm_option and not arguments.slurm:
-        return "--slurm-option: want it with --slurm N; got it alone"
-    for name in ("timeout", "stage_timeout"):
-        if not 0 < (seconds := getattr(arguments, name)) < float("inf"):
-            option = name.replace("_", "-")
-            return f"--{option}: want a number of seconds above 0; got {seconds:g}"
-    _check_scale(arguments.scale)
-    out, submissions = arguments.out.resolve(), arguments.submissions.resolve()
-    if out == submissions or submissions in out.parents or out in submissions.parents:
-        return f"--out: want a folder apart from the submissions; got {arguments.out}"
-    return ""
+def _check(arguments) -> None:
+    """Raises ValueError: these options of `grade` are none."""
+    given, inf = arguments, float("inf")
+    out, submissions = given.out.resolve(), given.submissions.resolve()
+    apart = out != submissions and not {out, submissions} & {*out.parents, *submissions.parents}
+    for is_right, want in (
+            (given.jobs is None or given.jobs >= 1, f"--jobs: want 1 or more; got {given.jobs}"),
+            (given.seed is None or 0 <= given.seed < 2**48,
+             f"--seed: want 0 to 2^48 - 1; got {given.seed}"),
+            (given.slurm >= 0, f"--slurm: want 1 task or more; got {given.slurm}"),
+            (given.slurm or not given.slurm_option,
+             "--slurm-option: want it with --slurm N; got it alone"),
+            (0 < given.timeout < inf,
+             f"--timeout: want a number of seconds above 0; got {given.timeout:g}"),
+            (0 < given.stage_timeout < inf,
+             f"--stage-timeout: want a number of seconds above 0; got {given.stage_timeout:g}"),
+            (apart, f"--out: want a folder apart from the submissions; got {given.out}")):
+        if not is_right:
+            raise ValueError(want)
+    _check_scale(given.scale)
 
 
 def _check_scale(scale: float | None) -> None:
@@ -349,7 +327,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     """
     from classroom import feedback, summary
     from classroom.alike import alike
-    from classroom.book import as_json, grades, junit, to_look_at
+    from classroom.book import WORDS, as_json, grades, junit, to_look_at
 
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
@@ -364,19 +342,17 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     store.write(store.folder / "junit.xml", junit(reports))
     store.write(store.folder / "summary.html", summary.page(
         reports, found, datetime.now(), store.folder, notes))
-    everything = [stage for report in reports for stage in report["stages"]]
-    count = Counter(stage["outcome"] for report in reports for stage in report["stages"]
+    total = sum(len(report["stages"]) for report in reports)
+    count = Counter(WORDS[stage["outcome"]] for report in reports for stage in report["stages"]
                     if stage["stage"] in report["unsettled"])
     if interrupted:
-        progress.line(f"Interrupted; not graded yet: {count['pending']} of {len(everything)}. "
+        progress.line(f"Interrupted; not graded yet: {count['pending']} of {total}. "
                       "The same command goes on.")
         return INTERRUPTED
-    for outcome, words in (("grader_fault", "blocked by faults of the grader's: the same command "
-                            "tries them again"), ("skipped", "skipped"),
-                           ("refused", "refused")):
-        if count[outcome]:
-            progress.line(f"{count[outcome]} of {len(everything)} {words}; summary.html lists "
-                          "them.")
+    if count:
+        progress.line(f"Of {total} stages "
+                      + ", ".join(f"{number} {word}" for word, number in sorted(count.items()))
+                      + "; summary.html lists them, and the same command tries what is blocked.")
     states = Counter(report["state"] for report in reports)
     progress.line(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     progress.line(f"Everything is in {store.folder}: summary.html, grades.csv, junit.xml, "
@@ -452,11 +428,8 @@ def board(arguments) -> int:
 
 
 def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
-    """Write files, each in one step.
-
-    Raises ValueError: something of the user's has such a name, and nothing is written; one cannot
-    be.
-    """
+    """Write files, each in one step.  Raises ValueError: something of the user's has such a name,
+    and nothing is written; one cannot be."""
     for path, contents in made.items():
         try:
             with open(path, "rb") as file:
@@ -493,7 +466,7 @@ def pack(arguments) -> int:
         starter.write(kit.classroom50(inside), out)
     else:
         put({out: kit.gradescope(inside)})
-    print(f"{out}: packed; docs/instructors.md says how it is used")
+    print(f"{out}: packed; docs/classes.md says how it is used")
     return DONE
 
 

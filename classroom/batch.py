@@ -53,23 +53,19 @@ class Batch:
                           if stage in stages and stage not in student.refused]
             for student in students}
         self.every = list(dict.fromkeys(chain.from_iterable(self.units.values())))
-        self.files = {student.key: student.files for student in students}
-        self.names = {student.key: student.name for student in students}
+        self.students = {student.key: student for student in students}
         settings = store.settings
         self.options = ["--device", settings.device, "--timeout", str(settings.timeout),
                         "--stage-timeout", str(settings.stage_timeout), "--memory",
                         str(machine.memory_gib), "--worker-user", worker_user]
         if settings.class_seed is not None:
             self.options += ["--seed", str(settings.class_seed)]
-        if cases:
-            self.options += ["--cases", str(cases.resolve())]
-        for folder in hidden:
-            self.options += ["--hide", str(folder)]
+        self.options += ["--cases", str(cases.resolve())] if cases else []
+        self.options += chain.from_iterable(("--hide", str(folder)) for folder in hidden)
         self.jobs: list[Job] = []
         self.tries: dict[Unit, int] = {}  # of this process
         self.count = 0  # of children
 
-    # ---------------------------------------------------------------------- rounds
     def run(self) -> None:
         """Until every unit has a record that needs nothing more.
 
@@ -78,7 +74,7 @@ class Batch:
             KeyboardInterrupt: on SIGINT, SIGTERM and SIGHUP, unless they were ignored when this
                 began, after all children have ended; what they had finished has its records.
         """
-        previous = {number: signal.signal(number, _interrupt)
+        previous = {number: signal.signal(number, signal.default_int_handler)
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
                     if signal.getsignal(number) != signal.SIG_IGN}  # as nohup has it
         try:
@@ -91,8 +87,7 @@ class Batch:
                 if not self._left():
                     return
                 time.sleep(OTHERS_SECONDS)  # others are at them, or have died: then they are ours
-                for unit in self._left():
-                    self.store.read(unit)
+                self.read()
         finally:
             for number in previous:  # a second Ctrl-C must not keep children alive
                 signal.signal(number, signal.SIG_IGN)
@@ -116,11 +111,9 @@ class Batch:
     def _doubtful(self, unit: Unit) -> bool:
         """Whether it is to be graded again, alone."""
         record = self.store.known.get(unit)
-        if record is None:
-            return False
-        if record["stage"]["outcome"] == "grader_fault":
+        if record is not None and record["stage"]["outcome"] == "grader_fault":
             return self.tries.get(unit, 0) <= TRIES
-        return unconfirmed(record)
+        return record is not None and unconfirmed(record)
 
     def _untimed(self, unit: Unit) -> bool:
         record = self.store.known.get(unit)
@@ -163,7 +156,6 @@ class Batch:
                 return False
         return True
 
-    # -------------------------------------------------------------------- children
     def _locked(self, key: str, wanted: Callable[[Unit], bool], kind: str) -> dict[int, Unit]:
         """Of a student's units those to grade now, and nobody else meanwhile."""
         at_it = {unit for job in self.jobs for unit in job.units.values()}
@@ -191,10 +183,10 @@ class Batch:
         working = self.store.working / str(self.count)
         at_once = 1 if kind != "at once" else self.machine.at_once
         child = Child(
-            sorted(units), self.store.keep(working, self.files[key]), working, options,
+            sorted(units), self.store.keep(working, self.students[key].files), working, options,
             self.store.settings.stage_timeout, max(1, self.machine.cores // at_once),
             gpus[slot % len(gpus)] if gpus else None)
-        self.jobs.append(Job(child, self.names[key], units, kind, slot))
+        self.jobs.append(Job(child, self.students[key].name, units, kind, slot))
 
     def _look(self) -> None:
         """Take what children have finished."""
@@ -278,7 +270,3 @@ def fault(unit: Unit, why: str) -> dict:
     """A unit whose grading ended of itself."""
     return without_checks(unit.stage, "grader_fault", f"the grading ended early: {why}",
                           unit.sha256)
-
-
-def _interrupt(number, frame):
-    raise KeyboardInterrupt(number)

@@ -156,10 +156,7 @@ def _crashed_line(stage: dict, data: bytes) -> str:
 
 
 def reports(results: Path) -> list[dict]:
-    """What was written of each student.
-
-    Raises ValueError: nothing was, or by another version.
-    """
+    """What was written of each student.  Raises ValueError: nothing was, or by another version."""
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:

@@ -26,11 +26,8 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 class Child:
     """The stages of one student's folder, graded one after the other, in that folder: the commands
     in its JSON are then those that the student types, and name no folder, which another student
-    with the same file would read.
-
-    folder: with the problem files; working: where its JSON and output stand meanwhile; gpu: its
-    CUDA_VISIBLE_DEVICES.
-    """
+    with the same file would read.  folder: with the problem files; working: where its JSON and
+    output stand meanwhile; gpu: its CUDA_VISIBLE_DEVICES."""
 
     def __init__(self, stages: list[int], folder: Path, working: Path, options: list[str],
                  seconds: float, threads: int, gpu: str | None = None):

@@ -68,10 +68,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Submitted:
-    """What one student handed in: nothing, if there are neither files nor reasons.
-
-    files: stage -> bytes, at most MAX_BYTES + 1 of them.
-    """
+    """What one student handed in: nothing, if there are neither files nor reasons.  files: stage ->
+    bytes, at most MAX_BYTES + 1 of them."""
 
     name: str  # fit to be shown
     key: str  # fit to be a file's name, another one for every name
@@ -111,11 +109,9 @@ class Member(NamedTuple):
 
 
 def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
-    """Everyone in a folder, or in the index with the columns name and path, and on the roster.
-
-    -> the students by name.
-    Raises ValueError: it is neither, or nobody's submission is in it; the roster is none.
-    """
+    """Everyone in a folder, or in the index with the columns name and path, and on the roster.  ->
+    the students by name.  Raises ValueError: it is neither, or nobody's submission is in it; the
+    roster is none."""
     if submissions.is_file() and submissions.suffix.lower() == ".zip":
         with tempfile.TemporaryDirectory(prefix="class-") as folder:
             _unzip(submissions, Path(folder))
@@ -161,9 +157,7 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
 
 def _unzip(download: Path, folder: Path) -> None:
     """What a learning system packed of a whole class, for the time that it takes to read it.
-
-    Raises ValueError: it is no such zip.
-    """
+    Raises ValueError: it is no such zip."""
     try:
         with ExitStack() as opened:
             for member in _unpacked(download.name, opened.enter_context(_open(download)), opened):
@@ -213,9 +207,7 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
 
 def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime | None]]:
     """Folder -> who handed it in, several where they were a group, and when; {} without the file.
-
-    Raises ValueError: it is no such file.
-    """
+    Raises ValueError: it is no such file."""
     if not path.is_file():
         return {}
     _, *blocks = re.split(r"^(\S+):$", path.read_text("utf-8", "replace"), flags=re.MULTILINE)
@@ -272,11 +264,9 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
             members = [member for place in places for member in _members(place, opened)]
             files, refused, report = _taken(members, opened, notes)
             time = time or _stamped(members)
-    except Refused as error:
-        return student(trouble=str(error), notes=tuple(notes), time=time)
-    except OSError as error:
-        return student(trouble=f"cannot read it: {error.strerror}", notes=tuple(notes),
-                       time=time)
+    except (Refused, OSError) as error:
+        why = f"cannot read it: {error.strerror}" if isinstance(error, OSError) else str(error)
+        return student(trouble=why, notes=tuple(notes), time=time)
     return student(files, refused, report, notes=tuple(notes), time=time)
 
 
@@ -309,14 +299,11 @@ def file_name(name: str) -> str:
     return kept
 
 
-# ---------------------------------------------------------------------- what is taken
 def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: int = 0
            ) -> tuple[dict[int, bytes], dict[int, str], bytes]:
-    """The problem files of the highest folder that has any; else those of the one archive.
-
-    -> stage -> bytes, stage -> why that file is not taken, the report beside them or b"".
-    Raises Refused: what is in it is ambiguous, or nothing of it can be taken.
-    """
+    """The problem files of the highest folder that has any; else those of the one archive.  ->
+    stage -> bytes, stage -> why that file is not taken, the report beside them or b"".  Raises
+    Refused: what is in it is ambiguous, or nothing of it can be taken."""
     members = [member for member in members if not NOT_LOOKED_INTO & set(member.path.parts)
                and not any(part.startswith(".") for part in member.path.parts)]
     found: dict[PurePosixPath, dict[int, list[Member]]] = {}
@@ -393,7 +380,6 @@ def _names(members: list[Member]) -> str:
         + ", ..." * (len(members) > 3)
 
 
-# ------------------------------------------------------------- folders and archives
 def _members(place: Place, opened: ExitStack) -> Iterator[Member]:
     """Raises Refused: it is a link, or an archive that is damaged or climbs out of its folder;
     OSError: it cannot be read."""

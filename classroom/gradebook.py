@@ -35,15 +35,10 @@ class Sheet(NamedTuple):
 
 def filled(path: Path, system: str, column: str, scale: float | None, graded: list[dict]
            ) -> tuple[bytes, list[str]]:
-    """The file that "canvas" or "moodle" exported, with the grades in a column.
-
-    column: its title, "" for the only one there may be; scale: points that the most are, None for
-    those of the grades.
-
+    """The file that "canvas" or "moodle" exported, with the grades in a column.  column: its title,
+    "" for the only one there may be; scale: points that the most are, None for those of the grades.
     -> the new file, and a line for everyone who is in one of both only, has no points, or whose row
-    is not known.
-    Raises ValueError: it is no such file.
-    """
+    is not known.  Raises ValueError: it is no such file."""
     rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
     most = graded[0]["max_points"] if scale is None else scale

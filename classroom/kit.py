@@ -21,10 +21,8 @@ SPARE_MINUTES = 1.0  # between our deadline and the platform's
 def course(stages: list[int], minutes: float, given: Path | None, cases: Path | None = None
            ) -> dict[str, bytes]:
     """Relative path -> contents of the folder course/.  minutes: that the platform grants; given: a
-    policy.toml; cases: the instructor's own.
-
-    Raises ValueError: that is no policy, those are no cases, or so few minutes are none.
-    """
+    policy.toml; cases: the instructor's own.  Raises ValueError: that is no policy, those are no
+    cases, or so few minutes are none."""
     if not 2 <= minutes < float("inf"):
         raise ValueError(f"--minutes: want 2 or more; got {minutes:g}")
     policy.read(given)

@@ -6,6 +6,7 @@ and in nbgrader's timestamp.txt.  Of a file that Canvas calls LATE it is not kno
 
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -49,20 +50,15 @@ def read(text: str) -> datetime | None:
     """2026-11-30T23:59:00+01:00 and the like, or as Moodle, Gradescope and nbgrader write it; None
     if it is none of these."""
     text = re.sub(r" (Z|[+-]\d\d:?\d\d)$", r"\1", text.strip())  # before the zone Ruby has a space
-    try:
+    with suppress(ValueError):
         return datetime.fromisoformat(text)
-    except ValueError:
-        pass
     for form in FORMATS:
-        try:
+        with suppress(ValueError):
             return datetime.strptime(text, form)
-        except ValueError:
-            pass
     time, _, zone = text.rpartition(" ")  # nbgrader's: 2026-11-30 23:59:00.1 Europe/Berlin
-    try:
+    with suppress(ValueError, ZoneInfoNotFoundError, OSError):
         return datetime.fromisoformat(time).replace(tzinfo=ZoneInfo(zone))
-    except (ValueError, ZoneInfoNotFoundError, OSError):
-        return None
+    return None
 
 
 def said(time: datetime) -> str:
@@ -71,10 +67,8 @@ def said(time: datetime) -> str:
 
 
 def apply(report: dict, late: Late | None, word=None) -> float:
-    """Say in a report how late it is.  word: an override of the days.
-
-    -> the share of its points that is left.
-    """
+    """Say in a report how late it is.  word: an override of the days.  -> the share of its points
+    that is left."""
     report["late_days"], report["late"] = None, ""
     report["notes"] = [note for note in report["notes"] if note != UNKNOWN]
     if late is None:

@@ -20,20 +20,17 @@ from classroom.machine import Machine
 from classroom.pages import rendered
 from grader.host import files
 
-QUIET = ("amber", "brisk", "calm", "clear", "deep", "early", "fair", "green", "keen", "lunar",
-         "merry", "noble", "quiet", "rapid", "silver", "steady", "sunny", "tidal", "vivid", "warm")
-NOUNS = ("badger", "cedar", "comet", "crane", "delta", "ember", "falcon", "fjord", "harbor",
-         "heron", "island", "lantern", "maple", "meadow", "otter", "pebble", "raven", "river",
-         "tiger", "willow")
+QUIET = ("amber brisk calm clear deep early fair green keen lunar merry noble quiet rapid silver "
+         "steady sunny tidal vivid warm").split()
+NOUNS = ("badger cedar comet crane delta ember falcon fjord harbor heron island lantern maple "
+         "meadow otter pebble raven river tiger willow").split()
 VERIFIED = "verified.json"  # in RESULTS
 WIDTH = 600  # of a plot, in its own units
 
 
 def entries(results: Path) -> list[dict]:
-    """Every stage that passed and was timed, with the student's name.
-
-    Raises ValueError: the folder holds no students.
-    """
+    """Every stage that passed and was timed, with the student's name.  Raises ValueError: the
+    folder holds no students."""
     found = []
     for report in book.reports(results):
         for stage in report["stages"]:
@@ -89,10 +86,8 @@ def plot(rows: list[dict]) -> dict:
 
 
 def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
-    """Student -> alias, from RESULTS/aliases.csv, to which new ones are added.
-
-    Raises ValueError: the table is damaged, or two students have one alias.
-    """
+    """Student -> alias, from RESULTS/aliases.csv, to which new ones are added.  Raises ValueError:
+    the table is damaged, or two students have one alias."""
     path, aliases = results / "aliases.csv", {}
     if path.is_file():
         _, rows = roster.table(path, "aliases.csv", ("student", "alias"))
@@ -127,10 +122,8 @@ def read_verified(results: Path) -> dict[str, dict]:
 
 def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:
     """Grade and time the first ones of every board again: from an empty cache, for the file has a
-    comment more and so no kernels that were compiled before, on fresh inputs, alone.
-
-    -> of all that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved.
-    """
+    comment more and so no kernels that were compiled before, on fresh inputs, alone.  -> of all
+    that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved."""
     path, verified = results / VERIFIED, read_verified(results)
     working = results / f".verify-{secrets.token_hex(4)}"
     asked = [row for board in boards(found, {e["student"]: "" for e in found}, {})

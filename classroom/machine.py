@@ -44,9 +44,7 @@ class Machine:
 
 def look(device: str, jobs: int | None) -> Machine:
     """This machine.  device: "auto", "cuda" or "cpu"; jobs: gradings at once, if that is decided.
-
-    Raises ValueError: there is no GPU, and one is wanted.
-    """
+    Raises ValueError: there is no GPU, and one is wanted."""
     found = []
     if device != "cpu" and Path("/dev/nvidiactl").exists():
         found = _gpus()
@@ -67,10 +65,8 @@ def look(device: str, jobs: int | None) -> Machine:
 
 
 def account(worker_user: str, allow_root: bool) -> str:
-    """The name of the account that files run as.  worker_user: as the autograder has it.
-
-    Raises ValueError: that is root, which is not allowed; or there is no such account.
-    """
+    """The name of the account that files run as.  worker_user: as the autograder has it.  Raises
+    ValueError: that is root, which is not allowed; or there is no such account."""
     other = find_user(worker_user)
     uid = other[0] if other else os.geteuid()
     if uid == 0 and not allow_root:

@@ -9,10 +9,8 @@ COMMANDS = ("%", "!", "?")  # what a line for the notebook alone begins with
 
 
 def code(notebook: bytes) -> bytes:
-    """Its code cells, one after the other, without the lines that only a notebook runs.
-
-    Raises ValueError: they make no file; the message goes on from the notebook's name.
-    """
+    """Its code cells, one after the other, without the lines that only a notebook runs.  Raises
+    ValueError: they make no file; the message goes on from the notebook's name."""
     try:
         cells = [cell["source"] for cell in json.loads(notebook)["cells"]
                  if cell["cell_type"] == "code"]

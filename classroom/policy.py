@@ -102,16 +102,15 @@ def _late(given: object, wrong: Callable[[str, object], ValueError]) -> Late | N
             "deadline", "days", "per_day", "keep", "grace"}:
         raise wrong("late with deadline, and perhaps grace, days, per_day and keep", given)
     made = Late(**given)
-    if type(made.deadline) is not datetime:
-        raise wrong("deadline = 2026-11-30T23:59:00+01:00 or the like", made.deadline)
-    if type(made.days) is not int or made.days < 0:
-        raise wrong("days of 0 or more", made.days)
-    if not _is_amount(made.per_day) or made.per_day > 1:
-        raise wrong("per_day of 0 to 1", made.per_day)
-    if not _is_amount(made.grace):
-        raise wrong("grace of 0 or more minutes", made.grace)
-    if made.keep not in ("last", "best"):
-        raise wrong('keep = "last" or "best"', made.keep)
+    for name, is_right, want in (
+            ("deadline", type(made.deadline) is datetime,
+             "deadline = 2026-11-30T23:59:00+01:00 or the like"),
+            ("days", type(made.days) is int and made.days >= 0, "days of 0 or more"),
+            ("per_day", _is_amount(made.per_day) and made.per_day <= 1, "per_day of 0 to 1"),
+            ("grace", _is_amount(made.grace), "grace of 0 or more minutes"),
+            ("keep", made.keep in ("last", "best"), 'keep = "last" or "best"')):
+        if not is_right:
+            raise wrong(want, getattr(made, name))
     return made
 
 
@@ -153,10 +152,8 @@ def _override(row: dict[str, str]) -> Override:
 
 
 def one(word: str, students: list[Submitted], option: str) -> Submitted:
-    """Who is meant by a name, in any order of its words, an id, a login or an address.
-
-    Raises ValueError: nobody, or several.
-    """
+    """Who is meant by a name, in any order of its words, an id, a login or an address.  Raises
+    ValueError: nobody, or several."""
     may_be = roster.match(word, word, [student.person for student in students])
     found = [student for student in students if word in (student.name, student.key)] or [
         student for student in students if student.person in may_be]
@@ -168,11 +165,8 @@ def one(word: str, students: list[Submitted], option: str) -> Submitted:
 
 def by_student(overrides: list[Override], students: list[Submitted], stages: list[int]
                ) -> dict[str, list[Override]]:
-    """A student's key -> the overrides of theirs.
-
-    Raises ValueError: one matches no student, or several, is of no stage of these, or there are two
-    for one stage of a student.
-    """
+    """A student's key -> the overrides of theirs.  Raises ValueError: one matches no student, or
+    several, is of no stage of these, or there are two for one stage of a student."""
     found: dict[str, list[Override]] = {}
     for given in overrides:
         word = given.student

@@ -53,10 +53,8 @@ def squash(text: str) -> str:
 
 
 def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
-    """-> the rows of a table, and what separates their cells.  what: begins an error.
-
-    Raises ValueError: it is no such table.
-    """
+    """-> the rows of a table, and what separates their cells.  what: begins an error.  Raises
+    ValueError: it is no such table."""
     if not path.is_file():
         raise ValueError(f"{what}: want a table, a .csv; got {path}")
     try:
@@ -86,10 +84,7 @@ def written(rows: Iterable[Iterable], **dialect: str) -> bytes:
 def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...] = ()
           ) -> tuple[list[str], list[dict[str, str]]]:
     """-> the headers, squashed, and the rows by them.  columns: that are to be there; also: that
-    are read as well.
-
-    Raises ValueError: as cells() does, or a column is not there, or twice.
-    """
+    are read as well.  Raises ValueError: as cells() does, or a column is not there, or twice."""
     rows, _ = cells(path, what)
     headers = [squash(header) for header in rows[0]] if rows else []
     if not set(columns) <= set(headers):
@@ -103,10 +98,8 @@ def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...]
 
 
 def read(path: Path) -> list[Person]:
-    """The people of a roster, or of a gradebook that a learning system exported.
-
-    Raises ValueError: it is no table of people, or two of them have one id, login or address.
-    """
+    """The people of a roster, or of a gradebook that a learning system exported.  Raises
+    ValueError: it is no table of people, or two of them have one id, login or address."""
     headers, rows = table(path, "--roster", (), tuple(chain(*HEADERS.values())))
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}

@@ -28,10 +28,7 @@ EMPTY = """\
 
 def read(results: Path) -> dict:
     """The settings of a class as class.toml of this folder has them, the usual ones where it, or
-    the file, says nothing.
-
-    Raises ValueError: it is no such file.
-    """
+    the file, says nothing.  Raises ValueError: it is no such file."""
     path = results / FILE
     usual = {name: value for name, value in DEFAULTS.items() if value is not None}
     if not path.is_file():
@@ -52,10 +49,8 @@ def read(results: Path) -> dict:
 
 
 def complete(arguments) -> dict:
-    """Give the options of `grade` that were left out the values of class.toml.
-
-    -> all of them, as class.toml is to have them.
-    """
+    """Give the options of `grade` that were left out the values of class.toml.  -> all of them, as
+    class.toml is to have them."""
     out, wanted = arguments.out, {}
     for name, value in (DEFAULTS | read(out)).items():
         given = getattr(arguments, name)

@@ -31,10 +31,8 @@ def command(arguments) -> list[str]:
 
 
 def cluster_options(given: list[str]) -> dict[str, str | bool]:
-    """["partition=gpu", "exclusive"] -> {"partition": "gpu", "exclusive": True}
-
-    Raises ValueError: one of them has no name.
-    """
+    """["partition=gpu", "exclusive"] -> {"partition": "gpu", "exclusive": True}  Raises ValueError:
+    one of them has no name."""
     found = {"time": TIME}
     for word in given:
         name, equals, value = word.lstrip("-").partition("=")
@@ -45,12 +43,9 @@ def cluster_options(given: list[str]) -> dict[str, str | bool]:
 
 
 def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> list[str]:
-    """Submit the tasks and wait for them; on Ctrl-C they are cancelled.  cluster: "local" runs
-    them as processes of this machine.
-
-    -> the last words of each task that failed.
-    Raises ValueError: there is no submitit or no Slurm, or Slurm refuses the job.
-    """
+    """Submit the tasks and wait for them; on Ctrl-C they are cancelled.  cluster: "local" runs them
+    as processes of this machine.  -> the last words of each task that failed.  Raises ValueError:
+    there is no submitit or no Slurm, or Slurm refuses the job."""
     try:
         import submitit
     except ImportError:
@@ -71,20 +66,12 @@ def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> lis
     say(f"{len(jobs)} tasks submitted: {jobs[0].job_id.partition('_')[0]}; they write to {logs}")
     try:
         while left := [job for job in jobs if not job.done()]:
-            say(f"{len(left)} of {len(jobs)} tasks not ended, {_graded(arguments.out)} files "
-                "graded")
+            graded = sum(1 for _ in (arguments.out / "graded").glob("*.json"))
+            say(f"{len(left)} of {len(jobs)} tasks not ended, {graded} files graded")
             time.sleep(POLL_SECONDS)
     except BaseException:
         for job in jobs:
             job.cancel(check=False)
         raise
-    return [f"task {job.job_id}: {_last_words(job)}" for job in jobs if job.exception()]
-
-
-def _graded(results: Path) -> int:
-    return sum(1 for _ in (results / "graded").glob("*.json"))
-
-
-def _last_words(job) -> str:
-    lines = str(job.exception()).strip().splitlines()
-    return lines[-1] if lines else "it ended without a word"
+    return [f"task {job.job_id}: " + str(job.exception()).strip().rpartition("\n")[2]
+            for job in jobs if job.exception()]

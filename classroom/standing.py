@@ -20,11 +20,8 @@ from grader.course.stages import STAGES
 def everyone(students: list[Submitted], earlier: list[dict], results: Path
              ) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
     """Those who are in SUBMISSIONS or on the roster, and those of earlier runs who are not, or not
-    with any file.
-
-    -> the students by name; key -> their report of the last run; the keys of those kept, and
-    whether they are still on the roster.
-    """
+    with any file.  -> the students by name; key -> their report of the last run; the keys of those
+    kept, and whether they are still on the roster."""
     people = {student.person: student for student in students}
     known = {student.key: student for student in students}
     stands, kept = {}, {}

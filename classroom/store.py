@@ -53,9 +53,7 @@ class Unit:
 
 class Store:
     """`with Store(folder, settings) as store`.  working: this process's own, gone at the end.
-
-    Raises ValueError: the folder cannot be written to, or its file system knows no locks.
-    """
+    Raises ValueError: the folder cannot be written to, or its file system knows no locks."""
 
     def __init__(self, folder: Path, settings: Settings):
         self.folder, self.settings = folder, settings
@@ -96,16 +94,13 @@ class Store:
                 shutil.rmtree(old, ignore_errors=True)
                 self.unlock(old.name)
 
-    # ----------------------------------------------------------------------- locks
     def lock(self, name: str, shared: bool = False) -> bool:
         """Whether this process has it now; it never waits."""
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             fcntl.lockf(self.locks, kind | fcntl.LOCK_NB, 1, _place(name))
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return False
-            raise
+        except (PermissionError, BlockingIOError):  # EACCES or EAGAIN: another process has it
+            return False
         return True
 
     def unlock(self, name: str) -> None:
@@ -118,7 +113,6 @@ class Store:
     def unlock_host(self) -> None:
         self.unlock(ALONE + self.host)
 
-    # --------------------------------------------------------------------- records
     def name(self, unit: Unit) -> str:
         return f"{unit.stage}-{unit.sha256}-{self.settings.key}.json"
 
@@ -160,11 +154,10 @@ class Store:
         try:
             temporary.write_bytes(contents)
             os.replace(temporary, path)
-        except OSError as error:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        except BaseException:
-            temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, str(path)) from None
             raise
 
 

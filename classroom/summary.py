@@ -70,10 +70,8 @@ def steps(reports: list[dict]) -> list[dict]:
     """Each step, with the names of those who have it right, wrong and blank."""
     found: dict[str, dict[str, list[str]]] = {}
     for report in reports:
-        for stage in report["stages"]:
-            for step in stage.get("steps", ()):
-                found.setdefault(step["id"], {}).setdefault(step["light"], []).append(
-                    report["student"])
+        for step in (step for stage in report["stages"] for step in stage.get("steps", ())):
+            found.setdefault(step["id"], {}).setdefault(step["light"], []).append(report["student"])
     return [{"id": id, **found[id]} for id in sorted(found, key=lambda id: [
         int(part) for part in id.split(".")])]
 

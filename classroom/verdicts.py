@@ -7,12 +7,9 @@ from grader.assignment.record import grader_of
 
 
 class Verdict(NamedTuple):
-    """A stage of a student.
-
-    name: "p4"; passed: None where nothing is settled; said: all that the autograder said of it, ""
-    if it passed; mistake: the mistake that has a name, or the first line of what was said; help:
-    the command that says more.
-    """
+    """A stage of a student.  name: "p4"; passed: None where nothing is settled; said: all that the
+    autograder said of it, "" if it passed; mistake: the mistake that has a name, or the first line
+    of what was said; help: the command that says more."""
 
     name: str
     title: str

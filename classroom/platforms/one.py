@@ -47,14 +47,10 @@ def packed() -> Kit:
 
 def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Path],
           device: str = "cpu") -> dict:
-    """Grade the problem files in a folder.
-
-    write(report): called at once, and whenever a stage is done; the report has the keys of a
-    student's JSON that say what was found ("stages", "unsettled", "points", "max_points", "grader",
-    "notes", "seconds").  hidden: folders that the files may not see.
-
-    -> the last report.
-    """
+    """Grade the problem files in a folder.  write(report): called at once, and whenever a stage is
+    done; the report has the keys of a student's JSON that say what was found ("stages",
+    "unsettled", "points", "max_points", "grader", "notes", "seconds").  hidden: folders that the
+    files may not see.  -> the last report."""
     start, student = time.monotonic(), policy.with_markers(one(folder), kit.worth)
     grading = _Grading(student, kit, start)
 
