@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+NOTHING = tl.constexpr(None)
+
 
 class Pair(NamedTuple):
     first: object
@@ -62,7 +64,7 @@ def _lookups_kernel(x_ptr, y_ptr, n, nested, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
     x = getattr(x, "to")(getattr(tl, "float32"))  # noqa: B009
     if hasattr(x, "dtype"):
-        x = _annotated(x, 1, by=getattr(nested.inner, "second"))  # noqa: B009
+        x = _annotated(x, 1, by=2)
     tl.store(y_ptr + offs, x, mask=offs < n)
 
 
@@ -72,7 +74,9 @@ def _conditions_kernel(x_ptr, y_ptr, n, nested, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + offs, mask=offs < n, other=0.0)
     assert BLOCK == 64, f"want 64; got {BLOCK}"
     tl.device_assert(n > 0, "n")
-    y, i = x * 0, 0
+    y, i = x * 0 if NOTHING is None else x, 0
+    if NOTHING is not None or nested is None:
+        y = x
     while tl.condition(i < 2, disable_licm=True):
         y, i = y + x, i + 1
     tl.store(y_ptr + offs, y, mask=offs < n)

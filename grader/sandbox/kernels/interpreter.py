@@ -4,18 +4,21 @@ Memory beyond a tensor is somebody else's: the interpreter reads and writes it w
 a GPU does so most times.  Here such a lane is an error in the line that did it.
 """
 
+import ast
 import contextlib
 import functools
 import inspect
 import operator
 import os
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 
 from . import foreign
 
 NEAR = 65536  # bytes past a tensor that are still blamed on it; worker.py leaves so many free
+HELD = "_held_by_a_constant"  # a name of the interpreter's, in every kernel
 POINTERS = ("create_addptr", "create_splat", "create_expand_dims", "create_broadcast",
             "create_reshape", "create_trans")  # what makes pointers of pointers
 
@@ -148,6 +151,29 @@ def know_constants() -> None:
                             and is_constant(annotation, fn.__globals__)]
 
     GridExecutor.__init__ = begun
+
+
+class _Identities(ast.NodeTransformer):
+    """Has `X is None` compare what a constant X holds, as the compiler does."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        self.generic_visit(node)
+        if all(isinstance(sign, ast.Is | ast.IsNot) for sign in node.ops):
+            node.left, *node.comparators = (
+                ast.copy_location(ast.Call(ast.Name(HELD, ast.Load()), [one], []), one)
+                for one in (node.left, *node.comparators))
+        return node
+
+
+def compare_constants() -> None:
+    """Let `is` see through tl.constexpr(None) of the file."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    plain = interpreter.FunctionRewriter.ast_transformer
+    setattr(interpreter, HELD, core._unwrap_if_constexpr)  # whose names its kernels all have
+    interpreter.FunctionRewriter.ast_transformer = SimpleNamespace(
+        visit=lambda tree: plain.visit(_Identities().visit(tree)))
 
 
 def insist() -> None:

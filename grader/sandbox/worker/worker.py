@@ -68,6 +68,7 @@ class Server:
             interpreter.hold_to(self._extents, self._named)
             self.races.install()
             interpreter.multiply_constants()
+            interpreter.compare_constants()
             interpreter.ask_conditions()
             gpu_only.install()
             interpreter.know_constants()
