@@ -1,4 +1,4 @@
-"""fast.attention: the one entry to the kernels of this folder.
+"""fast.attention and fast.attention_varlen: the entry to the kernels of this folder.
 
 It checks its input, casts it under autocast, and picks between plain Triton (launcher.py) and Gluon
 (attention_hopper*.py), by the table in policy.py, forward and backward apart.  Two functions do the
@@ -7,12 +7,14 @@ every microsecond of the host counts, and as operators, which torch.compile does
 """
 
 import functools
+import itertools
 import math
 import os
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakIdKeyDictionary
 
 from fast import launcher, policy
 
@@ -53,6 +55,68 @@ def attention(
     Raises:
         ValueError, TypeError: the input breaks the contract above.
     """
+    return _attention(
+        q, k, v, sink_logits, None, None, is_causal, window_size, sink_size, softmax_scale,
+        deterministic, kernel,
+    )
+
+
+def attention_varlen(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen, *, is_causal=True, window_size=None,
+    sink_size=0, sink_logits=None, scale=None,
+):
+    """attention of packed sequences, each alone, in one launch of each kernel.
+
+    Plain Triton on every GPU; the same gradients bit for bit every time.
+
+    Args:
+        q: (T, HQ, D), any strides; dtypes and D as attention.  k, v: (T, HKV, D).
+        cu_seqlens_q: (S + 1,) int32, device of q.  Sequence s is rows cu_seqlens_q[s] to
+            cu_seqlens_q[s + 1] - 1, the first from row 0, the last to T.  It may be empty.
+        cu_seqlens_k: the same tensor, or one of the same numbers: every query has its key.
+        max_seqlen: no sequence is longer.  Masks and tiles are chosen by it.
+        is_causal, window_size, sink_size, sink_logits: as attention, within each sequence.
+        scale: factor of the scores, > 0; None for 1 / sqrt(D).
+
+    Returns:
+        o: (T, HQ, D), dtype of q; heads are outermost in memory.
+
+    Raises:
+        ValueError, TypeError: the input breaks the contract above.  What cu_seqlens_q holds is
+        read once, which waits for the GPU, and again after a change in place; while a CUDA graph
+        is captured it is not.
+    """
+    shapes = "want q (T, HQ, D), k and v (T, HKV, D), not empty"
+    if not q.dim() == k.dim() == v.dim() == 3 or 0 in q.shape:
+        raise ValueError(f"{shapes}; got {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
+    for cu_seqlens in (cu_seqlens_q, cu_seqlens_k):
+        if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype != torch.int32:
+            got = f"{list(cu_seqlens.shape)}, {cu_seqlens.dtype}"
+            raise ValueError(f"want cu_seqlens (S + 1,), int32, at least one sequence; got {got}")
+        if cu_seqlens.device != q.device:
+            raise ValueError(f"want one device; got q {q.device}, cu_seqlens {cu_seqlens.device}")
+    if cu_seqlens_k is not cu_seqlens_q:
+        if len(cu_seqlens_k) != len(cu_seqlens_q):
+            raise ValueError(
+                f"want cu_seqlens_k of the length of cu_seqlens_q, {len(cu_seqlens_q)}; got "
+                f"{len(cu_seqlens_k)}"
+            )
+        cu_seqlens_q = torch.stack([cu_seqlens_q, cu_seqlens_k])  # compared when they are read
+    if not isinstance(max_seqlen, int | torch.SymInt) or max_seqlen < 1:
+        raise ValueError(f"want an integer max_seqlen >= 1; got {max_seqlen!r}")
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    o = _attention(
+        q, k, v, sink_logits, cu_seqlens_q.contiguous(), max_seqlen, is_causal, window_size,
+        sink_size, scale, True, "triton",
+    )
+    return o[0].transpose(0, 1)
+
+
+def _attention(
+    q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
+    softmax_scale, deterministic, kernel,
+):
+    """Check, cast, pick a kernel and connect it to autograd.  q (B, HQ, N, D) -> o, the same."""
     place = q.device.type
     if place in ("cuda", "cpu") and torch.is_autocast_enabled(place):
         dtype = torch.get_autocast_dtype(place)
@@ -77,13 +141,13 @@ def attention(
         raise ValueError(f"want kernel None, 'triton' or 'gluon'; got {kernel!r}")
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    options = bool(is_causal), window_size, sink_size, bool(deterministic), scale
+    options = max_seqlen, bool(is_causal), window_size, sink_size, bool(deterministic), scale
     if torch.compiler.is_compiling() or isinstance(q, FakeTensor):
-        return _forward_operator(q, k, v, sink_logits, *options, kernel)[0]
+        return _forward_operator(q, k, v, sink_logits, cu_seqlens, *options, kernel)[0]
     kernels = picked(q, k, kernel, *options)
     if not torch.is_grad_enabled():  # autograd costs the host some microseconds
-        return _forward(q, k, v, sink_logits, *options, kernels)[0]
-    return AttentionFunction.apply(q, k, v, sink_logits, *options, kernels)
+        return _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)[0]
+    return AttentionFunction.apply(q, k, v, sink_logits, cu_seqlens, *options, kernels)
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -106,6 +170,29 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"want one device; got {q.device}, {k.device}, {v.device}")
     if not q.is_cuda and not INTERPRETED:
         raise ValueError(f"want CUDA tensors, or TRITON_INTERPRET=1 at start; got {q.device}")
+
+
+_READ = WeakIdKeyDictionary()  # cu_seqlens -> its version then, its largest number, its longest
+
+
+def _check_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> None:
+    """Refuse sequences that are not those of T rows: a kernel would read what is not there."""
+    if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    version = None if cu_seqlens.is_inference() else cu_seqlens._version
+    seen = _READ.get(cu_seqlens)
+    if seen is None or version is None or seen[0] != version:
+        of_q, *of_k = cu_seqlens.reshape(-1, cu_seqlens.shape[-1]).tolist()
+        lengths = [b - a for a, b in itertools.pairwise(of_q)]
+        if of_q[0] != 0 or min(lengths) < 0:
+            raise ValueError(f"want cu_seqlens that begin with 0 and never fall; got {of_q}")
+        if of_k not in ([], [of_q]):
+            raise ValueError(f"want cu_seqlens_k equal to cu_seqlens_q, {of_q}; got {of_k[0]}")
+        seen = _READ[cu_seqlens] = version, of_q[-1], max(lengths)
+    if seen[1] != T:
+        raise ValueError(f"want cu_seqlens that end with T = {T}; got {seen[1]}")
+    if seen[2] > max_seqlen:
+        raise ValueError(f"want max_seqlen >= {seen[2]}, the longest sequence; got {max_seqlen}")
 
 
 # ------------------------------------------------------------------ which kernel
@@ -135,7 +222,9 @@ def no_gluon(device: torch.device) -> str:
     return ""
 
 
-def picked(q, k, kernel, is_causal, window_size, sink_size, deterministic, *_) -> tuple[str, str]:
+def picked(
+    q, k, kernel, max_seqlen, is_causal, window_size, sink_size, deterministic, *_
+) -> tuple[str, str]:
     """The kernel, "triton" or "gluon", of the forward and of the backward.  q (B, HQ, N, D)."""
     fault = kernel != "triton" and _not_for_gluon(q, sink_size)
     if kernel == "gluon" and fault:
@@ -149,25 +238,31 @@ def picked(q, k, kernel, is_causal, window_size, sink_size, deterministic, *_) -
 
 # ------------------------------------------------------------ forward and backward
 def _forward(
-    q, k, v, sink_logits, is_causal, window_size, sink_size, deterministic, scale, kernels
+    q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size,
+    deterministic, scale, kernels,
 ):
     """-> o (B, HQ, N, D), lse (B, HQ, N), of Gluon a natural logarithm, of Triton in base 2."""
     if kernels[0] == "gluon":
         from fast.attention_hopper import forward
 
         return forward(q, k, v, is_causal, scale, window_size, sink_logits)
-    return launcher.forward(q, k, v, sink_logits, is_causal, window_size, sink_size, scale)
+    if cu_seqlens is not None:
+        _check_sequences(cu_seqlens, max_seqlen, q.shape[2])
+    return launcher.forward(
+        q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale
+    )
 
 
 def _backward(
-    q, k, v, sink_logits, o, lse, do, is_causal, window_size, sink_size, deterministic, scale,
-    kernels, needs,
+    q, k, v, sink_logits, cu_seqlens, o, lse, do, max_seqlen, is_causal, window_size, sink_size,
+    deterministic, scale, kernels, needs,
 ):
     """-> dq, dk, dv, dsink_logits.  needs: which are wanted?  Others may be None."""
     if kernels[1] == "triton":
         lse_log2 = lse if kernels[0] == "triton" else lse * LOG2E
         return launcher.backward(
-            q, k, v, sink_logits, o, lse_log2, do, is_causal, window_size, sink_size, scale, needs
+            q, k, v, sink_logits, cu_seqlens, o, lse_log2, do, max_seqlen, is_causal, window_size,
+            sink_size, scale, needs,
         )
     from fast.attention_hopper_launch import backward
 
@@ -181,9 +276,9 @@ class AttentionFunction(torch.autograd.Function):
     """Connects the kernels to autograd.  First derivatives only."""
 
     @staticmethod
-    def forward(ctx, q, k, v, sink_logits, *options):
-        o, lse = _forward(q, k, v, sink_logits, *options)
-        ctx.save_for_backward(q, k, v, sink_logits, o, lse)
+    def forward(ctx, q, k, v, sink_logits, cu_seqlens, *options):
+        o, lse = _forward(q, k, v, sink_logits, cu_seqlens, *options)
+        ctx.save_for_backward(q, k, v, sink_logits, cu_seqlens, o, lse)
         ctx.options = options
         return o
 
@@ -191,58 +286,60 @@ class AttentionFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, do):
         grads = _backward(*ctx.saved_tensors, do, *ctx.options, ctx.needs_input_grad[:4])
-        return *grads, None, None, None, None, None, None
+        return *grads, None, *[None] * len(ctx.options)
 
 
 # ------------------------------------------------- the same as operators of PyTorch
+INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? sink_logits, Tensor? cu_seqlens"
 OPTIONS = (
-    "bool is_causal, SymInt? window_size, SymInt sink_size, bool deterministic, float scale, "
-    "str? kernel"
+    "SymInt? max_seqlen, bool is_causal, SymInt? window_size, SymInt sink_size, "
+    "bool deterministic, float scale, str? kernel"
 )
 
 
 @torch.library.custom_op(
     "fast::attention", mutates_args=(), schema=
-    f"(Tensor q, Tensor k, Tensor v, Tensor? sink_logits, {OPTIONS}) -> (Tensor, Tensor)",
+    f"({INPUTS}, {OPTIONS}) -> (Tensor, Tensor)",
 )
-def _forward_operator(q, k, v, sink_logits, *options):
+def _forward_operator(q, k, v, sink_logits, cu_seqlens, *options):
     *options, kernel = options
-    return _forward(q, k, v, sink_logits, *options, picked(q, k, kernel, *options))
+    kernels = picked(q, k, kernel, *options)
+    return _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)
 
 
 @_forward_operator.register_fake
-def _(q, k, v, sink_logits, *options):
+def _(q, k, v, sink_logits, cu_seqlens, *options):
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op(
     "fast::attention_backward", mutates_args=(), schema=
-    "(Tensor q, Tensor k, Tensor v, Tensor? sink_logits, Tensor o, Tensor lse, Tensor do, "
-    f"{OPTIONS}, bool[] needs) -> Tensor[]",
+    f"({INPUTS}, Tensor o, Tensor lse, Tensor do, {OPTIONS}, bool[] needs) -> Tensor[]",
 )
-def _backward_operator(q, k, v, sink_logits, o, lse, do, *options):
+def _backward_operator(q, k, v, sink_logits, cu_seqlens, o, lse, do, *options):
     *options, kernel, needs = options
     kernels = picked(q, k, kernel, *options)
-    grads = _backward(q, k, v, sink_logits, o, lse, do, *options, kernels, needs)
+    grads = _backward(q, k, v, sink_logits, cu_seqlens, o, lse, do, *options, kernels, needs)
     return [grad for grad, need in zip(grads, needs, strict=True) if need]
 
 
 @_backward_operator.register_fake
-def _(q, k, v, sink_logits, o, lse, do, *options):
+def _(q, k, v, sink_logits, cu_seqlens, o, lse, do, *options):
     inputs, needs = (q, k, v, sink_logits), options[-1]
     return [x.new_empty(x.shape) for x, need in zip(inputs, needs, strict=True) if need]
 
 
 def _set_up(ctx, inputs, output) -> None:
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*inputs[:4], *output)
-    ctx.options = inputs[4:]
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.options = inputs[5:]
 
 
 def _differentiate(ctx, do, dlse):
     needs = ctx.needs_input_grad[:4]
     grads = iter(_backward_operator(*ctx.saved_tensors, do, *ctx.options, needs))
-    return *(next(grads) if need else None for need in needs), *[None] * len(ctx.options)
+    grads = [next(grads) if need else None for need in needs]
+    return *grads, None, *[None] * len(ctx.options)
 
 
 _forward_operator.register_autograd(_differentiate, setup_context=_set_up)

@@ -23,6 +23,11 @@ dkdv walks the queries that see a tile of keys.  W = 3, S = 1:
     key 2       . . x x x .     inner ... outer - 1     every key is visible      no mask
     key 3       . . . x x x     start_n ... inner - 1, outer ... last - 1         masked
 
+Packed sequences.  With cu_seqlens (S + 1,), B is 1 and the N rows of a head hold S sequences, one
+after the other, s from row cu_seqlens[s] on.  A program finds the sequence of its tile, moves its
+pointers there, and goes on as if there were no other: N is then its length, and T the head's rows.
+Without cu_seqlens, which the compiler knows, T is N and nothing else changes.
+
 Shapes      q, o, do, dq: (B, HQ, N, D)    k, v, dk, dv: (B, HKV, N, D)
             lse_log2, delta: (B, HQ, N), float32; lse_log2 is the log-sum-exp in base 2
             sink_logits: (HQ,), one more logit in the softmax of a head, without a value
@@ -41,10 +46,14 @@ GROUP = tl.constexpr(16)  # heads whose programs run side by side; 8 to 32 alike
 
 # -------------------------------------------------------------------- tiles
 @triton.jit
-def _head(x, b, h, stride_b, stride_h, stride_row, stride_col):
-    """Head h of batch entry b, for _load_rows.  x is a pointer or a tensor descriptor."""
+def _head(x, b, h, first, stride_b, stride_h, stride_row, stride_col):
+    """Head h of batch entry b, from row first on, for _load_rows.
+
+    x is a pointer or, with first 0, a tensor descriptor.
+    """
     if not isinstance(x, tl.tensor_descriptor):
         x += b.to(tl.int64) * stride_b + h.to(tl.int64) * stride_h  # can pass 2**31
+        x += first * stride_row
     return x, b, h, stride_h, stride_row, stride_col
 
 
@@ -82,13 +91,13 @@ def _load_rows(
 
 @triton.jit
 def _store_rows(
-    ptr, tile, bh, start, N,
+    ptr, tile, bh, start, N, T,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr = 1,
 ):
-    """Store a tile in a tensor of ours: contiguous, row i of head bh is row bh * N + i."""
+    """Store the rows before N in a tensor of ours: contiguous, row i of head bh is bh * T + i."""
     i, cols = tl.arange(0, HEADS * ROWS), tl.arange(0, BLOCK_D)
     rows = start + i % ROWS
-    ptrs = ptr + ((bh + i // ROWS).to(tl.int64) * N + rows)[:, None] * D + cols[None, :]
+    ptrs = ptr + ((bh + i // ROWS).to(tl.int64) * T + rows)[:, None] * D + cols[None, :]
     mask = rows[:, None] < N
     if BLOCK_D != D:
         mask &= cols[None, :] < D
@@ -160,6 +169,23 @@ def _longest_first(num_tiles, HEADS: tl.constexpr = 1):
     return turn // heads, first_head + turn % heads
 
 
+@triton.jit
+def _sequence(cu_seqlens, S, tile, ROWS: tl.constexpr):
+    """The packed sequence of a tile of ROWS rows -> its first row, its length, the tile's start.
+
+    The tiles of sequence s begin with number cu_seqlens[s] // ROWS + s.  So it has as many as it
+    needs, or one more, which starts past its end.
+    """
+    s, above = 0, S
+    while above - s > 1:
+        middle = (s + above) // 2
+        begins = tl.load(cu_seqlens + middle) // ROWS + middle <= tile
+        s, above = tl.where(begins, middle, s), tl.where(begins, above, middle)
+    first = tl.load(cu_seqlens + s)
+    N = tl.load(cu_seqlens + s + 1) - first
+    return first.to(tl.int64), N, (tile - first // ROWS - s) * ROWS
+
+
 # ------------------------------------------------------------------ forward
 @triton.jit
 def _scores(q, k, query, key, limits, MASK: tl.constexpr, MASKED: tl.constexpr):
@@ -220,22 +246,22 @@ def _attend_tile(
 
 @triton.jit
 def _finish(
-    sums, o_ptr, lse_log2_ptr, bh, start_m, N,
+    sums, o_ptr, lse_log2_ptr, bh, start_m, N, T,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
 ):
     """Normalise the sums of a query tile and store its rows of o and lse_log2."""
     acc, l_i, m_i = sums
     l_i = tl.sum(l_i, axis=1)
     lse_log2 = m_i + tl.math.log2(l_i)
-    _store_rows(o_ptr, acc / l_i[:, None], bh, start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
+    _store_rows(o_ptr, acc / l_i[:, None], bh, start_m, N, T, BLOCK_M, BLOCK_D, D, HEADS)
     i = tl.arange(0, HEADS * BLOCK_M)
     query = start_m + i % BLOCK_M
-    tl.store(lse_log2_ptr + (bh + i // BLOCK_M).to(tl.int64) * N + query, lse_log2, mask=query < N)
+    tl.store(lse_log2_ptr + (bh + i // BLOCK_M).to(tl.int64) * T + query, lse_log2, mask=query < N)
 
 
-@triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
+@triton.jit(do_not_specialize=["N", "S", "window_size", "sink_size"])
 def _fwd_kernel(
-    q_in, k_in, v_in, sink_logits_ptr, o_ptr, lse_log2_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, sink_logits_ptr, o_ptr, lse_log2_ptr, HQ, HKV, N, cu_seqlens, S,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -247,9 +273,12 @@ def _fwd_kernel(
 ):
     """Fill BLOCK_M rows of o and lse_log2, or twice as many, for HEADS heads of a group.
 
-    Grid: (cdiv(N, rows) * B * HQ / HEADS,).  RAGGED: N is no multiple of rows and of BLOCK_N.
+    Grid: (cdiv(N, rows) * B * HQ / HEADS,), packed ((N // rows + S) * HQ / HEADS,).  RAGGED: N is
+    no multiple of rows and of BLOCK_N.
     """
     num_tiles = tl.cdiv(N, 2 * BLOCK_M if TWO_TILES else BLOCK_M)
+    if cu_seqlens is not None:
+        num_tiles = N // BLOCK_M + S
     if MASK == "full":  # all walks are alike: the tiles of a head side by side
         tile = tl.program_id(0) % num_tiles
         bh = tl.program_id(0) // num_tiles
@@ -257,13 +286,20 @@ def _fwd_kernel(
         turn, bh = _longest_first(num_tiles, HEADS)
         tile = num_tiles - 1 - turn  # the last queries see the most keys
     start_m = tile * (2 * BLOCK_M if TWO_TILES else BLOCK_M)
+    first, T = 0, N
+    if cu_seqlens is not None:
+        first, N, start_m = _sequence(cu_seqlens, S, tile, BLOCK_M)
+        if start_m >= N:
+            return
+        o_ptr += first * D
+        lse_log2_ptr += first
     bh *= HEADS
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
-    q_head = _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd)
-    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
-    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
+    q_head = _head(q_in, b, h, first, stride_qb, stride_qh, stride_qn, stride_qd)
+    k_head = _head(k_in, b, kv_head, first, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, first, stride_vb, stride_vh, stride_vn, stride_vd)
 
     limits = N, window_size, sink_size
     i = tl.arange(0, HEADS * BLOCK_M)
@@ -293,9 +329,9 @@ def _fwd_kernel(
                 sums, sums2, q, q2, k_head, v_head, query, start_n, scale_log2e, limits,
                 BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT, LATE_V, TWO_TILES,
             )
-    _finish(sums, o_ptr, lse_log2_ptr, bh, start_m, N, BLOCK_M, BLOCK_D, D, HEADS)
+    _finish(sums, o_ptr, lse_log2_ptr, bh, start_m, N, T, BLOCK_M, BLOCK_D, D, HEADS)
     if TWO_TILES:
-        _finish(sums2, o_ptr, lse_log2_ptr, bh, start_m + BLOCK_M, N, BLOCK_M, BLOCK_D, D, HEADS)
+        _finish(sums2, o_ptr, lse_log2_ptr, bh, start_m + BLOCK_M, N, T, BLOCK_M, BLOCK_D, D, HEADS)
 
 
 # ----------------------------------------------------------------- backward
@@ -318,10 +354,10 @@ def _dq_tile(
     return tl.dot(ds.to(k.dtype), k, dq)
 
 
-@triton.jit(do_not_specialize=["N", "window_size", "sink_size"])
+@triton.jit(do_not_specialize=["N", "S", "window_size", "sink_size"])
 def _dq_kernel(
     q_in, k_in, v_in, o_ptr, do_in, sink_logits_ptr, lse_log2_ptr, delta_ptr, dq_ptr, dsink_ptr,
-    HQ, HKV, N,
+    HQ, HKV, N, cu_seqlens, S,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -331,28 +367,40 @@ def _dq_kernel(
     MASK: tl.constexpr, SHORT: tl.constexpr, RAGGED: tl.constexpr, WANT_DSINK: tl.constexpr,
     Q_IN_REGISTERS: tl.constexpr,
 ):
-    """Fill BLOCK_M rows of dq, of delta, and a share of dsink.  Grid: (cdiv(N, BLOCK_M) * B * HQ,).
+    """Fill BLOCK_M rows of dq, of delta, and a share of dsink.
 
+    Grid: (cdiv(N, BLOCK_M) * B * HQ,), packed ((N // BLOCK_M + S) * HQ,).
     delta and dsink have no launch of their own: causal D = 64 is .014 faster, and the GPT-OSS
     window's backward, where the host is the limit, went from .56 to between .35 and .52.
     """
     tl.static_assert(BLOCK_M % BLOCK_N == 0)
     num_tiles = tl.cdiv(N, BLOCK_M)
+    if cu_seqlens is not None:
+        num_tiles = N // BLOCK_M + S
     turn, bh = _longest_first(num_tiles)
-    start_m = (num_tiles - 1 - turn) * BLOCK_M  # the last queries see the most keys
+    tile = num_tiles - 1 - turn  # the last queries see the most keys
+    start_m = tile * BLOCK_M
+    first, T = 0, N
+    if cu_seqlens is not None:
+        first, N, start_m = _sequence(cu_seqlens, S, tile, BLOCK_M)
+        if start_m >= N:
+            return
+        dq_ptr += first * D
+        lse_log2_ptr += first
+        delta_ptr += first
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
-    q_head = _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd)
-    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
-    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
-    do_head = _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod)
-    o_head = _head(o_ptr, bh, bh, 0, N * D, D, 1)  # contiguous: heads N * D elements apart
+    q_head = _head(q_in, b, h, first, stride_qb, stride_qh, stride_qn, stride_qd)
+    k_head = _head(k_in, b, kv_head, first, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, first, stride_vb, stride_vh, stride_vn, stride_vd)
+    do_head = _head(do_in, b, h, first, stride_dob, stride_doh, stride_don, stride_dod)
+    o_head = _head(o_ptr, bh, bh, first, 0, T * D, D, 1)  # contiguous: heads T * D elements apart
 
     query = start_m + tl.arange(0, BLOCK_M)
     q = _load_rows(q_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     do = _load_rows(do_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
-    row = bh.to(tl.int64) * N + query
+    row = bh.to(tl.int64) * T + query
     lse_log2 = tl.load(lse_log2_ptr + row, mask=query < N, other=float("inf"))
     o = _load_rows(o_head, start_m, N, BLOCK_M, BLOCK_D, D, RAGGED)
     delta = tl.sum(o.to(tl.float32) * do.to(tl.float32), axis=1)
@@ -360,7 +408,7 @@ def _dq_kernel(
     if WANT_DSINK:  # the sink's weight, for a value of 0; a head's shares are added up later
         sink = tl.load(sink_logits_ptr + h).to(tl.float32)
         p_sink = tl.math.exp2(sink / LN2 - lse_log2)
-        tl.store(dsink_ptr + bh * num_tiles + start_m // BLOCK_M, -tl.sum(p_sink * delta))
+        tl.store(dsink_ptr + bh * num_tiles + tile, -tl.sum(p_sink * delta))
     scale_log2e = scale / LN2
     if Q_IN_REGISTERS:  # as in the forward; do and delta doubled, too, double dS
         q, do, delta = q + q, do + do, delta + delta
@@ -376,7 +424,7 @@ def _dq_kernel(
                 dq, q, do, lse_log2, delta, k_head, v_head, query, start_n, scale_log2e, limits,
                 BLOCK_N, BLOCK_D, D, MASK, part != 2, RAGGED or SHORT,
             )
-    _store_rows(dq_ptr, dq * scale, bh, start_m, N, BLOCK_M, BLOCK_D, D)
+    _store_rows(dq_ptr, dq * scale, bh, start_m, N, T, BLOCK_M, BLOCK_D, D)
 
 
 @triton.jit
@@ -423,10 +471,10 @@ def _dkdv_tile(
 
 
 @triton.jit(do_not_specialize=[
-    "N", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"
+    "N", "S", "window_size", "sink_size", "first_tile", "num_tiles", "rows_out"
 ])
 def _dkdv_kernel(
-    q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N,
+    q_in, k_in, v_in, do_in, lse_log2_ptr, delta_ptr, dk_ptr, dv_ptr, HQ, HKV, N, cu_seqlens, S,
     stride_qb, stride_qh, stride_qn, stride_qd,
     stride_kb, stride_kh, stride_kn, stride_kd,
     stride_vb, stride_vh, stride_vn, stride_vd,
@@ -439,16 +487,27 @@ def _dkdv_kernel(
     """Fill BLOCK_N rows of dk and dv with the sums over the walk, or over one part of it.
 
     Tiles first_tile ... first_tile + num_tiles - 1 of every head; dk and dv hold rows_out rows a
-    head, and with SPLIT as many such sums as there are parts.  Grid: (num_tiles * B * HKV, parts).
+    head, and with SPLIT as many such sums as there are parts.  Grid: (num_tiles * B * HKV, parts),
+    packed with all N // BLOCK_N + S tiles and one part.
     GROUPED: more than one query head reads this key/value head.
     """
     tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
     turn, bh = _longest_first(num_tiles)  # bh: b * HKV + kv_head
     start_n = (first_tile + turn) * BLOCK_N  # the first keys are seen by the most queries
+    first, T, end_out = 0, N, rows_out
+    if cu_seqlens is not None:
+        first, N, start_n = _sequence(cu_seqlens, S, turn, BLOCK_N)
+        if start_n >= N:
+            return
+        end_out = N
+        dk_ptr += first * D
+        dv_ptr += first * D
+        lse_log2_ptr += first
+        delta_ptr += first
     b = bh // HKV
     kv_head = bh % HKV
-    k_head = _head(k_in, b, kv_head, stride_kb, stride_kh, stride_kn, stride_kd)
-    v_head = _head(v_in, b, kv_head, stride_vb, stride_vh, stride_vn, stride_vd)
+    k_head = _head(k_in, b, kv_head, first, stride_kb, stride_kh, stride_kn, stride_kd)
+    v_head = _head(v_in, b, kv_head, first, stride_vb, stride_vh, stride_vn, stride_vd)
 
     key = start_n + tl.arange(0, BLOCK_N)
     k = _load_rows(k_head, start_n, N, BLOCK_N, BLOCK_D, D, RAGGED)
@@ -493,15 +552,15 @@ def _dkdv_kernel(
             start_m = start_n if MASKED else inner
             if MASKED and TAIL:
                 start_m = tl.where(i < diag_tiles, start_n, outer - diag_tiles * BLOCK_M)
-            row = (b * HQ + h).to(tl.int64) * N
+            row = (b * HQ + h).to(tl.int64) * T
             dk, dv = _dkdv_tile(
                 dk, dv, k, v,
-                _head(q_in, b, h, stride_qb, stride_qh, stride_qn, stride_qd),
-                _head(do_in, b, h, stride_dob, stride_doh, stride_don, stride_dod),
+                _head(q_in, b, h, first, stride_qb, stride_qh, stride_qn, stride_qd),
+                _head(do_in, b, h, first, stride_dob, stride_doh, stride_don, stride_dod),
                 lse_log2_ptr + row, delta_ptr + row, start_m + i * BLOCK_M, key, scale_log2e,
                 (N, window_size, sink_size),
                 BLOCK_M, BLOCK_D, D, MASK, MASKED == 1, MASKED == 1 and RAGGED, PRODUCTS_FIRST,
             )
     sum_bh = part * (tl.num_programs(0) // num_tiles) + bh
-    _store_rows(dk_ptr, dk * scale, sum_bh, start_n, rows_out, BLOCK_N, BLOCK_D, D)
-    _store_rows(dv_ptr, dv, sum_bh, start_n, rows_out, BLOCK_N, BLOCK_D, D)
+    _store_rows(dk_ptr, dk * scale, sum_bh, start_n, end_out, rows_out, BLOCK_N, BLOCK_D, D)
+    _store_rows(dv_ptr, dv, sum_bh, start_n, end_out, rows_out, BLOCK_N, BLOCK_D, D)

@@ -126,9 +126,13 @@ def tiles(major: int, D: int, size: int, described: bool) -> tuple[tuple, tuple]
 
 
 def forward_options(
-    major: int, D: int, size: int, N: int, mask: str, narrow: bool, packed: bool, described: bool
+    major: int, D: int, size: int, N: int | None, mask: str, narrow: bool, packed: bool,
+    described: bool,
 ) -> dict:
-    """Form, tile shape and launch options of the forward: the table's, as the mask changes them."""
+    """Form, tile shape and launch options of the forward: the table's, as the mask changes them.
+
+    N: None for packed sequences, of any lengths.
+    """
     BLOCK_D, full = block_d(D), mask == "full"
     BLOCK_M, BLOCK_N, num_warps, num_stages, maxnreg = tiles(major, D, size, described)[0]
     unstaged = num_stages == 1 and not narrow
@@ -144,7 +148,7 @@ def forward_options(
             BLOCK_N, maxnreg = 128, 128
         elif mask != "causal":  # four loops need more registers
             maxnreg = None
-    ragged = N % max(2 * BLOCK_M if two_tiles else BLOCK_M, BLOCK_N) != 0
+    ragged = N is None or N % max(2 * BLOCK_M if two_tiles else BLOCK_M, BLOCK_N) != 0
     # Full attention with one tile has no masked loop: ptxas mixes up the registers of q and p.
     q_in_registers = described and not unstaged and (two_tiles or not full)
     if two_tiles and ragged:  # its second loop takes the registers of q and of a stage
@@ -157,14 +161,14 @@ def forward_options(
 
 
 def backward_options(
-    major: int, D: int, size: int, N: int, mask: str, narrow: bool, described: bool
+    major: int, D: int, size: int, N: int | None, mask: str, narrow: bool, described: bool
 ) -> tuple[dict, dict]:
     """As forward_options, for dq and dkdv, which hold two sums or two score tiles at once."""
     BLOCK_D = block_d(D)
     rows, step, dq_stages, dkdv_stages, maxnreg = tiles(major, D, size, described)[1]
     if narrow and described:
         dq_stages, dkdv_stages, maxnreg = 2, 3 if BLOCK_D == 64 else 2, None
-    both = dict(BLOCK_D=BLOCK_D, MASK=mask, RAGGED=N % rows != 0, num_warps=4)
+    both = dict(BLOCK_D=BLOCK_D, MASK=mask, RAGGED=N is None or N % rows != 0, num_warps=4)
     dq = both | dict(
         BLOCK_M=rows, BLOCK_N=step, SHORT=narrow, num_stages=dq_stages,
         Q_IN_REGISTERS=described and BLOCK_D == 128,

@@ -101,7 +101,7 @@ def test_gluon_is_picked_only_where_it_runs_and_pays(options, want, monkeypatch)
     q = torch.empty(1, asked["heads"], asked["N"], asked["D"], dtype=asked["dtype"])
     entry.no_gluon.cache_clear()
     forward, backward = entry.picked(
-        q, q, asked["kernel"], True, asked["window_size"], asked["sink_size"],
+        q, q, asked["kernel"], None, True, asked["window_size"], asked["sink_size"],
         asked["deterministic"],
     )
     entry.no_gluon.cache_clear()
@@ -120,13 +120,13 @@ def test_a_kernel_of_another_name_is_refused(device):
 def test_the_operators_are_what_pytorch_wants_of_one(options, device):
     # Schema, fake tensors, autograd's registration, and a graph for dynamic shapes.
     *inputs, do = _inputs(device=device)
-    arguments = True, options.get("window_size"), 0, False, 0.25
-    torch.library.opcheck(entry._forward_operator, (*inputs, *arguments, None))
+    arguments = None, True, options.get("window_size"), 0, False, 0.25
+    torch.library.opcheck(entry._forward_operator, (*inputs, None, *arguments, None))
     with torch.no_grad():
-        o, lse = entry._forward(*inputs, *arguments, ("triton", "triton"))
+        o, lse = entry._forward(*inputs, None, *arguments, ("triton", "triton"))
         torch.library.opcheck(
             entry._backward_operator,
-            (*inputs, o, lse, do, *arguments, None, [True, False, False, True]),
+            (*inputs, None, o, lse, do, *arguments, None, [True, False, False, True]),
         )
 
 
@@ -175,7 +175,7 @@ def test_under_autocast_inputs_are_cast_and_gradients_keep_their_dtype(device):
 
 def test_deterministic_is_what_pytorch_was_asked_for(device, monkeypatch):
     seen = []
-    monkeypatch.setattr(entry, "_forward", lambda *args: seen.append(args[7]) or (args[0], None))
+    monkeypatch.setattr(entry, "_forward", lambda *args: seen.append(args[9]) or (args[0], None))
     q = torch.randn(1, 1, 4, 16, device=device)
     with torch.no_grad():
         for wanted in (True, False):

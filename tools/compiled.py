@@ -99,6 +99,7 @@ def pretend(arch: int, cache: str) -> None:
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"  # Triton prints it
     torch.set_num_threads(1)
     install(arch)
+    torch.cuda.is_current_stream_capturing = lambda: False
     from triton.runtime.jit import JITFunction
 
     launch = JITFunction.run

@@ -46,26 +46,33 @@ class Call:
     sinks: int = 0
     logits: bool = False
     columns: bool = False  # the last axis is not the contiguous one, as no descriptor can have it
+    packed: bool = False  # two sequences
 
     def __str__(self) -> str:
         words = [f"D {self.D}", str(self.dtype)[6:], f"{self.heads[0]}/{self.heads[1]} heads"]
         words += [f"N {self.N}"] + ["full"] * (not self.causal)
         words += [f"window {self.window}"] if self.window else []
-        words += [word for word in ("sinks", "logits", "columns") if getattr(self, word)]
+        words += [word for word in ("sinks", "logits", "columns", "packed") if getattr(self, word)]
         return ", ".join(words)
 
     def __call__(self) -> None:
-        from fast import attention
+        from fast import attention, attention_varlen
 
         inputs = compiled.attention_inputs(
             self.heads, self.N, self.D, self.dtype, self.logits, self.columns
         )
-        compiled.differentiate(
-            lambda q, k, v, sink_logits=None: attention(
-                q, k, v, is_causal=self.causal, window_size=self.window, sink_size=self.sinks,
-                sink_logits=sink_logits, kernel="triton",
-            ), *inputs
-        )
+        options = dict(is_causal=self.causal, window_size=self.window, sink_size=self.sinks)
+        borders = torch.tensor([0, self.N // 2, self.N], dtype=torch.int32)
+
+        def attend(q, k, v, sink_logits=None):
+            if not self.packed:
+                return attention(q, k, v, sink_logits=sink_logits, kernel="triton", **options)
+            rows = (x[0].transpose(0, 1) for x in (q, k, v))
+            return attention_varlen(
+                *rows, borders, borders, self.N, sink_logits=sink_logits, **options
+            )
+
+        compiled.differentiate(attend, *inputs)
 
 
 def few(D: int, dtype: torch.dtype) -> list[Call]:
@@ -87,6 +94,17 @@ def fewest(D: int, dtype: torch.dtype) -> list[Call]:
     return few(D, dtype)[-1:]
 
 
+def packed(D: int, dtype: torch.dtype) -> list[Call]:
+    """Packed sequences, each kernel with the masks of GPT-OSS, with all of them, and without."""
+    call = functools.partial(Call, D, dtype, packed=True)
+    return [
+        call(causal=False),
+        call(heads=GROUPS[2], logits=True),
+        call(heads=GROUPS[2], window=128, logits=True),
+        call(heads=GROUPS[1], window=1024, sinks=4, logits=True),
+    ]
+
+
 def many(D: int, dtype: torch.dtype) -> list[Call]:
     """Every combination of mask, group and length, and inputs that no descriptor can have."""
     call = functools.partial(Call, D, dtype)
@@ -106,6 +124,7 @@ def whole_table(arch: int) -> list[list[Call]]:
         lists = [many(D, half) for D in (64, 128)]
     else:
         lists = [fewest(64, half), few(128, half)]
+    lists += [packed(64, half), packed(128, half)[-1:]]
     lists += [fewest(D, half) for D in (16, 32, 96)]
     lists += [fewest(D, torch.float32) for D in (16, 64, 128)]
     return lists + [fewest(128, torch.float16)]
@@ -142,7 +161,6 @@ MISSING = "                alpha = alpha + 0.0"
 def pretend() -> None:
     """Make this process one with a Hopper GPU, whose launches only compile."""
     compiled.pretend(90, tempfile.mkdtemp())
-    torch.cuda.is_current_stream_capturing = lambda: False
 
 
 def call(D, dtype, N, sink_logits=False, **options) -> None:
