@@ -641,6 +641,28 @@ def test_the_list_says_who_would_run_and_why_not(capsys):
 
 # ---------------------------------------------------------------------- a GPU
 @pytest.mark.gpu
+def test_packed_sequences_are_timed_beside_each_alone_and_a_document_mask():
+    from benchmarks import packed
+
+    line = packed.timed(packed.Packing(packed.mixed(9, 1000), window=100))
+    for name in ("ours", "alone", "flex"):
+        assert line[name]["error"] < measure.LIMIT and line[name]["backward"] > 0, line
+
+
+def test_packings_hold_all_tokens_and_ours_is_each_sequence_alone(device):
+    from benchmarks import packed
+
+    assert [sum(packed.mixed(n, 8192)) for n in (1, 4, 40)] == [8192] * 3
+    assert min(packed.mixed(400, 16384)) >= 1
+    work = packed.Packing((5, 9), (4, 2), 16, window=3)
+    q, k, v = (torch.randn(14, H, 16, device=device) for H in (4, 2, 2))
+    borders = torch.tensor([0, 5, 14], dtype=torch.int32, device=device)
+    ours, alone = (make(work, borders)(q, k, v, torch.ones(4, device=device))
+                   for make in (packed.ours, packed.alone))
+    assert (ours - alone).norm() <= 4e-3 * alone.norm()
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("work", [
     Workload("causal", 8, B=1, HQ=4, HKV=2, N=256, D=64),
     Workload("sink logits", 9, B=1, HQ=4, HKV=2, N=256, D=64, window=100, sink_logits=True),

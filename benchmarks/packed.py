@@ -1,0 +1,196 @@
+"""python -m benchmarks.packed: packed sequences in one launch, beside a launch each and two peers.
+
+GPT-OSS's and Llama-3's heads in bfloat16, sequences of one length and of many.  `alone` is
+fast.attention on each sequence, as it picks its kernels; `flex` flex_attention with a document
+mask, compiled anew for each packing; `fa4` FlashAttention-4, where it is installed.  Whole calls,
+in turn, median of some rounds.  A line of JSON each goes to $OUT/packed.jsonl, or the folder it is
+called from.
+"""
+
+import functools
+import itertools
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import fast
+from benchmarks import measure
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Packing:
+    """One call.  lengths of the sequences; heads of queries and of keys."""
+
+    lengths: tuple[int, ...]
+    heads: tuple[int, int] = (64, 8)
+    D: int = 64
+    window: int | None = None
+    sink_logits: bool = True
+
+    def __str__(self) -> str:
+        seen = f"window {self.window}" if self.window else "causal"
+        return (f"{len(self.lengths)} sequences of {min(self.lengths)} to {max(self.lengths)}, "
+                f"{self.heads[0]}/{self.heads[1]} heads, D {self.D}, {seen}")
+
+
+def mixed(sequences: int, T: int) -> tuple[int, ...]:
+    """Lengths of T tokens in all, most of them short: cuts at random places."""
+    cuts = sorted(random.Random(sequences).sample(range(1, T), sequences - 1))
+    return tuple(b - a for a, b in itertools.pairwise([0, *cuts, T]))
+
+
+LENGTHS = [mixed(40, 8192), mixed(400, 16384), (2048,) * 8, mixed(4, 32768), (16384,)]
+PACKINGS = [Packing(lengths, window=window) for lengths in LENGTHS for window in (128, None)]
+PACKINGS += [Packing(lengths, (32, 8), 128, sink_logits=False) for lengths in LENGTHS[:3]]
+
+
+# ------------------------------------------------------------- implementations
+# Each takes the packing and its borders; what it returns takes q, k, v (T, H, D) and sink logits.
+def ours(work: Packing, cu_seqlens):
+    return lambda q, k, v, x: fast.attention_varlen(
+        q, k, v, cu_seqlens, cu_seqlens, max(work.lengths), window_size=work.window, sink_logits=x
+    )
+
+
+def alone(work: Packing, cu_seqlens):
+    def attend(q, k, v, x):
+        parts = zip(*(t.split(work.lengths) for t in (q, k, v)), strict=True)
+        return torch.cat([
+            fast.attention(*(t.transpose(0, 1)[None] for t in part), window_size=work.window,
+                           sink_logits=x)[0].transpose(0, 1)
+            for part in parts
+        ])
+
+    return attend
+
+
+def flex(work: Packing, cu_seqlens):
+    import torch._functorch.config as functorch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch._dynamo.reset()
+    functorch.donated_buffer = False  # else the graph serves one backward only
+    numbers = torch.arange(len(work.lengths), device="cuda")
+    document, T = numbers.repeat_interleave(cu_seqlens.diff()), sum(work.lengths)
+    window = work.window or T
+
+    def visible(b, h, query, key):
+        same = document[query] == document[key]
+        return same & (key <= query) & (query - key < window)
+
+    block_mask = create_block_mask(visible, None, None, T, T, device="cuda", _compile=True)
+
+    @functools.partial(torch.compile, dynamic=False, fullgraph=True)
+    def attend(q, k, v, x):
+        q, k, v = (t.transpose(0, 1)[None] for t in (q, k, v))
+        o, lse = flex_attention(
+            q, k, v, block_mask=block_mask, enable_gqa=work.heads[0] != work.heads[1],
+            return_lse=True,
+        )
+        if x is not None:  # lse does not know the sinks yet
+            o = (o * torch.sigmoid(lse - x[None, :, None].float())[..., None]).to(o.dtype)
+        return o[0].transpose(0, 1)
+
+    return attend
+
+
+def fa4(work: Packing, cu_seqlens):
+    from flash_attn.cute import flash_attn_varlen_func
+
+    longest = max(work.lengths)
+    window = (None, None) if work.window is None else (work.window - 1, 0)
+
+    def attend(q, k, v, x):
+        o = flash_attn_varlen_func(
+            q, k, v, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=longest,
+            max_seqlen_k=longest, causal=True, window_size=window, learnable_sink=x,
+        )
+        return o[0] if isinstance(o, tuple) else o
+
+    return attend
+
+
+KERNELS = {"ours": ours, "alone": alone, "flex": flex, "fa4": fa4}
+
+
+# --------------------------------------------------------------------- timing
+def timed(work: Packing) -> dict:
+    """-> the line of this packing: ms of forward and backward, and errors against `alone`."""
+    from triton.testing import do_bench
+
+    torch.manual_seed(0)
+    (HQ, HKV), T = work.heads, sum(work.lengths)
+    q, k, v, do = (torch.randn(T, H, work.D, device="cuda", dtype=torch.bfloat16)
+                   for H in (HQ, HKV, HKV, HQ))
+    x = torch.randn(HQ, device="cuda", dtype=torch.bfloat16) if work.sink_logits else None
+    leaves = [t.requires_grad_() for t in (q, k, v, x) if t is not None]
+    borders = torch.tensor([0, *itertools.accumulate(work.lengths)], dtype=torch.int32)
+    cu_seqlens, line, runs, answers = borders.cuda(), {"work": str(work)}, {}, {}
+    for name, make in KERNELS.items():
+        try:
+            attend = make(work, cu_seqlens)
+            o = attend(q, k, v, x)
+
+            def forward(attend=attend):
+                with torch.no_grad():
+                    attend(q, k, v, x)
+
+            def backward(o=o):
+                return torch.autograd.grad(o, leaves, do, retain_graph=True, allow_unused=True)
+
+            answers[name] = [o.detach(), *backward()[:3]]
+            forward()
+            runs |= {(name, "forward"): forward, (name, "backward"): backward}
+        except Exception as error:  # a peer that cannot is a result
+            line[name] = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+    for name, got in answers.items():
+        line[name] = {"error": max(
+            ((a - b).float().norm() / b.float().norm()).item()
+            for a, b in zip(got, answers["alone"], strict=True)
+        )}
+    rounds = {key: [] for key in runs}
+    for _ in range(ROUNDS):
+        for key in random.sample(list(runs), len(runs)):
+            time.sleep(measure.NAP_S)
+            rounds[key].append(do_bench(
+                runs[key], warmup=measure.WARMUP_MS, rep=measure.REP_MS, return_mode="median"))
+    for (name, direction), ms in rounds.items():
+        line[name][direction] = statistics.median(ms)
+    return line
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("error: want a CUDA GPU to time on; got none", file=sys.stderr)
+        return 2
+    random.seed(0)
+    print(measure.machine())
+    wrong = 0
+    with Path(os.environ.get("OUT", "."), "packed.jsonl").open("a", encoding="utf-8") as file:
+        for work in PACKINGS:
+            line = timed(work)
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(line["work"], *(
+                f"{name} {got['forward']:.3f} + {got['backward']:.3f} ms"
+                if isinstance(got := line[name], dict) else f"{name} {got}" for name in KERNELS
+            ), sep="; ", flush=True)
+            error = line["ours"]["error"] if isinstance(line["ours"], dict) else math.nan
+            if not error <= measure.LIMIT:
+                wrong += 1
+                print(f"wrong: ours is {error:.1e} off")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
