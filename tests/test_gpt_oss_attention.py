@@ -117,8 +117,8 @@ def test_eager_lets_packed_sequences_see_each_other_as_the_docs_say(device):
 def test_borders_alone_say_where_a_sequence_begins(device):
     mask = course_mask(2, 9, 9, config=None)
     borders = torch.tensor([0, 4, 4, 9, 18], device=device)
-    pieces = mask.pieces(None, dict(cu_seq_lens_q=borders), 2, 9)
-    assert pieces == [[(4, True), (5, True)], [(9, True)]]
+    lengths, cu_seqlens, tokens = mask.cut(None, dict(cu_seq_lens_q=borders), 2, 9, device)
+    assert lengths == [4, 5, 9] and cu_seqlens.tolist() == [0, 4, 9, 18] and tokens is None
 
 
 @pytest.mark.parametrize("fault", ["window", "sinks", "causal"])
@@ -184,6 +184,20 @@ def test_rows_may_be_packed_differently(device):
     got = model(ids, position_ids=positions.to(device)).logits
     assert _relative(got[0], want[0][0]) < LIMIT
     assert _relative(got[1], torch.cat(want[1:], dim=1)[0]) < LIMIT
+
+
+def test_packed_sequences_are_one_launch_in_every_layer(device, monkeypatch):
+    calls = []
+    kernel = attention.fast.attention_varlen
+    monkeypatch.setattr(
+        attention.fast, "attention_varlen",
+        lambda q, *rest, **options: calls.append(len(q)) or kernel(q, *rest, **options),
+    )
+    model = _model(device).eval()
+    model.set_attn_implementation(NAME)
+    model(_ids(device, B=1), **_packed([23, 39, 7, 1], device))
+    model(_ids(device), attention_mask=_padding("both", device))
+    assert calls == [N, N, 2 * N - 35, 2 * N - 35]
 
 
 def test_a_row_of_padding_alone_is_zero_and_disturbs_no_other(device):

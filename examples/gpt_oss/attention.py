@@ -9,9 +9,9 @@ mask function says what each query sees; every layer hands that answer to the at
 Most implementations answer with an (N, N) mask.  A flash kernel knows its masks already, so ours
 answers with a CourseMask, a few bytes: the window, and which tokens are padding.
 
-The kernel takes whole rectangles: every row N long, every query with the same rule.  So a row of
-padding or of several packed sequences is cut, and each sequence runs alone, which is what its mask
-asks for.  Padding gets zeros, as from the flash attention of Transformers.
+Where rows hold padding or several packed sequences, all sequences go one after the other into one
+call of fast.attention_varlen, each alone, as its mask asks.  Padding is left out and gets zeros, as
+from the flash attention of Transformers.
 
 Whatever else is asked for is refused, with a sentence that says so: a result that is not that of
 the model would be noticed, if at all, after days of training.
@@ -59,22 +59,31 @@ class CourseMask:
 
     def __init__(self, window: int | None, kept: torch.Tensor | None):
         self.window, self.kept = window, kept
-        self._pieces = None
+        self._cut = None
 
-    def pieces(self, position_ids: torch.Tensor | None, packing: dict, B: int, N: int) -> list:
-        """How to cut each row: a list a row of (length, whether that is a sequence or padding).
+    def cut(self, position_ids, packing: dict, B: int, N: int, device) -> tuple | None:
+        """Where the sequences are, for attention_varlen; None if each row is one.
 
         Looked up on the GPU by the first layer that asks, and kept for the others.
+
+        Returns:
+            lengths: of all sequences, row by row.  cu_seqlens: where they begin and end, on device.
+            tokens: which of the B * N tokens are theirs; None if all are.
         """
-        if self._pieces is None:
+        if self._cut is None:
             told = {name: torch.as_tensor(x).cpu() for name, x in packing.items() if x is not None}
             if position_ids is None and "cu_seq_lens_q" in told:
                 starts, i = told["cu_seq_lens_q"].unique(), torch.arange(B * N)
                 starts = starts[torch.searchsorted(starts, i, right=True) - 1]
                 position_ids = (i - starts).view(B, N)
-            self._pieces = _pieces(self.kept, position_ids, B, N)
-            _check_packing(told, self._pieces, N)
-        return self._pieces
+            rows = _pieces(self.kept, position_ids, B, N)
+            _check_packing(told, rows, N)
+            lengths = [n for pieces in rows for n, is_sequence in pieces if is_sequence]
+            borders = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+            whole = self.kept is None or lengths == [N] * B
+            tokens = None if whole else self.kept.flatten().nonzero()[:, 0]
+            self._cut = lengths, borders.to(device), tokens
+        return None if self._cut[0] == [N] * B else self._cut
 
 
 class OneNewToken:
@@ -246,35 +255,33 @@ def course_attention(
         raise ValueError(f"want as many keys as queries; got {query.shape[2]}, {key.shape[2]}")
     B, _, N, _ = query.shape
     packing = {name: options.get(name) for name in PACKING}
-    rows = attention_mask.pieces(position_ids, packing, B, N)
-
-    def attend(q, k, v):
-        return fast.attention(
-            q, k, v, window_size=sliding_window, softmax_scale=scaling, sink_logits=s_aux
-        )
-
-    if all(pieces == [(N, True)] for pieces in rows):
-        o = attend(query, key, value)
+    cut = attention_mask.cut(position_ids, packing, B, N, query.device)
+    if cut is None:
+        o = fast.attention(
+            query, key, value, window_size=sliding_window, softmax_scale=scaling, sink_logits=s_aux
+        ).transpose(1, 2)
     else:
-        o = _attend_in_pieces(attend, query, key, value, rows)
-    return o.transpose(1, 2).contiguous(), None
+        o = _attend_packed(query, key, value, *cut, sliding_window, scaling, s_aux)
+    return o.contiguous(), None
 
 
-def _attend_in_pieces(attend, query, key, value, rows: list[list[tuple]]) -> torch.Tensor:
-    """Run every sequence alone.  query (B, HQ, N, D) -> o of its shape, 0 where there is padding.
-
-    unbind and split, not slices: their gradients are put together in one pass, where that of a
-    slice is a tensor of zeros as large as the whole.
-    """
-    outputs = []
-    for q, k, v, pieces in zip(query.unbind(), key.unbind(), value.unbind(), rows, strict=True):
-        lengths = [length for length, _ in pieces]
-        parts = zip(*(x.split(lengths, dim=1) for x in (q, k, v)), pieces, strict=True)
-        outputs.append(torch.cat(
-            [attend(*(x[None] for x in qkv))[0] if is_sequence else torch.zeros_like(qkv[0])
-             for *qkv, (_, is_sequence) in parts], dim=1,
-        ))
-    return torch.stack(outputs)
+def _attend_packed(
+    query, key, value, lengths, cu_seqlens, tokens, sliding_window, scaling, s_aux
+) -> torch.Tensor:
+    """Every sequence alone, all at once.  query (B, HQ, N, D) -> o (B, N, HQ, D), padding 0."""
+    B, HQ, N, D = query.shape
+    if not lengths:
+        return query.new_zeros(B, N, HQ, D)
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    if tokens is not None:
+        q, k, v = (x[tokens] for x in (q, k, v))
+    o = fast.attention_varlen(
+        q, k, v, cu_seqlens, cu_seqlens, max(lengths), window_size=sliding_window, scale=scaling,
+        sink_logits=s_aux,
+    )
+    if tokens is not None:
+        o = o.new_zeros(B * N, HQ, D).index_copy(0, tokens, o)
+    return o.unflatten(0, (B, N))
 
 
 def _attend_one(query, key, value, mask, scaling, s_aux) -> torch.Tensor:
