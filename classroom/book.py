@@ -181,7 +181,7 @@ def first_failure(stage: dict) -> dict | None:
 
 def named(stage: dict) -> dict[str, str]:
     """The mistakes of a stage that did not pass: id -> what is said of it.  The steps that are red
-    when asked alone; where none is, what the first failing case looks like."""
+    when run on their own; where none is, what the first failing case looks like."""
     red = {step["mistake"] or f"step {step['id']}": f"step {step['id']}: {told(step)}"
            for step in stage.get("steps", ()) if step["light"] == "wrong"}
     check = first_failure(stage)
@@ -194,7 +194,7 @@ def explanation(stage: dict) -> str:
     """What the autograder said of a stage that did not pass: the mistake first, then the case that
     shows it, the student's line if it crashed, and each red step with its rule."""
     check = first_failure(stage)
-    red = [f"step {step['id']}, asked alone, {step['text']}" for step in stage.get("steps", ())
+    red = [f"step {step['id']}, run on its own, {step['text']}" for step in stage.get("steps", ())
            if step["light"] == "wrong"]
     crash = "\n".join(stage["detail"].splitlines()[-DETAIL_LINES:])
     line = stage.get("line") and f"line {stage['line']}"
