@@ -156,7 +156,7 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
             *map("p{}".format, numbers))):
         return "--warmup: want it alone or with --watch; got an option of the problems with it"
     if arguments.json is not None:
-        folder = arguments.json.resolve().parent
+        folder = Path(os.path.realpath(arguments.json)).parent
         if arguments.json.is_dir() or not folder.is_dir():
             return f"--json: want a file in a directory that exists; got {arguments.json}"
     if arguments.plot is not None:
@@ -209,6 +209,8 @@ class _Grading:
         from grader.host.processes import confinement, seems_to_have_gpu
         from grader.report.screen import Reporter
 
+        if said := process.small_files():
+            raise Refused(said)
         self.arguments, self.asked, self.everything = arguments, asked, everything
         self.program, self.stages = program, [STAGES[n] for n in asked]
         self.apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
@@ -324,6 +326,7 @@ class _Grading:
 
         from grader.course.correctness import warm_up
         from grader.course.stages import triton_version
+        from grader.host.files import is_stream
         from grader.judge.grade import grade_stage
         from grader.report import results
 
@@ -331,11 +334,15 @@ class _Grading:
         stages = self.of_case(options) if arguments.case else self.stages
         run = results.Run(torch.cuda.get_device_name() if on_gpu else "cpu", torch.__version__,
                           triton_version(), self.seed, record.version())
-        save = (lambda: results.write(run, arguments.json)) if arguments.json else (lambda: None)
+
+        def save(at_the_end: bool) -> None:
+            if arguments.json and (at_the_end or not is_stream(arguments.json)):
+                results.write(run, arguments.json)
+
         if arguments.case or not on_gpu and arguments.device != "cpu" and self.gpu_seen:
             self.reporter.run_begins(on_gpu, torch.cuda.is_available())
         try:
-            save()  # now, so that an interrupted first stage leaves a whole file too
+            save(False)  # now, so that an interrupted first stage leaves a whole file too
         except OSError as error:
             raise Refused(f"--json: cannot write {arguments.json}: {error.strerror}") from None
         if on_gpu:  # while the workers start
@@ -351,7 +358,7 @@ class _Grading:
             with process.left_at_once():
                 run.stages.append(grade_stage(stage, options, self.reporter))
             try:
-                save()
+                save(stage is stages[-1])
             except OSError as error:
                 self.summary(run)
                 print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)

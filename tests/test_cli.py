@@ -2,8 +2,10 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
+import threading
 from hashlib import sha256
 from pathlib import Path
 
@@ -198,3 +200,29 @@ def test_a_pytorch_that_cannot_be_imported_is_said_whatever_it_raises(tmp_path, 
     assert done.returncode == 2
     assert done.stderr == ("error: want PyTorch installed (pip install torch); got libtorch.so. "
                            "python autograder.py --doctor says more\n")
+
+
+def test_a_pipe_gets_the_results_once_at_the_end(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append(json.loads(pipe.read_text())), daemon=True)
+    reader.start()
+    assert grader("--p1", "--submission", tmp_path, "--json", pipe).returncode == 1
+    reader.join(60)
+    assert [stage["outcome"] for stage in read[0]["stages"]] == ["missing"] and pipe.is_fifo()
+
+
+def limited(kib: int, *arguments) -> subprocess.CompletedProcess:
+    """The program, by whose `ulimit -f` no file may be larger."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (kib << 10, kib << 10))
+    return subprocess.run([sys.executable, "autograder.py", *arguments], cwd=ROOT, timeout=600,
+                          capture_output=True, text=True, preexec_fn=limit)
+
+
+def test_a_limit_on_the_size_of_files_is_kept_or_said():
+    done = limited(8, "--step", "W.2")
+    assert done.returncode == 2
+    assert "want files of 16 MiB allowed (ulimit -f); got a limit of 8 KiB" in done.stderr
+    done = limited(1 << 16, "--step", "W.2")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -37,13 +37,14 @@ UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in
 @dataclass
 class Built:
     """A case made flesh.  tensors: what truth is computed from, CPU, as sent; upstream: gradients
-    of the outputs, as the reference calls them."""
+    of the outputs, as the reference calls them; seed: with which the case has these numbers."""
 
     case: Case
     call: Call
     tensors: dict[str, torch.Tensor]
     upstream: dict[str, torch.Tensor] = field(default_factory=dict)
     refilled: dict[str, torch.Tensor] = field(default_factory=dict)
+    seed: int | None = None
 
     @property
     def dout(self) -> torch.Tensor | None:
@@ -57,7 +58,7 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
                for name, t in tensors.items()}
     inputs = {name: lay_out(t, _layout_of(case, name, t)) for name, t in tensors.items()}
     args, kwargs, outputs = _signature(case)
-    built = Built(case, None, tensors)
+    built = Built(case, None, tensors, seed=seed)
     douts, refill = {}, None
     if case.grads:
         douts = _douts(case, outputs, _generator(seed, case.name + salt + "/dout"))
@@ -80,11 +81,15 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
 def other_numbers(case: Case, seed: int) -> Built:
     """The same call, once, with other numbers in its tensors: those of its refill if it has one.
 
-    Without a refill they are drawn anew every time: nobody who knows the seed knows them.
+    Without a refill they are those of a seed drawn anew every time: nobody who knows this one knows
+    them.
     """
-    if case.family == "real":  # there is only one real model
-        case = replace(case, family="randn")
-    built = build(case, seed, "/refill" if case.refill else f"/{secrets.token_hex(8)}")
+    if case.refill:
+        built = build(case, seed, "/refill")
+    elif case.family == "real":  # there is only one real model
+        built = replace(build(replace(case, family="randn"), secrets.randbits(48)), seed=seed)
+    else:
+        built = build(case, secrets.randbits(48))
     built.call = replace(built.call, refill=None, repeats=1)
     return built
 

@@ -24,6 +24,28 @@ def replace(path: Path, contents: bytes, mode: int | None = None) -> None:
         raise
 
 
+def write(path: Path, contents: bytes) -> None:
+    """The same where the user said: what a link leads to is replaced, and a device or a pipe
+    written to."""
+    if is_stream(path):
+        with open(path, "wb") as file:
+            file.write(contents)
+    else:
+        replace(Path(os.path.realpath(path)), contents, 0o644)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is a device or a pipe, which nobody may replace.
+
+    Raises:
+        OSError: links that lead nowhere but to each other, say.
+    """
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def keep(path: Path, copy: Path) -> Path:
     """Copy path to copy, or to copy.2, copy.3 ... if that is taken; -> where it is now."""
     names = itertools.chain([copy.name], (f"{copy.name}.{i}" for i in itertools.count(2)))

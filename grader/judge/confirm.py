@@ -110,6 +110,7 @@ class Confirmations:
         except SubmissionError as error:
             if error.starved:
                 raise
+            check.seed = other.seed
             return asking.absolved(not_repeated(check, error), error, self.options.device)
         with judging():
             try:
@@ -118,6 +119,8 @@ class Confirmations:
                 torch.cuda.empty_cache()
                 device_memory.comes_back(str(error), self.options.clock)
                 check = judge_repeated(check, other, got, self.options.device, unwatched)
+        if check.outcome != "pass":
+            check.seed = other.seed
         if check.outcome == "wrong" and (narrow := kept_in_16_bits(case, reply.plan)):
             check.lines = (*check.lines[:2], narrow, *check.lines[2:])
         if check.outcome == "rejected" and reply.plan.read:

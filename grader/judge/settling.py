@@ -20,9 +20,10 @@ def done(known: Known, check: Check) -> None:
         note_misjoined(check, known.file)
     if check.name in {case.name for case in options.own}:  # nobody else can ask it
         check.lines = tuple(line for line in check.lines if not line.startswith("again: "))
-    elif check.outcome == "wrong":
+    elif check.outcome == "wrong" or check.seed is not None:
+        seed = options.seed if check.seed is None else check.seed
         note_command(check, command(known.stage.number, options.directory,
-                                    f" --seed {options.seed} --case {check.name}"))
+                                    f" --seed {seed} --case {check.name}"))
     result.checks.append(check)
     if check.outcome == "rejected":
         known.accusations.append(check)

@@ -1,6 +1,7 @@
 """What there is to do: the first screen of who has begun nothing, and the next command."""
 
 import ast
+import shlex
 from pathlib import Path
 
 from grader.assignment.record import WARM_UPS, grader_of
@@ -19,7 +20,7 @@ def program(number: int) -> str:
 
 def command(number: int, directory: Path, options: str = "", asked: str = "") -> str:
     """The same for the file in directory, with further options; or what else is asked of it."""
-    where = "" if directory == Path(".") else f" --submission {directory}"
+    where = "" if directory == Path(".") else f" --submission {shlex.quote(str(directory))}"
     start = f"python {grader_of(number)} {asked}" if asked else program(number)
     return start + where + options
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from grader.assignment.submission import Submission
 from grader.course.stages import Stage, no_triton
-from grader.host.files import replace
+from grader.host import files
 
 if TYPE_CHECKING:  # it imports torch
     from grader.course.inputs import Built
@@ -31,7 +31,7 @@ class Check:
     label: str = ""  # the shape in words, as printed in brackets
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
     where: str = ""
-    diagnosis: dict | None = None  # "id", "kind", "text", "step": docs/instructors.md
+    diagnosis: dict | None = None  # "id", "kind", "text", "step": docs/classes.md
     lines: tuple[str, ...] = ()
     detail: str = ""  # a traceback or the submission's own output
     picture: tuple[str, ...] = ()  # --show: the effective attention matrix
@@ -39,6 +39,7 @@ class Check:
     kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
     asks: str = ""  # what is beyond the assignment in it
     doubt: "Built | None" = None  # numbers on which the call's plan is wrong
+    seed: int | None = None  # that asks the case on the numbers it failed on, if not the run's
 
     @property
     def message(self) -> str:
@@ -183,7 +184,7 @@ def as_dict(run: Run) -> dict:
 def write(run: Run, path: Path) -> None:
     """Replace the file in one step; a gradebook must be able to read it."""
     text = json.dumps(as_dict(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    replace(path, text.encode(), 0o644)
+    files.write(path, text.encode())
 
 
 def _stage(result: StageResult) -> dict:

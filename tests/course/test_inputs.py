@@ -173,4 +173,13 @@ def test_other_numbers_are_other_and_a_refilled_case_takes_those_of_its_refill()
     case = replace(case, refill=False, family="real", D=32)
     built, other = inputs.build(case, 0), inputs.other_numbers(case, 0)
     assert not torch.equal(other.tensors["q"], built.tensors["q"])
-    assert other.call.refill is None and other.call.repeats == 1
+    assert other.call.refill is None and other.call.repeats == 1 and other.seed == 0
+
+
+def test_other_numbers_are_those_of_the_case_with_another_seed():
+    case = Case(3, "robust", 40, grads=("q",))
+    one, other = (inputs.other_numbers(case, 0) for _ in range(2))
+    assert len({0, one.seed, other.seed}) == 3
+    again = inputs.build(case, one.seed)
+    assert torch.equal(again.tensors["q"], one.tensors["q"])
+    assert torch.equal(again.dout, one.dout)

@@ -1,5 +1,9 @@
 """The user's files are replaced whole, with their rights, and kept under names that are free."""
 
+import os
+import threading
+from pathlib import Path
+
 import pytest
 
 from grader.host import files
@@ -40,6 +44,30 @@ def test_a_ctrl_c_just_after_the_replacement_is_still_a_ctrl_c(tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         files.replace(path, b"new", 0o644)
     assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_where_the_user_said_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path):
+    (tmp_path / "link").symlink_to("real")
+    for text in (b"one", b"two"):
+        files.write(tmp_path / "link", text)
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == text
+    for one, other in ("ab", "ba"):
+        (tmp_path / one).symlink_to(other)
+    with pytest.raises(OSError, match="symbolic links"):
+        files.write(tmp_path / "a", b"one")
+    assert (tmp_path / "a").is_symlink()
+
+
+def test_a_pipe_and_a_device_are_written_to_and_stay(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    files.write(pipe, b"one")
+    reader.join(60)
+    assert read == [b"one"] and files.is_stream(pipe)
+    files.write(Path("/dev/null"), b"one")
+    assert files.is_stream(Path("/dev/null")) and not files.is_stream(tmp_path / "nothing")
 
 
 def test_what_is_kept_never_takes_the_name_of_what_was_kept_before(tmp_path):

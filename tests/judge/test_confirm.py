@@ -65,6 +65,28 @@ def settled(check, reply, replay, monkeypatch, folder) -> list:
     return known.result.checks
 
 
+@pytest.mark.parametrize("times, outcome", [(2.0, "wrong"), (20.0, "rejected")])
+def test_numbers_on_which_a_replay_fails_are_there_again_with_the_command_it_says(
+        times, outcome, monkeypatch, tmp_path):
+    built, reply = answered(PLAIN)
+    asked = []
+
+    def other_numbers(case, seed):
+        asked.append(inputs.build(case, 77))
+        return asked[0]
+
+    def replay(call, plan):
+        exact = correctness.answer(asked[0], "cpu")
+        limit = exact.judge("o", exact.tiled["o"]).fro_limit
+        return {"o": exact.truth["o"] * (1 + times * limit)}
+    monkeypatch.setattr(confirm, "other_numbers", other_numbers)
+    monkeypatch.setattr(confirm.asking, "apart", lambda known, other: judged(built, reply))
+    check, = settled(judged(built, reply), reply, replay, monkeypatch, tmp_path)
+    assert check.outcome == outcome
+    assert check.lines[-1].startswith("again: python autograder.py --p3 --submission ")
+    assert check.lines[-1].endswith(f" --seed 77 --case {PLAIN.name}")
+
+
 def test_a_judgement_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypatch, tmp_path):
     built, reply = answered(PLAIN)
     right = judged(built, reply)

@@ -1,5 +1,6 @@
 """The first screen, and what to do next."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def test_the_warm_ups_are_named_where_they_are_given_and_blanks_are_left(folder)
     assert f"--warmup --submission {folder.resolve()}   (5 short" in elsewhere
     path.write_text(solved)
     assert not any("--warmup" in line for line in overview.first_screen([1, 3], folder))
+
+
+@pytest.mark.parametrize("name", ["My Drive", "ü b's $x", "a;b", "plain"])
+def test_a_command_can_be_copied_whatever_the_folder_is_called(name):
+    command = overview.command(4, Path(name), " --seed 1")
+    assert shlex.split(command) == ["python", "autograder.py", "--p4", "--submission", name,
+                                    "--seed", "1"]
 
 
 def test_once_something_is_written_there_is_no_first_screen(folder):

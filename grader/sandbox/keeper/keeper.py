@@ -178,7 +178,9 @@ def run_worker(config: dict) -> None:
             # Should memory run out all the same, the system is to take this process.
             Path("/proc/self/oom_score_adj").write_text("1000")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FOLDER_BYTES, MAX_FOLDER_BYTES))
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)  # by a hard `ulimit -f`
+        most = MAX_FOLDER_BYTES if most == resource.RLIM_INFINITY else min(most, MAX_FOLDER_BYTES)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         confined = []
         if config["user"] is not None:
             uid, gid = config["user"]
