@@ -102,8 +102,8 @@ def agreed(lines: list[str], yes: bool) -> bool:
     print(*lines, sep="\n", flush=True)
     if yes:
         return True
+    question = f"Change {len(lines)} grade{'s' * (len(lines) > 1)}? [y/N] "
     try:
-        return sys.stdin.isatty() and input(
-            f"Change these {len(lines)} grades? [y/N] ").strip().lower() in ("y", "yes")
+        return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
     except (EOFError, KeyboardInterrupt):
         return False
