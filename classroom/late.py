@@ -91,7 +91,7 @@ def apply(report: dict, late: Late | None, word=None) -> float:
             time, deadline = late.compared(time)
             report["late"] += f" ({said(time)}; the deadline was {said(deadline)})"
     elif word is not None:
-        report["late"] = "in time"
+        report["late"] = "on time"
     if word is not None:
         report["late"] += " (set by a person" + f": {word.reason}" * bool(word.reason) + ")"
     return share

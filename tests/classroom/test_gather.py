@@ -272,6 +272,15 @@ def test_gradescopes_address_finds_whom_its_number_does_not(tmp_path):
     assert gather(tmp_path / "in")[0].person.email == "Anna@x.org"
 
 
+def test_the_zip_that_gradescope_makes_is_read_as_it_is(tmp_path):
+    zipped(tmp_path / "all.zip", {
+        "assignment_7_export/submission_metadata.yml":
+            "submission_1:\n  :submitters:\n  - :name: Anna\n    :sid: '7'\n",
+        "assignment_7_export/submission_1/problem_2.py": "two"})
+    (anna,) = gather(tmp_path / "all.zip")
+    assert (anna.name, anna.person.id, anna.files) == ("Anna", "7", {2: b"two"})
+
+
 EXPORT = """---
 submission_1:
   :submitters:

@@ -169,7 +169,7 @@ def test_a_star_is_all_stages_and_a_row_of_one_stage_comes_before_it(written):
 
 def test_the_days_that_a_person_says_replace_those_of_the_time(written):
     late = Policy(late=Late(datetime(2026, 11, 30, 12), 2, 0.1))
-    for days, points, says in ((0, 100.0, "in time (set by a person: was ill)"),
+    for days, points, says in ((0, 100.0, "on time (set by a person: was ill)"),
                                (1, 90.0, "1 day late: 10 % of the points are taken off (set by a "
                                 "person: was ill)"), (3, 0.0, "more than the 2 that count")):
         words = policy.read_overrides(written(
