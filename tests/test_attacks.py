@@ -23,6 +23,7 @@ CHOSEN = [attack for kind, every in SHARE.items()
           for attack in [one for one in WITHOUT_GPU if one.kind == kind][::every]]
 
 
+@pytest.mark.slow
 @pytest.mark.interpreter
 @pytest.mark.parametrize("attack", CHOSEN, ids=lambda attack: f"{attack.kind}/{attack.name}")
 def test_a_share_of_the_catalogue_ends_as_it_must_without_a_gpu(attack):
@@ -148,6 +149,7 @@ def test_a_share_that_is_none_is_refused(text, capsys, monkeypatch):
     assert f"want I/N with 1 <= I <= N, e.g. 2/4; got {text}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_catalogue_that_was_cut_short_goes_on_and_its_margins_are_read(tmp_path, capsys,
                                                                          monkeypatch):
     from attacks import __main__ as catalogue

@@ -53,6 +53,7 @@ def _compiled(*options: str, triton: str) -> tuple[str, list[dict]]:
 
 
 # --------------------------------------------------------------- without a GPU
+@pytest.mark.slow
 @pytest.mark.parametrize("triton", TRITONS)
 def test_every_kernel_compiles_as_stated(triton):
     version, rows = _compiled(triton=triton)

@@ -15,6 +15,7 @@ KNOWN_STACKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [90, 80])
 def test_every_kernel_compiles_and_fits(arch):
     # `python -m tools.fast_resources` takes them all.  These are the largest, those of D = 128.

@@ -194,6 +194,7 @@ def test_a_length_out_of_memory_is_a_result(monkeypatch, device):
 
 
 # ----------------------------------------------------------------- results
+@pytest.mark.slow
 def test_one_command_measures_and_draws(tmp_path, capsys):
     words = ["--out", str(tmp_path), "--size", "tiny", "--dtype", "float32",
              "--gradient-length", "12", "--seeds", "2", "--steps", "1", "--curve-length", "12",

@@ -19,6 +19,7 @@ KNOWN_SPILLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [90, 80, 120])
 def test_every_kernel_compiles_and_fits(arch):
     # `python -m tools.kernel_resources` takes them all.  These are the largest, those of D = 128;

@@ -15,6 +15,7 @@ def test_every_operation_below_autograd_has_a_row():
     assert len(ROWS) > 1000 and {name.partition(".")[0] for name, _ in ROWS} >= packets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["moves", "adds", "constant", "computes"])
 def test_a_probe_finds_the_kind_again(kind):
     """Of every twentieth row of a kind, and of those that honest files meet."""

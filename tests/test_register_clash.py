@@ -20,6 +20,7 @@ def full_attention_with_narrow_key_tiles():
     Call(64, HALF, N=2048, causal=False)()
 
 
+@pytest.mark.slow
 def test_the_check_finds_a_kernel_known_to_lose_q():
     calls = [full_attention_with_narrow_key_tiles]
     check = functools.partial(register_clash.check, only="TWO_TILES")
@@ -28,6 +29,7 @@ def test_the_check_finds_a_kernel_known_to_lose_q():
     assert kernel.clashes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("D", [64, 128])
 def test_no_kernel_that_keeps_q_in_registers_loses_it(D):
     check = functools.partial(register_clash.check, only="Q_IN_REGISTERS")

@@ -1,4 +1,4 @@
-"""Every single step matters: blank one, and its stage turns red and says which."""
+"""A blank step turns its stage red and is named, be it to be written or to be copied."""
 
 import io
 from pathlib import Path
@@ -14,7 +14,11 @@ ROOT = Path(__file__).parent.parent
 STEPS = [
     (number, step)
     for number, stage in STAGES.items()
-    for step in submission.steps((ROOT / stage.filename).read_text("utf-8"))
+    for steps in [submission.steps((ROOT / stage.filename).read_text("utf-8"))]
+    # The first one to be written, and the first one that is copied.
+    for step in [next((step for step in steps if bool(step.origin) == copied), None)
+                 for copied in (False, True)]
+    if step is not None
 ]
 
 

@@ -15,6 +15,7 @@ def apart(text: str) -> tuple[list[str], list[float]]:
     return NUMBER.split(text), [float(number) for number in NUMBER.findall(text)]
 
 
+@pytest.mark.slow
 @pytest.mark.interpreter
 def test_the_page_is_what_the_grader_says_today(tmp_path):
     old = transcript.PAGE.read_text("utf-8")

@@ -47,6 +47,7 @@ def figures():
     return json.loads(ran.stdout)
 
 
+@pytest.mark.slow
 def test_no_word_leaves_its_figure_or_lies_over_another(figures):
     assert len(figures) > 30
     assert {name: one for name, one in figures.items() if one["out"] or one["over"]} == {}

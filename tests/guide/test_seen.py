@@ -12,6 +12,7 @@ def today():
     return seen.look()
 
 
+@pytest.mark.slow
 @pytest.mark.interpreter
 def test_the_interpreter_computes_as_seen_and_bfloat16_is_nonsense(today):
     for dtype, error in seen.seen()["interpreted"].items():
