@@ -229,7 +229,7 @@ def asked(label="stage 3, D=64, forward") -> Table:
 
 
 def excess(block=64) -> Table:
-    """What the causal kernel takes beyond its share of tiles, in whole tiles a query tile."""
+    """What the causal kernel takes beyond its share of tiles, in whole tiles per query tile."""
     rows = []
     for N in (1024, 2048, 4096, 8192, 16384):
         row, T = [f"{N:,}"], N // block
@@ -242,7 +242,7 @@ def excess(block=64) -> Table:
         rows.append(row)
     return Table(["N", "stage 3 ms", "stage 4 ms", "full walk, tiles", "visited", "paid for",
                   "more", "more, cuDNN"], rows,
-                 "tiles a query tile; 16 heads, D = 64, 16,384 tokens, bfloat16; paid for: time "
+                 "tiles per query tile; 16 heads, D = 64, 16,384 tokens, bfloat16; paid for: time "
                  f"of stage 4 over that of stage 3, times T; results.json of {where()}")
 
 

@@ -33,7 +33,7 @@ def traffic(pen: Pen):
     figure, axes = pen.canvas(50, 62, 2)
     tile = [(13, tiles, f"tiles of k, v: {tiles:.1f} GB")]
     naive = [(4, scores, f"S, P: {scores:.1f} GB"), (27, least, f"q, k, v, o: {least:.2f} GB")]
-    sides = {"naive attention: a kernel a line": (["", "", "", ": holds S and P"], [naive] * 3),
+    sides = {"naive attention: one kernel per line": (["", "", "", ": holds S and P"], [naive] * 3),
              "one kernel, query tiles of 64": (
                  [": S, P stay here", "", "", ""],
                  [tile, tile, [(13, least, f"q, k, v, o, lse: {least:.2f} GB")]])}

@@ -105,6 +105,29 @@ def test_what_is_clicked_or_moved_is_24_pixels_high(built, page):
                    f"heights-{page}") == []
 
 
+BROKEN = """<pre id="seen"></pre><script>addEventListener("load", () => {
+  const broken = [];
+  for (const cell of document.querySelectorAll("table.numbers td, table.numbers th")) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode())
+      for (const word of texts.currentNode.data.matchAll(/[^\\s/-]+/g)) {
+        const range = document.createRange();
+        range.setStart(texts.currentNode, word.index);
+        range.setEnd(texts.currentNode, word.index + word[0].length);
+        if (range.getClientRects().length > 1) broken.push(word[0]);
+      }
+  }
+  document.getElementById("seen").textContent = JSON.stringify(broken);
+});</script>"""
+
+
+@pytest.mark.parametrize("page", ["tools", "fast", "stage_1", "stage_4"])
+def test_no_number_or_word_of_a_table_is_broken_in_two(built, page):
+    text = (built / "html" / f"{page}.html").read_text("utf-8")
+    assert left_by(built / "html", text.replace("</body>", BROKEN + "</body>"),
+                   f"broken-{page}") == []
+
+
 def script(name: str) -> str:
     return f"<script>{(ROOT / 'guide' / 'static' / name).read_text('utf-8')}</script>"
 
