@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     _add(system, "--check50 DIR", "write DIR/NAME.json, as check50 has it, for everyone")
     ranking = commands.add_parser(
         "leaderboard", help="a page of the times of those who passed",
-        description="Write DIR/index.html: a board a stage and GPU, under aliases.")
+        description="Write DIR/index.html: a board per stage and GPU, under aliases.")
     _add(ranking, "results RESULTS", "what `grade` wrote")
     _add(ranking, "--out DIR", "the folder for the page", required=True)
     _add(ranking, "--verify N", "first grade and time the top N of every board again", default=0)

@@ -204,7 +204,7 @@ def explanation(stage: dict) -> str:
 
 
 def grades(reports: list[dict]) -> bytes:
-    """A row a student; a cell is empty where nothing is settled."""
+    """A row per student; a cell is empty where nothing is settled."""
     numbers = [stage["stage"] for stage in reports[0]["stages"]]
     table = [["student", "id", "login", "email", "state", "points", "max_points", "passed",
               "step_credit", "handed_in", "late_days", "unsettled", "refused", "notes",

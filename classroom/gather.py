@@ -130,7 +130,7 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
     for name, id, place in places:
         found.setdefault((name, id), []).extend([place] if place else [])
     if not found:
-        raise ValueError("SUBMISSIONS: want a folder or an archive a student; got none in "
+        raise ValueError("SUBMISSIONS: want a folder or an archive per student; got none in "
                          f"{submissions}")
     students: dict[roster.Person, list[list[Place]]] = {person: [] for person in people}
     notes: dict[roster.Person, str] = {}
@@ -182,7 +182,7 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
                 or listed and entry.resolve() == listed.resolve():
             continue
         if PROBLEM.fullmatch(entry.name):
-            raise ValueError("SUBMISSIONS: want a folder a student in it; got a problem file: "
+            raise ValueError("SUBMISSIONS: want a folder per student in it; got a problem file: "
                              f"{entry}")
         people, time = exported.get(entry.name, ((), None))
         for person in people:

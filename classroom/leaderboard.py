@@ -1,4 +1,4 @@
-"""The leaderboard: one static page, a board a stage and GPU, and its first ones run again.
+"""The leaderboard: one static page, a board per stage and GPU, and its first ones run again.
 
 On a board stand stages that passed and were timed.  Who is no slower than the first of a place
 within their spreads shares that place.  Students appear under the aliases of RESULTS/aliases.csv,

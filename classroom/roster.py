@@ -115,7 +115,7 @@ def read(path: Path) -> list[Person]:
         if any(person.values()) and not person["name"].startswith("Points Possible"):
             people.append(Person(**person))
     if not people:
-        raise ValueError(f"--roster: want a row a student; got none in {path}")
+        raise ValueError(f"--roster: want a row per student; got none in {path}")
     for column in ("id", "login", "email"):
         values = [getattr(person, column).casefold() for person in people]
         if twice := next((value for value in values if value and values.count(value) > 1), ""):

@@ -48,7 +48,7 @@ def place(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("words", "given", "says"), [
     # grade
     ("grade gone --out out", "", "SUBMISSIONS: want a folder .*; got gone"),
-    ("grade folder --out out", "", "want a folder a student in it; got a problem file"),
+    ("grade folder --out out", "", "want a folder per student in it; got a problem file"),
     ("grade given.csv --out out", UTF_16, "want a table in UTF-8; got"),
     ("grade given.csv --out out", "name,path,path\na,b,c\n", "want each column once; got path"),
     (f"grade class --out file/out {CPU}", "", "--out: want a folder that can be .*file/out"),

@@ -39,7 +39,7 @@ def test_it_says_outcome_lights_mistake_rule_hint_and_what_to_run(tmp_path):
         for words in ("wrong", "2.1 right", "2.3 wrong", "the mistake: the sign.",
                       "the rule: products are added.", "Hint for step 2.3: ", AGAIN,
                       "python autograder.py --step 2.3", "python autograder.py --p2",
-                      "beside the points: 10", "no file was handed in"):
+                      "in addition to the points: 10", "no file was handed in"):
             assert words in text, words
 
 

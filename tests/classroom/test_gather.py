@@ -326,7 +326,7 @@ def test_an_export_of_gradescope_says_whose_a_folder_is_and_when(tmp_path):
 @pytest.mark.parametrize(("text", "says"), [
     ("", "want some of the columns"),
     ("who,grade\nanna,1\n", "got who, grade"),
-    ("name,id\n", "want a row a student; got none"),
+    ("name,id\n", "want a row per student; got none"),
     ("name,id\nAnderson, Anna,7\n", "want 2 cells a row; got 3 in row 2"),
     ('name,id\n"Anna,7\n', "separated by commas or semicolons"),
     ("name,id\nanna,7\nben,7\n", "want an id for one student each; got 7 twice"),
@@ -589,7 +589,7 @@ def test_an_index_that_is_none(tmp_path, name, contents, says):
 
 def test_a_folder_of_problem_files_is_one_students(tmp_path):
     make(tmp_path, {".": ANNA})
-    with pytest.raises(ValueError, match="want a folder a student"):
+    with pytest.raises(ValueError, match="want a folder per student"):
         gather(tmp_path)
 
 
