@@ -181,7 +181,9 @@ def header(results: dict) -> str:
 
 
 NOTES = [
-    "TFLOP/s count visible (query, key) pairs only: 4 D flops a pair forward, 10 D backward.",
+    "original shape: the last one of the assignment this course descends from, 1 batch entry, "
+    "16 query heads, N = 4096, D = 16, with the stage's key/value heads and mask.",
+    "TFLOP/s count visible (query, key) pairs only: 4 D FLOP per pair forward, 10 D backward.",
     "* fastest.  -: cannot do this work (reasons in results.json).  wrong: differs from the "
     f"right answer by more than {LIMIT:g}, not ranked.",
     "share: the least time that matrix units, exponentials or memory allow, over the time taken.  "

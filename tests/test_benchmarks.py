@@ -8,6 +8,7 @@ import os
 import sys
 from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -524,6 +525,13 @@ def test_the_text_shows_times_bound_and_fastest(made_up):
 def test_a_time_is_told_in_three_digits():
     times = 0.0080, 1.2345, 152.4, 1234.5
     assert [tables.digits(ms) for ms in times] == ["0.00800", "1.23", "152", "1.23e+03"]
+
+
+@pytest.mark.parametrize("gpu", ["h200", "h100"])
+def test_the_committed_tables_are_made_of_the_committed_numbers(gpu):
+    folder = Path(plots.__file__).parent / "results" / gpu
+    run = json.loads((folder / "results.json").read_text("utf-8"))
+    assert (folder / "results.md").read_text("utf-8") == tables.as_markdown(run)
 
 
 def test_the_markdown_has_a_cell_for_every_column(made_up):
