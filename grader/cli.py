@@ -247,7 +247,8 @@ class _Grading:
                 process.import_torch(self.with_gpu, None if little else self.reporter.say,
                                      first.begin if first else lambda: None)
         except Exception as error:  # of any kind: a library it lacks is an OSError
-            raise Refused(f"want PyTorch installed (pip install torch); got {error}. python "
+            line = str(error).strip().partition("\n")[0].rstrip(":") or type(error).__name__
+            raise Refused(f"want PyTorch installed (pip install torch); got {line}. python "
                           f"{self.program} --doctor says more") from None
         options = self.options(first)
         if arguments.warmup:

@@ -26,12 +26,22 @@ from grader.course.stages import (
 )
 
 TORCH, NUMPY = (2, 10), (1, 26)  # the least, as pyproject.toml has
-TRIED_NUMPY = (2, 4)  # the last that was tried, with Triton 3.7.1 and later
+TRIED_NUMPY = (2, 5)  # the last that was tried, with Triton 3.7.1 to 3.9.0
 GIB = 1 << 30
 GPU_GIB = 4  # for the stages and naive attention beside them
 HOST_GIB = 2
 ASK = """
-import json, torch
+import json
+
+def told(error):
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ": ".join([type(error).__name__, *(line.rstrip(":") for line in lines[:1])])
+
+try:
+    import torch
+except Exception as error:
+    print(json.dumps({"torch": told(error)}))
+    raise SystemExit
 facts = {"cuda": torch.version.cuda, "hip": torch.version.hip, "gpu": None}
 try:
     torch.cuda.init()
@@ -44,7 +54,7 @@ if torch.cuda.is_available():
 try:
     import triton.language
 except Exception as error:
-    facts["triton"] = f"{type(error).__name__}: {error}".partition("\\n")[0]
+    facts["triton"] = told(error)
 print(json.dumps(facts))
 """
 
@@ -160,11 +170,11 @@ def _python(machine: Machine) -> Remark:
 def _torch(machine: Machine) -> list[Remark]:
     if machine.torch is None:
         return [Remark("problem", "PyTorch: none; pip install torch")]
+    if machine.torch_fails:
+        return [Remark("problem", f"PyTorch {machine.torch} cannot be imported "
+                                  f"({machine.torch_fails}); install it anew")]
     build = f"for CUDA {machine.torch_cuda}" if machine.torch_cuda else "a build without CUDA"
     text = f"PyTorch {machine.torch}, {build}"
-    if machine.torch_fails:
-        return [Remark("problem", f"{text}, cannot be imported ({machine.torch_fails}); "
-                                   "install it anew")]
     if version(machine.torch) < TORCH:
         return [Remark("warning", f"{text}: want {_dotted(TORCH)} or later; "
                                    "pip install --upgrade torch")]

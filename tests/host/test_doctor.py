@@ -68,8 +68,9 @@ def test_an_interpreter_that_does_not_run_with_this_numpy_is_a_problem_without_a
 
 
 def test_a_numpy_later_than_was_tried_is_a_warning():
-    machine = replace(LAPTOP, numpy="2.5.0")
-    assert can_run(machine) and "was tried with 1.26 to 2.4" in said(machine, grade="warning")
+    machine = replace(LAPTOP, numpy="2.6.0")
+    assert can_run(machine) and "was tried with 1.26 to 2.5" in said(machine, grade="warning")
+    assert not said(replace(LAPTOP, numpy="2.5.5"), grade="warning")
 
 
 def test_a_turing_gpu_has_no_bfloat16_and_small_tiles():
@@ -159,6 +160,19 @@ def test_this_machine_is_looked_at():
 def test_an_import_that_crashes_is_a_finding():
     assert doctor.ask("import os; os.abort()") == {"torch": "exit code -6"}
     assert doctor.ask("raise ImportError('libcudart')") == {"torch": "ImportError: libcudart"}
+
+
+@pytest.mark.parametrize("text, said", [
+    ("\\nFailed to load PyTorch C extensions:\\n    It appears that\\n        $ python setup.py",
+     "ImportError: Failed to load PyTorch C extensions"),
+    ("libcudart.so.12: cannot open shared object file",
+     "ImportError: libcudart.so.12: cannot open shared object file"),
+    ("", "ImportError")])
+def test_of_an_error_that_keeps_torch_from_being_imported_the_first_line_is_shown(
+        text, said, tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(f'raise ImportError("{text}")')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert doctor.ask() == {"torch": said}
 
 
 def test_the_command_line_asks_no_torch_of_its_own_process(tmp_path):
