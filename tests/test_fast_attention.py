@@ -4,6 +4,8 @@ The kernels themselves are judged in test_fast.py and test_fast_hopper.py.
 """
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -112,6 +114,20 @@ def test_a_kernel_of_another_name_is_refused(device):
     q = torch.randn(1, 1, 4, 16, device=device)
     with pytest.raises(ValueError, match="want kernel None, 'triton' or 'gluon'; got 'cuda'"):
         fast.attention(q, q, q, kernel="cuda")
+
+
+def test_the_interpreter_asked_for_after_triton_was_imported_is_refused():
+    # What Triton defines itself would be compiled, and fail in the middle of a kernel.
+    program = """
+import os, torch, triton
+os.environ["TRITON_INTERPRET"] = "1"
+import fast
+fast.attention(*torch.zeros(3, 1, 1, 4, 16))
+"""
+    environment = {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True,
+                          text=True, cwd=Path(fast.__file__).parents[1])
+    assert "want CUDA tensors, or TRITON_INTERPRET=1 at start; got cpu" in done.stderr
 
 
 # ----------------------------------------------- without a GPU: in the interpreter
