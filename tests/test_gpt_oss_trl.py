@@ -18,6 +18,7 @@ from trl import SFTConfig, SFTTrainer  # noqa: E402
 from examples.gpt_oss.attention import NAME, register  # noqa: E402
 
 LENGTHS, WINDOW, ROW = (13, 18, 1, 24, 6, 2), 7, 32  # wrapped, they fill two rows
+LIMIT = 2e-2 if torch.cuda.is_available() else 1e-4  # a GPU multiplies float32 in TF32
 VOCABULARY = ["<pad>", "</s>", *map(str, range(62))]
 LAYOUTS = {
     "packed": dict(packing=True, max_length=ROW),
@@ -102,8 +103,8 @@ def test_a_step_is_that_of_eager_on_each_sequence_alone(layout, tmp_path):
     inputs = {name: x for name, x in batch.items() if name != "labels"}
     got = trainer.model(**inputs).logits
     for x, (_, place) in zip(logits, sequences, strict=True):
-        assert (got[place] - x).norm() < 1e-4 * x.norm()
+        assert (got[place] - x).norm() < LIMIT * x.norm()
     trainer.train()
     (step,) = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
-    assert step["loss"] == pytest.approx(loss.item(), rel=1e-4)
-    assert step["grad_norm"] == pytest.approx(want, rel=1e-3)
+    assert step["loss"] == pytest.approx(loss.item(), rel=LIMIT)
+    assert step["grad_norm"] == pytest.approx(want, rel=LIMIT)
