@@ -30,10 +30,13 @@ def noted(session: Session, stage, case) -> str:
     return session.request({"op": "note", "call": header}, "case")[0]["plan"]
 
 
-@pytest.mark.parametrize("number", [2, 3, 6, 9])
-def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, tmp_path):
+@pytest.mark.parametrize(("number", "file"), [
+    *((number, STAGES[number].filename) for number in (2, 3, 6, 9)),
+    (3, "attacks/honest/named_strides.py"),  # named tuples, and annotations of PyTorch's
+], ids=lambda value: Path(str(value)).stem)
+def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, file, tmp_path):
     stage = STAGES[number]
-    source = (ROOT / stage.filename).read_bytes()
+    source = (ROOT / file).read_bytes()
     case = next(case for case in listed(stage.number, "cuda", True) if case.group == "robust")
     caches = {name: tmp_path / name for name in ("clean", "own", "given")}
     for cache in caches.values():

@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -137,6 +138,7 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     os.close(output)
     os.environ.clear()
     os.environ.update(config["environment"])
+    tempfile.tempdir = None  # dill, which torch imports, asked for it before the fork
     if sys.modules.get("triton") is None:  # nothing is there to interpret
         os.environ.pop("TRITON_INTERPRET", None)
     control = socket.socket(fileno=control_fd)

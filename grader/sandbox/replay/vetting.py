@@ -38,6 +38,8 @@ class Anything:
     """What only an annotation names: PyTorch's Tensor, say.  Nobody reads it."""
 
     def __getattr__(self, name: str) -> "Anything":
+        if name == "__triton_aggregate__":  # Triton looks for the fields of one, without an end
+            raise AttributeError(name)
         return self
 
     __call__ = __getitem__ = __or__ = __ror__ = lambda self, *_, **__: self

@@ -103,6 +103,7 @@ def test_what_is_not_there_is_said_with_what_there_is(line, said):
 
 def test_the_folders_that_are_named_can_be_written():
     assert of(HEAD + """import tempfile
+assert tempfile.gettempdir() == os.environ["TMPDIR"]  # though dill, say, asked before the fork
 for folder in (".", os.path.expanduser("~"), tempfile.gettempdir(), os.environ["TRITON_CACHE_DIR"]):
     open(os.path.join(folder, "mine"), "w").write("x")
 def double(x):
