@@ -204,7 +204,8 @@ def grade(arguments, wanted: dict) -> int:
     overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages)
     for key in gone:
         standing.forget(arguments.out, key)
-    standing.grade_again(arguments.again, students, arguments.out)
+    counting = {student.key: policy.that_count(student, worth.late) for student in students}
+    standing.grade_again(arguments.again, students, counting, arguments.out)
     if arguments.slurm:
         return spread(arguments)
     account = machine.account(arguments.worker_user, arguments.allow_root)
@@ -212,7 +213,6 @@ def grade(arguments, wanted: dict) -> int:
     how = Settings(record.version(), here.device, arguments.timeout, arguments.stage_timeout,
                    arguments.seed, cases)
     progress = Progress()
-    counting = {student.key: policy.that_count(student, worth.late) for student in students}
     with Store(arguments.out, how) as store:
         for student in students:
             if student.trouble:
@@ -240,13 +240,14 @@ def grade(arguments, wanted: dict) -> int:
         chosen: dict[str, dict[int, bytes]] = {}  # the files that count
 
         def report_of(student) -> dict:
-            """Of several hand-ins that count that with the most points."""
+            """Of several hand-ins that count that with the most points, or that may yet have them:
+            then nothing is settled."""
             made = []
             for each in counting[student.key]:
                 report = student_report(each, stages, store)
                 policy.apply(report, worth, overrides.get(student.key, []))
-                made.append((sum(stage["points"] for stage in report["stages"]), each, report))
-            _, best, report = max(reversed(made), key=lambda found: found[0])
+                made.append((each, report))
+            best, report = max(reversed(made), key=lambda found: policy.at_most(found[1]))
             chosen[student.key] = best.files
             return report | {"key": student.key}
 

@@ -24,8 +24,6 @@ ALL = "*"  # for all stages
 NO_MARKERS = "it has no step markers, which this class requires: put your code into the file " \
     "that was handed out"
 MOST_POINTS = 1e6
-GRADE_AGAIN = "graded by an older grader with other shares, and its record does not say what was " \
-    "earned: grade again"
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,10 @@ class Policy:
     steps: float = 0.0
     late: Late | None = None
     markers: bool = False
+
+    def full(self, number: int) -> float:
+        """The most points of a stage."""
+        return self.points.get(number, STAGES[number].points)
 
 
 @dataclass(frozen=True)
@@ -232,29 +234,22 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
         if policy.steps else None
 
 
+def at_most(report: dict) -> tuple[float, bool]:
+    """The points that a hand-in can have once all that waits for the grader is graded, and, which
+    decides where these are equal, whether nothing waits.  What was refused waits for nothing."""
+    waits = [stage["stage"] in report["unsettled"] and stage["outcome"] != "refused"
+             for stage in report["stages"]]
+    return sum(stage["max_points" if waiting else "points"] for stage, waiting in zip(
+        report["stages"], waits, strict=True)), not any(waits)
+
+
 def _worth(stage: dict, policy: Policy, share: float) -> None:
     """share: what is left of the points for being late."""
-    full = STAGES[stage["stage"]].points
-    if "earned" not in stage:
-        stage["earned"] = _earned(stage, full)
-    if stage["earned"] is None:
-        stage |= {"outcome": "pending", "message": GRADE_AGAIN}
-    earned = stage["earned"] or []
+    earned = stage["earned"]
     lights = [step["light"] for step in stage.get("steps", ())]
     asked = {"right", "wrong"} & set(lights) and stage["outcome"] != "rejected"
     credit = policy.steps * lights.count("right") / len(lights) \
         if asked and "standard" not in earned else 0.0
-    worth = stage["max_points"] = policy.points.get(stage["stage"], full)
+    worth = stage["max_points"] = policy.full(stage["stage"])
     stage["points"] = round(float(worth * share * sum(map(policy.shares.get, earned))), 2)
     stage["step_credit"] = round(worth * share * credit, 2)
-
-
-def _earned(stage: dict, full: float) -> list[str] | None:
-    """The groups that a record of an older grader must have earned: by its points, where they and
-    its failed checks leave one possibility; else None."""
-    failed = {check["group"] for check in stage["checks"] if check["outcome"] != "pass"}
-    robust = ["robust"] if "walk" in failed else ["robust", "walk"]
-    found = [groups for groups in ([], ["standard"], robust, ["standard", *robust])
-             if not failed & set(groups)
-             and abs(full * sum(map(SHARES.get, groups)) - stage["points"]) < 0.01]
-    return found[0] if len(found) == 1 else None

@@ -64,14 +64,17 @@ def forget(results: Path, key: str) -> None:
         (results / "submissions" / key).rmdir()  # what else is in it is not ours
 
 
-def grade_again(words: list[str], students: list[Submitted], results: Path) -> None:
-    """Remove the records of whom --again names: "anna", or "anna:4" for one stage."""
+def grade_again(words: list[str], students: list[Submitted],
+                counting: dict[str, list[Submitted]], results: Path) -> None:
+    """Remove the records of whom --again names: "anna", or "anna:4" for one stage.  counting: a
+    student's key -> the hand-ins that may count."""
     for word in words:
         name, _, stage = word.rpartition(":") if re.search(r":\d+$", word) else (word, "", "*")
-        for number, data in one(name, students, "--again").files.items():
-            for path in results.glob(f"graded/{number}-{sha256(data)}-*.json"):
-                if stage in ("*", str(number)):
-                    path.unlink(missing_ok=True)
+        for each in counting[one(name, students, "--again").key]:
+            for number, data in each.files.items():
+                for path in results.glob(f"graded/{number}-{sha256(data)}-*.json"):
+                    if stage in ("*", str(number)):
+                        path.unlink(missing_ok=True)
 
 
 def changes(old: dict, new: dict) -> str:

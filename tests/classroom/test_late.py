@@ -1,13 +1,15 @@
 """Hand-in times are read where they are, and cost what the policy says."""
 
+import csv
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from classroom import __main__ as program
-from classroom import late, policy
+from classroom import batch, late, policy
 from classroom.gather import Submitted, gather
 from classroom.late import Late
+from tests.classroom import classes
 from tests.classroom.classes import AS, earned, make, obedient
 
 DEADLINE = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -141,6 +143,47 @@ def test_the_last_or_the_best_of_an_index_is_graded(tmp_path, monkeypatch, keep,
     assert f",{outcome}" in row and f",{points}," in row
     assert not any("# c" in line for line in asked()), "it came too late to count"
     assert (tmp_path / "out/submissions/anna/problem_2.py").read_text() == text
+
+
+@pytest.fixture
+def best_of(tmp_path, monkeypatch):
+    """best_of(first, second, *options): grade anna's two hand-ins, of which the best counts.  ->
+    the exit code, her points."""
+    grade = classes.program(monkeypatch, tmp_path)
+    (tmp_path / "policy.toml").write_text(
+        "[late]\ndeadline = 2026-11-30T12:00:00Z\ndays = 2\nkeep = 'best'\n")
+
+    def best(first: str, second: str, *options) -> tuple[int, str]:
+        make(tmp_path / "in", {"first": {2: first}, "second": {2: second}})
+        (tmp_path / "in/index.csv").write_text("".join(INDEX.splitlines(True)[:3]))
+        code = grade("--policy", tmp_path / "policy.toml", *options,
+                     submissions=tmp_path / "in/index.csv")
+        with open(tmp_path / "out/grades.csv", newline="", encoding="utf-8") as file:
+            return code, next(csv.DictReader(file))["points"]
+    return best
+
+
+@pytest.mark.parametrize(("first", "second", "code", "points"), [
+    ("dies", "wrong", 3, ""), ("wrong", "dies", 3, ""), ("dies", "pass", 0, "100.0"),
+    ("pass", "dies", 0, "100.0")])
+def test_the_best_is_not_known_while_one_that_may_be_better_is_blocked(best_of, first, second,
+                                                                       code, points):
+    assert best_of(first, second) == (code, points)
+
+
+def test_a_grade_stands_while_the_best_hand_in_waits_to_be_graded_again(best_of, tmp_path,
+                                                                        monkeypatch):
+    assert best_of("pass # a", "wrong # b") == (0, "100.0")
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch.Batch, "run", interrupted)
+        assert best_of("pass # a", "wrong # b", "--again", "anna", "--yes") == (130, "100.0")
+    assert best_of("pass # a", "wrong # b") == (0, "100.0")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert sorted(asked) == ["2 pass # a False None"] * 2 + ["2 wrong # b False None"] * 2
 
 
 def test_a_deadline_without_times_is_said(tmp_path, monkeypatch, capsys):

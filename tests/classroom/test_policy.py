@@ -52,18 +52,6 @@ def test_points_and_shares_are_those_of_the_policy(points, gives):
     assert report["points"] == gives and report["max_points"] == 150
 
 
-@pytest.mark.parametrize(("points", "failed", "gives"), [
-    (100, (), 100), (70, ("robust",), 60), (90, ("walk",), 90), (30, ("standard",), 40),
-    (0, ("standard", "robust"), 0), (0, (), 0)])
-def test_a_record_of_an_older_grader_counts_where_its_points_leave_no_choice(points, failed, gives):
-    old = {"stage": 5, "points": 50 * points / 100, "outcome": "wrong",
-           "checks": [{"group": group, "outcome": "wrong"} for group in failed]}
-    rules = Policy(shares={"standard": 0.6, "robust": 0.3, "walk": 0.1})
-    assert worth(rules, dict(old))["points"] == gives / 2
-    report = worth(rules, old | {"points": 23.0})  # of shares that nobody knows any more
-    assert report["points"] is None and "grade again" in report["stages"][0]["message"]
-
-
 def by_hand(report: dict, rules: Policy, overrides: dict[int, float]) -> list[float]:
     """The points of each stage, as a person would work them out."""
     days, made = rules.late.days_of(datetime.fromisoformat(report["handed_in"])), []
