@@ -135,7 +135,7 @@ def _gradebooks(one_of, command) -> None:
 
 def _check(arguments) -> None:
     """Raises ValueError: these options of `grade` are none."""
-    given, inf = arguments, float("inf")
+    given = arguments
     out, submissions = given.out.resolve(), given.submissions.resolve()
     apart = out != submissions and not {out, submissions} & {*out.parents, *submissions.parents}
     for is_right, want in (
@@ -145,19 +145,16 @@ def _check(arguments) -> None:
             (given.slurm >= 0, f"--slurm: want 1 task or more; got {given.slurm}"),
             (given.slurm or not given.slurm_option,
              "--slurm-option: want it with --slurm N; got it alone"),
-            (0 < given.timeout < inf,
-             f"--timeout: want a number of seconds above 0; got {given.timeout:g}"),
-            (0 < given.stage_timeout < inf,
-             f"--stage-timeout: want a number of seconds above 0; got {given.stage_timeout:g}"),
             (apart, f"--out: want a folder apart from the submissions; got {given.out}")):
         if not is_right:
             raise ValueError(want)
-    _check_scale(given.scale)
+    _check_positive(given, "timeout", "stage_timeout", "scale")
 
 
-def _check_scale(scale: float | None) -> None:
-    if scale is not None and not 0 < scale < float("inf"):
-        raise ValueError(f"--scale: want a number above 0; got {scale:g}")
+def _check_positive(arguments, *names: str) -> None:
+    for name in names:
+        if (value := getattr(arguments, name)) is not None and not 0 < value < float("inf"):
+            raise ValueError(f"--{name.replace('_', '-')}: want a number above 0; got {value:g}")
 
 
 def _stages(text: str) -> list[int]:
@@ -366,7 +363,7 @@ def book(arguments) -> int:
     from classroom import gradebook
     from classroom.book import reports
 
-    _check_scale(arguments.scale)
+    _check_positive(arguments, "scale")
     if arguments.scale and not (arguments.canvas or arguments.moodle):
         raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
     graded = reports(arguments.results)

@@ -152,21 +152,17 @@ def _own(data: bytes) -> tuple[list[str], list[str], str]:
     try:
         text = submission.decode(submission.plain(data))
         regions = submission.steps(text)
-        tree = syntax_tree(text)
+        own = {line for step in regions if not step.origin
+               for line in range(step.first_line, step.last_line)}
+        rows = text.splitlines()
+        found = [node for node in _statements(syntax_tree(text)) if node.lineno in own]
+        found.sort(key=lambda node: (node.lineno, node.col_offset))
+        plain = [(line, f"{node.lineno}: {escape(rows[node.lineno - 1].strip())}")
+                 for node in found if (line := _plain(node))]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [], [], "no Python, or damaged markers"
     if not regions:
         return [], [], "no markers"
-    own = {line for step in regions if not step.origin
-           for line in range(step.first_line, step.last_line)}
-    rows = text.splitlines()
-    try:
-        found = [node for node in _statements(tree) if node.lineno in own]
-        found.sort(key=lambda node: (node.lineno, node.col_offset))
-        plain = [(line, f"{node.lineno}: {escape(rows[node.lineno - 1].strip())}")
-                 for node in found if (line := _plain(node))]
-    except (ValueError, RecursionError):
-        return [], [], "no Python, or damaged markers"
     return [line for line, _ in plain], [shown for _, shown in plain], ""
 
 

@@ -38,7 +38,9 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
     """The evidence of a student, whose worth policy.apply() says; the stages are those of the
     autograder's JSON and more."""
-    found = [stage_report(student, number, _record(student, number, store)) for number in stages]
+    records = {number: store.known.get(Unit(number, sha256(data)))
+               for number, data in student.files.items()}
+    found = [stage_report(student, number, records.get(number)) for number in stages]
     return {
         "format": FORMAT, "student": student.name, "key": student.key,
         "state": _state(student, found),
@@ -99,11 +101,6 @@ def differences(report: bytes, found: list[dict]) -> list[str]:
             lines.append(f"P{stage['stage']}: {now}, {stage['points']:g} points; "
                          f"their report said {escape(outcome[:40])}, {points:g}")
     return lines
-
-
-def _record(student: Submitted, number: int, store: Store) -> dict | None:
-    data = student.files.get(number)
-    return None if data is None else store.known.get(Unit(number, sha256(data)))
 
 
 def stage_report(student: Submitted, number: int, record: dict | None) -> dict:

@@ -48,8 +48,7 @@ class Child:
 
     def has_ended(self) -> bool:
         if time.monotonic() > self.deadline:
-            self.process.kill()
-            self.process.wait()
+            self.wait(0)
         return self.process.poll() is not None
 
     def report(self) -> dict | None:
@@ -76,10 +75,10 @@ class Child:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
 
-    def wait(self) -> None:
-        """After stop()."""
+    def wait(self, seconds: float = END_SECONDS) -> None:
+        """After stop(); it is killed once these seconds are over."""
         try:
-            self.process.wait(END_SECONDS)
+            self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

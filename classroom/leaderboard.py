@@ -8,7 +8,7 @@ which is made here and never published.
 import json
 import math
 import secrets
-import shutil
+import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
@@ -125,18 +125,17 @@ def verify(results: Path, found: list[dict], count: int, machine: Machine, say) 
     comment more and so no kernels that were compiled before, on fresh inputs, alone.  -> of all
     that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved."""
     path, verified = results / VERIFIED, read_verified(results)
-    working = results / f".verify-{secrets.token_hex(4)}"
     asked = [row for board in boards(found, {e["student"]: "" for e in found}, {})
              if board["gpu"] == machine.gpu_name for row in board["rows"] if row["place"] <= count]
-    try:
+    with tempfile.TemporaryDirectory(prefix=".verify-", dir=results) as working:
         for number, entry in enumerate(asked, start=1):
             say(f"{number} of {len(asked)}: P{entry['stage']} of {entry['student']}")
             name = f"problem_{entry['stage']}.py"
-            folder = working / str(number)
-            folder.mkdir(parents=True)
+            folder = Path(working) / str(number)
+            folder.mkdir()
             source = (results / "submissions" / entry["key"] / name).read_bytes()
             (folder / name).write_bytes(source + f"\n# {secrets.token_hex(8)}\n".encode())
-            child = Child([entry["stage"]], folder, working / f"of-{number}",
+            child = Child([entry["stage"]], folder, folder.with_name(f"of-{number}"),
                           ["--device", "cuda", "--hide", str(results.resolve())], 600.0,
                           machine.cores, machine.gpus[0])
             try:
@@ -154,8 +153,6 @@ def verify(results: Path, found: list[dict], count: int, machine: Machine, say) 
             verified[f"{entry['stage']}-{entry['sha256']}-{entry['gpu']}"] = {
                 "outcome": stage["outcome"], "was": entry["ms"], "ms": times["ms"], "moved": moved}
             files.replace(path, (json.dumps(verified, indent=1) + "\n").encode(), 0o600)
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
     return verified
 
 

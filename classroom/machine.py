@@ -45,9 +45,7 @@ class Machine:
 def look(device: str, jobs: int | None) -> Machine:
     """This machine.  device: "auto", "cuda" or "cpu"; jobs: gradings at once, if that is decided.
     Raises ValueError: there is no GPU, and one is wanted."""
-    found = []
-    if device != "cpu" and Path("/dev/nvidiactl").exists():
-        found = _gpus()
+    found = _gpus() if device != "cpu" and Path("/dev/nvidiactl").exists() else []
     if device == "cuda" and not found:
         raise ValueError("--device cuda: want a CUDA GPU; got none that PyTorch can use")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -14,8 +14,7 @@ from grader.report.screen import HELD
 
 BINS = 10  # of the distribution of points
 MOST_SHOWN = 12  # mistakes
-UNWRITTEN = {"missing", "not_started", "unfinished"}
-TOO_LITTLE = UNWRITTEN | {"pending", "refused"}  # nothing to learn from
+QUIET = UNSETTLED | {"missing", "not_started", "unfinished"}  # nothing to learn from
 
 
 def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
@@ -27,7 +26,7 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
         "summary.html", reports=reports,
         stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
         mistakes=mistakes(reports), steps=steps(reports), histogram=histogram(reports), words=WORDS,
-        alike=alike, explanation=explanation, quiet=UNSETTLED | UNWRITTEN,
+        alike=alike, explanation=explanation, quiet=QUIET,
         said=lambda report, stage: with_folder(
             explanation(stage), results / "submissions" / report["key"]),
         credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now, notes=notes,
@@ -48,7 +47,7 @@ def mistakes(reports: list[dict]) -> list[dict]:
     texts: dict[tuple[int, str], list[str]] = {}  # a mistake's are one, unless they have numbers
     for report in reports:
         for stage in report["stages"]:
-            if stage["outcome"] == "pass" or stage["outcome"] in TOO_LITTLE | UNSETTLED:
+            if stage["outcome"] == "pass" or stage["outcome"] in QUIET:
                 continue
             known = named(stage) or {stage["outcome"]: explanation(stage).partition("\n")[0]}
             for id, text in known.items():

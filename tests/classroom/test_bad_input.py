@@ -54,7 +54,7 @@ def place(tmp_path, monkeypatch):
     (f"grade class --out file/out {CPU}", "", "--out: want a folder that can be .*file/out"),
     (f"grade class --out /proc/out {CPU}", "", "--out: want a folder that can be written"),
     (f"{GRADE} --jobs many", "", "invalid int value: 'many'"),
-    (f"{GRADE} --stage-timeout inf", "", "--stage-timeout: want a number of seconds"),
+    (f"{GRADE} --stage-timeout inf", "", "--stage-timeout: want a number above 0"),
     (f"{GRADE} --stages 7-1", "", "--stages: want stages such as 1-7 or 3,4; got 7-1"),
     # tables and TOML
     (f"{GRADE} --roster folder", "", "--roster: want a table, a .csv; got folder"),
