@@ -38,6 +38,7 @@ from grader.text import escape
 PROBLEM = re.compile(rf"problem_({'|'.join(map(str, STAGES))})\.py")
 NEARLY = re.compile(rf".*problem[\W_]*0*({'|'.join(map(str, STAGES))})(?!\d).*",
                     re.IGNORECASE | re.DOTALL)
+NUMBER = re.compile(rf"(?<!\d)0*({'|'.join(map(str, STAGES))})(?!\d)")
 CODE = (".py", ".ipynb")
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.
@@ -51,9 +52,8 @@ TIMESTAMP = "timestamp.txt"  # of nbgrader, with the time of the hand-in
 DEPTH = 3  # folders below a student's own in which the files may lie
 NESTED = 2  # archives in an archive
 MOST_ENTRIES = 20_000  # of a folder or an archive
-MOST_UNPACKED = 16 << 20  # bytes of one problem file in an archive; one has some 20 thousand
+MOST_UNPACKED = 16 << 20  # bytes of a file in an archive, or of a notebook with pictures
 MOST_ARCHIVE = 64 << 20  # bytes of an archive in another, and of all that a .tar.gz unpacks to
-MOST_NOTEBOOK = 16 << 20  # bytes of a notebook, whose outputs may be pictures
 MOST_REPORTED = 8 << 20  # bytes of a student's own report; one has some 200 thousand
 NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader",
                    "Thumbs.db", "desktop.ini"}
@@ -345,13 +345,18 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: in
             notes.append(f"{_names(strays)} lies beside problem_{stage}.py, which was taken")
         elif len(strays) == 1 and strays[0].path.suffix.lower() == ".ipynb":
             try:
-                files[stage] = notebooks.code(strays[0].read(MOST_NOTEBOOK))
+                files[stage] = notebooks.code(strays[0].read(MOST_UNPACKED))
             except (Refused, ValueError) as error:
                 refused[stage] = f"{_names(strays)} {error}"
         else:
-            refused[stage] = f"want problem_{stage}.py; got {_names(strays)}"
+            deep = any(len(each.path.parts) > DEPTH + 1 + level for each in strays)
+            refused[stage] = f"want problem_{stage}.py" \
+                + f", at most {DEPTH} folders deep" * deep + f"; got {_names(strays)}"
     if members and not files and not refused:
         raise Refused(f"no problem_1.py ... problem_9.py is in it, but {_names(members)}")
+    for stage, numbered in _numbered(members, place).items():
+        if stage not in files:
+            refused.setdefault(stage, f"want problem_{stage}.py; got {_names(numbered)}")
     report = b""
     with suppress(Refused):
         report = next((member.read(MOST_REPORTED) for member in members
@@ -372,6 +377,17 @@ def _strays(members: list[Member], chosen: dict[int, list[Member]], place: PureP
                 member.path.parent == place and member not in chosen[stage]
                 and member.path.suffix.lower() in CODE):
             found.setdefault(stage, []).append(member)
+    return found
+
+
+def _numbered(members: list[Member], place: PurePosixPath) -> dict[int, list[Member]]:
+    """Stage -> code of another name that has its number: p2.py, problem_2/solution.py."""
+    found: dict[int, list[Member]] = {}
+    for member in members:
+        path = str(member.path).removeprefix(f"{place}/")
+        if member.path.suffix.lower() in CODE and not NEARLY.fullmatch(member.path.name):
+            for stage in set(map(int, NUMBER.findall(path))):
+                found.setdefault(stage, []).append(member)
     return found
 
 
@@ -403,11 +419,10 @@ def _in_students_folder(folder: Path) -> Iterator[Member]:
     entries = 0
     for top, folders, names in os.walk(folder, onerror=fail):
         here = Path(top)
-        depth = len(here.relative_to(folder).parts)
         entries += len(folders) + len(names)
         if entries > MOST_ENTRIES:
             raise Refused(f"more than {MOST_ENTRIES} files are in it")
-        entered = [name for name in folders if depth < DEPTH and not PROBLEM.fullmatch(name)
+        entered = [name for name in folders if not PROBLEM.fullmatch(name)
                    and not name.startswith(".") and name not in NOT_LOOKED_INTO
                    and not (here / name).is_symlink()]
         for name in [*names, *(name for name in folders if name not in entered)]:

@@ -90,8 +90,25 @@ def test_of_an_older_copy_further_down_nothing_is_taken_and_what_is_only_there_i
 
 
 def test_what_lies_too_deep_is_said(tmp_path):
-    make(tmp_path, {"anna/a/b/c/d": ANNA})
-    assert only(tmp_path).trouble.endswith("is in it, but a/b/c/d")
+    make(tmp_path / "folders", {"anna": {3: "three"}, "anna/a/b/c/d": ANNA})
+    zipped(tmp_path / "zips/anna.zip", {"problem_3.py": "three"} | {
+        f"a/b/c/d/problem_{number}.py": text for number, text in ANNA.items()})
+    for folder in ("folders", "zips"):
+        student = only(tmp_path / folder)
+        assert student.files == {3: b"three"} and student.refused == {
+            number: f"want problem_{number}.py, at most 3 folders deep; got "
+                    f"a/b/c/d/problem_{number}.py" for number in (1, 2)}
+
+
+def test_code_of_another_name_with_the_number_of_a_missing_file_is_not_missing(tmp_path):
+    make(tmp_path, {"anna/homework 7": ANNA})
+    for name in ("p3.py", "p4_v5.py", "problem_6/solution.py", "autograder.py", "p2.py", "9.txt"):
+        path = tmp_path / "anna/homework 7" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("code")
+    assert only(tmp_path).refused == {
+        number: f"want problem_{number}.py; got homework 7/{name}" for number, name in (
+            (3, "p3.py"), (4, "p4_v5.py"), (5, "p4_v5.py"), (6, "problem_6/solution.py"))}
 
 
 # ----------------------------------------------------------------------- near misses
