@@ -231,7 +231,9 @@ def grade(arguments, wanted: dict) -> int:
                       benchmark=arguments.benchmark, hidden=[
                           arguments.submissions.resolve().parent
                           if arguments.submissions.suffix.lower() == ".csv"
-                          else arguments.submissions.resolve(), arguments.out.resolve()],
+                          else arguments.submissions.resolve(), arguments.out.resolve(),
+                          *(path.resolve() for name in settings.PATHS
+                            if (path := getattr(arguments, name)))],
                       worker_user=arguments.worker_user, account=account, say=progress.live,
                       cases=arguments.cases)
         chosen: dict[str, dict[int, bytes]] = {}  # the files that count

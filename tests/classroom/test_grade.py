@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from classroom import batch
+from classroom.child import Child
 from grader.assignment.record import ROOT
 from tests.classroom.classes import AS, make, program
 from tests.commands import grader
@@ -27,7 +29,7 @@ def weighted_row_sum_forward(x, w):
     seen = []
     for folder in {folders!r}:
         try:
-            seen += os.listdir(folder)
+            seen += os.listdir(folder) if os.path.isdir(folder) else open(folder)
         except OSError:
             pass
     raise RuntimeError(f"sees {{seen}}")
@@ -196,14 +198,35 @@ def test_interrupted_it_says_what_is_left_and_writes_every_table(tmp_path):
 
 @pytest.mark.interpreter
 def test_a_file_sees_neither_the_other_submissions_nor_the_results(tmp_path):
-    folders = [str(tmp_path / "class"), str(tmp_path / "out"), str(ROOT)]
+    overrides = tmp_path / "overrides.csv"
+    folders = [str(tmp_path / "class"), str(tmp_path / "out"), str(ROOT), str(overrides)]
+    overrides.write_text("student,stage,points,reason,note\nanna,2,9,see my mail,copied from ben\n")
     make(tmp_path / "class", {"anna": {2: LOOKS.format(folders=folders)}})
-    code, output = run(tmp_path / "class", tmp_path / "out")
+    code, output = run(tmp_path / "class", tmp_path / "out", "--overrides", overrides)
     assert code == 0, output
     (stage,) = json.loads((tmp_path / "out/students/anna.json").read_text())["stages"]
     if "files" not in stage["confined"]:
         pytest.skip("no Landlock here")
     assert "sees []" in stage["checks"][0]["message"]
+
+
+def test_every_table_that_the_settings_name_is_hidden_from_the_files(tmp_path, monkeypatch):
+    make(tmp_path / "in", {"anna": {2: "pass"}})
+    tables = {"roster": "name\nanna\n", "policy": "optional = [9]\n",
+              "overrides": "student,stage,points,reason\n"}
+    for name, text in tables.items():
+        (tmp_path / name).write_text(text)
+    hidden = set()
+
+    def child(stages, folder, working, options, *more):
+        hidden.update(word for option, word in zip(options, options[1:], strict=False)
+                      if option == "--hide")
+        return Child(stages, folder, working, options, *more)
+
+    grade = program(monkeypatch, tmp_path)
+    monkeypatch.setattr(batch, "Child", child)
+    assert grade(*(word for name in tables for word in (f"--{name}", tmp_path / name))) == 0
+    assert hidden == {str(tmp_path / name) for name in ("in", "out", *tables)}
 
 
 @pytest.mark.interpreter
