@@ -198,7 +198,8 @@ def grade(arguments, wanted: dict) -> int:
     worth = policy.read(arguments.policy)
     students = [policy.with_markers(student, worth) for student in students
                 if student.key not in gone]
-    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages)
+    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages,
+                                  worth)
     for key in gone:
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
@@ -323,8 +324,7 @@ def spread(arguments, cluster: str = "slurm") -> int:
 
 def write(students, stages, reports, store, progress, interrupted: bool,
           notes: dict[tuple, str]) -> int:
-    """The tables of what is known by now, and their last line.  notes: as summary.page() has them.
-    """
+    """The tables of what is known by now, and their last line.  notes: as in summary.page()."""
     from classroom import feedback, summary
     from classroom.alike import alike
     from classroom.book import WORDS, as_json, grades, junit, to_look_at

@@ -70,7 +70,6 @@ def apply(report: dict, late: Late | None, word=None) -> float:
     """Say in a report how late it is.  word: an override of the days.  -> the share of its points
     that is left."""
     report["late_days"], report["late"] = None, ""
-    report["notes"] = [note for note in report["notes"] if note != UNKNOWN]
     if late is None:
         return 1.0
     if word is not None:

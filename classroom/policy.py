@@ -165,10 +165,10 @@ def one(word: str, students: list[Submitted], option: str) -> Submitted:
     return found[0]
 
 
-def by_student(overrides: list[Override], students: list[Submitted], stages: list[int]
-               ) -> dict[str, list[Override]]:
+def by_student(overrides: list[Override], students: list[Submitted], stages: list[int],
+               policy: Policy) -> dict[str, list[Override]]:
     """A student's key -> the overrides of theirs.  Raises ValueError: one matches no student, or
-    several, is of no stage of these, or there are two for one stage of a student."""
+    several, is of no stage of these or above its points, or two are for one stage of a student."""
     found: dict[str, list[Override]] = {}
     for given in overrides:
         word = given.student
@@ -176,6 +176,10 @@ def by_student(overrides: list[Override], students: list[Submitted], stages: lis
         if given.stage not in (None, *stages):
             raise ValueError("--overrides: want stages that are graded (--stages); got "
                              f"P{given.stage} of {word}")
+        most = min(policy.full(number) for number in stages if given.stage in (None, number))
+        if (given.points or 0) > most:
+            raise ValueError(f"--overrides: want points of 0 to {most:g}; got {given.points:g} for "
+                             f"{word}, {f'P{given.stage}' if given.stage else ALL}")
         if (given.stage, given.points is None) in {(o.stage, o.points is None) for o in theirs}:
             raise ValueError("--overrides: want one row for a stage; got two for "
                              f"{word}, {f'P{given.stage}' if given.stage else ALL}")
@@ -211,8 +215,7 @@ def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
 
 
 def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
-    """Put into a student's report what it is worth.  Only the evidence in it counts, so that it
-    replaces whatever another policy said before."""
+    """Put into a student's report what its evidence is worth."""
     stages = report["stages"]
     share = late.apply(report, policy.late, next(
         (each for each in overrides if each.days_late is not None), None))
@@ -221,7 +224,6 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
              if {stage["stage"], None} & set(words)}
     for stage in stages:
         _worth(stage, policy, share)
-        stage.pop("override", None)
         if word := given.get(stage["stage"]):
             stage["override"] = {"reason": word.reason, "was": stage["points"]}
             stage["points"] = word.points

@@ -3,7 +3,9 @@
 import copy
 import random
 import zipfile
+from contextlib import nullcontext
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,14 +84,11 @@ def test_shares_late_days_and_overrides_give_the_same_in_any_order(seed):
         "handed_in": (deadline + timedelta(hours=draw.randrange(-50, 120))).isoformat()}
     words = [Override("anna", n, float(draw.randrange(100)), "") for n in draw.sample(
         numbers, draw.randrange(len(numbers) + 1))]
-    last = rules()
+    last, again = rules(), copy.deepcopy(report)
     policy.apply(report, last, words)
     wanted = by_hand(report, last, {each.stage: each.points for each in words})
     assert [each["points"] for each in report["stages"]] == pytest.approx(wanted, abs=0.0051)
     assert report["points"] == pytest.approx(sum(wanted), abs=0.05)
-    again = copy.deepcopy(report)
-    for _ in range(3):  # whatever was said in between
-        policy.apply(again, rules(), draw.sample(words, draw.randrange(len(words) + 1)))
     policy.apply(again, last, draw.sample(words, len(words)))
     assert again == report
 
@@ -138,13 +137,14 @@ def test_the_private_note_of_an_override_reaches_no_student(tmp_path, monkeypatc
 def test_an_override_is_of_whom_it_names():
     students = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7", "aa", "a@x")),
                 Submitted("Ben", "Ben", person=Person("Ben", "8"))]
+    of = partial(policy.by_student, students=students, stages=[4], policy=Policy())
     for word in ("Anna A", "7", "aa", "a@x"):
-        assert list(policy.by_student([Override(word, 4, 1.0, "x")], students, [4])) == ["Anna A"]
+        assert list(of([Override(word, 4, 1.0, "x")])) == ["Anna A"]
     for word in ("A, Anna", "anna a", "AA", "A@X"):  # as a submission's name would be
-        assert list(policy.by_student([Override(word, 4, 1.0, "x")], students, [4])) == ["Anna A"]
+        assert list(of([Override(word, 4, 1.0, "x")])) == ["Anna A"]
     for word in ("anna", "?"):
         with pytest.raises(ValueError, match="want the name, id.*, which matches no student"):
-            policy.by_student([Override(word, 4, 1.0, "x")], students, [4])
+            of([Override(word, 4, 1.0, "x")])
 
 
 def test_a_star_is_all_stages_and_a_row_of_one_stage_comes_before_it(written):
@@ -191,7 +191,19 @@ def test_a_file_without_markers_is_for_a_person_where_the_policy_requires_them(
 def test_an_override_is_of_a_stage_that_is_graded_and_of_no_other(rows, says):
     anna = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7"))]
     with pytest.raises(ValueError, match=says):
-        policy.by_student([Override(who, stage, 1.0, "x") for who, stage in rows], anna, [4])
+        policy.by_student([Override(who, stage, 1.0, "x") for who, stage in rows], anna, [4],
+                          Policy())
+
+
+@pytest.mark.parametrize(("stage", "points", "says"), [
+    (1, 500.0, "want points of 0 to 200; got 500 for 7, P1"), (4, 151.0, "0 to 150; got 151"),
+    (None, 200.0, r"0 to 150; got 200 for 7, \*"), (1, 200.0, None), (4, 150.0, None),
+    (None, 150.0, None)])
+def test_an_override_has_no_more_points_than_its_stage(stage, points, says):
+    anna = [Submitted("Anna A", "Anna A", person=Person("Anna A", "7"))]
+    given = [Override("7", stage, points, "x")]
+    with pytest.raises(ValueError, match=says) if says else nullcontext():
+        assert policy.by_student(given, anna, [1, 4], Policy({4: 150})) == {"Anna A": given}
 
 
 def test_a_policy_is_read(written):
