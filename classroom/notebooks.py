@@ -12,9 +12,8 @@ def code(notebook: bytes) -> bytes:
     """Its code cells, one after the other, without the lines that only a notebook runs.  Raises
     ValueError: they make no file; the message goes on from the notebook's name."""
     try:
-        cells = [cell["source"] for cell in json.loads(notebook)["cells"]
+        cells = ["".join(cell["source"]) for cell in json.loads(notebook)["cells"]
                  if cell["cell_type"] == "code"]
-        cells = ["".join(cell) for cell in cells]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError("cannot be read as a notebook") from None
     made = []
