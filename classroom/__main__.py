@@ -133,9 +133,8 @@ def _gradebooks(one_of, command) -> None:
     _add(command, "--scale X", "points there that all points here are")
 
 
-def _check(arguments) -> None:
+def _check(given) -> None:
     """Raises ValueError: these options of `grade` are none."""
-    given = arguments
     out, submissions = given.out.resolve(), given.submissions.resolve()
     apart = out != submissions and not {out, submissions} & {*out.parents, *submissions.parents}
     for is_right, want in (
@@ -190,16 +189,19 @@ def grade(arguments, wanted: dict) -> int:
                      arguments.roster or arguments.moodle or arguments.canvas)
     earlier = reports(arguments.out) if any(arguments.out.glob("students/*.json")) else []
     students, stands, kept = standing.everyone(present, earlier, arguments.out)
+    worth = policy.read(arguments.policy)
+    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages,
+                                  worth)
     gone = {policy.one(word, students, "--forget").key: word for word in arguments.forget}
     for key, word in gone.items():
         if kept.pop(key, True):
             raise ValueError("--forget: want somebody who is neither in SUBMISSIONS nor on the "
                              f"roster; got {word}")
-    worth = policy.read(arguments.policy)
+        if key in overrides:
+            raise ValueError(f"--forget: want somebody whom {arguments.overrides} does not name; "
+                             f"got {word}: first delete the row of {overrides[key][0].student}")
     students = [policy.with_markers(student, worth) for student in students
                 if student.key not in gone]
-    overrides = policy.by_student(policy.read_overrides(arguments.overrides), students, stages,
-                                  worth)
     for key in gone:
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
@@ -230,11 +232,10 @@ def grade(arguments, wanted: dict) -> int:
         progress.line(f"Students: {len(students)}; {here.words}, grader {how.grader}")
         batch = Batch([each for found in counting.values() for each in found], stages, store, here,
                       benchmark=arguments.benchmark, hidden=[
-                          arguments.submissions.resolve().parent
+                          arguments.submissions.parent
                           if arguments.submissions.suffix.lower() == ".csv"
-                          else arguments.submissions.resolve(), arguments.out.resolve(),
-                          *(path.resolve() for name in settings.PATHS
-                            if (path := getattr(arguments, name)))],
+                          else arguments.submissions, arguments.out,
+                          *filter(None, map(vars(arguments).get, settings.PATHS))],
                       worker_user=arguments.worker_user, account=account, say=progress.live,
                       cases=arguments.cases)
         chosen: dict[str, dict[int, bytes]] = {}  # the files that count

@@ -61,7 +61,7 @@ class Batch:
         if settings.class_seed is not None:
             self.options += ["--seed", str(settings.class_seed)]
         self.options += ["--cases", str(cases.resolve())] if cases else []
-        self.options += chain.from_iterable(("--hide", str(folder)) for folder in hidden)
+        self.options += chain.from_iterable(("--hide", str(path.resolve())) for path in hidden)
         self.jobs: list[Job] = []
         self.tries: dict[Unit, int] = {}  # of this process
         self.count = 0  # of children

@@ -97,6 +97,12 @@ def test_nobody_is_removed_but_by_forget(grade, options, tmp_path, capsys):
     assert "want somebody who is neither in SUBMISSIONS" in capsys.readouterr().err
     assert grade("--forget", "nobody") == 2
     assert "got nobody, which matches no student" in capsys.readouterr().err
+    overrides = (tmp_path / "overrides.csv").read_text()
+    (tmp_path / "overrides.csv").write_text(overrides + "anna,2,100,fine\n")
+    assert grade("--forget", "1") == 2 and points(tmp_path) == WANTED
+    assert "overrides.csv does not name; got 1: first delete the row of anna" \
+        in capsys.readouterr().err
+    (tmp_path / "overrides.csv").write_text(overrides)
     assert grade("--forget", "1") == 0
     assert sorted(points(tmp_path)) == ["ben", "cleo", "dora"]
     assert not [name for name in everything(tmp_path / "out") if "anna" in name]
