@@ -328,7 +328,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     """The tables of what is known by now, and their last line.  notes: as in summary.page()."""
     from classroom import feedback, summary
     from classroom.alike import alike
-    from classroom.book import WORDS, as_json, grades, junit, to_look_at
+    from classroom.book import WORDS, as_json, for_a_person, grades, junit, to_look_at
 
     found = alike(students, stages)
     for student, report in zip(students, reports, strict=True):
@@ -344,8 +344,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
     store.write(store.folder / "summary.html", summary.page(
         reports, found, datetime.now(), store.folder, notes))
     total = sum(len(report["stages"]) for report in reports)
-    count = Counter(WORDS[stage["outcome"]] for report in reports for stage in report["stages"]
-                    if stage["stage"] in report["unsettled"])
+    count = Counter(WORDS[stage["outcome"]] for report in reports for stage in for_a_person(report))
     if interrupted:
         progress.line(f"Interrupted; not graded yet: {count['pending']} of {total}. "
                       "The same command goes on.")

@@ -75,9 +75,15 @@ def is_graded(report: dict) -> bool:
     return report["points"] is not None and report["state"] != NOTHING
 
 
+def for_a_person(report: dict) -> list[dict]:
+    """The stages that are not settled, and those that are rejected and have no override."""
+    return [stage for stage in report["stages"] if stage["stage"] in report["unsettled"]
+            or stage["outcome"] == "rejected" and "override" not in stage]
+
+
 def to_look_at(report: dict) -> bool:
     """Whether a person has to look at something of a student's before it counts."""
-    return bool(report["unsettled"] or report["notes"])
+    return bool(for_a_person(report) or report["notes"])
 
 
 def differences(report: bytes, found: list[dict]) -> list[str]:
@@ -242,8 +248,7 @@ def junit(reports: list[dict]) -> bytes:
             if outcome == "pass":
                 continue
             kind = {"grader_fault": "error", "skipped": "skipped", "pending": "skipped",
-                    "refused": "error"}.get(
-                outcome, "failure")
+                    "refused": "error"}.get(outcome, "failure")
             counts[kind] += 1
             said = _xml(explanation(stage))
             element = ElementTree.SubElement(case, kind, type=outcome, message=said.partition(

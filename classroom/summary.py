@@ -32,7 +32,7 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
         credited=reports[0]["step_credit"] is not None, facts=_facts(reports), now=now, notes=notes,
         look=[report for report in reports if to_look_at(report) or report["differs"]
               or "set by a person" in report["late"] or any(
-            stage["outcome"] == "rejected" or "override" in stage for stage in report["stages"])])
+            "override" in stage for stage in report["stages"])])
 
 
 def with_folder(text: str, folder: Path) -> str:

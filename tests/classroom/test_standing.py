@@ -150,6 +150,14 @@ def test_one_command_makes_grades_feedback_and_the_gradebook_of_a_zip(grade, tmp
     assert grade() == 2 and "want a .zip that can be unpacked" in capsys.readouterr().err
 
 
+def test_a_rejected_file_is_for_a_person_until_an_override_settles_it(grade, options, tmp_path,
+                                                                      capsys):
+    make(tmp_path / "in", {"cleo": {2: "rejected"}})
+    assert grade() == 3
+    assert "Of 3 stages 1 rejected; summary.html lists them" in capsys.readouterr().out
+    assert grade(*options, "--yes") == 0
+
+
 def test_a_roster_that_comes_later_renames_and_doubles_nobody(grade, options, tmp_path):
     assert grade() == 0 and list(points(tmp_path)) == ["anna", "ben", "cleo"]
     (tmp_path / "class.csv").write_text("name,login\nAnna A,anna\nBen B,ben\nCleo C,cleo\n")
