@@ -38,7 +38,6 @@ from grader.text import escape
 PROBLEM = re.compile(rf"problem_({'|'.join(map(str, STAGES))})\.py")
 NEARLY = re.compile(rf".*problem[\W_]*0*({'|'.join(map(str, STAGES))})(?!\d).*",
                     re.IGNORECASE | re.DOTALL)
-NUMBER = re.compile(rf"(?<!\d)0*({'|'.join(map(str, STAGES))})(?!\d)")
 CODE = (".py", ".ipynb")
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.
@@ -354,9 +353,9 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: in
                 + f", at most {DEPTH} folders deep" * deep + f"; got {_names(strays)}"
     if members and not files and not refused:
         raise Refused(f"no problem_1.py ... problem_9.py is in it, but {_names(members)}")
-    for stage, numbered in _numbered(members, place).items():
-        if stage not in files:
-            refused.setdefault(stage, f"want problem_{stage}.py; got {_names(numbered)}")
+    for stage in STAGES.keys() - files.keys() - refused.keys():
+        if numbered := [member for member in members if _has_number(stage, member, place)]:
+            refused[stage] = f"want problem_{stage}.py; got {_names(numbered)}"
     report = b""
     with suppress(Refused):
         report = next((member.read(MOST_REPORTED) for member in members
@@ -380,15 +379,11 @@ def _strays(members: list[Member], chosen: dict[int, list[Member]], place: PureP
     return found
 
 
-def _numbered(members: list[Member], place: PurePosixPath) -> dict[int, list[Member]]:
-    """Stage -> code of another name that has its number: p2.py, problem_2/solution.py."""
-    found: dict[int, list[Member]] = {}
-    for member in members:
-        path = str(member.path).removeprefix(f"{place}/")
-        if member.path.suffix.lower() in CODE and not NEARLY.fullmatch(member.path.name):
-            for stage in set(map(int, NUMBER.findall(path))):
-                found.setdefault(stage, []).append(member)
-    return found
+def _has_number(stage: int, member: Member, place: PurePosixPath) -> bool:
+    """Whether it is code of another name with this number: p2.py, problem_2/solution.py."""
+    path = str(member.path).removeprefix(f"{place}/")
+    return member.path.suffix.lower() in CODE and not NEARLY.fullmatch(member.path.name) \
+        and re.search(rf"(?<!\d)0*{stage}(?!\d)", path) is not None
 
 
 def _names(members: list[Member]) -> str:
