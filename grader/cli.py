@@ -355,11 +355,12 @@ class _Grading:
 
             with process.left_at_once():
                 watch_stages(stages, [STAGES[n] for n in self.everything], options, self.reporter)
+        *_, last = stages
         for stage in stages:
             with process.left_at_once():
                 run.stages.append(grade_stage(stage, options, self.reporter))
             try:
-                save(stage is stages[-1])
+                save(stage is last)
             except OSError as error:
                 self.summary(run)
                 print(f"error: cannot write {arguments.json}: {error.strerror}", file=sys.stderr)
