@@ -202,6 +202,8 @@ def grade(arguments, wanted: dict) -> int:
                              f"got {word}: first delete the row of {overrides[key][0].student}")
     students = [policy.with_markers(student, worth) for student in students
                 if student.key not in gone]
+    most = sum(worth.full(number) for number in stages if number not in worth.optional)
+    filled(arguments, arguments.out, most, [])  # a file that cannot be filled is refused here
     for key in gone:
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
@@ -292,7 +294,7 @@ def grade(arguments, wanted: dict) -> int:
         code = write(students, stages, written, store, progress, interrupted,
                      {(key, "late" if given.points is None else given.stage): given.note
                       for key, rows in overrides.items() for given in rows if given.note})
-        made, lines = filled(arguments, arguments.out, [] if interrupted else written)
+        made, lines = ({}, []) if interrupted else filled(arguments, arguments.out, most, written)
         put(made)
         for line in (*lines, *(f"to upload: {path}" for path in made)):
             progress.line(line)
@@ -370,7 +372,7 @@ def book(arguments) -> int:
         raise ValueError("--scale: want it with --canvas or --moodle; got it alone")
     graded = reports(arguments.results)
     settings.check(arguments.results, graded)
-    files_made, said = filled(arguments, arguments.results, graded)
+    files_made, said = filled(arguments, arguments.results, graded[0]["max_points"], graded)
     if arguments.nbgrader:
         files_made[arguments.nbgrader] = gradebook.nbgrader(
             graded, arguments.column or gradebook.SLUG)
@@ -384,18 +386,19 @@ def book(arguments) -> int:
     return NOT_SETTLED if said else DONE
 
 
-def filled(arguments, results: Path, graded: list[dict]) -> tuple[dict[Path, bytes], list[str]]:
+def filled(arguments, results: Path, most: float, graded: list[dict]
+           ) -> tuple[dict[Path, bytes], list[str]]:
     """--canvas and --moodle: the files to upload, and what a person has to look at."""
     from classroom import gradebook
 
     made, said = {}, []
     for system in ("canvas", "moodle"):
-        if graded and (exported := getattr(arguments, system)):
+        if exported := getattr(arguments, system):
             target = results / f"{system}.csv"
             if exported.resolve() == target.resolve():
                 raise ValueError(f"--{system}: want the exported file; got what this command wrote")
             made[target], lines = gradebook.filled(
-                exported, system, arguments.column or "", arguments.scale, graded)
+                exported, system, arguments.column or "", arguments.scale or most, graded)
             said += lines
     return made, said
 

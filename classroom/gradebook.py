@@ -33,15 +33,14 @@ class Sheet(NamedTuple):
     most: str
 
 
-def filled(path: Path, system: str, column: str, scale: float | None, graded: list[dict]
+def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
            ) -> tuple[bytes, list[str]]:
     """The file that "canvas" or "moodle" exported, with the grades in a column.  column: its title,
-    "" for the only one there may be; scale: points that the most are, None for those of the grades.
+    "" for the only one there may be; most: the points there that all points here are.
     -> the new file, and a line for everyone who is in one of both only, has no points, or whose row
     is not known.  Raises ValueError: it is no such file."""
     rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
-    most = graded[0]["max_points"] if scale is None else scale
     if sheet.most and _number(sheet.most) != most:
         raise ValueError(f"--{system}: want a column of {most:g} points; got {sheet.most}: say "
                          f"--scale {sheet.most}, or change it there")

@@ -146,6 +146,13 @@ def test_one_command_makes_grades_feedback_and_the_gradebook_of_a_zip(grade, tmp
     assert "to upload: " in capsys.readouterr().out
     (tmp_path / "out/moodle.csv").unlink()
     assert grade() == 0 and (tmp_path / "out/moodle.csv").exists(), "class.toml has the worksheet"
+    (tmp_path / "policy.toml").write_text("[points]\n2 = 300\n")
+    before, asked = everything(tmp_path / "out"), (tmp_path / "asked").read_text()
+    with zipfile.ZipFile(tmp_path / "all.zip", "a") as packed:
+        packed.writestr("Cleo Coe_13_assignsubmission_file/problem_2.py", "pass # c")
+    assert grade("--policy", tmp_path / "policy.toml", "--yes") == 2
+    assert "--moodle: want a column of 300 points; got 100.00" in capsys.readouterr().err
+    assert everything(tmp_path / "out") == before and (tmp_path / "asked").read_text() == asked
     (tmp_path / "all.zip").write_bytes(b"no zip")
     assert grade() == 2 and "want a .zip that can be unpacked" in capsys.readouterr().err
 
