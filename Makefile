@@ -2,8 +2,9 @@
 # Both need python3 (3.11 or newer) only; everything else goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+VERSION = $(shell sed -n 's/^version: //p' CITATION.cff)
 
-.PHONY: grade test test-slow attacks guide lint clean
+.PHONY: grade test test-slow attacks guide lint release clean
 
 grade: .venv/.installed
 	$(BIN)/python autograder.py
@@ -27,6 +28,11 @@ guide: .venv/.guide
 
 lint: .venv/.installed
 	$(BIN)/ruff check .
+
+# Tags the last commit with its version, once the tests pass and nothing is left to commit.
+release: lint test
+	test -z "$$(git status --porcelain)"
+	git tag --annotate "v$(VERSION)" --message "Version $(VERSION)"
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import grader'  # says so if it is too old

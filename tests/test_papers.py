@@ -1,4 +1,5 @@
-"""Workflows, issue forms, CITATION.cff, CONTRIBUTING.md: they parse, what they name is there."""
+"""Workflows, forms, CITATION.cff, CHANGELOG.md and the pages for contributors: they parse, agree,
+and what they name is there."""
 
 import importlib.util
 import re
@@ -105,6 +106,18 @@ def test_an_issue_form_asks_for_something_that_must_be_there(path):
     assert any(field["validations"]["required"] for field in form["body"])
 
 
+def test_the_newest_version_of_the_changelog_is_the_grader_s():
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    released = [head for head in re.findall(r"^## (.*)", changelog, re.M) if head != "Unreleased"]
+    assert released[0].partition(", ")[0] == record.VERSION
+
+
+def test_a_release_is_tagged_with_that_version():
+    shown = subprocess.run(["make", "--dry-run", "release"], cwd=ROOT, capture_output=True,
+                           text=True, check=True).stdout
+    assert f'git tag --annotate "v{record.VERSION}"' in shown
+
+
 def test_the_citation_agrees_with_the_project():
     citation = read(ROOT / "CITATION.cff")
     assert citation["cff-version"] == "1.2.0" and citation["message"]
@@ -117,6 +130,16 @@ def test_the_citation_agrees_with_the_project():
                 named or [f"The authors of {PROJECT['name']}"])
     urls = PROJECT.get("urls", {})
     assert citation.get("repository-code") == urls.get("Repository")
+
+
+@pytest.mark.parametrize("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "pull_request_template.md"])
+def test_a_page_for_github_is_short_and_its_links_and_commands_are_there(name):
+    page = (ROOT / ".github" / name).read_text("utf-8")
+    assert len(page.splitlines()) <= 40 and max(map(len, page.splitlines())) <= 120
+    for command in re.findall(r"`((?:make|\S*python) [^`]*)`", page):
+        assert_is_here(command)
+    for target in re.findall(r"\]\(([^)#]+)\)", page):
+        assert target.startswith("https://") or (ROOT / ".github" / target).is_file(), target
 
 
 def test_the_page_for_contributors_is_one_page_of_commands_and_files_that_are_there():
