@@ -4,6 +4,7 @@ No other file compares a stage's number.  What is asked of each is in case_table
 how another one is added, in docs/architecture.md.
 """
 
+import contextlib
 import importlib.util
 import re
 from dataclasses import dataclass, field
@@ -40,14 +41,16 @@ def right_triton(pinned: str) -> str:
     return f"triton=={pinned}" if version(pinned) >= TRITON else "--upgrade torch"
 
 
-def triton_version() -> str | None:
-    """Of whichever package it came in."""
-    for name in ("triton", "pytorch-triton", "triton-windows"):
-        try:
+def installed(*names: str) -> str | None:
+    """The version of the first of these packages that is installed."""
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return None
+
+
+def triton_version() -> str | None:
+    return installed("triton", "pytorch-triton", "triton-windows")
 
 
 def pinned_triton() -> str:
@@ -76,11 +79,8 @@ def interprets(triton: str, numpy: str) -> bool:
 
 def interpreter_fault() -> str:
     """Why the interpreter of the Triton that is installed cannot run; "" where it can."""
-    try:
-        triton, numpy = (metadata.version(name) for name in ("triton", "numpy"))
-    except metadata.PackageNotFoundError:
-        return ""
-    return "" if interprets(triton, numpy) else (
+    triton, numpy = triton_version(), installed("numpy")
+    return "" if not triton or not numpy or interprets(triton, numpy) else (
         f"the interpreter of Triton {triton} does not work with numpy {numpy}: pip install "
         "'numpy<2.4'")
 

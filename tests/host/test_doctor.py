@@ -12,33 +12,30 @@ from grader import PYTHON
 from grader.assignment.record import ROOT
 from grader.course import stages
 from grader.host import doctor
-from grader.host.doctor import GIB, Gpu, Machine, findings, look, ways
+from grader.host.doctor import Machine, findings, look, ways
 
 STAGES = [(1, False), *((n, True) for n in range(2, 8))]
-H200 = Gpu("NVIDIA H200", (9, 0), 227 << 10, 130 * GIB, 139 * GIB)
-T4 = Gpu("Tesla T4", (7, 5), 64 << 10, 14 * GIB, 15 * GIB)
 LAPTOP = Machine(
-    python=(3, 12, 3), system="Linux", torch="2.13.0+cpu", torch_cuda=None, torch_wants="",
-    torch_fails="", triton="3.7.1", triton_fails="", numpy="2.4.0", gpu=None, why_no_gpu="",
-    driver=False, compiler="/usr/bin/gcc", headers=True, landlock=4, user="", is_root=False,
-    host_bytes=12 * GIB, cores=8)
-SERVER = replace(LAPTOP, torch="2.11.0+cu130", torch_cuda="13.0", torch_wants="3.6.0",
-                 triton="3.6.0", numpy="2.3.5", gpu=H200, driver=True)
+    system="Linux", torch="2.13.0+cpu", triton="3.7.1", numpy="2.4.0", torch_wants="",
+    driver=False, compiler="/usr/bin/gcc", headers=True, landlock=True, user="", is_root=False)
+SERVER = replace(
+    LAPTOP, torch="2.11.0+cu130", torch_cuda="13.0", torch_wants="3.6.0", triton="3.6.0",
+    numpy="2.3.5", driver=True, gpu="NVIDIA H200", capability=[9, 0], free_gib=130.0)
 
 
 def said(machine: Machine, *, grade: str) -> str:
-    lines = [*findings(machine), *ways(machine, STAGES)[1]]
+    lines = [*findings(machine), *ways(machine, STAGES)]
     assert all("\n" not in line.text for line in lines)
     return "\n".join(line.text for line in lines if line.grade == grade)
 
 
 def can_run(machine: Machine) -> bool:
-    return ways(machine, STAGES)[0]
+    return all(line.grade == "ok" for line in ways(machine, STAGES))
 
 
 @pytest.mark.parametrize("machine, way", [(LAPTOP, "in Triton's interpreter"),
                                           (SERVER, "on the GPU")])
-def test_a_machine_with_everything_has_nothing_to_mend(machine, way):
+def test_a_machine_with_everything_has_nothing_to_fix(machine, way):
     assert can_run(machine) and not said(machine, grade="problem")
     assert not said(machine, grade="warning") and way in said(machine, grade="ok")
 
@@ -67,20 +64,10 @@ def test_an_interpreter_that_does_not_run_with_this_numpy_is_a_problem_without_a
     assert can_run(on_gpu) and "does not run with it" in said(on_gpu, grade="warning")
 
 
-def test_a_numpy_later_than_was_tried_is_a_warning():
-    machine = replace(LAPTOP, numpy="2.6.0")
-    assert can_run(machine) and "was tried with 1.26 to 2.5" in said(machine, grade="warning")
-    assert not said(replace(LAPTOP, numpy="2.5.5"), grade="warning")
-
-
 def test_a_turing_gpu_has_no_bfloat16_and_small_tiles():
-    machine = replace(SERVER, gpu=T4)
+    machine = replace(SERVER, gpu="Tesla T4", capability=[7, 5])
     assert can_run(machine)
-    assert "compute capability 7.5: no bfloat16" in said(machine, grade="warning")
-    assert "16 rows" in said(machine, grade="warning")
-    assert "shared memory of a block: 64 KiB" in said(machine, grade="ok")
-    older = replace(SERVER, gpu=replace(T4, capability=(7, 0)))
-    assert "nothing below 7.5 was tried" in said(older, grade="warning")
+    assert "compute capability 7.5: no bfloat16; tiles of 16 rows" in said(machine, grade="warning")
 
 
 @pytest.mark.parametrize("changes, words", [
@@ -122,7 +109,7 @@ def test_the_triton_that_pytorch_was_built_with_is_read_from_its_metadata(row, w
 def test_any_patch_of_the_triton_that_pytorch_asks_for_will_do():
     for version in ("3.8.0", "3.8.2"):
         machine = replace(SERVER, torch_wants="3.8", triton=version)
-        assert f"Triton {version}, which this PyTorch was built with" in said(machine, grade="ok")
+        assert f"Triton {version}" in said(machine, grade="ok").splitlines()
     machine = replace(machine, triton="3.7.1")
     assert "was built with 3.8; pip install triton==3.8" in said(machine, grade="warning")
 
@@ -131,11 +118,10 @@ def test_any_patch_of_the_triton_that_pytorch_asks_for_will_do():
     ({"triton": "3.7.1"}, "this PyTorch was built with 3.6.0; pip install triton==3.6.0"),
     ({"gpu": None, "torch_cuda": None}, "built without CUDA"),
     ({"gpu": None, "why_no_gpu": "The NVIDIA driver is too old"}, "The NVIDIA driver is too old"),
-    ({"gpu": replace(H200, free_bytes=GIB)}, "GPU memory: 1.0 of 139.0 GiB free: want 4 GiB"),
+    ({"free_gib": 1.0}, "GPU memory: 1.0 GiB free: want 4 GiB"),
     ({"torch": "2.9.1"}, "want 2.10 or later; pip install --upgrade torch"),
-    ({"landlock": 0}, "can read and write your files"),
+    ({"landlock": False}, "can read and write your files"),
     ({"is_root": True}, "files run as root"),
-    ({"host_bytes": GIB}, "host memory: 1.0 GiB free: want 2 GiB"),
 ])
 def test_what_keeps_no_stage_from_running_is_a_warning(changes, words):
     machine = replace(SERVER, **changes)
@@ -144,22 +130,21 @@ def test_what_keeps_no_stage_from_running_is_a_warning(changes, words):
 
 def test_the_least_versions_are_those_of_the_project():
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert wanted["requires-python"] == ">=" + doctor._dotted(PYTHON)
-    for name, least in (("numpy", doctor.NUMPY), ("torch", doctor.TORCH),
-                        ("triton", stages.TRITON)):
+    assert wanted["requires-python"] == ">={}.{}".format(*PYTHON)
+    for name, least in (("torch", doctor.TORCH), ("triton", stages.TRITON)):
         row = next(row for row in wanted["dependencies"] if row.startswith(name))
-        assert f"{name}>={doctor._dotted(least)}" in row
+        assert "{}>={}.{}".format(name, *least) in row
 
 
 def test_this_machine_is_looked_at():
     machine = look()
-    assert machine.python == sys.version_info[:3] and not machine.torch_fails
-    assert machine.torch and machine.triton and machine.numpy and machine.host_bytes > 0
+    assert machine.torch and machine.triton and machine.numpy and not machine.torch_fails
 
 
 def test_an_import_that_crashes_is_a_finding():
-    assert doctor.ask("import os; os.abort()") == {"torch": "exit code -6"}
-    assert doctor.ask("raise ImportError('libcudart')") == {"torch": "ImportError: libcudart"}
+    assert doctor.ask("import os; os.abort()") == {"torch_fails": "exit code -6"}
+    failed = doctor.ask("raise ImportError('libcudart')")
+    assert failed == {"torch_fails": "ImportError: libcudart"}
 
 
 @pytest.mark.parametrize("text, said", [
@@ -172,7 +157,7 @@ def test_of_an_error_that_keeps_torch_from_being_imported_the_first_line_is_show
         text, said, tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(f'raise ImportError("{text}")')
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert doctor.ask() == {"torch": said}
+    assert doctor.ask() == {"torch_fails": said}
 
 
 def test_the_command_line_asks_no_torch_of_its_own_process(tmp_path):
@@ -182,4 +167,4 @@ def test_the_command_line_asks_no_torch_of_its_own_process(tmp_path):
                           env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1 and done.stderr == ""
     assert "cannot be imported (no torch here)" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("Next: fix the first problem: PyTorch")
+    assert done.stdout.splitlines()[-1] == "Next: fix the first problem above."
