@@ -142,6 +142,25 @@ def test_a_page_for_github_is_short_and_its_links_and_commands_are_there(name):
         assert target.startswith("https://") or (ROOT / ".github" / target).is_file(), target
 
 
+def test_the_page_for_agents_is_one_page_of_folders_and_commands_that_are_there():
+    page = (ROOT / "AGENTS.md").read_text("utf-8")
+    assert len(page.splitlines()) <= 60 and max(map(len, page.splitlines())) <= 120
+    for command in re.search(r"```\n(.*?)```", page, re.S)[1].splitlines():
+        assert_is_here(command)
+    for name in re.findall(r"`([\w./]+(?:/|\.py))`", page):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_page_for_a_student_s_agent_names_options_that_are_there_and_shows_no_solution():
+    page = (ROOT / "docs/assignment-agents.md").read_text("utf-8")
+    shown = re.search(r"```\n(.*?)```", page, re.S)[1].splitlines()
+    for command in shown:
+        assert_is_here(command)
+    assert any("--hint" in command for command in shown)
+    assert any("--step" in command for command in shown) and "companion" in page
+    assert "`# BEGIN SOLUTION`" in page and max(map(len, page.splitlines())) <= 120
+
+
 def test_the_page_for_contributors_is_one_page_of_commands_and_files_that_are_there():
     page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     assert len(page.splitlines()) <= 60 and max(map(len, page.splitlines())) <= 120

@@ -15,7 +15,7 @@ from tools import mask_picture, stage_table
 
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", ROOT / "grader/assignment/assignment.md", ROOT / "fast/README.md",
-         ROOT / "containers/README.md", ROOT / "CONTRIBUTING.md",
+         ROOT / "containers/README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md",
          *(ROOT / "docs").rglob("*.md")]
 
 
