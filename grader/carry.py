@@ -1,8 +1,8 @@
 """Fills the steps that a stage carries over from earlier ones:  python -m grader.carry STAGE
 
 Step 4.3 is step 3.3 again, so its region is copied from the student's own problem_3.py.  The files
-are parsed and never run.  What would not work in its new place is left out, with the reason: a
-region that is still blank, say, or one that uses a name which the new file does not have.
+are parsed and never run.  A step that is still blank, or not Python in its new place, is left out,
+with the reason.
 """
 
 import argparse
