@@ -24,10 +24,8 @@ from grader.lights import alone, warmups
 from grader.report import overview
 from grader.report.results import StageResult
 from grader.report.screen import Reporter
-from grader.text import syntax_tree
 
 INTERVAL = 0.1  # seconds between two looks at the file
-HALF_WRITTEN = 0.5  # seconds that a file which is no Python is given to become it
 STEP = re.compile(r"(?:\d+|W)\.\d+")
 
 
@@ -43,7 +41,7 @@ def watch_stages(stages: list[Stage | None], following: list[Stage], options: Op
     options = replace(options, stop_early=True, benchmark=False)
     stages = list(stages)
     paths = [options.directory / (stage.filename if stage else WARM_UPS) for stage in stages]
-    with (Spare(lambda i: spare_worker(stages[i], options)) as spare,
+    with (contextlib.closing(Spare(lambda i: spare_worker(stages[i], options))) as spare,
           Keys(options, reporter) as keys):
         def grade(i: int) -> None:
             stage = stages[i]
@@ -87,7 +85,6 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
             if i in seen and seen[i] == state:
                 continue
             if i in seen:
-                state = _settled(path, state)
                 clear()
                 say(f"{time.strftime('%H:%M:%S')}  {path.name} was saved.")
             seen[i], last = state, i
@@ -101,23 +98,6 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
             say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
             ready(last)
         pause(INTERVAL)
-
-
-def _settled(path: Path, state: tuple | None) -> tuple | None:
-    """The state of a file that was just saved; if it is no Python, an editor may still write."""
-    end = time.monotonic() + HALF_WRITTEN
-    while time.monotonic() < end and not _parses(path):
-        time.sleep(INTERVAL / 5)
-        if _state(path) != state:
-            state, end = _state(path), time.monotonic() + HALF_WRITTEN
-    return state
-
-
-def _parses(path: Path) -> bool:
-    try:
-        return bool(syntax_tree(path.read_bytes()).body)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
 
 
 class Keys:
@@ -239,29 +219,20 @@ class Spare:
         """The one that waits for this file, with it; None where none does, or it has died."""
         if self.session is None or self.number != i:
             return None
-        try:
+        with contextlib.suppress(SubmissionError):
             self.session.start()  # a save may end this; then it still waits
-        except SubmissionError:
-            self.close()
-            return None
-        if self.session.family.has_ended():
-            self.close()
-            return None
-        session, self.session = self.session, None
-        session.give(source)
-        return session
+            if not self.session.family.has_ended():
+                session, self.session = self.session, None
+                session.give(source)
+                return session
+        self.close()
+        return None
 
     def close(self) -> None:
         """End the one that waits."""
         if self.session is not None:
             self.session.close()
         self.session = None
-
-    def __enter__(self) -> "Spare":
-        return self
-
-    def __exit__(self, *error) -> None:
-        self.close()
 
 
 def _state(path: Path) -> tuple | None:

@@ -6,8 +6,8 @@ import pty
 import socket
 import sys
 import termios
-import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from grader.host.processes import confinement
 from grader.lights import warmups
 from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
-from grader.sandbox.worker import hooks
+from grader.sandbox.kernels import hooks
 from grader.starter import blank
 from grader.watching import INTERVAL, Keys, Spare, watch, watch_stages
 from tests.sessions import double_call
@@ -82,17 +82,6 @@ def test_what_is_made_ready_for_the_next_save_is_for_the_file_graded_last(tmp_pa
     assert events == [("grade", 0), ("grade", 1), ("ready", 1), ("grade", 0), ("ready", 0)]
 
 
-def test_a_file_that_is_caught_half_written_is_graded_once_it_is_whole(tmp_path):
-    path, graded = tmp_path / "a.py", []
-    path.write_text("x = 1", "utf-8")
-
-    def half(i):
-        path.write_text("x = (", "utf-8")
-        threading.Timer(2 * INTERVAL, path.write_text, ("x = (1)",)).start()
-    watch([path], lambda i: graded.append(path.read_text()), lambda text: None, half, turns=2)
-    assert graded == ["x = 1", "x = (1)"]
-
-
 def test_what_was_graded_goes_from_the_screen_when_a_file_is_saved_and_not_before(tmp_path):
     paths, events = [tmp_path / "a.py"], []
     (tmp_path / "a.py").write_text("one", "utf-8")
@@ -117,7 +106,7 @@ def terminal(monkeypatch):
         yield end
 
 
-def test_a_key_asks_for_what_the_step_to_mend_needs(terminal, tmp_path, monkeypatch):
+def test_a_key_asks_for_what_the_step_to_fix_needs(terminal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = (ROOT / "problem_1.py").read_text("utf-8")
     (tmp_path / "problem_1.py").write_text(source, "utf-8")
@@ -248,7 +237,7 @@ def test_without_a_terminal_no_key_is_offered(tmp_path, monkeypatch, stdin):
 
 def spare_for(tmp_path):
     options = Options(tmp_path, "cpu", 1, 60.0, confinement=confinement((ROOT, tmp_path)))
-    return Spare(lambda i: spare_worker(STAGES[i], options))
+    return closing(Spare(lambda i: spare_worker(STAGES[i], options)))
 
 
 def test_a_worker_that_waited_reads_the_file_it_is_given(tmp_path):
