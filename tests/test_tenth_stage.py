@@ -38,7 +38,7 @@ new = '(key <= sink_size)'
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
-    for name in ("grader", "classroom", "attacks"):
+    for name in ("grader", "classroom", "attacks", "warmups"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in [*ROOT.glob("problem_*.py"), *ROOT.glob("autograder*.py"), ROOT / "reference.py"]:
         shutil.copy(path, root)

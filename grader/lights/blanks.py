@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from grader.assignment import submission
+from grader.assignment.record import WARM_UPS
 from grader.assignment.submission import Step
 from grader.course.stages import STAGES
 from grader.text import syntax_tree
@@ -95,9 +96,9 @@ class Blanks:
         return {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)
                 and one.annotation is not None and "constexpr" in ast.unparse(one.annotation)}
 
-    def is_as_given(self, id: str, stage: int) -> bool:
+    def is_as_given(self, id: str) -> bool:
         """Whether the step's function, and what of the given file its blank uses, are unchanged."""
-        given = given_skeletons().get(str(stage), {})
+        given = given_skeletons().get(id.partition(".")[0], {})
         used = {self.function(id)} | (self.names(id)[1] & given.keys())
         return all(given.get(name, "") == self.skeletons.get(name) for name in used)
 
@@ -146,15 +147,16 @@ def _digest(text: str) -> str:
 
 @cache
 def given_skeletons() -> dict[str, dict[str, str]]:
-    """Stage -> name -> digest, as the course gives them."""
+    """Stage, or W for the warm-ups -> name -> digest, as the course gives them."""
     return tomllib.loads(RECORD.read_text("utf-8"))
 
 
 def record(root: Path) -> str:
-    """What skeletons.toml is to hold for the problem files in root."""
+    """What skeletons.toml is to hold for the problem files and the warm-ups in root."""
     parts = ["# Digests of the problem files' functions outside of their blanks: blanks.py.\n"]
-    for stage in STAGES:
-        source = (root / f"problem_{stage}.py").read_text("utf-8")
+    files = {**{stage: f"problem_{stage}.py" for stage in STAGES}, "W": WARM_UPS}
+    for stage, name in files.items():
+        source = (root / name).read_text("utf-8")
         found = skeletons(source, tuple(submission.steps(source)))
         parts.append(f"\n[{stage}]\n" + "".join(f'{name} = "{digest}"\n'
                                                 for name, digest in found.items()))

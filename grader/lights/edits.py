@@ -74,10 +74,7 @@ class Text(Source):
 
     def changed(self, edits: list[Edit]) -> str:
         """The text with these edits made."""
-        text = self.raw
-        for edit in sorted(edits, key=lambda edit: -edit.begin):
-            text = text[:edit.begin] + edit.new.encode() + text[edit.end:]
-        return text.decode()
+        return self.replaced([(edit.begin, edit.end, edit.new) for edit in edits])
 
     def quoted(self, edit: Edit) -> str:
         """What is shown of its place: the expression, or the line if that is long."""

@@ -167,7 +167,7 @@ class Asking:
         """As light(), but what is wrong with the check itself is raised."""
         if asked is None:
             return Light(id, NONE, lines=("this step is not run on its own.",))
-        if not all(self.blanks.is_as_given(one, self.stage.number) for one in ids):
+        if not all(map(self.blanks.is_as_given, ids)):
             return Light(id, NONE, lines=("the code around it, or a function that it calls, is not "
                                           "as it was given: it is not run on its own.",))
         trials = asked.trials()
@@ -203,10 +203,11 @@ class Asking:
                     mistake = "dq-" + mistake
                 if joined := submission.misjoined_tiles(text.encode()):
                     mistake, said = "truth-of-a-tile", (joined,)
-                elif asked.kernel and mistake != "python-in-a-kernel" and (
-                        floored := repair.floored(text, one.given)) and (
-                        self.is_right(id, floored[0], asked, trials)):
-                    mistake, said = "python-in-a-kernel", (floored[1],)
+                for remedied, other, words in repair.remedies(text, one.given) if asked.kernel \
+                        and not joined else ():
+                    if remedied != mistake and self.is_right(id, other, asked, trials):
+                        mistake, said = remedied, (words,)
+                        break
                 seen = found.lines[:3]
                 if strange and mistake == "name-not-defined":
                     if strange <= self.blanks.constants(id):  # all of its function may use these

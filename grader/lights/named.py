@@ -51,6 +51,8 @@ def name(answers: list[tuple[Trial, Left]]) -> tuple | None:
 
 def words(id: str, *more) -> tuple[str, ...]:
     """What is said of it: the mistake, and the rule that it breaks."""
+    if " " in id:  # a sentence, of the warm-ups
+        return (f"the mistake: {id}.",)
     if is_part(id):
         return f"the mistake: {SAID[plain(id)].format(*more)}.", f"the rule: {ONCE}."
     return f"the mistake: {known.said(id, *more)}.", f"the rule: {known.of(id).rule}."

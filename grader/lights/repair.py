@@ -84,11 +84,10 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
             return
 
 
-def floored(text: str, given: dict) -> tuple[str, str] | None:
-    """A step's text with // for every / that has no fractions beside it, and what is said of the
-    first of them; None where there is none.  given: of an example.
+def remedies(text: str, given: dict) -> Iterator[tuple[str, str, str]]:
+    """Of a kernel's step: id of a mistake, the text without it, and what is said of it.
 
-    The remedy is no secret here: it is Python's, and not the lesson's.
+    given: of an example.  The remedy is no secret here: it is Triton's, and not the lesson's.
     """
     fractions = {name for name, value in given.items() if kind(value)[-1:] == "f"
                  or isinstance(value, float)}
@@ -96,14 +95,23 @@ def floored(text: str, given: dict) -> tuple[str, str] | None:
     nodes = [node for node in source.nodes if isinstance(node, ast.BinOp)
              and isinstance(node.op, ast.Div) and not fractions & {
                  one.id for one in ast.walk(node) if isinstance(one, ast.Name)}]
-    if not nodes:
-        return None
-    changed, first = source.raw, min(nodes, key=lambda node: node.lineno)
-    for begin, end in sorted(((source.span(node.left)[1], source.span(node.right)[0])
-                              for node in nodes), reverse=True):
-        changed = changed[:begin] + changed[begin:end].replace(b"/", b"//") + changed[end:]
-    return changed.decode(), (f"the mistake: line {first.lineno}, `{source.of(first)}` is a "
-                              "fraction, and a whole number is wanted. Write // in the place of /.")
+    if nodes:
+        first = min(nodes, key=lambda node: node.lineno)
+        between = [(source.span(node.left)[1], source.span(node.right)[0]) for node in nodes]
+        yield "python-in-a-kernel", source.replaced([
+            (begin, end, source.raw[begin:end].decode().replace("/", "//"))
+            for begin, end in between]), (
+            f"the mistake: line {first.lineno}, `{source.of(first)}` is a fraction, and a whole "
+            "number is wanted. Write // in the place of /.")
+    loads = [node for node in source.nodes if isinstance(node, ast.Call)
+             and source.of(node.func).endswith(".load")
+             and [word.arg for word in node.keywords].count("mask")
+             and not [word.arg for word in node.keywords].count("other")]
+    if loads:
+        yield "load-without-other", source.replaced([
+            (*[source.span(node)[1] - 1] * 2, ", other=0.0") for node in loads]), (
+            f"line {min(node.lineno for node in loads)}: tl.load has mask= and no other=: what the "
+            "masked elements read is not said, and it counts here. Write other=0.0.")
 
 
 def printed(text: str) -> Iterator[str]:

@@ -63,6 +63,13 @@ class Source:
         return (self.starts[node.lineno - 1] + node.col_offset,
                 self.starts[node.end_lineno - 1] + node.end_col_offset)
 
+    def replaced(self, parts: list[tuple[int, int, str]]) -> str:
+        """The text with something in the place of its bytes from begin to end, for each part."""
+        text = self.raw
+        for begin, end, new in sorted(parts, reverse=True):
+            text = text[:begin] + new.encode() + text[end:]
+        return text.decode()
+
     def of(self, node) -> str:
         begin, end = self.span(node)
         return self.raw[begin:end].decode()
