@@ -1,4 +1,4 @@
-"""What the cells of a notebook call: begin(), %%step, code() and picture().
+"""What the cells of a notebook call: begin(), %%step, %grade, code() and picture().
 
 Your files lie in flash/, in the clone: an assignment as grader.starter writes it.
 """
@@ -27,10 +27,7 @@ FLASH = COURSE / "flash"
 
 
 def begin() -> None:
-    """Install what is missing, make flash/ unless it is there, go there, register %%step.
-
-    The doctor's last lines name --watch, which waits in a cell for ever: the next cell is named.
-    """
+    """Install what is missing, make flash/ unless it is there, go there, register the magics."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ["TERM"] = "dumb"  # a cell keeps every state of a line that is overwritten
     if needs := missing():
@@ -42,9 +39,14 @@ def begin() -> None:
         raise RuntimeError(f"{FLASH} was not made")
     os.chdir(FLASH)
     get_ipython().register_magic_function(step, "cell")
+    get_ipython().register_magic_function(grade, "line")
     said = get_ipython().getoutput("python autograder.py --doctor")
     print(*itertools.takewhile(lambda row: not row.startswith("Next: "), said), sep="\n")
-    print("Next: read on, and run the cells below one after the other.")
+    if any(row.startswith("problem ") for row in said):
+        print("Next: fix the first problem above in a new cell (!pip install ...), choose Restart "
+              "session in the menu Runtime, and run this cell again; or go on with what is ok.")
+    else:
+        print("Next: read on, and run the cells below one after the other.")
 
 
 def missing() -> list[str]:
@@ -58,7 +60,7 @@ def step(line: str, cell: str) -> None:
     """%%step 1.3: the code of the cell goes into its place in the file, and the grader asks it."""
     step_id = line.strip()
     if not (code := _code_of(cell)):
-        print(f"There is no code in this cell yet. A hint: !python autograder.py --hint {step_id}")
+        print(f"There is no code in this cell yet. For a hint: %grade --hint {step_id}")
         return
     path = file_of(step_id)
     try:
@@ -67,7 +69,18 @@ def step(line: str, cell: str) -> None:
         print(f"{error.msg}: {(error.text or '').strip()}\nNothing was written into {path.name}.")
         return
     os.chdir(FLASH)
-    _run("--warmup" if step_id.startswith("W") else f"--step {step_id}")
+    grade("--warmup" if step_id.startswith("W") else f"--step {step_id}")
+
+
+def grade(options: str) -> None:
+    """%grade --p1: what the grader says, with its commands as a cell takes them.
+
+    --watch is left out of them: it waits for a save, so that the cell would never end.
+    """
+    with subprocess.Popen([sys.executable, "autograder.py", *options.split()], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as grader:
+        for row in grader.stdout:
+            print(row.replace("python autograder.py", "%grade").replace(" --watch", ""), end="")
 
 
 def file_of(step_id: str) -> Path:
@@ -120,7 +133,3 @@ def _code_of(cell: str) -> str:
     """The cell from its first line of code on; "" where there is none."""
     return "".join(itertools.dropwhile(lambda row: not row.strip() or row.lstrip()[0] == "#",
                                        lines(cell)))
-
-
-def _run(options: str) -> None:
-    get_ipython().system(f"python autograder.py {options}")

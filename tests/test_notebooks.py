@@ -115,6 +115,7 @@ def test_a_blank_notebook_runs_from_top_to_bottom(name, course):
     asked = [cell for cell in notebook.cells if step_of(cell)]
     blanks = [text for text in said if "There is no code in this cell yet" in text]
     assert len(blanks) == len(asked) and "not started" in said[-2]
+    assert not any("--watch" in text for text in [*said, *(cell.source for cell in notebook.cells)])
     pictures = [output for cell in notebook.cells for output in cell.get("outputs", ())
                 if "<svg" in output.get("data", {}).get("text/html", "")]
     assert len(pictures) == 2
@@ -150,6 +151,38 @@ def test_without_a_clone_the_first_cell_says_what_to_do(tmp_path):
     notebook.cells = notebook.cells[:2]
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="!git clone ADDRESS course"):
         run(notebook, tmp_path)
+
+
+def test_the_commands_of_a_report_are_those_of_a_cell(tmp_path, monkeypatch, capsys):
+    from notebooks import cells
+
+    (tmp_path / "autograder.py").write_text(
+        "import sys\nprint('then', sys.argv[1:])\nprint('python autograder.py --p1 --watch')\n")
+    monkeypatch.chdir(tmp_path)
+    cells.grade("--p1 --quick")
+    assert capsys.readouterr().out == "then ['--p1', '--quick']\n%grade --p1\n"
+
+
+@pytest.mark.parametrize(("found", "next_"), [
+    ("ok       problem 1 runs", "read on"),
+    ("problem  Triton: none; pip install triton", "fix the first problem")])
+def test_the_first_cell_says_what_is_to_be_fixed(found, next_, tmp_path, monkeypatch, capsys):
+    from notebooks import cells
+
+    class Shell:
+        def getoutput(self, command):
+            return ["ok       Python", found, "Next: python autograder.py --watch"]
+
+        def register_magic_function(self, function, kind):
+            assert (function, kind) in ((cells.step, "cell"), (cells.grade, "line"))
+
+    monkeypatch.setattr(cells, "get_ipython", Shell)
+    monkeypatch.setattr(cells, "FLASH", tmp_path)
+    monkeypatch.setattr(cells.os, "environ", dict(cells.os.environ))
+    monkeypatch.chdir(tmp_path)
+    cells.begin()
+    said = capsys.readouterr().out
+    assert found in said and f"Next: {next_}" in said and "--watch" not in said
 
 
 def test_only_what_is_missing_is_installed(monkeypatch):
