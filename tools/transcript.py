@@ -19,7 +19,7 @@ from grader.assignment.submission import steps
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "debugging-stage-4.md"
 BLOCK = re.compile(r"^```\n\$ python (?P<command>.*)\n(?:.*\n)*?```$", re.MULTILINE)
-WHEN = re.compile(r"of \d{4}-\d\d-\d\d, without\na GPU \(torch \S+, Triton \S+\)")
+WHEN = re.compile(r"on \d{4}-\d\d-\d\d, without\na GPU \(torch \S+, Triton \S+\)")
 
 RIGHT = {"4.4": "s = tl.dot(q, tl.trans(k))", "4.5": "acc * alpha[:, None])",
          "4.6": "keep = key <= query"}
@@ -67,7 +67,7 @@ def page(old: str, folder: Path) -> str:
         return f"```\n$ python {block['command']}\n{done.stdout.strip()}\n```"
 
     made = BLOCK.sub(ran, old)
-    return WHEN.sub(f"of {datetime.date.today()}, without\na GPU (torch "
+    return WHEN.sub(f"on {datetime.date.today()}, without\na GPU (torch "
                     f"{version('torch').split('+')[0]}, Triton {version('triton')})", made)
 
 
