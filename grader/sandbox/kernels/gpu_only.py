@@ -3,7 +3,6 @@
 A kernel that needs more may be right, and is not judged here.
 """
 
-import functools
 import math
 
 import numpy as np
@@ -41,41 +40,14 @@ class NoHandle:
         raise NeedsGPU("only a compiled kernel is launched by its handle")
 
 
-def install() -> None:
-    """In a worker whose kernels are interpreted, before it imports a file."""
-    from triton.language import core
-    from triton.language.extra import cuda, libdevice
-    from triton.runtime import interpreter
-
-    semantic, builder = interpreter.interpreter_semantic, interpreter.InterpreterBuilder
-    for name, function in list(vars(cuda.libdevice).items()):
-        if core.is_builtin(function):
-            # As for the compiler, which has the names of the one stand for those of the other.
-            for home in (libdevice, cuda.libdevice):
-                setattr(home, name, functools.wraps(function)(
-                    functools.partial(function, _semantic=semantic)))
-    builder.create_extern_elementwise = _call_libdevice
-    run = interpreter.InterpretedFunction.run
-
-    @functools.wraps(run)
-    def run_and_compile_nothing(self, *args, **kwargs):
-        run(self, *args, **kwargs)
-        return NoHandle()
-
-    interpreter.InterpretedFunction.run = run_and_compile_nothing
-
-
-def _call_libdevice(builder, library, path, symbol: str, arguments: list, kind, is_pure):
-    """An operation of InterpreterBuilder.  symbol: "__nv_exp2f"."""
-    from triton.runtime import interpreter
-
+def libdevice(symbol: str, arguments: list[np.ndarray]) -> np.ndarray:
+    """What a function of libdevice gives.  symbol: "__nv_exp2f"."""
     name = symbol.removeprefix("__nv_").removeprefix("fast_")
     operation = LIBDEVICE.get(name) or LIBDEVICE.get(name.removesuffix("f"))
     if operation is None:
         raise NeedsGPU(f"NumPy has no function like libdevice's {symbol}")
     with np.errstate(all="ignore"):
-        found = operation(*(argument.data for argument in arguments))
-    return interpreter.TensorHandle(found.astype(interpreter._get_np_dtype(kind)), kind.scalar)
+        return operation(*arguments)
 
 
 def lacked(error: BaseException) -> str:

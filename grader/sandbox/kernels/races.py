@@ -11,21 +11,21 @@ import sys
 
 import numpy as np
 
-from . import interpreter
+from .bounds import addresses_of, tensor_of
+from .hooks import Access, Listener
 
 
-class Races:
+class Races(Listener):
     """The first race of what runs between begin() and end(): found, or None.
 
-    extents, named: as interpreter.hold_to() has them; path: of the file, whose line is told.
+    extents, named: as Bounds has them; path: of the file, whose line is told.
     """
 
     def __init__(self, extents, named, path: str):
         self.extents, self.named, self.path = extents, named, path
         self.found: dict | None = None
-        self.watching = False
-        self.grid, self.program, self.programs = (1, 1, 1), 0, {}
-        self.waited = False
+        self.watching = self.waited = False
+        self.grid, self.places = (1, 1, 1), []  # those of the programs that have begun
         # First byte of an extent -> its numbers' size, and who stored each: a program from 1 on,
         # 0 for nobody, -program for one that adds by an atomic operation.
         self.owners: dict[int, tuple[int, np.ndarray]] = {}
@@ -37,123 +37,77 @@ class Races:
         self.watching, self.owners = False, {}
         return self.found
 
-    @property
-    def looks(self) -> bool:
-        return self.watching and self.found is None and not self.waited
+    def launch(self, grid: tuple[int, ...]) -> None:
+        self.grid, self.places, self.owners = grid, [], {}
 
-    def install(self) -> None:
-        """Beside interpreter.hold_to(), and after it."""
-        from triton.runtime import interpreter as triton_interpreter
+    def program(self, place: tuple[int, ...]) -> None:
+        self.places.append(place)
+        self.waited = False
 
-        builder = type(triton_interpreter.interpreter_builder)
-        load, store = builder.create_masked_load, builder.create_masked_store
-        add, swap = builder.create_atomic_rmw, builder.create_atomic_cas
-        set_dim, set_idx = builder.set_grid_dim, builder.set_grid_idx
+    def load(self, access: Access) -> None:
+        if self.owners and (known := self._owners_of(access)):
+            _, owners, at = known
+            before = owners[at]
+            self._note("reads", access, before, (before != 0) & self._others(before))
 
-        def set_grid_dim(builder, *sizes):
-            self.grid, self.owners, self.programs = sizes, {}, {}
-            return set_dim(builder, *sizes)
-
-        def set_grid_idx(builder, *place):
-            self.program, self.waited = len(self.programs) + 1, False
-            self.programs[self.program] = place
-            return set_idx(builder, *place)
-
-        def masked_load(builder, ptrs, mask, *args, **kwargs):
-            if self.owners and self.looks:
-                self._loaded(ptrs, mask)
-            return load(builder, ptrs, mask, *args, **kwargs)
-
-        def masked_store(builder, ptrs, value, mask, *args, **kwargs):
-            if self.looks:
-                self._stored(ptrs, value, mask)
-            return store(builder, ptrs, value, mask, *args, **kwargs)
-
-        def atomic_rmw(builder, op, ptr, value, mask, *args, **kwargs):
-            if self.looks and value.dtype.scalar.is_floating() and "XCHG" not in str(op):
-                self._added(ptr, value, mask)
-            else:
-                self.waited = True
-            return add(builder, op, ptr, value, mask, *args, **kwargs)
-
-        def atomic_cas(builder, *args, **kwargs):
-            self.waited = True
-            return swap(builder, *args, **kwargs)
-
-        builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
-        builder.create_atomic_rmw, builder.create_atomic_cas = atomic_rmw, atomic_cas
-        builder.set_grid_dim, builder.set_grid_idx = set_grid_dim, set_grid_idx
-
-    def _stored(self, ptrs, value, mask) -> None:
-        kept = _lanes(ptrs, mask)
-        at = ptrs.data[kept].astype(np.int64)
-        there = self._of(at, value.data.itemsize)
-        if there is None:
+    def store(self, access: Access, numbers: np.ndarray) -> None:
+        if (known := self._owners_of(access, numbers.itemsize)) is None:
             return
-        first, size, owners = there
-        places = (at - first) // size
-        before = owners[places]
-        others = (before != 0) & (np.abs(before) != self.program)
+        first, owners, at = known
+        before = owners[at]
+        others = (before != 0) & self._others(before)
         if others.any():
-            new = np.broadcast_to(value.data, ptrs.data.shape)[kept]
-            memory = (ctypes.c_char * (owners.size * size)).from_address(first)
-            old = np.frombuffer(memory, new.dtype)[places]
-            bits = f"u{size}"
+            new = np.broadcast_to(numbers, access.tile.shape)[access.lanes]
+            memory = (ctypes.c_char * (owners.size * new.itemsize)).from_address(first)
+            old = np.frombuffer(memory, new.dtype)[at]
+            bits = f"u{new.itemsize}"
             others &= np.ascontiguousarray(old).view(bits) != np.ascontiguousarray(new).view(bits)
-        if others.any():
-            self._note("writes", ptrs, at, before, others)
-        owners[places] = self.program
+        self._note("writes", access, before, others)
+        owners[at] = len(self.places)
 
-    def _added(self, ptrs, value, mask) -> None:
-        at = ptrs.data[_lanes(ptrs, mask)].astype(np.int64)
-        there = self._of(at, value.data.itemsize)
-        if there is None:
-            return
-        first, size, owners = there
-        places = (at - first) // size
-        before = owners[places]
-        if (others := (before > 0) & (before != self.program)).any():
-            self._note("writes", ptrs, at, before, others)
-        owners[places] = np.where(before > 0, before, -self.program)  # what it began itself
+    def atomic(self, access: Access, numbers: np.ndarray, adds: bool) -> None:
+        self.waited |= not adds
+        if adds and (known := self._owners_of(access, numbers.itemsize)):
+            _, owners, at = known
+            before = owners[at]
+            self._note("writes", access, before, (before > 0) & self._others(before))
+            # What a program began to store itself stays its own.
+            owners[at] = np.where(before > 0, before, -len(self.places))
 
-    def _loaded(self, ptrs, mask) -> None:
-        at = ptrs.data[_lanes(ptrs, mask)]
-        if not at.size:
-            return
-        low, high = int(at.min()), int(at.max())
-        for first, (size, owners) in self.owners.items():
-            if first <= low and high < first + owners.size * size:
-                at = at.astype(np.int64)
-                before = owners[(at - first) // size]
-                if (others := (before != 0) & (np.abs(before) != self.program)).any():
-                    self._note("reads", ptrs, at, before, others)
+    def _others(self, before: np.ndarray) -> np.ndarray:
+        return np.abs(before) != len(self.places)
 
-    def _of(self, at: np.ndarray, size: int) -> tuple[int, int, np.ndarray] | None:
-        """The first byte, the numbers' size and the owners of the extent that all of at is in."""
-        if not at.size:
+    def _owners_of(self, access: Access, size: int = 0
+                   ) -> tuple[int, np.ndarray, np.ndarray] | None:
+        """Of the extent that all of a tile lies in the first byte and the owners of its numbers,
+        and which of these the tile's are.  size: of the numbers, which nobody may have stored yet;
+        0 of a load."""
+        if not self.watching or self.found or self.waited or not access.addresses.size:
             return None
-        low, high = int(at.min()), int(at.max())
-        for first, (known, owners) in self.owners.items():
-            if first <= low and high < first + owners.size * known:
-                return (first, size, owners) if known == size else None
-        for first, end in self.extents():
-            if first <= low and high < end:
-                self.owners[first] = size, np.zeros((end - first) // size, np.int32)
-                return first, *self.owners[first]
-        return None
+        extent = access.within([(first, first + known * owners.size)
+                                for first, (known, owners) in self.owners.items()])
+        if extent is None and size and (extent := access.within(self.extents())):
+            first, end = extent
+            self.owners[first] = size, np.zeros((end - first) // size, np.int32)
+        if extent is None:
+            return None
+        first, (known, owners) = extent[0], self.owners[extent[0]]
+        if size not in (0, known):
+            return None
+        return first, owners, (access.addresses.astype(np.int64) - first) // known
 
-    def _note(self, verb: str, ptrs, at: np.ndarray, before: np.ndarray, others: np.ndarray
-              ) -> None:
+    def _note(self, verb: str, access: Access, before: np.ndarray, others: np.ndarray) -> None:
+        if not others.any():
+            return
         lane = int(others.argmax())
         axes = max((i + 1 for i, size in enumerate(self.grid) if size > 1), default=1)
-        programs = [list(self.programs[abs(int(number))][:axes])
-                    for number in (before[lane], self.program)]
-        tensor = interpreter.tensor_of(getattr(ptrs, "base", None), at, self.named())
+        programs = [list(self.places[abs(int(number)) - 1][:axes])
+                    for number in (before[lane], len(self.places))]
         name, index = "", []
-        if tensor is not None:
+        if tensor := tensor_of(access, self.named()):
             name, *place, shape, strides = tensor
             found = np.flatnonzero(
-                interpreter.addresses_of(*place, shape, strides) == int(at[lane]))[:1]
+                addresses_of(*place, shape, strides) == int(access.addresses[lane]))[:1]
             index = [int(i) for one in found for i in np.unravel_index(one, shape)]
         self.found = {"verb": verb, "programs": programs, "tensor": name, "index": index,
                       "line": self._line()}
@@ -163,8 +117,3 @@ class Races:
         while frame is not None and frame.f_code.co_filename != self.path:
             frame = frame.f_back
         return 0 if frame is None else frame.f_lineno
-
-
-def _lanes(ptrs, mask) -> np.ndarray:
-    return (np.ones(ptrs.data.shape, bool) if mask is None
-            else np.broadcast_to(mask.data, ptrs.data.shape))

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..kernels import interpreter
+from ..kernels import hooks
 from ..wire import UNINITIALISED, poison, storages_in
 from .vetting import (
     MODULES,
@@ -321,7 +321,7 @@ class Replay:
         scope = self._scope(about)
         scope |= given | values
         if self.interpreted:
-            interpreter.take_other_names(scope)
+            hooks.take_other_names(scope)
         path = self.folder / f"kernel_{key}.py"
         path.write_text(_in_its_place(text, about["first"], about["line"]), "utf-8")
         name, unset = about["name"], object()

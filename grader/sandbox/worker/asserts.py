@@ -5,7 +5,7 @@ import linecache
 from contextlib import suppress
 from types import ModuleType
 
-import numpy
+from ..kernels.hooks import numbers
 
 VALUES, LONGEST = 8, 150  # numbers that are told; characters of a condition
 
@@ -79,8 +79,7 @@ def _said(value) -> str:
     """A number, a dtype or a shape in words; "" of anything else."""
     if type(value).__name__ == "constexpr":
         value = value.value
-    data = getattr(getattr(value, "handle", None), "data", None)
-    if isinstance(data, numpy.ndarray) and data.size == 1:  # a number in the interpreter
+    if (data := numbers(value)) is not None and data.size == 1:
         value = data.item()
     if isinstance(value, bool | int | float | str) or type(value).__name__ == "dtype":
         return str(value)[:50]

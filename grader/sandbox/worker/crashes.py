@@ -9,7 +9,7 @@ from threading import Thread
 import numpy
 
 from ..kernels import foreign
-from ..kernels.interpreter import OutOfBounds
+from ..kernels.bounds import OutOfBounds
 from ..wire import MAX_TEXT
 from . import asserts
 from .absent import absent, absent_gpu

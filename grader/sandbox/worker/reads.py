@@ -10,20 +10,22 @@ those of the other side come and go.  Once the leading side is loaded again, aft
 other, a new walk begins (persistent programs).
 """
 
+import contextlib
+
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..kernels.interpreter import watched_loads
+from ..kernels.hooks import Access, Listener, listening
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "mul"}
 SCALINGS = {"mul", "div", "neg"}
 QUERIES, KEYS = 0, 1
 
 
-class Reads(TorchDispatchMode):
-    """`with walk:` around a call.  queries, keys: its tensors (.., N, D), all of one N.
+class Reads(TorchDispatchMode, Listener):
+    """`with reads:` around a call.  queries, keys: its tensors (.., N, D), all of one N.
 
     read[QUERIES, i, j]: key row j was read in a walk that query row i led; read[KEYS, j, i] the
     other way round.  together[side, i, j]: both led one walk.  tiles[side]: the most rows that one
@@ -46,16 +48,16 @@ class Reads(TorchDispatchMode):
                 self._learn(numbers, np.full(numbers.shape, side), rows)
         self.read, self.together = np.zeros((2, 2, N, N), np.uint8)
         self.tiles = [0, 0]
-        self._begin()
+        self.program(())
+        self.told = contextlib.ExitStack()
 
     def __enter__(self):
-        self.watching = watched_loads(self._loaded, self._begin)
-        self.watching.__enter__()
+        self.told.enter_context(listening(self))
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        self.watching.__exit__(*error)
+        self.told.close()
 
     def _learn(self, numbers: np.ndarray, sides: np.ndarray, rows: np.ndarray) -> None:
         """These numbers, too, are of these sides and rows."""
@@ -79,12 +81,13 @@ class Reads(TorchDispatchMode):
         return side, np.unique(self.rows[at[self.sides[at] == side]])
 
     # ---------------------------------------------------------------- kernels
-    def _begin(self) -> None:
-        """Before every program."""
+    def program(self, place: tuple[int, ...]) -> None:
         self.leader, self.leading, self.followed = None, np.empty(0, np.int64), False
 
-    def _loaded(self, numbers: np.ndarray) -> None:
-        known = self._known(_mantissas(numbers)) if numbers.dtype.kind == "f" else None
+    def loaded(self, access: Access, numbers: np.ndarray) -> None:
+        if numbers.dtype.kind != "f":
+            return
+        known = self._known(_mantissas(numbers[access.lanes]))
         if known is None:
             return
         side, rows = known

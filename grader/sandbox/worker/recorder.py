@@ -3,7 +3,7 @@
 A plan holds the PyTorch operations below autograd and the launches of Triton kernels, in order.
 Tensors stand in it as views of numbered storages, so that neither views nor Python objects matter.
 What goes past both, by NumPy, ctypes, a list or another thread, is in no plan: replay.py then
-computes something else.  hooks.py has launches come here.
+computes something else.  kernels/hooks.py has launches come here.
 
     plan       {"storages", "functions", "steps", "backward": first step of it, "outputs",
                "gradients": encoded tensors, "again": launches of every further call,

@@ -17,7 +17,6 @@ import ast
 import inspect
 import io
 import linecache
-import os
 import signal
 import threading
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from ..kernels import hooks
 from ..wire import pack_array, unpack_array
 from . import crashes
 
@@ -49,7 +49,7 @@ class Memory:
             self.arrays[name][:] = array.ravel()
 
     def extents(self) -> list[tuple[int, int]]:
-        """As interpreter.hold_to() wants them: what a kernel may touch.  A kernel without memory
+        """As bounds.Bounds wants them: what a kernel may touch.  A kernel without memory
         may touch nothing, for which one empty extent stands."""
         return [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in self.arrays.values()] or [(0, 0)]
 
@@ -99,7 +99,7 @@ def _run(worker, request: dict) -> list[dict]:
             namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
         worker.replaying = memory  # whose extents bound what a kernel may touch
         try:
-            with _limited(request["seconds"]), _undefined_lanes():
+            with _limited(request["seconds"]), hooks.listening(UndefinedLanes()):
                 if request["kernel"]:
                     function[(example["programs"],)](**given)
                 else:
@@ -126,7 +126,6 @@ def _run(worker, request: dict) -> list[dict]:
 
 
 # --------------------------------------------------------------------- values
-# All that is known here of the interpreter's own objects, alike in Triton 3.6 to 3.9.
 def _made(value, memory: Memory):
     """The object that a step is given for a value."""
     if not isinstance(value, dict):
@@ -142,28 +141,10 @@ def _made(value, memory: Memory):
         if 0 in value["strides"]:
             return whole.flatten()[:1].expand(whole.shape)
         return torch.empty_strided(whole.shape, value["strides"], dtype=whole.dtype).copy_(whole)
-    import triton.language as tl
     if "pointer" in value:
-        dtype = tl.pointer_type(_dtype(memory.arrays[value["pointer"]].dtype))
-        address = memory.address(value["pointer"], value["at"])
-        return _tensor(np.array([address], np.uint64), dtype, dtype)
-    array = unpack_array(value["tile"]).copy()
-    dtype = _dtype(array.dtype)
-    if not array.ndim:
-        return _tensor(array.reshape(1), dtype, dtype)
-    return _tensor(array, dtype, tl.block_type(dtype, list(array.shape)))
-
-
-def _tensor(data: np.ndarray, dtype, kind):
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-    return tl.core.tensor(TensorHandle(data, dtype), kind)
-
-
-def _dtype(dtype: np.dtype):
-    import triton.language as tl
-    return {"float16": tl.float16, "float32": tl.float32, "int32": tl.int32, "int64": tl.int64,
-            "bool": tl.int1}[dtype.name]
+        name, at = value["pointer"], value["at"]
+        return hooks.pointer(memory.address(name, at), memory.arrays[name].dtype)
+    return hooks.tile(unpack_array(value["tile"]).copy())
 
 
 def _told(value, memory: Memory):
@@ -174,14 +155,11 @@ def _told(value, memory: Memory):
         return _told(value.value, memory)
     if isinstance(value, tuple | list) or type(value).__name__ == "tuple":
         return {"tuple": [_told(item, memory) for item in value]}
-    if hasattr(value, "handle") and hasattr(value.handle, "data"):
-        data = np.asarray(value.handle.data)
-        if not value.type.is_block():
-            data = data.reshape(-1)[0]
+    if (numbers := hooks.numbers(value)) is not None:
         if value.dtype.is_ptr():
-            name, at = memory.place(np.asarray(data))
+            name, at = memory.place(numbers)
             return {"pointer": name, "at": pack_array(np.asarray(at))}
-        return {"tile": pack_array(np.asarray(data))}
+        return {"tile": pack_array(numbers)}
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         return {"tile": pack_array(value.detach().numpy())}
     if isinstance(value, np.ndarray | np.generic):
@@ -212,9 +190,8 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
             key: _told(value, memory) for key, value in bound.arguments.items()}})
         if kind == "store":
             return _store(memory, **bound.arguments)
-        results = [_made({"tile": pack_array(np.full(_shape(given[key]), 3.0 * number + i + 1,
-                                                     np.float32))}, memory)
-                   for i, key in enumerate(kind)]
+        results = [hooks.tile(np.full(hooks.numbers(given[key]).shape, 3.0 * number + i + 1,
+                                      np.float32)) for i, key in enumerate(kind)]
         return results[0] if len(results) == 1 else tuple(results)
     return called
 
@@ -241,15 +218,11 @@ def _unchanged(text: str, line: int | None) -> str:
     return ""
 
 
-def _shape(value) -> tuple[int, ...]:
-    return np.asarray(value.handle.data).shape
-
-
 def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
     """Rows of a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i."""
     def number(value) -> np.ndarray:
-        return np.asarray(value.handle.data if hasattr(value, "handle") else
-                          getattr(value, "value", value))
+        held = hooks.numbers(value)
+        return np.asarray(getattr(value, "value", value) if held is None else held)
 
     name, at = memory.place(number(ptr).reshape(-1)[:1])
     tile, rows, width = number(tile), number(rows).reshape(-1), int(number(D).reshape(-1)[0])
@@ -346,27 +319,9 @@ def _limited(seconds: float):
         signal.signal(signal.SIGPROF, before)
 
 
-@contextmanager
-def _undefined_lanes():
-    """While it lasts, a masked lane of a load without `other=` is NaN: a GPU promises nothing."""
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        yield
-        return
-    from triton.runtime import interpreter
+class UndefinedLanes(hooks.Listener):
+    """Makes a masked lane of a load without `other=` NaN: a GPU promises nothing."""
 
-    builder = type(interpreter.interpreter_builder)
-    load = builder.create_masked_load
-
-    def undefined(self, ptrs, mask, other, *args, **kwargs):
-        result = load(self, ptrs, mask, other, *args, **kwargs)
-        if other is None and mask is not None and result.data.dtype.kind == "f":
-            data = np.array(result.data)
-            data[~np.broadcast_to(mask.data, data.shape)] = np.nan
-            result.data = data
-        return result
-
-    builder.create_masked_load = undefined
-    try:
-        yield
-    finally:
-        builder.create_masked_load = load
+    def loaded(self, access: hooks.Access, numbers: np.ndarray) -> None:
+        if not access.has_other and numbers.dtype.kind == "f":
+            numbers[~access.lanes] = np.nan

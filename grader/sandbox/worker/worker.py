@@ -17,16 +17,16 @@ from pathlib import Path
 
 import torch
 
-from ..kernels import compile_only, gpu_only, interpreter, pretend_gpu, quicker, races
+from ..kernels import bounds, compile_only, hooks, pretend_gpu, quicker, races
 from ..replay import launches, replay
 from ..wire import DTYPES, Channel, raw_bytes
-from . import crashes, hooks, recorder, run_step
+from . import crashes, recorder, run_step
 from .gaps import gathered, spread
 from .reads import Reads
 from .returned import Failure, check, check_gradient, outputs_of, signature_of
 
 _empty = torch.empty
-MARGIN_BYTES = interpreter.NEAR  # on either side of an input, without a GPU
+MARGIN_BYTES = bounds.NEAR  # on either side of an input, without a GPU
 LATE_SECONDS = 0.05  # outputs are read again this long after everything else
 _sleep = time.sleep
 _plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
@@ -63,17 +63,10 @@ class Server:
         self.races = races.Races(self._extents, self._named, self.path)
         self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
         if self.interprets:
-            interpreter.insist()
             quicker.spare_repetition()
-            interpreter.hold_to(self._extents, self._named)
-            self.races.install()
-            interpreter.multiply_constants()
-            interpreter.compare_constants()
-            interpreter.ask_conditions()
-            gpu_only.install()
-            interpreter.know_constants()
-            interpreter.refuse_truth(self.path)
-        hooks.install(lambda phase: self.channel.send({"phase": phase}))
+            hooks.interpret(self.path)
+            hooks.listeners += [bounds.Bounds(self._extents, self._named), self.races]
+        hooks.watch_launches(recorder.current, lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:
         """Of the tensors a kernel may touch; none where nobody knows them."""
@@ -141,14 +134,14 @@ class Server:
             # it is enough to compile the kernels.
             if not (self.compiler and self.compiler.launched and hasattr(module, entry)):
                 raise
-        if self.interprets and (kernel := interpreter.compiled(module)):
-            if interpreter.is_gluon(getattr(module, kernel)):
+        if self.interprets and (kernel := hooks.compiled(module)):
+            if hooks.is_gluon(getattr(module, kernel)):
                 raise Failure("skipped", f"{kernel} is written in Gluon, which Triton's "
                               "interpreter does not know: it needs a GPU, and there is none here")
             raise Failure("crashed", f"want every kernel in Triton's interpreter, for lack of a "
                           f"GPU; got {kernel} without: take out what turns the interpreter off")
         if self.interprets and sys.modules.get("triton"):
-            interpreter.take_other_names(vars(module))
+            hooks.take_other_names(vars(module))
         self.module = module
         found = self._defined(entry)
         self.name = entry if attribute is None else f"{entry}.{attribute}"
@@ -431,7 +424,7 @@ def _laid_out_otherwise(x: torch.Tensor) -> torch.Tensor:
 
 
 def _apart(storage: torch.Tensor) -> torch.Tensor:
-    """A copy with nothing known near it: what interpreter.py finds outside is outside of all."""
+    """A copy with nothing known near it: what bounds.py finds outside is outside of all."""
     margin = MARGIN_BYTES // storage.element_size()
     whole = torch.zeros(storage.numel() + 2 * margin, dtype=storage.dtype)
     return _plain_copy(whole[margin:margin + storage.numel()], storage)

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from grader.sandbox.kernels.interpreter import OutOfBounds
+from grader.sandbox.kernels.bounds import OutOfBounds
 from grader.sandbox.wire import OBSERVED
 from grader.sandbox.worker import crashes
 

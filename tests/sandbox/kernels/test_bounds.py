@@ -1,17 +1,12 @@
-"""The interpreter that workers have is held to the tensors there are, and takes what a GPU does."""
+"""Kernels in the interpreter are held to the tensors there are."""
 
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from grader.sandbox.kernels import interpreter
-
-ROOT = Path(__file__).parents[3]
+from grader.sandbox.kernels import bounds
+from grader.sandbox.kernels.hooks import Access
 
 # 100 numbers each, as Recorder.named() has them, in storages of which X's is 20 numbers longer.
 X, Y = ("x_ptr", 10_000, 4, [100], [1]), ("y_ptr", 20_000, 4, [100], [1])
@@ -23,9 +18,10 @@ def outside(addresses, mask=None, verb="reads", base=None, tensors=(X, Y)) -> st
     pointers = SimpleNamespace(data=np.asarray(addresses, np.uint64))
     if base is not None:
         pointers.base = base
-    with pytest.raises(interpreter.OutOfBounds) as caught:
-        interpreter._check(pointers, mask is not None and SimpleNamespace(data=np.asarray(mask))
-                           or None, verb, lambda: STORAGES, lambda: list(tensors))
+    if mask is not None:
+        mask = SimpleNamespace(data=np.asarray(mask))
+    with pytest.raises(bounds.OutOfBounds) as caught:
+        bounds.Bounds(lambda: STORAGES, lambda: list(tensors))._check(Access(pointers, mask), verb)
     return str(caught.value)
 
 
@@ -80,48 +76,3 @@ def test_rows_of_another_head_are_told_apart_from_those_outside():
 
 def test_a_single_number_outside_has_no_lanes():
     assert outside(20_400) == f"tl.load reads 1 number outside of its tensor, at y_ptr: {ADVICE}"
-
-
-CONSTANTS = '''
-import os, sys
-os.environ["TRITON_INTERPRET"] = "1"
-sys.path.insert(0, sys.argv[1])
-import torch, triton, triton.language as tl
-from grader.sandbox.kernels.interpreter import multiply_constants
-
-C = tl.constexpr(1.5)
-
-@triton.jit
-def kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
-    offs = tl.arange(0, BLOCK)
-    x, first = tl.load(x_ptr + offs), tl.load(x_ptr)
-    y = tl.math.exp2(C * x) + tl.math.exp2(C - first) + tl.math.exp2(C + x) + tl.abs(C / x)
-    tl.store(y_ptr + offs, y)
-
-multiply_constants()
-x, y = torch.rand(16) + 1, torch.empty(16)
-kernel[(1,)](x, y, BLOCK=16)
-want = torch.exp2(1.5 * x) + torch.exp2(1.5 - x[0]) + torch.exp2(1.5 + x) + 1.5 / x
-torch.testing.assert_close(y, want)
-assert (C * 2).value == 3 and isinstance(C - 1, tl.constexpr)
-'''
-
-
-@pytest.mark.interpreter
-def test_a_constant_may_stand_left_of_a_tensor():
-    done = subprocess.run([sys.executable, "-c", CONSTANTS, str(ROOT)], capture_output=True,
-                          text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_language_by_other_names_is_looked_up_where_a_launch_puts_the_interpreters_functions():
-    from triton import language as tl
-
-    names = {"load": tl.load, "exp2": tl.math.exp2, "tensor": tl.tensor, "len": len, "tl": tl}
-    interpreter.take_other_names(names)
-    assert names["tensor"] is tl.tensor and names["len"] is len and names["tl"] is tl
-    assert names["load"].__module__ == tl.load.__module__
-    with mock.patch.object(tl, "load", lambda x: ("patched", x)):
-        assert names["load"](3) == ("patched", 3)
-    with mock.patch.object(tl, "exp2", lambda x: 2**x):
-        assert names["exp2"](3) == 8

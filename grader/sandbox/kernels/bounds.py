@@ -1,0 +1,121 @@
+"""Kernels in the interpreter are held to the tensors there are.
+
+Memory beyond a tensor is somebody else's: the interpreter reads and writes it without a word, and
+a GPU does so most times.  Here such a lane is an error in the line that did it.
+"""
+
+import numpy as np
+
+from .hooks import Access, Listener
+
+NEAR = 65536  # bytes past a tensor that are still blamed on it; worker.py leaves so many free
+
+
+class OutOfBounds(IndexError):
+    """A lane that is not masked off reads or writes where no tensor is.
+
+    tensor: what the kernel calls the one that the lane's pointer was made of; lanes: which of the
+    tile they are.
+    """
+
+    def __init__(self, verb: str, count: int, tensor: str = "", lanes: str = ""):
+        call, self.id = {"reads": ("tl.load", "out-of-bounds-read"),
+                         "writes": ("tl.store", "out-of-bounds-write")}[verb]
+        self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside of "
+                     + ("its tensor" if tensor else "every tensor"))
+        place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
+        self.wants = f"{place}: " * bool(place) + ("no mask leaves them out, or their address "
+                                                   "(tile, stride, head, batch) is wrong")
+        super().__init__(f"{self.what}, {self.wants}")
+
+
+class Bounds(Listener):
+    """Raises OutOfBounds.
+
+    extents() -> a list of (first byte, byte after the last) of every tensor alive; named() -> of
+    those that the kernel was given (name, first byte, bytes of a number, shape, strides).
+    """
+
+    def __init__(self, extents, named):
+        self.extents, self.named = extents, named
+
+    def load(self, access: Access) -> None:
+        self._check(access, "reads")
+
+    def store(self, access: Access, numbers: np.ndarray) -> None:
+        self._check(access, "writes")
+
+    def _check(self, access: Access, verb: str) -> None:
+        known = self.extents()
+        # Outside of a watched call none is known; all lanes are in one tensor, as a rule.
+        if not known or not access.addresses.size or access.within(known):
+            return
+        tile = access.tile.astype(np.int64)
+        inside = np.zeros(tile.shape, bool)
+        for first, end in known:
+            inside |= (tile >= first) & (tile < end)
+        outside = access.lanes & ~inside
+        if not outside.any():
+            return
+        tensor = tensor_of(access, self.named())
+        if tensor is None:
+            raise OutOfBounds(verb, int(outside.sum()), "", _lanes(outside))
+        name, *place = tensor
+        here = _heads(tile, *place)
+        outside = access.lanes & (here < 0)  # what lies around a tensor in its storage is not its
+        lanes = _lanes(outside)
+        own = here[access.lanes & (here >= 0)][:1]
+        if lanes and own.size and (
+                other := access.lanes & (here >= 0) & (here != own)).any():
+            lanes += f", {_lanes(other, whole=False)} in another head"
+        raise OutOfBounds(verb, int(outside.sum()), name, lanes)
+
+
+def tensor_of(access: Access, named: list[tuple]) -> tuple | None:
+    """Of these tensors the one that a pointer was made of; where that is not known the one that its
+    first lane lies in, or within NEAR bytes of."""
+    pointer, found = int(access.addresses[0]) if access.base is None else access.base, []
+    for number, (_, first, size, shape, strides) in enumerate(named):
+        last = first + size * sum((n - 1) * m for n, m in zip(shape, strides, strict=True))
+        away = max(first - pointer, pointer - last, 0)
+        found.append((away, abs(first - pointer), number))
+    away, _, number = min(found, default=(NEAR + 1, 0, 0))
+    return named[number] if away <= NEAR else None
+
+
+def addresses_of(first: int, size: int, shape: list[int], strides: list[int]) -> np.ndarray:
+    """Of every number of a tensor, in its order."""
+    there = np.full(1, first)
+    for n, stride in zip(shape, strides, strict=True):
+        there = np.add.outer(there, np.arange(n) * stride * size)
+    return there.ravel()
+
+
+def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strides: list[int]
+           ) -> np.ndarray:
+    """Which head of a tensor each address lies in, all leading axes counted as one; -1: in none."""
+    there = addresses_of(first, size, shape, strides)
+    rows = int(np.prod(shape[2:])) if len(shape) > 2 else there.size
+    order = np.argsort(there, kind="stable")
+    at = np.searchsorted(there, addresses, sorter=order).clip(max=max(there.size - 1, 0))
+    if not there.size:
+        return np.full(addresses.shape, -1)
+    at = order[at]
+    return np.where(there[at] == addresses, at // max(rows, 1), -1)
+
+
+def _lanes(outside: np.ndarray, whole: bool = True) -> str:
+    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "lanes 40-63 of 64"; "" of one.
+    whole: of how many is said, too."""
+    if outside.size == 1:
+        return ""
+    axes = ("lane",) if outside.ndim == 1 else ("row", "column")
+    said = []
+    for axis, name in enumerate(axes[:outside.ndim]):
+        others = tuple(other for other in range(outside.ndim) if other != axis)
+        at = np.flatnonzero(outside.any(others))
+        if len(at) < outside.shape[axis]:
+            span = f"s {at[0]}-{at[-1]}" if len(at) > 1 else f" {at[0]}"
+            said.append(name + span)
+    size = str(outside.size) if outside.ndim == 1 else f"the {outside.shape} tile"
+    return (" and ".join(said) or "all") + f" of {size}" * whole
