@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from grader.course.operations import size
 from grader.course.plan import Plan
 from grader.sandbox.wire import dtype_name
 from grader.text import escape
@@ -88,9 +89,9 @@ class Race:
             return None
         if said["verb"] not in ("writes", "reads"):
             raise ValueError("want writes or reads")
-        first, second = (tuple(map(count, place)) for place in said["programs"])
+        first, second = (tuple(map(size, place)) for place in said["programs"])
         return cls(said["verb"], (first[:3], second[:3]), escape(str(said["tensor"])[:60]),
-                   tuple(map(count, said["index"]))[:6], count(said["line"]))
+                   tuple(map(size, said["index"]))[:6], size(said["line"]))
 
 
 @dataclass(frozen=True)
@@ -208,9 +209,3 @@ def results(call: Call) -> dict[str, tuple]:
     shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
     return shapes | {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
                      for name in call.grads}
-
-
-def count(value) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 60:
-        raise ValueError(f"want a count; got {str(value)[:100]}")
-    return value

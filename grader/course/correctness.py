@@ -106,41 +106,25 @@ class Answer:
         return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))
 
 
-def whole_size(truth, terms=None) -> torch.Tensor:
-    """What the error of a whole tensor is measured against."""
-    return truth.norm() if terms is None else torch.maximum(truth.norm(), CANCELLED * terms.norm())
-
-
-def row_sizes(truth, name: str, scale=None, terms=None) -> torch.Tensor:
-    """What each row's error is measured against: shape of truth, less its last axis unless a row
+def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
+    """Each row's error, of x and truth in float64: shape of truth, less its last axis unless a row
     is one number."""
     if scale is not None:
-        return scale
+        return (x - truth).abs() / scale
     norms = torch.linalg.vector_norm(truth, dim=-1)
     tau = TAU_GRADIENT if name.startswith("d_") else TAU_FORWARD
     floor = tau * norms.square().mean().sqrt()
     if terms is not None:
         floor = torch.maximum(floor, CANCELLED * terms)
-    return torch.maximum(norms, floor)
-
-
-def relative(off, whole, rows) -> tuple[torch.Tensor, torch.Tensor]:
-    """off = x - truth, and its sizes -> fro, and each row's error."""
-    if off.dim() == rows.dim():  # a row is one number
-        errors = off.abs() / rows
-        return errors.square().mean().sqrt(), errors
-    return off.norm() / whole, torch.linalg.vector_norm(off, dim=-1) / rows
-
-
-def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
-    """Each row's error: shape as row_sizes."""
-    return relative(x - truth, 1.0, row_sizes(truth, name, scale, terms))[1]
+    return torch.linalg.vector_norm(x - truth, dim=-1) / torch.maximum(norms, floor)
 
 
 def errors(x, truth, name: str, scale=None, terms=None) -> tuple[float, float]:
     """-> (fro, row) of x, float64, against truth, float64."""
-    fro, rows = relative(x - truth, whole_size(truth, terms),
-                         row_sizes(truth, name, scale, terms))
+    rows, whole = row_errors(x, truth, name, scale, terms), truth.norm()
+    if terms is not None:
+        whole = torch.maximum(whole, CANCELLED * terms.norm())
+    fro = (x - truth).norm() / whole if scale is None else rows.square().mean().sqrt()
     return float(fro), float(rows.max())
 
 

@@ -19,6 +19,7 @@ REDUCTIONS = set("""
     sum mean amax amin max min any all aminmax linalg_vector_norm norm cumsum cumsum_ floor_divide
     isin bucketize searchsorted
 """.split())
+MOST = 1 << 60  # no count is larger
 UNTABLED = {"_pin_memory", "resize_", "nonzero"}  # no probe shows that these compute nothing
 FREE = ("looks", "fresh", "constant", "moves")  # kinds that compute no numbers
 LEAST = 256  # numbers an operation counts for at least: many small ones are one large one
@@ -174,9 +175,6 @@ def _addends(named: dict, made: list[_Tensor]) -> Addends:
     else:
         together = source.numbers // max(1, *(tensor.numbers for tensor in indices))
     return Addends(source.numbers, into, together)
-
-
-MOST = 1 << 60  # no count is larger
 
 
 def size(value) -> int:

@@ -28,10 +28,10 @@ from grader.course.calls import (
     Reply,
     SubmissionError,
     Tuned,
-    count,
     pack,
     results,
 )
+from grader.course.operations import size
 from grader.course.plan import Plan
 from grader.host.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
 from grader.host.processes import Worker
@@ -148,11 +148,11 @@ class Session:
         try:
             return [
                 CompiledKernel(
-                    escape(str(kernel["name"]))[:200], count(kernel["shared_bytes"]),
+                    escape(str(kernel["name"]))[:200], size(kernel["shared_bytes"]),
                     float(kernel["seconds"]),
-                    tuple((count(line), escape(str(text))[:1000])
+                    tuple((size(line), escape(str(text))[:1000])
                           for line, text in kernel["warnings"][:100]),
-                    count(kernel["line"]),
+                    size(kernel["line"]),
                 )
                 for kernel in reply["kernels"][:1000]
             ]
@@ -205,7 +205,7 @@ class Session:
         self.prepare(call)
         reply, _ = self.request({"op": "memory"}, "case")
         try:
-            return count(reply["peak_bytes"])
+            return size(reply["peak_bytes"])
         except (KeyError, ValueError) as error:
             raise self._broken(error) from None
 
