@@ -4,8 +4,9 @@ A mutant is a table of its stage's TOML file: what it `breaks`, the text `old` o
 and the `new` one in its place (`edits` for further pairs, `count` where a text stands there several
 times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  So is
 an unfinished file, in which `steps` says what stands in a step instead of its solution; "" leaves
-it blank, as the starter has it.  The others are files: a docstring that says what it tries, then
-comments:
+it blank, as the starter has it.  Honest files that are a solved one but for a place or two stand in
+honest/patches.toml; `unmarked` takes the steps' markers out.  The others are files: a docstring
+that says what it tries, then comments:
 
     # stage: 3                 graded as problem_3.py
     # base: problem_3.py       the solved file goes first, so that this one may override parts of it
@@ -79,7 +80,7 @@ def attacks(kinds=KINDS) -> list[Attack]:
         if kind in EXPECTED:
             found += [mutant for stage in STAGES for mutant in mutants(stage, kind)]
         if kind == "honest":
-            found += solved()
+            found += solved() + patched()
         found += [from_file(path) for path in sorted((HERE / kind).glob("*.py"))]
         table = HERE / kind / "files.toml"  # for what no comment fits on
         if table.exists():
@@ -92,6 +93,13 @@ def solved() -> list[Attack]:
     """The solved files of this repository."""
     return [Attack("honest", f"problem_{n}", n, "the solved file",
                    (ROOT / f"problem_{n}.py").read_bytes(), ("pass",)) for n in STAGES]
+
+
+def patched() -> list[Attack]:
+    """Solved files with another right way in a place or two."""
+    rows = tomllib.loads((HERE / "honest" / "patches.toml").read_text("utf-8"))["patch"]
+    return [_mutant(row["stage"], row, (ROOT / f"problem_{row['stage']}.py").read_text("utf-8"),
+                    "honest") for row in rows]
 
 
 def mutants(stage: int, kind: str = "mutants") -> list[Attack]:
@@ -110,9 +118,11 @@ def _mutant(stage: int, row: dict, solved: str, kind: str = "mutants") -> Attack
         if found != want:
             raise ValueError(f"stage {stage}, {row['id']}: want {want} of {old!r}; got {found}")
         source = source.replace(old, new)
+    if row.get("unmarked"):
+        source = re.sub(r"^ *# (BEGIN|END) SOLUTION .*\n", "", source, flags=re.MULTILINE)
     passes = "equivalent" in row or "beyond" in row
     outcomes = ("pass",) if passes else tuple(row.get("outcome", EXPECTED[kind]))
-    return Attack(kind, row["id"], stage, row.get("equivalent", row["breaks"]), source.encode(),
+    return Attack(kind, row["id"], stage, row.get("equivalent") or row["breaks"], source.encode(),
                   outcomes, row.get("says", ""), device=row.get("device", "any"),
                   beyond="beyond" in row)
 
