@@ -109,17 +109,14 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
              ) -> tuple[str, ...]:
     """-> verdict, where, what was seen, how to see more: at most 12 lines.
 
-    steps: to look at, where they are known; right: those that are, asked alone; seen: what
-    follow_up.py saw in further cases; again: the command that asks this one case.
+    steps: to look at, where they are known; right: those that are right when run on their own;
+    seen: what follow_up.py saw in further cases; again: the command that asks this one case.
     """
     first, where = finding.what[0], f"where: {finding.where}."
     middle = list(finding.what[1:])
-    if steps and not seen and not finding.places:  # their lights say more
-        body = []
-    else:
-        body = list(seen)
-        if PATTERNS[finding.id] and not seen:
-            body.append("try: " + PATTERNS[finding.id])
+    body = list(seen)
+    if PATTERNS[finding.id] and not seen and (finding.places or not steps):  # else these say more
+        body.append("try: " + PATTERNS[finding.id])
     tail, steps = [], steps or stage.steps_of(finding.places)
     if left := [step for step in steps if step not in right]:
         tail = _wrapped(look_at(stage, *left))
@@ -130,17 +127,14 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
     elif steps:
         tail = _wrapped("the steps that do this are right when they are run on their own: look "
                         "outside of the steps, at what launches or calls them")
-    # The command stays in one piece, to be copied; what says least goes first if there is no room.
-    tail += [f"again: {again}"] * bool(again)
-    for drop in range(len(middle) + 1):
-        kept = middle[:len(middle) - drop]
-        lines = [row for line in (first, where, *kept, *body) for row in _wrapped(line)]
-        if len(lines) + len(tail) <= LINES:
-            break
-    while len(lines) + len(tail) > LINES and len(body) > 1:  # whole sentences go
-        body.pop()
-        lines = [row for line in (first, where, *body) for row in _wrapped(line)]
-    return *lines[:LINES - len(tail)], *tail
+    tail += [f"again: {again}"] * bool(again)  # in one piece, to be copied
+
+    def head() -> list[str]:
+        return [row for line in (first, where, *middle, *body) for row in _wrapped(line)]
+
+    while len(head()) + len(tail) > LINES and (middle or len(body) > 1):
+        (middle or body).pop()  # whole sentences, those that say least first
+    return *head()[:LINES - len(tail)], *tail
 
 
 def kept_in_16_bits(case: Case, plan: Plan) -> str:

@@ -35,7 +35,7 @@ def text(matrix: Matrix) -> list[str]:
 
 def caption(matrix: Matrix) -> str:
     """One sentence: where the first difference is."""
-    wrong = _wrong(matrix)
+    wrong = matrix.wrong
     if not bool(wrong.any()):
         return "nothing here: these weights are right, so the mistake lies elsewhere."
     telling = wrong & (~matrix.keep | (matrix.found.abs() <= 1e-6))  # seen or unseen by mistake
@@ -76,11 +76,6 @@ def plot(matrix: Matrix, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _wrong(matrix: Matrix) -> torch.Tensor:
-    difference = (matrix.found - matrix.expected).abs()
-    return ~(difference <= 1e-4 + 1e-3 * matrix.expected.abs())
-
-
 def _pooled(x: torch.Tensor, cell: int) -> torch.Tensor:
     """The largest weight of every cell by cell pairs."""
     x = torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)[None, None]
@@ -95,7 +90,7 @@ def _shades(x: torch.Tensor) -> list[str]:
 
 
 def _difference(matrix: Matrix, cell: int) -> list[str]:
-    wrong = _wrong(matrix)
+    wrong = matrix.wrong
     nan = ~torch.isfinite(matrix.found)
     seen = wrong & ~nan & ~matrix.keep
     unseen = wrong & (matrix.found.abs() <= 1e-6) & matrix.keep

@@ -7,26 +7,21 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from grader.course.calls import Reply, SubmissionError
 from grader.course.cases import Case
-from grader.course.correctness import answer
 from grader.course.inputs import Built
 from grader.course.stages import Stage
 from grader.host.options import Options
 from grader.host.session import Session
 from grader.report.overview import command
 from grader.report.results import Check, told
-from grader.words import attention_map, drawing, probes
+from grader.words import attention_map, drawing
 from grader.words.deduce import deduce
-from grader.words.describe import (
-    Finding,
-    describe,
-    either,
-    kept_in_16_bits,
-    locate,
-)
+from grader.words.describe import Finding, describe, either, kept_in_16_bits, locate
 from grader.words.isolating import Thing, in_words, isolate
-from grader.words.samples import Sample, Samples
+from grader.words.samples import Sample, Samples, general
 
 NOTHING = 1e-9  # a gradient that large is as good as none
 PROBE_SECONDS = 15.0  # for one further call of the submission
@@ -36,19 +31,17 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             options: Options, steps: Sequence[dict] = ()) -> None:
     """Put the mistake of a red step, or else what was seen, into a wrong check.
 
-    steps: their lights, as in the JSON: where some are wrong, they are the answer.  Else asks the
-    session further cases; where one of them ends it, the session is gone afterwards.
+    steps: the step checks, as in the JSON: where some are wrong, they are the answer.  Else the
+    session runs further cases; where one of them ends it, the session is gone afterwards.
     """
     red = [step for step in steps if step["light"] == "wrong"]
     right = [step["id"] for step in steps if step["light"] == "right"]
-    case, device = built.case, options.device
-    got = dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
-    exact = answer(built, device)
-    sample = Sample.of(built, got, device, exact)
-    wrong = [name for name in got if sample.wrong[name]]
-    if not wrong:  # right at first: it is another run, or other values, that went wrong
+    case, got = built.case, _tensors(reply)
+    sample = Sample.of(built, got, options.device)
+    if not sample.wrong:  # right at first: it is another run, or other values, that went wrong
         return
-    finding = locate(case, exact, wrong[0], got[wrong[0]], exact.judge(wrong[0], got[wrong[0]]))
+    name = sample.wrong[0]
+    finding = locate(case, sample.exact, name, got[name], sample.exact.judge(name, got[name]))
     known = bool(red) or finding.id == "stored-otherwise"
     failures: list[tuple[Case, SubmissionError]] = []
     with _patience(session):
@@ -56,19 +49,18 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             if session.gone:
                 return None
             try:
-                found = session.run(other.call)
+                return _tensors(session.run(other.call))
             except SubmissionError as error:
                 failures.append((other.case, error))
                 return None
-            return dict(found.outputs[0]) | {"d_" + n: x for n, x in found.grads.items()}
 
-        samples, things, matrix = Samples(sample, ask, device), [], None
+        samples, things, matrix = Samples(sample, ask, options.device), [], None
         if not known and samples.plain_is_right():
             things = isolate(case, samples.answer, samples.names)
         if red and (options.show or options.plot):  # a plain case is small enough to draw
-            samples.answer(probes.general(case))
+            samples.answer(general(case))
         if not stage.sums_rows and (not known or options.show or options.plot):
-            matrix = _matrix(samples, ask)
+            matrix = _matrix(samples)
     said, steps = (), [step["id"] for step in red]
     if red:
         check.diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
@@ -95,6 +87,10 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             check.picture += ("--plot wants matplotlib: pip install matplotlib.",)
 
 
+def _tensors(reply: Reply) -> dict[str, torch.Tensor]:
+    return dict(reply.outputs[0]) | {"d_" + name: x for name, x in reply.grads.items()}
+
+
 @contextlib.contextmanager
 def _patience(session: Session):
     """Less of it than for what decides points."""
@@ -119,7 +115,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     by_dout = any(thing.id == "dout-strides" for thing in things)  # what is saved is right then
     if not finding.places and not by_dout and all(  # one key: dq and dk are 0 whatever is wrong
             float(sample.truth(name).abs().max()) > NOTHING
-            for name in sample.wrong if name.startswith("d_")):
+            for name in sample.got if name.startswith("d_")):
         deduced, places = deduce(stage, sample.times)
         finding = replace(finding, places=places)
     if finding.places:  # where it may stand says more than a hint
@@ -138,18 +134,16 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     return finding, (*said, *[deduced] * bool(deduced)), record
 
 
-def _matrix(samples: Samples, ask) -> attention_map.Matrix | None:
+def _matrix(samples: Samples) -> attention_map.Matrix | None:
     """The attention matrix of a wrong case: the smallest one, if the mistake shows there."""
-    names = samples.names
-    wrong = [s for s in (samples.wrong, *samples.answers.values())
-             if s is not None and any(map(s.wrong.get, names))]
-    wrong.sort(key=lambda s: (s.built.case.N < 8, s.built.case.N))
+    wrong = [(sample, name) for sample in (samples.wrong, *samples.answers.values()) if sample
+             for name in [name for name in samples.names if name in sample.wrong][:1]]
+    wrong.sort(key=lambda pair: (pair[0].built.case.N < 8, pair[0].built.case.N))
     matrix = None
-    for sample in wrong[:3]:
-        name = next(n for n in names if sample.wrong.get(n))
-        found = attention_map.read(ask, sample.built.case, _worst_head(sample, name),
+    for sample, name in wrong[:3]:
+        found = attention_map.read(samples.ask, sample.built.case, _worst_head(sample, name),
                                    backward=name.startswith("d_"))
-        if found is not None and not attention_map.right(found):
+        if found is not None and bool(found.wrong.any()):
             return found
         matrix = matrix or found
     return matrix

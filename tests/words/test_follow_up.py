@@ -22,6 +22,12 @@ from grader.words.samples import Sample
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def no_change_is_tried(monkeypatch):
+    """Which takes a second or more for every red step without a name, and is tested elsewhere."""
+    monkeypatch.setattr("grader.lights.lights.PLACED", 0)
+
+
 @pytest.mark.parametrize("wrong, told", [
     ("acc)", "look at step 5.6, carried from 3.5; more: python autograder.py "
      "--hint 3.5"),
@@ -125,7 +131,8 @@ def test_the_smallest_wrong_case_in_which_the_mistake_shows_is_drawn(shows_from,
         exact = answer(built, "cpu").truth["o"]
         return {"o": exact * 0.5 if built.case.N > shows_from else exact}
     samples = Asked(case, replace(case, N=64), replace(case, N=90), replace(case, N=257))
-    assert follow_up._matrix(samples, ask).case.N == drawn
+    samples.ask = ask
+    assert follow_up._matrix(samples).case.N == drawn
 
 
 def test_a_blank_step_ends_its_stage_without_a_traceback(tmp_path):

@@ -41,7 +41,7 @@ def test_what_is_barely_right_without_a_thing_is_not_isolated_by_it():
         sample = wrong_where(lambda c: c.dtype != torch.float32)(case)
         near = {name: replace(verdict, fro=0.9 * verdict.fro_limit)
                 for name, verdict in sample.verdicts.items()}
-        return sample if sample.wrong["o"] else Sample(sample.built, sample.got, sample.exact, near)
+        return sample if sample.wrong else Sample(sample.built, sample.got, sample.exact, near)
     assert isolating.isolate(CASE, asked, ["o"]) == []
 
 

@@ -7,13 +7,13 @@ import torch
 
 from grader.course.case_table import listed
 from grader.course.stages import STAGES
-from grader.words import probes
+from grader.words import samples
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_plain_case_is_small_and_of_the_stage(stage):
     for case in listed(stage, "cpu", False):
-        plain = probes.general(case)
+        plain = samples.general(case)
         assert plain.stage == stage and plain.group == "probe" and plain.dtype == torch.float32
         assert plain.HQ % plain.HKV == 0 and plain.N <= 333
         assert (plain.window is None) == (case.window is None)
@@ -21,20 +21,20 @@ def test_the_plain_case_is_small_and_of_the_stage(stage):
 
 
 def test_groups_are_of_three_so_that_a_head_in_its_group_is_no_head_of_another():
-    case = probes.general(next(iter(listed(5, "cpu", False))))
+    case = samples.general(next(iter(listed(5, "cpu", False))))
     assert case.HQ // case.HKV != case.HKV and case.HKV > 1 and case.B > 1
 
 
 def test_a_window_that_hides_nothing_stays_so():
     for case in listed(9, "cpu", False):
         if case.window is not None:
-            plain = probes.general(case)
+            plain = samples.general(case)
             assert (plain.window < plain.N) == (case.window < case.N)
 
 
 def test_gaps_hold_numbers_that_can_be_recognised():
-    case = replace(probes.general(next(iter(listed(4, "cpu", False)))), layout="mixed")
-    built, again = probes.build_probe(case, 1), probes.build_probe(case, 1)
+    case = replace(samples.general(next(iter(listed(4, "cpu", False)))), layout="mixed")
+    built, again = samples.without_nan(case, 1), samples.without_nan(case, 1)
     for name, sent in built.call.inputs.items():
         assert not bool(torch.isnan(sent.storage).any())
         assert torch.equal(sent.storage, again.call.inputs[name].storage)
