@@ -1,10 +1,11 @@
 """How long a grading takes, as a student waits for it: python -m tools.grading_times
 
 Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
-before; "again" is the run after it.  Seconds of wall time: until the steps' lights and until the
-end, median (least to most) of the rounds.  Under --watch a save is the start.  --beside N grades N
-different files at the same time, too, and says the seconds a grading.  Run it on an idle machine;
-what `import torch` takes there, which nothing can be graded before, is said first.
+before; "again" is the run after it.  Seconds of wall time until the line of steps and until the
+end: median (least to most) of the rounds.  With --watch the clock starts when the file is saved.
+--beside N also grades N different files at the same time, and prints the seconds per grading.  Run
+it on an idle machine.  First it prints the time of `import torch`, before which no grading begins.
+docs/measured/grading-times.md has what came out.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def words(seconds: list[float]) -> str:
 def say(name: str, times: dict[str, list[tuple[float, float]]]) -> None:
     for which, both in times.items():
         first, whole = ([pair[i] for pair in both] for i in (0, 1))
-        print(f"{name}, {which}: lights {words(first)}, end {words(whole)}", flush=True)
+        print(f"{name}, {which}: steps {words(first)}, end {words(whole)}", flush=True)
 
 
 def side_by_side(name: str, count: int) -> None:
@@ -114,7 +115,7 @@ def side_by_side(name: str, count: int) -> None:
         failed = [grading.exception() for grading in gradings if grading.exception()]
         whole = time.monotonic() - start
     print(*failed, f"{name}, {count} side by side: {len(failed)} did not pass, {whole:.1f} s, "
-          f"{whole / count:.2f} s a grading", sep="\n", flush=True)
+          f"{whole / count:.2f} s per grading", sep="\n", flush=True)
 
 
 def main() -> None:

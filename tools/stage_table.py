@@ -8,13 +8,13 @@ from grader.course.stages import STAGES
 
 ROOT = Path(__file__).parent.parent
 INTRO = """\
-# The stages, counted
+# Every problem and step, with the lines you write
 
-Code lines, without docstrings, comments and blanks. *New* lines stand in steps that are new in
-their stage, *carried over* in steps that are a paste of an earlier one; *given* is the rest.
-Written by `python -m tools.stage_table`, and held to it by a test.
+Lines of code, without docstrings, comments and blank lines. *New*: in steps that are new in this
+problem. *Copied*: in steps that are the same as an earlier one, which `python -m grader.carry`
+copies for you. *Given*: all other lines. Made by `python -m tools.stage_table`.
 
-| stage | new | carried over | given | docstring | steps in the order of the file, new ones bold |
+| problem | new | copied | given | docstring | title |
 |---|---|---|---|---|---|
 """
 
@@ -38,22 +38,28 @@ def carried(source: str) -> dict[str, str]:
 
 
 def row(number: int) -> str:
-    """One stage's line of the table."""
+    """One problem's line of the table."""
     source = (ROOT / STAGES[number].filename).read_text("utf-8")
-    lines, pasted, regions = code_lines(source), carried(source), steps(source)
+    lines, copied, regions = code_lines(source), carried(source), steps(source)
     inside = {step.id: sum(step.first_line < i < step.last_line for i in lines) for step in regions}
-    old = sum(count for step, count in inside.items() if step in pasted)
+    old = sum(count for step, count in inside.items() if step in copied)
     new = sum(inside.values()) - old
-    text = len((ast.get_docstring(ast.parse(source)) or "").splitlines())
-    names = "; ".join(f"{s.id} = {pasted[s.id]}" if s.id in pasted else
-                      f"**{s.id}** {s.title.rstrip('.')}"
-                      for s in regions)
-    return f"| {number} | {new} | {old} | {len(lines) - new - old} | {text} | {names} |"
+    text = ast.get_docstring(ast.parse(source)).splitlines()
+    title = text[0].partition(" -- ")[2].rstrip(".")
+    return f"| {number} | {new} | {old} | {len(lines) - new - old} | {len(text)} | {title} |\n"
+
+
+def listed(number: int) -> str:
+    """One problem's steps, in the order of its file."""
+    rows = "".join(f"- {step.id} = {step.origin}\n" if step.origin else
+                   f"- **{step.id}** {step.title}\n"
+                   for step in steps((ROOT / STAGES[number].filename).read_text("utf-8")))
+    return f"\n## Problem {number}\n\n{rows}"
 
 
 def page() -> str:
     """The whole of docs/stages.md."""
-    return INTRO + "".join(row(number) + "\n" for number in STAGES)
+    return INTRO + "".join([*map(row, STAGES), *map(listed, STAGES)])
 
 
 if __name__ == "__main__":
