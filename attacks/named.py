@@ -156,7 +156,7 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
                 continue
             start, own = time.monotonic(), time.thread_time()
             if check.outcome == "wrong":
-                follow_up.explain(check, session, built, reply, stage, options)
+                check = follow_up.explain(check, session, built, reply, stage, options)
             seconds, own = time.monotonic() - start, time.thread_time() - own
             found = check.diagnosis or {"kind": "none", "id": check.outcome}
             if found["kind"] == "observed":
