@@ -27,3 +27,10 @@ def test_numpy_starts_no_threads_unless_the_user_wants_them(chosen, threads):
     said = subprocess.run([sys.executable, "-c", COUNTED], cwd=ROOT, env=environment, check=True,
                           capture_output=True, text=True).stdout
     assert said.strip() == threads
+
+
+def test_a_terminal_that_cannot_print_a_sign_ends_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "autograder.py", "--p3", "--submission", str(tmp_path)], cwd=ROOT,
+        capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
+    assert done.returncode == 1 and b"? P3 missing" in done.stdout, done.stderr

@@ -1,6 +1,5 @@
 """What there is to do: the first screen of who has begun nothing, and the next command."""
 
-import ast
 import shlex
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from grader.assignment.record import WARM_UPS, grader_of
 from grader.assignment.submission import Submission, read
 from grader.course.stages import STAGES, no_triton
 from grader.report.results import StageResult
-from grader.text import ranges, syntax_tree
+from grader.text import ranges
 
 BAR = 30  # columns
 
@@ -40,7 +39,7 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
         carried = sum(bool(step.origin) for step in file.steps)
         new = len(file.steps) - carried
         count = f"{new} step{'s' * (new != 1)}" + f", {carried} carried over" * (carried > 0)
-        rows.append(f"  P{n}  {_title(file.source):<54.54} "
+        rows.append(f"  P{n}  {STAGES[n].title:<44} "
                     + ("missing" if file.state == "missing" else count))
     there = [n for n, file in files.items() if file.state != "missing"]
     if not there:
@@ -134,12 +133,3 @@ def written(directory: Path) -> str:
                        for file in files)
     bar = "#" * (BAR * done // max(steps, 1))
     return f"course [{bar:-<{BAR}}] {done} of {steps} steps written" if steps else ""
-
-
-def _title(source: bytes | None) -> str:
-    """The title in the file's docstring, "Problem 4 -- Title." """
-    try:
-        text = (ast.get_docstring(syntax_tree(source or b"")) or "").partition("\n")[0]
-    except (SyntaxError, ValueError):
-        text = ""
-    return text.partition(" -- ")[2].partition(":")[0].rstrip(".")

@@ -5,25 +5,22 @@ The JSON file is whole at every moment, and rewritten after every stage.
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grader.assignment.submission import Submission
 from grader.course.stages import Stage, no_triton
 from grader.host import files
-
-if TYPE_CHECKING:  # it imports torch
-    from grader.course.inputs import Built
 
 FORMAT = 1  # of the JSON
 NOT_AS_ASKED = "Every case asked is right, and yet this step is not as the lesson asks."
 RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
 
 
-@dataclass
+@dataclass(frozen=True)
 class Check:
-    """One case of one stage.  lines: what / where / what to try, at most 12, for a person."""
+    """One case of one stage; it does not change.  lines: what / where / what to try, at most 12,
+    for a person."""
 
     name: str
     group: str  # "standard", "robust", "walk" or "beyond"
@@ -38,7 +35,6 @@ class Check:
     seconds: float = 0.0
     kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
     asks: str = ""  # what is beyond the assignment in it
-    doubt: "Built | None" = None  # numbers on which the call's plan is wrong
     seed: int | None = None  # that asks the case on the numbers it failed on, if not the run's
 
     @property
@@ -47,11 +43,10 @@ class Check:
 
     def fail(self, outcome: str, *lines: str, id: str = "", where: str = "",
              step: str | None = None) -> "Check":
-        """It did not pass: what, and what to try.  id, step: where that needs no search."""
-        self.outcome, self.lines, self.where = outcome, lines, where or self.where
-        self.diagnosis = {"id": id, "kind": "observed", "text": lines[0],
-                          "step": step} if id else None
-        return self
+        """-> the same case, which did not pass: what, and what to try.  id, step: where that needs
+        no search."""
+        return replace(self, outcome=outcome, lines=lines, where=where or self.where, diagnosis={
+            "id": id, "kind": "observed", "text": lines[0], "step": step} if id else None)
 
 
 @dataclass

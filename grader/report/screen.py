@@ -1,5 +1,6 @@
 """What a person reads: progress, a tick a case, what went wrong, the summary, the next command."""
 
+import collections
 import contextlib
 import os
 import re
@@ -16,16 +17,14 @@ from grader.report.results import NOT_AS_ASKED, RAISE_LEFT, Check, Run, StageRes
 
 WIDTH = 80
 DETAIL_LINES = 24  # of a traceback or of the submission's own output
-MARKS = {"pass": ("✅", "[ok]"), "skipped": ("➖", "[--]"), "not_started": ("➖", "[--]"),
-         "grader_fault": ("⚠️", "[!!]")}
-FAIL = ("❌", "[XX]")
+MARKS = {"pass": "✅", "skipped": "➖", "not_started": "➖", "grader_fault": "⚠️"}
+FAIL = "❌"
 WORDS = {
     "wrong": "Failed: wrong", "crashed": "Failed: crashed", "timeout": "Failed: timeout",
     "rejected": "Rejected", "skipped": "Skipped", "grader_fault": "Grader Fault",
     "not_started": "Not Started", "needless work": "Needless Work",
 }
-LIGHTS = {"right": ("✓", "ok", "32"), "wrong": ("✗", "WRONG", "31"), "blank": ("·", "blank", ""),
-          "none": ("–", "-", "")}  # a sign, a word where signs cannot be printed, a colour
+LIGHTS = {"right": ("✓", "32"), "wrong": ("✗", "31"), "blank": ("·", ""), "none": ("–", "")}
 KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond": "Beyond"}
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
 OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
@@ -51,7 +50,6 @@ class Reporter:
         self.is_terminal = (bool(getattr(self.stream, "isatty", lambda: False)())
                             and os.environ.get("TERM") != "dumb")
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
-        self.symbols = 0 if _can_print(self.stream, "✅➖❌⚠️") else 1
         self.live: threading.Event | None = None  # of the line at the end that is overwritten
         self.title = ""  # of the stage, until its first line
         self.announced: Stage | None = None  # whose title stands there already
@@ -121,9 +119,8 @@ class Reporter:
         if not any(step["light"] in ("right", "wrong") for step in steps):
             return
         self.lit, self.red = True, [step["id"] for step in steps if step["light"] == "wrong"]
-        signed = _can_print(self.stream, "✓✗·–")
-        cells = [(f"{step['id']} {LIGHTS[step['light']][0 if signed else 1]}",
-                  LIGHTS[step["light"]][2]) for step in steps]
+        cells = [(f"{step['id']} {sign}", colour) for step in steps
+                 for sign, colour in [LIGHTS[step["light"]]]]
         each = max(len(text) for text, _ in cells) + 2
         across = (WIDTH - 7) // each
         for at in range(0, len(cells), across):
@@ -155,7 +152,7 @@ class Reporter:
         elsewhere = (check.diagnosis or {}).get("step") not in self.red
         brief = self.red and not self.whole and not (check.outcome == "crashed" and elsewhere)
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
-        line = (f"{self._mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
+        line = (f"{_mark(check.outcome)} P{stage.number} {KINDS[check.group]} Test {words} "
                 f"{check.label}")
         if check.outcome == "pass":
             if self.verbose:
@@ -174,7 +171,7 @@ class Reporter:
             for line in check.picture:
                 self._line("     " + line, wrap=False)
             if not brief:
-                self._detail(_without_last_words(check))
+                self._detail(check.detail)
         elif alike or brief:
             self.more += 1
         else:
@@ -187,10 +184,10 @@ class Reporter:
             return
         self._others()
         if result.waits:
-            self._line(f"{self._mark('not_started')} P{stage.number} is not finished: "
+            self._line(f"{_mark('not_started')} P{stage.number} is not finished: "
                        f"{result.sentence}", "skipped")
         elif result.sentence:
-            mark = "" if result.outcome == "pass" else self._mark(result.outcome) + " "
+            mark = "" if result.outcome == "pass" else _mark(result.outcome) + " "
             points = "" if result.checks else f", {_points(result)} points"
             self._line(f"{mark}P{stage.number} {result.outcome.replace('_', ' ')}{points}: "
                        f"{result.sentence}", result.outcome)
@@ -224,7 +221,7 @@ class Reporter:
 
     def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
         """A line a warm-up, and what is wrong with it."""
-        self._line(f"{self._mark(outcome)} {text}", outcome)
+        self._line(f"{_mark(outcome)} {text}", outcome)
         for line in lines:
             self._line("     " + line)
 
@@ -254,7 +251,7 @@ class Reporter:
             self._line("")
             self._line(self._paint("--- Summary ---", "1"), wrap=False)
             for result in run.stages:
-                mark = self._mark(result.outcome)
+                mark = _mark(result.outcome)
                 said = result.outcome.replace("_", " ")
                 if result.outcome not in ("pass", "not_started") and result.steps_right:
                     said += f", {result.steps_right}"
@@ -288,17 +285,11 @@ class Reporter:
         if result.waits:
             return "unfinished"
         checks = [check for check in result.checks if check.group != "beyond"] or result.checks
-        counts = {}
-        for check in checks:
-            counts[check.outcome] = counts.get(check.outcome, 0) + 1
-        if not counts:
+        if not checks:
             return result.outcome.replace("_", " ")
-        passed = counts.pop("pass", 0)
-        words = [f"{passed} of {len(checks)} passed"]
+        counts = collections.Counter(check.outcome for check in checks)
+        words = [f"{counts.pop('pass', 0)} of {len(checks)} passed"]
         return ", ".join(words + [f"{n} {outcome}" for outcome, n in counts.items()])
-
-    def _mark(self, outcome: str) -> str:
-        return MARKS.get(outcome, FAIL)[self.symbols]
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
@@ -319,9 +310,6 @@ class Reporter:
             self._write(self._paint(line, _colour(outcome)) + "\n")
 
     def _write(self, text: str) -> None:
-        if self.symbols:
-            text = text.encode(self.stream.encoding or "ascii", "replace").decode(
-                self.stream.encoding or "ascii")
         try:
             self.stream.write(text)
             self.stream.flush()
@@ -331,19 +319,16 @@ class Reporter:
             self.stream = open(os.devnull, "w", encoding="utf-8")
 
 
+def _mark(outcome: str) -> str:
+    return MARKS.get(outcome, FAIL)
+
+
 def _first(check: Check) -> list[str]:
     """What is wrong, without where and why; nothing of a crash, which the step's lines tell."""
     if check.outcome == "crashed":
         return []
     ends = next((i for i, line in enumerate(check.lines) if i and not line.startswith("  ")), None)
     return [" ".join(line.strip() for line in check.lines[:ends])]
-
-
-def _without_last_words(check: Check) -> str:
-    """What was printed and the traceback; its last line only if the check does not say the same."""
-    traceback, _, last = check.detail.rstrip().rpartition("\n")
-    said = last.partition(": ")[2][:40]
-    return traceback if said and said in " ".join(check.lines) else check.detail
 
 
 def _failure(check: Check) -> tuple[str, str]:
@@ -392,11 +377,3 @@ def _wrapped(text: str) -> list[str]:
 def _width(text: str) -> int:
     """Columns on a terminal: emoji take two."""
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
-
-
-def _can_print(stream, text: str) -> bool:
-    try:
-        text.encode(getattr(stream, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

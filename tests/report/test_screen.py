@@ -25,10 +25,6 @@ class Terminal(io.StringIO):
         return True
 
 
-class Latin(io.StringIO):
-    encoding = "latin-1"
-
-
 def check(outcome, **more):
     return Check("standard/x", "standard", outcome, "(B=1, H=8, L=512, D=16)", **more)
 
@@ -126,11 +122,6 @@ def test_colour_only_on_a_terminal_and_not_with_no_color(monkeypatch):
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
     assert "\x1b" not in printed(Terminal(), check("pass"))
-
-
-def test_a_terminal_without_emoji_gets_words():
-    assert "[ok] P3" in printed(Latin(), check("pass"))
-    assert "[XX] P3" in printed(Latin(), check("wrong"))
 
 
 def test_a_live_line_on_a_terminal_and_nothing_when_piped():
@@ -279,12 +270,6 @@ def test_a_crash_outside_of_the_red_steps_is_told_whole():
     assert "NameError: x" in text
     text = with_red_steps(crash)
     assert "     where: line 9.\n   | File 1\n   | Error: y\n" in text
-
-
-def test_a_traceback_does_not_end_with_what_was_said_above_it():
-    crash = check("crashed", lines=("ValueError in line 3: no such key",),
-                  detail="File 1\nValueError: no such key")
-    assert printed(io.StringIO(), crash).count("no such key") == 1
 
 
 def test_a_raise_that_is_left_behind_a_solution_is_to_be_deleted():
