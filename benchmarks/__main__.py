@@ -1,4 +1,4 @@
-"""Time the stages and fast/ beside their peers, in one run: python -m benchmarks --help."""
+"""Time the problem files and fast/ beside their peers, in one run: python -m benchmarks --help."""
 
 import argparse
 import os
@@ -54,9 +54,9 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", metavar="TEXT", action="append",
-                        help="workloads whose name has this text in it; may be given again")
+                        help="workloads with this text in their name; can be repeated")
     parser.add_argument("--peers", metavar="NAMES",
-                        help="comma-separated; stages and fast always come along")
+                        help="comma-separated; stages and fast are always included")
     parser.add_argument("--rounds", metavar="N", type=int, default=5,
                         help="measurements of each implementation (default: 5; the sweep: at most "
                              f"{SWEEP_ROUNDS})")
@@ -66,17 +66,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tutorial", metavar="FILE", type=Path,
                         help="Triton's tutorial 06-fused-attention.py, as one more peer")
     parser.add_argument("--baseline", metavar="DIR", type=Path,
-                        help="another checkout, whose problem files are timed, too")
+                        help="another checkout, whose problem files are also timed")
     parser.add_argument("--out", metavar="DIR", type=Path, default=OUT,
                         help=f"where results go (default: {OUT})")
     parser.add_argument("--resume", action="store_true",
                         help="keep what DIR/results.json has; same GPU and versions only")
     parser.add_argument("--warm-processes", metavar="N", type=int, default=0,
-                        help="compile with so many processes first (default: 0, as it goes)")
+                        help="compile first, with this many processes (default: 0, when needed)")
     parser.add_argument("--plot", metavar="FILE", type=Path,
                         help="only redraw the figures beside this results.json; needs no GPU")
     parser.add_argument("--list", action="store_true",
-                        help="only list the workloads, and who would run; needs no GPU")
+                        help="only list the workloads and what would run; needs no GPU")
     return parser
 
 
@@ -120,12 +120,12 @@ def _run(works: list, names: list[str], options) -> int:
             results.write(run, path)
             print(f"[{i:>3}/{len(todo)}] {_line(record)}", flush=True)
     except measure.GpuLost as lost:
-        print(f"error: the GPU is lost to this process: {lost}\n"
-              "What was timed is kept; leave that peer out with --peers and add --resume.",
+        print(f"error: this process has lost the GPU: {lost}\n"
+              "What was timed is kept. Leave that peer out with --peers, and add --resume.",
               file=sys.stderr)
         code = FAILED
     except KeyboardInterrupt:
-        print("\nInterrupted; what was timed is kept: go on with --resume.", file=sys.stderr)
+        print("\nInterrupted; what was timed is kept. Continue with --resume.", file=sys.stderr)
         code = FAILED
     tables.write_csv(run, options.out / "results.csv")
     (options.out / "results.md").write_text(tables.as_markdown(run), encoding="utf-8")

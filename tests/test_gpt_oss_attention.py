@@ -283,11 +283,11 @@ def test_padding_and_packing_in_one_row_are_refused(device):
 
 
 @pytest.mark.parametrize(("name", "value", "said"), [
-    ("cu_seq_lens_q", torch.tensor([0, 40, N]), r"want cu_seq_lens_q .* at \[40\] too many"),
-    ("cu_seq_lens_k", torch.tensor([0, 30]), rf"want cu_seq_lens_k .* at \[{N}\] missing"),
+    ("cu_seq_lens_q", torch.tensor([0, 40, N]), r"want cu_seq_lens_q .* extra borders at \[40\]"),
+    ("cu_seq_lens_k", torch.tensor([0, 30]), rf"want cu_seq_lens_k .* missing ones at \[{N}\]"),
     ("max_length_q", 39, "want max_length_q >= 40, the longest sequence; got 39"),
     ("max_length_k", torch.tensor(39), "want max_length_k >= 40, the longest sequence; got 39"),
-    ("seq_idx", torch.zeros(1, N), r"want seq_idx .* at \[30\] missing"),
+    ("seq_idx", torch.zeros(1, N), r"want seq_idx .* missing ones at \[30\]"),
     ("seq_idx", torch.zeros(N), rf"want seq_idx \(1 or B, N\) = \(1 or 1, {N}\); got \[{N}\]"),
 ])
 def test_packing_that_is_told_in_two_ways_is_refused(name, value, said, device):

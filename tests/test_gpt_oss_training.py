@@ -209,7 +209,7 @@ def test_one_command_measures_and_draws(tmp_path, capsys):
     table = (tmp_path / "results.md").read_text()
     assert "layers: 10 of 10 tensors accepted." in table and "| 12 |" in table
     told = capsys.readouterr().out
-    assert "gradients: as it should be" in told and "curves: as it should be" in told
+    assert "gradients: as expected" in told and "curves: as expected" in told
 
 
 def test_a_wrong_gradient_or_curve_is_told():
@@ -245,7 +245,7 @@ def test_what_did_not_fit_is_told_and_drawn(tmp_path):
     table = written[0].read_text()
     assert "| 4096 | 90.0 ms, 40.0 GiB | failed | 20.0 ms, 5.0 GiB |" in table
     assert "| 8192 | out of memory | - | 45.0 ms, 9.0 GiB |" in table
-    assert "eager: longest row that was seen to fit 6144, shortest that did not 8192." in table
+    assert "eager: longest row that fitted 6144, shortest that did not 8192." in table
 
 
 def test_results_are_kept_where_matplotlib_is_missing(tmp_path, monkeypatch, capsys):

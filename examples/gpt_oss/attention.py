@@ -116,8 +116,8 @@ def course_mask(
         ))
     if q_length != kv_length or q_offset != kv_offset:
         raise ValueError(
-            f"want the queries' own keys, or one query; got {q_length} queries and {kv_length} "
-            f"keys, as with a static cache or a prompt in parts: {INSTEAD}"
+            f"want as many keys as queries, or a single query; got {q_length} queries and "
+            f"{kv_length} keys, as with a static cache or a prompt in parts: {INSTEAD}"
         )
     window = getattr(config, "sliding_window", None)
     if same_function(mask_function, causal_mask_function):
@@ -175,20 +175,20 @@ def _cut_row(kept: torch.Tensor, positions: torch.Tensor) -> list[tuple]:
     if end - first != len(where):
         raise ValueError(
             "want padding before or after a row's tokens; got an attention_mask with padding "
-            f"between them: {INSTEAD}"
+            f"between tokens: {INSTEAD}"
         )
     starts = (first + 1 + (positions[first:end].diff() != 1).nonzero()[:, 0]).tolist()
     if starts and end - first != N:
         raise ValueError(
-            "want padding or packed sequences in a row; got an attention_mask with padding and "
-            "position_ids that start again: pack without an attention_mask"
+            "want padding or packed sequences in a row, not both; got an attention_mask with "
+            "padding and position_ids that start again: pack without an attention_mask"
         )
     for start in starts:
         if positions[start] != 0:
             raise ValueError(
                 "want position_ids that grow by one, or start again at 0 with the next packed "
                 f"sequence; got {int(positions[start - 1])}, {int(positions[start])}: eager "
-                "attention takes them for rotary positions only, and sees no packing"
+                "attention uses them for rotary positions only, and would ignore the packing"
             )
     borders = [first, *starts, end]
     sequences = [(b - a, True) for a, b in zip(borders[:-1], borders[1:], strict=True)]
@@ -214,9 +214,9 @@ def _check_packing(told: dict[str, torch.Tensor], rows: list[list[tuple]], N: in
             got = {*range(0, B * N + 1, N), *(row * N + i + 1 for row, i in changes)}
         if got != want:
             raise ValueError(
-                f"want {name} to begin a sequence where position_ids start at 0; got borders at "
-                f"{reprlib.repr(sorted(got - want))} too many, at "
-                f"{reprlib.repr(sorted(want - got))} missing"
+                f"want {name} to begin a sequence where position_ids start at 0; got extra borders "
+                f"at {reprlib.repr(sorted(got - want))}, missing ones at "
+                f"{reprlib.repr(sorted(want - got))}"
             )
 
 
@@ -322,10 +322,10 @@ def _check(module, query, attention_mask, dropout, s_aux, is_causal, options: di
     unknown = [name for name, x in options.items() if name not in known and x is not None]
     if unknown:
         raise ValueError(
-            f"want arguments that the kernel knows; got {', '.join(unknown)}: leave them out"
+            f"want no arguments unknown to the kernel; got {', '.join(unknown)}: leave them out"
         )
     if query.dtype == torch.bfloat16 and not query.is_cuda:
         raise TypeError(
-            "want float32 or float16 without a GPU, for Triton's interpreter has no bfloat16; got "
-            "bfloat16: load the model with dtype=torch.float32"
+            "want float32 or float16 without a GPU, because Triton's interpreter has no bfloat16; "
+            "got bfloat16: load the model with dtype=torch.float32"
         )

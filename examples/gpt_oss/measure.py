@@ -162,7 +162,7 @@ def _sweep_table(part: dict) -> list[str]:
         fits = [p["N"] for p in points if p["attn"] == name and "ms" in p]
         fails = [p["N"] for p in points if p["attn"] == name and p.get("out_of_memory")]
         if fits:
-            lines += ["", f"{name}: longest row that was seen to fit {max(fits)}"
+            lines += ["", f"{name}: longest row that fitted {max(fits)}"
                       + (f", shortest that did not {min(fails)}." if fails else ".")]
     return lines
 
@@ -228,23 +228,23 @@ def parser() -> argparse.ArgumentParser:
     add("--size", choices=SIZES, default="20b-attention" if gpu else "tiny")
     add("--dtype", choices=DTYPES, default=default_dtype(device))
     add("--device", default=device)
-    add("--gradient-length", type=number(8), default=1024 if gpu else 50, help="tokens a row")
+    add("--gradient-length", type=number(8), default=1024 if gpu else 50, help="tokens per row")
     add("--seeds", type=number(2), default=3, help="runs of each loss curve")
     add("--steps", type=number(1), default=200 if gpu else 20, help="of each loss curve")
-    add("--curve-length", type=number(2), default=1024 if gpu else 48, help="tokens a row")
-    add("--curve-batch", type=number(1), default=4 if gpu else 1, help="rows a step")
+    add("--curve-length", type=number(2), default=1024 if gpu else 48, help="tokens per row")
+    add("--curve-batch", type=number(1), default=4 if gpu else 1, help="rows per step")
     add("--attns", nargs="+", default=["eager", "flex_attention", OURS], help="for the sweep")
     add("--lengths", type=number(2), nargs="+",
         default=[2**n * 1024 for n in range(2, 7)] if gpu else [32, 64, 128])
-    add("--repeats", type=number(1), default=5 if gpu else 1, help="timed steps a length")
+    add("--repeats", type=number(1), default=5 if gpu else 1, help="timed steps per length")
     add("--longest", type=int, default=2**20 if gpu else 0,
-        help="search the longest row that fits up to here; 0: no search")
+        help="search for the longest row that fits, up to here; 0: no search")
     add("--limit", type=number(1), default=300, help="seconds for one attention of the sweep")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """-> exit code: 0 done, 1 a gradient or a loss curve is not as it should be."""
+    """-> exit code: 0 done, 1 a gradient or a loss curve is not as expected."""
     options = parser().parse_args(argv)
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
         print(missing)
     verdicts = _verdicts(results)
     for name, right in verdicts.items():
-        print(f"{name}: {'as it should be' if right else 'NOT as it should be'}")
+        print(f"{name}: {'as expected' if right else 'NOT as expected'}")
     return 0 if all(verdicts.values()) else 1
 
 

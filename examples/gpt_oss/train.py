@@ -90,7 +90,7 @@ def train(options, show: bool = True) -> list[dict]:
             loss = train_step(model, optimizer, ids, lr).item()  # waits for the GPU
             record = {"step": step + 1, "loss": loss, "ms": 1e3 * (time.perf_counter() - start)}
             if not math.isfinite(loss):
-                raise Refused(f"want a finite loss; got {loss} at step {step + 1}: a lower --lr?")
+                raise Refused(f"want a finite loss; got {loss} at step {step + 1}: lower --lr")
             records.append(record)
             print(json.dumps(record), file=log, flush=True)
             bar.set_postfix_str(f"loss {loss:.3f}")
@@ -171,18 +171,18 @@ def parser() -> argparse.ArgumentParser:
     add("--size", choices=SIZES, default="20b-attention" if gpu else "tiny",
         help="the random model's config")
     add("--model", metavar="PATH", help="a folder with pretrained weights and tokenizer instead")
-    add("--text", metavar="PATH", help="what to train on; Python's standard library if none")
-    add("--seq-len", type=at_least(2), default=1024 if gpu else 64, help="tokens a row")
-    add("--batch-size", type=at_least(1), default=4 if gpu else 1, help="rows a step")
-    add("--steps", type=at_least(1), default=200, help="last step; more, with --resume, goes on")
+    add("--text", metavar="PATH", help="what to train on (default: Python's standard library)")
+    add("--seq-len", type=at_least(2), default=1024 if gpu else 64, help="tokens per row")
+    add("--batch-size", type=at_least(1), default=4 if gpu else 1, help="rows per step")
+    add("--steps", type=at_least(1), default=200, help="the last step; raise it with --resume")
     add("--lr", type=float, default=3e-4 if gpu else 3e-3, help="AdamW's learning rate")
     add("--seed", type=int, default=0, help="of the weights")
     add("--data-seed", type=int, default=0, help="of the batches")
-    add("--dtype", choices=DTYPES, default=default_dtype(device), help="of weights, too")
+    add("--dtype", choices=DTYPES, default=default_dtype(device), help="of weights and computation")
     add("--device", default=device, help="cuda or cpu")
     add("--out", default="runs/gpt_oss", help="folder for log, checkpoint and figure")
     add("--save-every", type=at_least(0), default=50, help="steps between checkpoints; 0: none")
-    add("--resume", action="store_true", help="go on from the checkpoint in --out")
+    add("--resume", action="store_true", help="continue from the checkpoint in --out")
     add("--plot", action="store_true", help="draw loss.png in --out at the end")
     return parser
 
