@@ -143,8 +143,8 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
         os.environ.pop("TRITON_INTERPRET", None)
     control = socket.socket(fileno=control_fd)
     inherit_orphans()
-    child = os.fork()
-    if child == 0:
+    child = Child(os.fork())
+    if child.pid == 0:
         control.close()
         run_worker({**config, "fd": channel})  # does not return
     os.close(channel)  # its end must show when the worker ends
@@ -158,9 +158,9 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     folder = config["folder"]
     try:
         over = wait(control, child, config["memory_bytes"], folder)
-        returncode = end_all(child)
+        end_all(child)
         if over is not None:  # else the grader is done with it: nobody listens
-            line = json.dumps({"returncode": returncode, "over": over}) + "\n"
+            line = json.dumps({"returncode": child.returncode, "over": over}) + "\n"
             control.sendall(line.encode())
             control.recv(1)  # until the grader is done with it, or dies
     except OSError:
@@ -211,25 +211,37 @@ def run_worker(config: dict) -> None:
 
 
 # --------------------------------------------------------------------- the keeper's side
-def wait(control, child: int, memory_bytes: int, folder: str) -> str | None:
+class Child:
+    """The worker.  returncode: how it ended, as subprocess says it; None until then."""
+
+    def __init__(self, pid: int):
+        self.pid, self.returncode = pid, None
+
+    def reap(self) -> None:
+        """Collect every child that died, orphans included: a zombie would count as a process."""
+        with contextlib.suppress(ChildProcessError):  # none is left
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                if ended[0] == self.pid:
+                    self.returncode = os.waitstatus_to_exitcode(ended[1])
+
+
+def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
     """Until something ends.  -> the limit that was passed, "" if the worker ended by itself, None
     if the grader wants it ended or is gone."""
     handles = [control]
-    try:
-        handles.append(os.pidfd_open(child))
-    except (AttributeError, OSError):  # not Linux, or an old one: polling will do
-        pass
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old one: polling will do
+        handles.append(os.pidfd_open(child.pid))
     next_walk, pause = time.monotonic() + 1.0, POLL_SECONDS
     while True:
         ready = select.select(handles, [], [], pause)[0]
         if control in ready:
             return None
-        if has_ended(child):
+        child.reap()
+        if child.returncode is not None:
             return ""
         if not ON_LINUX:
             continue
         start = time.monotonic()
-        reap(child)
         members = family(quickly=True)
         # A machine with thousands of processes can take long to look through.
         pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
@@ -250,52 +262,18 @@ def wait(control, child: int, memory_bytes: int, folder: str) -> str | None:
             next_walk = time.monotonic() + max(1.0, 20 * (time.monotonic() - start))
 
 
-def has_ended(child: int) -> bool:
-    if hasattr(os, "waitid"):  # a Mac has none before Python 3.13
-        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    pid, status = os.waitpid(child, os.WNOHANG)
-    if pid:
-        end_all.returncode = os.waitstatus_to_exitcode(status)
-    return bool(pid)
-
-
-def end_all(child: int) -> int | None:
-    """Kill every descendant.  -> how the worker ended, as subprocess says it."""
-    deadline, returncode = time.monotonic() + END_SECONDS, end_all.returncode
+def end_all(child: Child) -> None:
+    """Kill every descendant."""
+    deadline = time.monotonic() + END_SECONDS
     while True:
-        members = family() if ON_LINUX else [child] * (returncode is None)
+        members = family() if ON_LINUX else [child.pid] * (child.returncode is None)
         for pid in members:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
-        if returncode is None:
-            try:
-                pid, status = os.waitpid(child, os.WNOHANG)
-                if pid:
-                    returncode = os.waitstatus_to_exitcode(status)
-            except ChildProcessError:
-                returncode = 1
-        reap(child)
-        if not members and returncode is not None or time.monotonic() > deadline:
-            end_all.returncode = returncode
-            return returncode
-        time.sleep(0.005)
-
-
-end_all.returncode = None  # a process can be waited for only once
-
-
-def reap(child: int) -> None:
-    """Bury the orphans that died: a zombie would count as a process for ever."""
-    while ON_LINUX:  # elsewhere they are not this process's
-        try:
-            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-            if seen is None or seen.si_pid == child:
-                return
-            os.waitpid(seen.si_pid, os.WNOHANG)
-        except ChildProcessError:
+        child.reap()
+        if not members and child.returncode is not None or time.monotonic() > deadline:
             return
+        time.sleep(0.005)
 
 
 def family(quickly: bool = False) -> list[int]:
