@@ -36,15 +36,9 @@ KINDS = {"tensor", "address", "tuple", "named", "fields", "dict", "torch", "devi
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug",
            "launch_cooperative_grid", "launch_pdl", "sanitize_overflow", "enable_reflect_ftz",
            "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer"}
-ABSOLUTE = ("as_strided", "set_")  # operations whose offset is that in the storage
-GUARD = 512  # bytes of 255 around what a kernel gets: NaN to read, and a store there shows
 PLAIN = "__plain__"  # the decorator that stands for those of the file
 _scopes: list[tuple[dict, dict[str, str]]] = []  # globals, and what each of their names means
 _built: dict[str, object] = {}  # functions made of their texts, by Replay._key
-
-
-class Overrun(Exception):
-    """A kernel stored where no tensor is."""
 
 
 class Replay:
@@ -60,9 +54,6 @@ class Replay:
         self.folder, self.interpreted = Path(folder), interpreted
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.last_use = _last_uses(plan)
-        self.guarded = _to_be_guarded(plan)
-        self.shift: dict[int, int] = {}  # bytes before the tensors of a storage: GUARD where it is
-        self.guards: list[tuple[torch.Tensor, str]] = []  # guarded bytes, and what they are called
         self.functions: dict[int, object] = {}
         self.inputs = {}
         for number, about in enumerate(plan["storages"]):
@@ -75,7 +66,7 @@ class Replay:
         """Take every step.  -> the outputs and the gradients.
 
         Raises:
-            Unrepeatable, Overrun: as they say.
+            Unrepeatable: as it says.
         """
         if self.plan["functions"] and not self.interpreted:
             import triton
@@ -88,14 +79,12 @@ class Replay:
                 self._launch(*step[1:])
             for number in self.last_use.get(at, ()):
                 self.storages.pop(number, None)
-        self.look_at_guards()
         return [self.decode(one) for one in self.plan["outputs"] + self.plan["gradients"]]
 
     def extents(self) -> list[tuple[int, int]]:
         """First byte and end of every input, and of every storage there is now."""
         inputs = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in self.inputs.values()]
-        made = [(s.data_ptr() + self.shift.get(number, 0),
-                 s.data_ptr() + s.nbytes() - self.shift.get(number, 0))
+        made = [(s.data_ptr(), s.data_ptr() + s.nbytes())
                 for number, s in self.storages.items() if number not in self.inputs]
         return inputs + made
 
@@ -137,13 +126,12 @@ class Replay:
         if storage is None:
             raise Unrepeatable("it used memory that no step before had made")
         empty = torch.empty(0, dtype=getattr(torch, dtype), device=storage.device)
-        offset += self.shift.get(number, 0) // empty.element_size()
         return empty.set_(storage, offset, shape, stride)
 
     def _at(self, number: int, byte: int) -> int:
         if number not in self.storages:
             raise Unrepeatable("it used the address of a tensor that is gone")
-        return self.storages[number].data_ptr() + self.shift.get(number, 0) + byte
+        return self.storages[number].data_ptr() + byte
 
     def _tuple(self, what):
         return tuple(self.decode(item) for item in what)
@@ -229,14 +217,8 @@ class Replay:
         if packet in UNINITIALISED:
             poison(result)
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        new = self.guarded.difference(self.storages)
         for tensor, said in itertools.zip_longest(made, results):
             self._made(name, tensor, said)
-        for said in results:  # after all of them, for two may share a storage
-            number, _, shape, _, dtype = said["tensor"]
-            if number in new:
-                new.discard(number)
-                self._guard(number, f"{dtype} tensor of shape {shape}")
 
     def _made(self, name: str, tensor, said) -> None:
         """Know a result by the number the plan gives it, once it is what the plan says."""
@@ -244,40 +226,15 @@ class Replay:
             raise Unrepeatable(f"{name} gave another number of tensors")
         number, offset, shape, stride, dtype = said["tensor"]
         storage = tensor.untyped_storage()
-        shift = self.shift.get(number, 0)
-        size = self.plan["storages"][number]["bytes"]
         same = (list(tensor.shape) == shape and tensor.dtype is getattr(torch, dtype)
                 and list(tensor.stride()) == stride
-                and tensor.storage_offset() == offset + shift // tensor.element_size()
-                and storage.nbytes() == size + 2 * shift)
+                and tensor.storage_offset() == offset
+                and storage.nbytes() == self.plan["storages"][number]["bytes"])
         if not same:
             raise Unrepeatable(f"{name} gave a tensor of another shape")
         known = self.storages.setdefault(number, storage)
         if known.data_ptr() != storage.data_ptr():
             raise Unrepeatable(f"{name} gave memory that another tensor has")
-
-    def _guard(self, number: int, words: str) -> None:
-        """Let a copy with guards on either side stand for this storage, unless it is empty."""
-        storage = self.storages[number]
-        if not storage.nbytes():
-            return
-        plain = torch.empty(0, dtype=torch.uint8, device=storage.device)
-        whole = plain.new_full((storage.nbytes() + 2 * GUARD,), 255)
-        whole[GUARD:-GUARD] = plain.set_(storage, 0, (storage.nbytes(),), (1,))
-        self.storages[number], self.shift[number] = whole.untyped_storage(), GUARD
-        self.guards.append((whole, words))
-
-    def look_at_guards(self) -> None:
-        """Raise Overrun if a kernel stored beside a tensor."""
-        if not self.guards:
-            return
-        sides = [(whole[:GUARD], whole[-GUARD:]) for whole, _ in self.guards]
-        counts = torch.stack([(side != 255).sum() for both in sides for side in both]).tolist()
-        for (_, words), before, after in zip(self.guards, counts[::2], counts[1::2], strict=True):
-            if before or after:
-                where = "past the end" if after else "before the start"
-                raise Overrun(f"a kernel wrote {where} of a {words}: is a mask missing, or is an "
-                              "address off, by its head, batch, stride or start?")
 
     def _launch(self, number: int, grid, arguments, options):
         kernel = self._function(number)
@@ -414,14 +371,6 @@ def _decorated(plain, kind: str, options: dict):
 
         return constexpr_function(plain)
     return plain
-
-
-def _to_be_guarded(plan: dict) -> set[int]:
-    """The storages that kernels get.  None where operations count from a storage's first byte."""
-    if any(step[0] == "op" and step[1].removeprefix("aten::").startswith(ABSOLUTE)
-           for step in plan["steps"]):
-        return set()
-    return set(storages_in([step for step in plan["steps"] if step[0] != "op"]))
 
 
 def _last_uses(plan: dict) -> dict[int, list[int]]:

@@ -240,8 +240,6 @@ class Server:
                           "does-not-compile") from None
         except replay.Unrepeatable as error:
             raise Failure("wrong", str(error)) from None
-        except replay.Overrun as error:
-            raise Failure("crashed", str(error)) from None
         finally:
             self.replaying = None
 

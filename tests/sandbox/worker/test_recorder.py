@@ -140,26 +140,6 @@ def test_uninitialised_integers_are_no_small_numbers_in_the_replay_either(tmp_pa
     assert replayed(plan, tmp_path, x=B).min() == torch.iinfo(torch.int32).max
 
 
-@pytest.mark.parametrize("at, words", [(40, "past the end"), (-4, "before the start"), (36, "")])
-def test_a_kernel_that_stores_beside_a_tensor_is_seen_in_the_replay(at, words, tmp_path,
-                                                                    monkeypatch):
-    """As on a GPU, where nothing else tells; in the interpreter each access is looked at."""
-    _, plan = recorded(lambda x: torch.zeros(10), x=A)
-    (operation,) = plan.value["steps"]
-    plan.value["steps"].append(["launch", 0, [1], {"y_ptr": operation[4][0]}, {}])
-
-    def launch(self, number, grid, arguments, options):
-        y = self.decode(arguments["y_ptr"])
-        ctypes.memset(y.data_ptr() + at, 1, 4)
-
-    monkeypatch.setattr(replay.Replay, "_launch", launch)
-    if words:
-        with pytest.raises(replay.Overrun, match=rf"{words} of a float32 tensor of shape \[10\]"):
-            replayed(plan, tmp_path, x=A)
-    else:
-        assert torch.equal(replayed(plan, tmp_path, x=A)[:9], torch.zeros(9))
-
-
 def test_an_operation_is_known_by_the_line_of_the_file_that_ran_it_and_so_is_a_number_read():
     book = recorder.Recorder({"x": A}, on_cuda=False, path=__file__)
     with book:
