@@ -1,4 +1,4 @@
-"""Entries that lie GiB apart take a page of GPU memory each."""
+"""Entries that lie GiB apart take little GPU memory."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,10 +15,10 @@ from tests.sessions import X, double_call, open_session, run
 @pytest.mark.parametrize("width", [1, 64 * 16, 3 * 2**20 + 1])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_entries_are_where_they_belong(width, dtype):
-    whole = gaps.with_gaps(3, FAR, width, dtype)
+    want = torch.randn(3, width, device="cuda").to(dtype)
+    whole = gaps.managed(2 * FAR + width, dtype)
     assert whole.shape == (2 * FAR + width,) and whole.dtype == dtype
     entries = whole.as_strided((3, width), (FAR, 1))
-    want = torch.randn(3, width, device="cuda").to(dtype)
     assert torch.equal(entries.copy_(want), want)
     assert torch.equal(whole[2 * FAR:], want[2]) and torch.equal(entries.contiguous(), want)
 
@@ -26,7 +26,7 @@ def test_entries_are_where_they_belong(width, dtype):
 @pytest.mark.gpu
 def test_the_gaps_take_no_memory():
     total = torch.cuda.mem_get_info()[1]
-    kept = [gaps.with_gaps(3, FAR, 1, torch.bfloat16) for _ in range(total // 2**32 + 1)]
+    kept = [gaps.managed(2 * FAR + 1, torch.bfloat16) for _ in range(total // 2**32 + 1)]
     assert sum(x.nbytes for x in kept) > total
 
 
@@ -40,9 +40,8 @@ def test_a_worker_lays_a_call_out_with_them_and_fills_them_again():
     assert torch.equal(reply.refilled["y"], 2 * (X + 1))
 
 
-def test_a_driver_that_maps_no_pages_is_told_by_its_own_number(monkeypatch):
-    driver = SimpleNamespace(cuMemGetAllocationGranularity=lambda *given: 801)
+def test_a_driver_without_managed_memory_is_told_by_its_own_number(monkeypatch):
+    driver = SimpleNamespace(cuMemAllocManaged=lambda *given: 801)
     monkeypatch.setattr(gaps.ctypes, "CDLL", lambda name: driver)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    with pytest.raises(OSError, match="cuMemGetAllocationGranularity: error 801"):
-        gaps.with_gaps(3, FAR, 16, torch.float16)
+    with pytest.raises(OSError, match="cuMemAllocManaged: error 801"):
+        gaps.managed(16, torch.float16)
