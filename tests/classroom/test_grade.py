@@ -268,25 +268,25 @@ def test_a_change_of_policy_grades_nothing_again(tmp_path):
     (["--stages", "12"], "--stages: want"),
     (["--worker-user", "no-such-account"], "want an account"),
 ])
-def test_bad_options_are_refused_before_anything_is_graded(tmp_path, options, says):
-    make(tmp_path / "class", {"anna": {2: "x"}})
-    code, output = run(tmp_path / "class", tmp_path / "out", *options)
-    assert code == 2 and says in output and "Traceback" not in output
-    assert not list(tmp_path.glob("out/graded/*"))
+def test_bad_options_are_refused_before_anything_is_graded(tmp_path, monkeypatch, capsys, options,
+                                                           says):
+    make(tmp_path / "in", {"anna": {2: "x"}})
+    assert program(monkeypatch, tmp_path)(*options) == 2
+    assert says in capsys.readouterr().err and not list(tmp_path.glob("out/graded/*"))
 
 
-@pytest.mark.parametrize("out", ["class", "class/out", "."])
-def test_results_do_not_lie_among_the_submissions(tmp_path, out):
-    make(tmp_path / "class", {"anna": {2: "x"}})
-    code, output = run(tmp_path / "class", tmp_path / out)
-    assert code == 2 and "want a folder apart from the submissions" in output
+@pytest.mark.parametrize("out", ["in", "in/out", "."])
+def test_results_do_not_lie_among_the_submissions(tmp_path, monkeypatch, capsys, out):
+    make(tmp_path / "in", {"anna": {2: "x"}})
+    assert program(monkeypatch, tmp_path)("--out", tmp_path / out) == 2
+    assert "want a folder apart from the submissions" in capsys.readouterr().err
 
 
-def test_results_that_cannot_be_written_are_refused(tmp_path):
-    make(tmp_path / "class", {"anna": {2: "x"}})
+def test_results_that_cannot_be_written_are_refused(tmp_path, monkeypatch, capsys):
+    make(tmp_path / "in", {"anna": {2: "x"}})
     (tmp_path / "out").write_text("a file")
-    code, output = run(tmp_path / "class", tmp_path / "out")
-    assert code == 2 and "--out: want a folder that can be written to" in output
+    assert program(monkeypatch, tmp_path)() == 2
+    assert "--out: want a folder that can be written to" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path):
@@ -306,21 +306,25 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(tmp_path):
     assert "Traceback" not in done.stderr and "problem_2" not in done.stdout
 
 
-@pytest.mark.interpreter
-def test_own_cases_are_asked_and_are_part_of_what_a_grade_is_kept_under(tmp_path):
-    hides = RIGHT + ("\n_right = weighted_row_sum_forward\n\n\ndef weighted_row_sum_forward(x, w):"
-                     "\n    y = _right(x, w)\n    return y * 1.5 if x.shape[1] == 333 else y\n")
-    make(tmp_path / "class", {"anna": {2: hides}})
-    (tmp_path / "cases.toml").write_text("[[case]]\nstage = 2\nM = 37\nN = 333\n")
-    assert run(tmp_path / "class", tmp_path / "out")[0] == 0
+def test_own_cases_are_asked_and_are_part_of_what_a_grade_is_kept_under(tmp_path, monkeypatch,
+                                                                        capsys):
+    make(tmp_path / "in", {"anna": {2: "pass wrong"}})  # when it is graded again
+    cases, asked = tmp_path / "cases.toml", []
+    cases.write_text("[[case]]\nstage = 2\nM = 37\nN = 333\n")
+
+    def child(stages, folder, working, options, *more):
+        asked.append(str(cases) in options)
+        return Child(stages, folder, working, options, *more)
+
+    grade = program(monkeypatch, tmp_path)
+    monkeypatch.setattr(batch, "Child", child)
+    assert grade() == 0 and asked == [False]
+    assert grade("--cases", cases) == 2 and asked[-1]
+    assert "anna: P2 100 of 100 -> 0 of 100, all" in "".join(capsys.readouterr())
     assert table(tmp_path / "out")["anna"][0] == "pass"
-    given = ("--cases", str(tmp_path / "cases.toml"))
-    code, said = run(tmp_path / "class", tmp_path / "out", *given)
-    assert code == 2 and "anna: P2 100 of 100 -> 70 of 100, all" in said
-    assert table(tmp_path / "out")["anna"][0] == "pass"
-    assert run(tmp_path / "class", tmp_path / "out", *given, "--yes")[0] == 0
+    assert grade("--cases", cases, "--yes") == 0
     assert table(tmp_path / "out")["anna"][0] == "wrong"
-    (tmp_path / "cases.toml").write_text("[[case]]\nstage = 2\nM = 0\nN = 333\n")
-    code, said = run(tmp_path / "class", tmp_path / "elsewhere", *given)
-    assert code == 2 and "--cases: want M of 1 to 8192; got 0, in case 1" in said
+    cases.write_text("[[case]]\nstage = 2\nM = 0\nN = 333\n")
+    assert grade("--cases", cases, "--out", tmp_path / "elsewhere") == 2
+    assert "--cases: want M of 1 to 8192; got 0, in case 1" in capsys.readouterr().err
     assert not (tmp_path / "elsewhere").exists()
