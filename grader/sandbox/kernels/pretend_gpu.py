@@ -7,6 +7,7 @@ device is answered with CPU memory.
 
 import contextlib
 import functools
+from traceback import walk_tb
 from types import SimpleNamespace
 
 import torch
@@ -172,10 +173,8 @@ def _passed_over(error: BaseException) -> bool:
         error = error.__cause__
     if type(error).__name__ in ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError"):
         return True
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_name == "_new_static_assert"
+    names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
+    return names[-1:] == ["_new_static_assert"]
 
 
 def install(capability: int) -> None:

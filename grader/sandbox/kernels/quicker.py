@@ -30,30 +30,44 @@ def spare_repetition() -> None:
 def _prepare_once(core, semantic, interpreter) -> None:
     """A launch puts the interpreter's functions in the place of Triton's, and so does every call of
     a function inside it, tl.max and tl.cdiv among them, by looking through all of triton.language.
-    Once a launch is enough."""
-    launches, functions = interpreter.GridExecutor, interpreter.InterpretedFunction
-    prepare, launch = interpreter._patch_lang, launches.__call__
-    prepared: set[int] | None = None  # modules, by their globals; None outside of a launch
+    Once a launch is enough, and what the first launch replaced is known to all others."""
+    look_through, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    known: dict[tuple, list] = {}  # what was replaced, by the languages prepared until then
+    prepared: tuple | None = None  # in this launch, one after the other; None outside of one
+    seen: set[int] = set()  # globals of functions called in this launch
+
+    def prepare(fn):
+        nonlocal prepared
+        scope = interpreter._LangPatchScope()
+        if prepared is None:
+            return look_through(fn)
+        if id(fn.__globals__) in seen:
+            return scope
+        seen.add(id(fn.__globals__))
+        language = tuple(id(value) for value in fn.__globals__.values()
+                         if value is interpreter.tl or value is core)
+        if language in prepared:
+            return scope
+        prepared = *prepared, language
+        if prepared not in known:
+            scope = look_through(fn)
+            known[prepared] = [(obj, name, inspect.getattr_static(obj, name))
+                               for obj, name, _ in scope._changes]
+            return scope
+        for change in known[prepared]:
+            scope.set_attr(*change)
+        return scope
 
     def launch_prepared(self, *args, **kwargs):
         nonlocal prepared
-        prepared = set()
+        prepared = ()
+        seen.clear()
         try:
             return launch(self, *args, **kwargs)
         finally:
             prepared = None
 
-    def call(self, *args, **kwargs):
-        if prepared is None or id(self.fn.__globals__) not in prepared:
-            prepare(self.fn)
-            if prepared is not None:
-                prepared.add(id(self.fn.__globals__))
-        try:
-            return self.rewrite()(*args, **kwargs)
-        except Exception as error:
-            raise interpreter.InterpreterError(repr(error)) from error
-
-    launches.__call__, functions.__call__ = launch_prepared, call
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = prepare, launch_prepared
 
 
 def _remember_dtypes(core, semantic, interpreter) -> None:

@@ -7,12 +7,11 @@ atomic operation (a lock, a counter) is not looked at further: others may have w
 """
 
 import ctypes
-import sys
 
 import numpy as np
 
 from .bounds import addresses_of, tensor_of
-from .hooks import Access, Listener
+from .hooks import Access, Listener, line_at_work
 
 
 class Races(Listener):
@@ -110,10 +109,4 @@ class Races(Listener):
                 addresses_of(*place, shape, strides) == int(access.addresses[lane]))[:1]
             index = [int(i) for one in found for i in np.unravel_index(one, shape)]
         self.found = {"verb": verb, "programs": programs, "tensor": name, "index": index,
-                      "line": self._line()}
-
-    def _line(self) -> int:
-        frame = sys._getframe()
-        while frame is not None and frame.f_code.co_filename != self.path:
-            frame = frame.f_back
-        return 0 if frame is None else frame.f_lineno
+                      "line": line_at_work(self.path) or 0}

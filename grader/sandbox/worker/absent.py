@@ -5,6 +5,7 @@ import re
 import sys
 import textwrap
 from pathlib import Path
+from traceback import walk_tb
 
 from ..kernels import gpu_only, pretend_gpu
 
@@ -76,8 +77,4 @@ def _needs_gpu(error: BaseException, text: str, path: str, source: str) -> bool:
 
 def _files(error: BaseException) -> list[str]:
     """The files that it came through, the deepest last."""
-    files, trace = [""], error.__traceback__
-    while trace is not None:
-        files.append(trace.tb_frame.f_code.co_filename)
-        trace = trace.tb_next
-    return files
+    return ["", *(frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))]

@@ -3,6 +3,7 @@
 import ast
 import linecache
 from contextlib import suppress
+from traceback import walk_tb
 from types import ModuleType
 
 from ..kernels.hooks import numbers
@@ -13,10 +14,7 @@ VALUES, LONGEST = 8, 150  # numbers that are told; characters of a condition
 def failed(error: BaseException, path: str, message: str) -> str:
     """ "tl.static_assert(BLOCK_N <= D) does not hold: BLOCK_N is 64, D is 16"; "" where the error
     is not that of an assert in this file, Python's or Triton's.  message: what the assert says."""
-    frames, trace = [], error.__traceback__
-    while trace is not None:
-        frames.append((trace.tb_frame, trace.tb_lineno))
-        trace = trace.tb_next
+    frames = list(walk_tb(error.__traceback__))
     if type(error).__name__ == "CompileTimeAssertionFailure":
         compilers = [frame.f_locals.get("self") for frame, _ in frames]
         scopes = next(((one.gscope, one.lscope) for one in reversed(compilers)

@@ -5,6 +5,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from traceback import walk_tb
 
 import numpy
 
@@ -251,11 +252,8 @@ def lines_of(error, path: str) -> list[int]:
     """The lines of the student's file that this exception went through, the deepest last."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return [error.lineno] if error.lineno else []
-    lines, trace = [], error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == path:
-            lines.append(trace.tb_lineno)
-        trace = trace.tb_next
+    lines = [line for frame, line in walk_tb(error.__traceback__)
+             if frame.f_code.co_filename == path]
     if _is_compile_error(error) and (line := _compile_error_line(error, path)) is not None:
         lines.append(line)
     return lines
@@ -330,12 +328,8 @@ def _traceback(chain: list[BaseException], path: str) -> str:
 
 
 def _frames(error, path: str) -> list[str]:
-    frames, trace = [], error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code.co_filename == path:
-            frames.append((trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
+    frames = [(line, frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)
+              if frame.f_code.co_filename == path]
 
     def shown(frames) -> list[str]:
         rows = [(number, name, _source_line(path, number).strip()) for number, name in frames]

@@ -39,6 +39,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ..kernels.hooks import line_at_work
 from ..wire import LONGEST, UNINITIALISED, poison
 
 KEPT = 1 << 22  # bytes of a tensor older than the call (a mask, say) whose numbers go into a plan
@@ -192,11 +193,7 @@ class Recorder(TorchDispatchMode):
             self.cut.setdefault(step[1], step[5])
 
     def _line(self) -> int | None:
-        """The line of the file that is at work; None where autograd is, after its last one."""
-        frame = sys._getframe()  # a thread of autograd has no more than these
-        while frame is not None and frame.f_code.co_filename != self.path:
-            frame = frame.f_back
-        return None if frame is None else frame.f_lineno
+        return line_at_work(self.path)
 
     def _own_operator(self, func, args, kwargs):
         """An operator of the file's own: what happens inside it is recorded, not its name."""
