@@ -81,8 +81,8 @@ def note(worker, request: dict):
     """What a call would launch, as a plan; no tensor is sent, and nothing runs or compiles."""
     call = request["call"]
     worker.compiler.only_notes = True
-    inputs, on_device = worker._place(call["inputs"], _fresh(call["inputs"]), call["grads"])
-    upstream, sent = worker._place(call["douts"], _fresh(call["douts"]), ())
+    inputs, upstream, on_device, sent = worker.place(
+        call, _fresh(call["inputs"]), _fresh(call["douts"]))
     gradients = []
     with (noted := worker._recorder(on_device, sent)):
         outputs = worker._call(call, inputs)

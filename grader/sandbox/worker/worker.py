@@ -161,8 +161,7 @@ class Server:
 
     def run(self, request: dict, storages: dict, douts: dict, refill: dict | None = None):
         """Call the entry point, fetch everything, and write down how the first call did it."""
-        inputs, on_device = self._place(request["inputs"], storages, request["grads"])
-        upstream, sent = self._place(request["douts"], douts, ())
+        inputs, upstream, on_device, sent = self.place(request, storages, douts)
         answers, gradients, recorders, kept = [], [], [], []
         self.races.begin()
         for _ in range(request["repeats"]):
@@ -219,8 +218,7 @@ class Server:
 
     def replay(self, request: dict, storages: dict, douts: dict):
         """Carry out a plan that another process made of a call like this, on these inputs."""
-        inputs, on_device = self._place(request["inputs"], storages, ())
-        _, sent = self._place(request["douts"], douts, ())
+        inputs, _, on_device, sent = self.place(request | {"grads": ()}, storages, douts)
         try:
             with torch.no_grad():
                 self.replaying = replay.Replay(
@@ -245,11 +243,10 @@ class Server:
 
     def prepare(self, request: dict, storages: dict, douts: dict):
         """Place the inputs and make one call, so that what follows compiles nothing."""
-        inputs, on_device = self._place(request["inputs"], storages, request["grads"])
-        upstream, _ = self._place(request["douts"], douts, ())
+        inputs, upstream, on_device, _ = self.place(request, storages, douts)
         self.prepared = {"request": request, "inputs": inputs, "upstream": upstream,
                          "on_device": on_device}
-        self._once(inputs)
+        self._once(request, inputs, upstream)
         self.synchronize()
         return {}, ()
 
@@ -269,7 +266,7 @@ class Server:
         """The arranged calls back to back.  The parent holds the clock; this only does the work,
         and keeps what one of the calls answered."""
         for turn, inputs in enumerate(self.prepared["turns"]):
-            result = self._once(inputs)
+            result = self._once(self.prepared["request"], inputs, self.prepared["upstream"])
             if turn == request["keep"]:
                 self.prepared["kept"] = result
         self.synchronize()
@@ -289,7 +286,7 @@ class Server:
         torch.cuda.empty_cache()  # the parent asks the driver, who counts what is only cached
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        self._once(self.prepared["inputs"])
+        self._once(*map(self.prepared.get, ("request", "inputs", "upstream")))
         self.synchronize()
         return {"peak_bytes": torch.cuda.max_memory_allocated() - before}, ()
 
@@ -297,23 +294,17 @@ class Server:
         """Compile what one call launches.  Nothing runs, so nothing is fetched."""
         if request["to_ptx"]:
             self.compiler.end_at_ptx()
-        inputs, _ = self._place(request["inputs"], storages, request["grads"])
-        upstream, _ = self._place(request["douts"], douts, ())
+        inputs, upstream, _, _ = self.place(request, storages, douts)
         self.compiler.kernels.clear()
-        outputs = self._call(request, inputs)
-        if request["grads"]:
-            self._gradients(request, inputs, outputs, upstream)
+        self._once(request, inputs, upstream)
         return {"kernels": self.compiler.report()}, ()
 
     def walk(self, request: dict, storages: dict, douts: dict):
         """Which rows one call reads for which: reads.Reads's read, together and tiles."""
-        inputs, _ = self._place(request["inputs"], storages, request["grads"])
-        upstream, _ = self._place(request["douts"], douts, ())
+        inputs, upstream, _, _ = self.place(request, storages, douts)
         counted = Reads([inputs["q"], *upstream.values()], [inputs["k"], inputs["v"]])
         with counted, self.recorder.uncompiled():
-            outputs = self._call(request, inputs)
-            if request["grads"]:
-                self._gradients(request, inputs, outputs, upstream)
+            self._once(request, inputs, upstream)
         return {}, [torch.from_numpy(x) for x in (counted.read, counted.together)] + [
             torch.tensor(counted.tiles)]
 
@@ -329,13 +320,18 @@ class Server:
                           "entry-missing")
         return found
 
-    def _place(self, layouts: dict, storages: dict, with_grad) -> tuple[dict, dict]:
-        """Storages on the device, and the views into them that the entry point sees."""
+    def place(self, request: dict, storages: dict, douts: dict) -> tuple[dict, dict, dict, dict]:
+        """-> the inputs and the upstream gradients that a call is given, and the storages on the
+        device that they are views of."""
+        on_device = self._on_device(request["inputs"], storages)
+        sent = self._on_device(request["douts"], douts)
+        return (self._views(request["inputs"], on_device, request["grads"]),
+                self._views(request["douts"], sent, ()), on_device, sent)
+
+    def _on_device(self, layouts: dict, storages: dict) -> dict:
         place = _apart if self.device == "cpu" else lambda storage: storage.to(self.device)
-        on_device = {name: spread(place(storage), layouts[name]["apart"],
-                                  layouts[name]["shape"][0])
-                     for name, storage in storages.items()}
-        return self._views(layouts, on_device, with_grad), on_device
+        return {name: spread(place(storage), layouts[name]["apart"], layouts[name]["shape"][0])
+                for name, storage in storages.items()}
 
     def _views(self, layouts: dict, on_device: dict, with_grad) -> dict:
         views = {}
@@ -346,12 +342,12 @@ class Server:
             views[name] = view.requires_grad_() if name in with_grad else view
         return views
 
-    def _once(self, inputs: dict) -> list[torch.Tensor]:
-        request = self.prepared["request"]
+    def _once(self, request: dict, inputs: dict, upstream: dict) -> list[torch.Tensor]:
+        """One call: its outputs and gradients."""
         outputs = self._call(request, inputs)
         if not request["grads"]:
             return outputs
-        return outputs + self._gradients(request, inputs, outputs, self.prepared["upstream"])
+        return outputs + self._gradients(request, inputs, outputs, upstream)
 
     def _call(self, request: dict, inputs: dict) -> list[torch.Tensor]:
         """Call the entry point; the outputs asked for, each of the right kind."""
