@@ -122,8 +122,9 @@ def read_verified(results: Path) -> dict[str, dict]:
 
 def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:
     """Grade and time the first ones of every board again: from an empty cache, for the file has a
-    comment more and so no kernels that were compiled before, on fresh inputs, alone.  -> of all
-    that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved."""
+    comment more and so no kernels that were compiled before, on fresh inputs, alone, with every
+    case replayed.  -> of all that were ever verified: "stage-sha256-GPU" -> outcome, ms, and
+    whether it moved."""
     path, verified = results / VERIFIED, read_verified(results)
     asked = [row for board in boards(found, {e["student"]: "" for e in found}, {})
              if board["gpu"] == machine.gpu_name for row in board["rows"] if row["place"] <= count]
@@ -136,7 +137,8 @@ def verify(results: Path, found: list[dict], count: int, machine: Machine, say) 
             source = (results / "submissions" / entry["key"] / name).read_bytes()
             (folder / name).write_bytes(source + f"\n# {secrets.token_hex(8)}\n".encode())
             child = Child([entry["stage"]], folder, folder.with_name(f"of-{number}"),
-                          ["--device", "cuda", "--hide", str(results.resolve())], 600.0,
+                          ["--device", "cuda", "--replay-all",
+                           "--hide", str(results.resolve())], 600.0,
                           machine.cores, machine.gpus[0])
             try:
                 while not child.has_ended():

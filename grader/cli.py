@@ -133,6 +133,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
                               "default: nobody if you are root")
     grading.add_argument("--cases", metavar="FILE", type=Path,
                          help="cases of your own, TOML, which students do not have")
+    grading.add_argument("--replay-all", action="store_true",
+                         help="carry out every right case again, on other numbers, not five")
     grading.add_argument("--hide", metavar="DIR", type=Path, action="append", default=[],
                          help="another folder that the files may not see, such as all submissions")
     grading.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto",
@@ -306,7 +308,7 @@ class _Grading:
             bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
             quick=arguments.quick, benchmark=not arguments.no_benchmark,
             confinement=self.confined, case=arguments.case, own=own, show=arguments.show,
-            plot=arguments.plot, first=first)
+            plot=arguments.plot, first=first, replays_all=arguments.replay_all)
 
     def warm_ups(self, options) -> int:
         from grader import watching

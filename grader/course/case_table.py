@@ -32,7 +32,7 @@ SOME = (("q",), ("k",), ("v",), *PAIRS)
 
 
 def standard(**fields) -> dict:
-    return {"group": "standard"} | fields
+    return {"group": "standard", "refill": True} | fields
 
 
 def robust(**fields) -> dict:

@@ -121,7 +121,8 @@ class Case:
         parts += [f"dout-{self.dout}"] * (self.dout != "dense")
         parts += ["scale"] * (self.scale is not None) + ["sink_logits"] * self.sink_logits
         parts += ["level"] * self.level
-        parts += ["refill"] * self.refill + [f"x{self.repeats}"] * (self.repeats > 1)
+        parts += ["refill"] * (self.refill and self.group != "standard")  # all of these have one
+        parts += [f"x{self.repeats}"] * (self.repeats > 1)
         parts += ["growth"] * self.growth + ["gradients"] * self.gives_gradients
         parts += ["d" + "".join(self.grads)] * self.some_gradients
         parts += [f"no-{self.unused}"] * bool(self.unused) + ["defaults"] * self.bare

@@ -56,6 +56,7 @@ class Options:
     benchmark: bool = True
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
+    replays_all: bool = False  # right answers, and not a handful of them
     case: str = ""  # the only one to ask, by its name
     own: tuple = ()  # cases that only the instructor has, of whatever stage
     show: bool = False  # draw the effective attention matrix of the first wrong case

@@ -5,14 +5,12 @@ A worker without a GPU, which has the file, says what every case would launch (r
 Workers that never see the file compile each variant of that once, and what they made goes into the
 caches of the worker that is graded and of those that replay.  Nothing depends on it: what is not
 there, or is not what is launched in the end, is compiled then.
-
-Given: the file, and all cases that may be asked or timed.  Adds: compiled kernels, to a worker.
 """
 
 import concurrent.futures
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -22,7 +20,7 @@ from grader.course.cases import Case
 from grader.course.inputs import build
 from grader.host import kernel_cache, without_file
 from grader.host.session import Session
-from grader.judge.known import Known
+from grader.judge.context import GradingContext
 from grader.judge.timing import shapes
 
 PATIENCE = 20.0  # seconds: whoever says nothing for so long is not waited for
@@ -31,15 +29,16 @@ CONSTEXPR = re.compile(r"(\w+)\s*:\s*(?:\w+\.)*constexpr")
 
 
 class Precompiler:
-    """It is at work from now on; before each case, have it ready(session, case)."""
+    """It is at work from now on; before each case, have it ready(session, case).  cases: all that
+    may be run; those that are timed come by themselves."""
 
-    def __init__(self, known: Known):
-        self.stage, self.options = stage, options = known.stage, known.options
+    def __init__(self, context: GradingContext, cases: Sequence[Case]):
+        self.stage, self.options = stage, options = context.stage, context.options
         timed = shapes(stage, options.bfloat16) if options.benchmark else []
         self.cases = {case.name: case  # a case may be timed, too
-                      for case in (*known.cases, *timed, *known.beyond)}
+                      for case in (*timed, *cases)}
         self.is_asked_for = stage.needs_triton and not kernel_cache.knows(
-            known.file.source, options.confinement.user)
+            context.file.source, options.confinement.user)
         self.launched = {name: concurrent.futures.Future() for name in self.cases}
         self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
         self.given: dict[int, set[str]] = {}  # to which worker
@@ -49,10 +48,10 @@ class Precompiler:
             self.workers = without_file.workers(
                 "cpu", options.timeout, options.confinement, capability)
             # As many as there are workers, which go to whoever asks: one more might wait for ever.
-            self.pool = known.stack.enter_context(
+            self.pool = context.stack.enter_context(
                 concurrent.futures.ThreadPoolExecutor(self.workers.count))
-            known.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
-            known.beside(self._note, capability)
+            context.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
+            context.beside(self._note, capability)
 
     def ready(self, session: Session, case: Case) -> None:
         """Wait for what this case launches, and give it to the worker that will be asked."""

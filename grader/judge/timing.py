@@ -6,8 +6,6 @@ them, is the time of a call, for the constant cost of a request cancels.  No two
 the same inputs, and the answer of one, drawn by lot, is judged, and must have the bits that the
 recorded kernels give for it in a replaying worker.  Memory is the worker's count where the driver's
 agrees with it, else the driver's.  What is too noisy to be a measurement is left out.
-
-Given: a right file, its worker, those that replay.  Adds: the benchmark; a check, if one failed.
 """
 
 import secrets
@@ -26,8 +24,10 @@ from grader.course.inputs import Built, build
 from grader.course.stages import Stage
 from grader.host import device_memory
 from grader.host.session import STEP, Session
-from grader.judge.known import Known
-from grader.judge.settling import done
+from grader.host.without_file import ReplayingWorkers
+from grader.judge.context import GradingContext
+from grader.judge.record_check import record
+from grader.judge.run_cases import CasesRun
 from grader.report.results import Check
 from grader.sandbox.wire import dtype_name
 from reference import naive_attention
@@ -57,7 +57,7 @@ class Row:
 
 def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
     """The assignment's largest shape, and one of today's; with the stage's heads and mask."""
-    standard = [case for case in listed(stage.number, "cuda", has_bfloat16)
+    standard = [replace(case, refill=False) for case in listed(stage.number, "cuda", has_bfloat16)
                 if case.group == "standard"]
     if stage.sums_rows:
         return [standard[-1], replace(standard[-1], M=8192, N=16384)]
@@ -70,10 +70,10 @@ def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
     return [original, today]
 
 
-def timed(known: Known) -> None:
+def time_stage(context: GradingContext, run: CasesRun, replaying: ReplayingWorkers) -> None:
     """Benchmark a passing submission in the session that graded it, and print its tables; the
     JSON file gets the original shape's."""
-    stage, options, reporter = known.stage, known.options, known.reporter
+    stage, options, reporter = context.stage, context.options, context.reporter
     if not options.benchmark:
         return
     if options.device != "cuda":
@@ -83,15 +83,15 @@ def timed(known: Known) -> None:
     for case in shapes(stage, options.bfloat16):
         with reporter.working(stage, f"timing ({case.label})"):
             built = build(case, options.seed)
-            known.ready(known.session, case)
-            ours, problem = _measure_submission(stage, known.session, known.workers.replay, built)
+            run.prepare(run.session, case)
+            ours, problem = _measure_submission(stage, run.session, replaying.replay, built)
             rows = [ours, _measure_here("PyTorch (Naive)", _naive(case), built),
                     _measure_here("PyTorch (SDPA)", _sdpa(case), built)]
         reporter.table(table(stage, case, rows))
-        known.result.benchmark = known.result.benchmark or as_record(rows)
+        context.result.benchmark = context.result.benchmark or as_record(rows)
         failed = failed or problem
     if failed:
-        done(known, failed)
+        record(context, failed)
 
 
 def as_record(rows: list[Row]) -> dict:

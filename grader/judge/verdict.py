@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import torch
 
-from grader.assignment.submission import Step, Submission, misjoined_tiles
+from grader.assignment.submission import Step, Submission, foreign_texts, misjoined_tiles
 from grader.course.calls import Race, Reply, SubmissionError, same_bits
 from grader.course.correctness import Answer, answer
 from grader.course.inputs import FAR, Built
 from grader.course.stages import Stage
-from grader.judge import means
+from grader.judge import provenance
 from grader.report.results import Check
 from grader.words.deduce import deduce
 from grader.words.describe import (
@@ -41,16 +41,36 @@ def judging():
             torch.cuda.empty_cache()
 
 
+def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, device: str) -> Check:
+    """judge(), and what only the file itself shows: kernels that it does not hold, and programs of
+    one launch that meet in one number."""
+    check, case = judge(stage, built, reply, device), built.case
+    if check.outcome == "pass" and _by_means(case) and (
+            foreign := foreign_texts(file.source, reply.plan.texts)):
+        check = check.fail(
+            "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this file.",
+            "try: write the kernels of this stage in its file.")
+    if check.outcome == "pass" and reply.race:
+        check = raced(check, reply.race, file)
+    return check
+
+
+def _by_means(case) -> bool:
+    """Whether it is judged by which means a right answer was made; of the others the listed cases
+    tell."""
+    return case.group != "beyond" and not case.by_contract
+
+
 @judging()
 def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
     """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
     case = built.case
-    check = Check(case.name, case.group, "pass", case_text(case), asks=case.asks)
-    check.detail, check.kernels = reply.stdout, tuple(sorted(reply.plan.kernels))
     exact = answer(built, device)
     got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
     got += [("d_" + name, x) for name, x in reply.grads.items()]
-    finding = _first_wrong(check, case, exact, got)
+    finding, errors = _first_wrong(case, exact, got)
+    check = Check(case.name, case.group, "pass", case_text(case), errors, detail=reply.stdout,
+                  kernels=tuple(sorted(reply.plan.kernels)), asks=case.asks)
     if finding:
         return _wrong(check, finding, stage, case)
     id, *lines = (_unsteady(stage, reply) or _overwritten(built, reply) or _kept(reply, exact)
@@ -59,7 +79,8 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
         return check.fail("wrong", *lines, id=id)
     if reply.refilled is not None:
         fresh = answer(built, device, refilled=True)
-        finding = _first_wrong(check, case, fresh, list(reply.refilled.items()))
+        finding, errors = _first_wrong(case, fresh, list(reply.refilled.items()), errors)
+        check = replace(check, errors=errors)
         if finding and _is_stale(exact, reply):
             return check.fail(
                 "rejected",
@@ -69,9 +90,9 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
                 id="stale-answer", where="everywhere")
         if finding:
             return _wrong(check, finding, stage, case)
-    if case.group == "beyond" or case.by_contract:  # by what means, the others tell
+    if not _by_means(case):
         return check
-    return means.made_by_kernels(check, stage, built, reply.plan)
+    return provenance.made_by_kernels(check, stage, built, reply.plan)
 
 
 def case_text(case) -> str:
@@ -110,19 +131,18 @@ def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Che
     check = from_error(case, error, file.path.name, step, line)
     if step is not None and step.id in file.blank_steps:
         first = () if step.id in file.left_raises else (error.sentence,)
-        check.lines, check.detail = (*first, *file.blanks()), ""
+        check = replace(check, lines=(*first, *file.blanks()), detail="")
     towards = file.steps_towards(error.lines) if error.id.startswith("out-of-bounds") else []
     places = {step.id: stage.steps.get(step.id, "").split(", ") for step in towards}
     ids = [id for id, own in places.items() if any(place.endswith(OF_ADDRESSES) for place in own)]
-    if ids:
-        check.lines += (look_at(stage, *ids),)
-        check.diagnosis["step"] = either(ids)
-    check.lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
-    return check
+    lines = check.lines + ((look_at(stage, *ids),) if ids else ())
+    lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
+    named = check.diagnosis | {"step": either(ids)} if ids else check.diagnosis
+    return replace(check, lines=lines, diagnosis=named)
 
 
-def raced(check: Check, race: Race, file: Submission) -> None:
-    """Make a right check wrong: on a GPU, where programs run at once, it would not be right."""
+def raced(check: Check, race: Race, file: Submission) -> Check:
+    """A right check, made wrong: on a GPU, where programs run at once, it would not be right."""
     first, second = (str(place[0]) if len(place) == 1 else f"({', '.join(map(str, place))})"
                      for place in race.programs)
     number = race.tensor + (f"[{', '.join(map(str, race.index))}]" if race.index else "")
@@ -131,35 +151,39 @@ def raced(check: Check, race: Race, file: Submission) -> None:
     said = (f"Programs {first} and {second} of one launch both write {number}."
             if race.verb == "writes" else
             f"Program {second} reads {number}, which program {first} of the same launch writes.")
-    check.fail("wrong", said, "The interpreter runs programs one after another; on a GPU they run "
-               "at once, and this is wrong.", f"where: {where}.",
-               "try: give each number to one program, or add with tl.atomic_add; what needs "
-               "another's result belongs in a kernel launched after it.", id="race",
-               where=f"{file.path.name}:{race.line}", step=step.id if step else None)
+    return check.fail(
+        "wrong", said, "The interpreter runs programs one after another; on a GPU they run at "
+        "once, and this is wrong.", f"where: {where}.",
+        "try: give each number to one program, or add with tl.atomic_add; what needs another's "
+        "result belongs in a kernel launched after it.", id="race",
+        where=f"{file.path.name}:{race.line}", step=step.id if step else None)
 
 
-def note_misjoined(check: Check, file: Submission) -> None:
+def note_misjoined(check: Check, file: Submission) -> Check:
     """Say after the first line where tiles are joined by `and`; what says least goes for that."""
-    if check.lines and (said := misjoined_tiles(file.source)):
-        first, *others = check.lines
-        rows = textwrap.wrap(said, WIDTH, subsequent_indent="  ")
-        check.lines = (first, *rows, *others[len(check.lines) + len(rows) - LINES:]) \
-            if len(check.lines) + len(rows) > LINES else (first, *rows, *others)
+    if not check.lines or not (said := misjoined_tiles(file.source)):
+        return check
+    first, *others = check.lines
+    rows = textwrap.wrap(said, WIDTH, subsequent_indent="  ")
+    too_many = max(0, len(check.lines) + len(rows) - LINES)
+    return replace(check, lines=(first, *rows, *others[too_many:]))
 
 
-def note_red(check: Check, red: list[str]) -> None:
+def note_red(check: Check, red: list[str]) -> Check:
     """A crash in a step that is wrong when it is asked alone needs no other step to look at."""
     said = "\n".join(line for line in check.lines if re.match("(where:|look at) ", line))
     at = next((id for id in red if re.search(rf"\b{re.escape(id)}\b", said)), None)
-    if check.diagnosis and at:
-        check.lines = tuple(line for line in check.lines if not line.startswith("look at step "))
-        check.diagnosis["step"] = at
+    if not check.diagnosis or not at:
+        return check
+    lines = tuple(line for line in check.lines if not line.startswith("look at step "))
+    return replace(check, lines=lines, diagnosis=check.diagnosis | {"step": at})
 
 
-def note_command(check: Check, command: str) -> None:
-    """The command that asks this case again: of a wrong answer that nobody looked further into."""
-    if not any(line.startswith("again: ") for line in check.lines):
-        check.lines = (*check.lines[:LINES - 1], f"again: {command}")
+def note_command(check: Check, command: str) -> Check:
+    """The command that runs this case again, unless it is there."""
+    if any(line.startswith("again: ") for line in check.lines):
+        return check
+    return replace(check, lines=(*check.lines[:LINES - 1], f"again: {command}"))
 
 
 def blanks_left(file: Submission) -> Check:
@@ -171,20 +195,22 @@ def blanks_left(file: Submission) -> Check:
                  lines=(*[said] * bool(steps), *file.blanks()))
 
 
-def _first_wrong(check: Check, case, exact: Answer, tensors) -> Finding | None:
-    """Judge tensors in order, note each one's errors, and locate the first that is wrong."""
-    found, times = None, {}
+def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
+                 ) -> tuple[Finding | None, dict]:
+    """Judge tensors in order.  -> where the first wrong one is wrong; the errors of each, the worst
+    of them where before has some, too."""
+    found, times, errors = None, {}, dict(before or {})
     for name, x in tensors:
         verdict = exact.judge(name, x)
         times[name] = max(times.get(name, 0.0), verdict.times)
-        noted = check.errors.get(name)
+        noted = errors.get(name)
         if noted is None or not verdict.row <= noted["row"]:
-            check.errors[name] = verdict.as_dict()
+            errors[name] = verdict.as_dict()
         if not verdict.accepted and found is None:
             found = locate(case, exact, name, x, verdict)
     if found and not found.places:
         found = replace(found, places=deduce(case.asker, times)[1])
-    return found
+    return found, errors
 
 
 def _wrong(check: Check, finding: Finding, stage: Stage, case) -> Check:

@@ -28,8 +28,8 @@ PROBE_SECONDS = 15.0  # for one further call of the submission
 
 
 def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
-            options: Options, steps: Sequence[dict] = ()) -> None:
-    """Put the mistake of a red step, or else what was seen, into a wrong check.
+            options: Options, steps: Sequence[dict] = ()) -> Check:
+    """A wrong check with the mistake of a red step, or else with what was seen.
 
     steps: the step checks, as in the JSON: where some are wrong, they are the answer.  Else the
     session runs further cases; where one of them ends it, the session is gone afterwards.
@@ -39,7 +39,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     case, got = built.case, _tensors(reply)
     sample = Sample.of(built, got, options.device)
     if not sample.wrong:  # right at first: it is another run, or other values, that went wrong
-        return
+        return check
     name = sample.wrong[0]
     finding = locate(case, sample.exact, name, got[name], sample.exact.judge(name, got[name]))
     known = bool(red) or finding.id == "stored-otherwise"
@@ -63,28 +63,28 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             matrix = _matrix(samples)
     said, steps = (), [step["id"] for step in red]
     if red:
-        check.diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
-                           "text": told(red[0])}
+        diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
+                     "text": told(red[0])}
     else:
-        finding, said, check.diagnosis = _seen(stage, finding, sample, things, matrix, failures)
+        finding, said, diagnosis = _seen(stage, finding, sample, things, matrix, failures)
         if narrow := kept_in_16_bits(case, reply.plan):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
             said += ("A further call timed out, so less is known of the mistake.",)
     steps = steps or stage.steps_of(finding.places)
-    check.diagnosis["step"] = either([step for step in steps if step not in right]) or None
+    diagnosis["step"] = either([step for step in steps if step not in right]) or None
     # The command that asks this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
-    check.lines = describe(finding, stage, steps, seen=said, again=again, right=right)
-    if matrix is not None and options.show:
-        check.picture = tuple(drawing.text(matrix))
+    lines = describe(finding, stage, steps, seen=said, again=again, right=right)
+    picture = drawing.text(matrix) if matrix is not None and options.show else []
     if matrix is not None and options.plot:
         try:
             drawing.plot(matrix, options.plot)
-            check.picture += (f"The picture is in {options.plot}.",)
+            picture = [*picture, f"The picture is in {options.plot}."]
         except ImportError:
-            check.picture += ("--plot wants matplotlib: pip install matplotlib.",)
+            picture = [*picture, "--plot wants matplotlib: pip install matplotlib."]
+    return replace(check, diagnosis=diagnosis, lines=lines, picture=tuple(picture))
 
 
 def _tensors(reply: Reply) -> dict[str, torch.Tensor]:

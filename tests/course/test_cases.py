@@ -17,8 +17,9 @@ SWDA = Case(9, "robust", 70, D=80, HQ=6, HKV=2, B=2, dtype=torch.bfloat16, sinks
 def test_a_name_says_all_that_differs():
     assert SWDA.name == ("robust/B2-HQ6-HKV2-N70-D80-S3-bfloat16-needles-mixed-dout-small-scale-"
                          "sink_logits-growth")
-    causal = Case(1, "standard", 12, NK=34, is_causal=True, refill=True, repeats=3)
-    assert causal.name == "standard/H1-NQ12-NK34-D16-causal-float16-refill-x3"
+    causal = Case(1, "robust", 12, NK=34, is_causal=True, refill=True, repeats=3)
+    assert causal.name == "robust/H1-NQ12-NK34-D16-causal-float16-refill-x3"
+    assert Case(3, "standard", 64, refill=True).name == "standard/H1-N64-D16-float16"
     assert Case(2, "robust", 20, M=7, layout="far").name == "robust/M7-N20-float16-far"
 
 

@@ -15,7 +15,7 @@ from grader.host.options import Options
 from grader.host.processes import Worker
 from grader.host.session import Session
 from grader.judge import precompile
-from grader.judge.known import Known
+from grader.judge.context import GradingContext
 from grader.report.screen import Reporter
 from grader.sandbox.replay import launches
 
@@ -125,11 +125,10 @@ def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypa
     monkeypatch.setattr(precompile.kernel_cache, "knows", lambda *file: False)
     monkeypatch.setattr(precompile.Precompiler, "_compile", lambda self, plan: {"made": {}})
     first, second, *_ = listed(stage.number, "cuda", True)
-    known = Known(stage, Options(tmp_path, "cuda", 1, 120.0), Reporter(io.StringIO()))
-    known.file, known.cases = SimpleNamespace(source=source), [first]
     monkeypatch.setattr(precompile, "shapes", lambda *stage: [first, second])
-    with known.stack:
-        coming = precompile.Precompiler(known)
+    with GradingContext(stage, SimpleNamespace(source=source), Options(
+            tmp_path, "cuda", 1, 120.0), Reporter(io.StringIO()), None) as context:
+        coming = precompile.Precompiler(context, [first])
         noted = [coming.launched[case.name].result(120) for case in (first, second)]
         assert all(one.result(120) == {"made": {}} for waiting in noted for one in waiting)
         assert all(noted) and len(coming.compiled) == 1  # one variant serves both

@@ -10,8 +10,9 @@ from grader.course.cases import Case
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.judge import timing
-from grader.judge.known import Known
+from grader.judge.context import GradingContext
 from grader.judge.timing import Row
+from grader.report.results import StageResult
 from grader.report.screen import Reporter
 
 
@@ -65,9 +66,10 @@ def test_a_backward_benchmark_says_what_it_times():
 
 def test_without_a_gpu_timing_is_skipped_in_words():
     stream = io.StringIO()
-    known = Known(STAGES[3], Options(Path("."), "cpu", 1, 60.0), Reporter(stream))
-    timing.timed(known)
-    assert stream.getvalue() == "timing skipped: no GPU\n" and known.result.benchmark is None
+    result = StageResult(3, "", 200)
+    timing.time_stage(GradingContext(STAGES[3], None, Options(Path("."), "cpu", 1, 60.0),
+                                     Reporter(stream), result), None, None)
+    assert stream.getvalue() == "timing skipped: no GPU\n" and result.benchmark is None
 
 
 def test_a_spread_of_a_quarter_is_no_measurement():

@@ -165,6 +165,6 @@ def test_a_crash_points_at_the_red_step_among_those_it_names_and_at_no_other(tmp
     error = SubmissionError("crashed", "an error", id="out-of-bounds-read", line=9, lines=(9, 5))
     for red, left in ((["3.1"], False), (["3.11"], True)):
         check = verdict.crashed(PLAIN, error, file, STAGES[3])
-        verdict.note_red(check, red)
+        check = verdict.note_red(check, red)
         assert any(line.startswith("look at step") for line in check.lines) == left
         assert check.diagnosis["step"] == "3.1"

@@ -83,8 +83,9 @@ def test_the_next_launch_may_read_what_another_program_of_the_one_before_wrote()
 def test_a_right_answer_with_a_race_is_wrong_and_says_how_it_is_mended(tmp_path):
     (tmp_path / "problem_3.py").write_text("def kernel(): pass\n")
     file = submission.read(tmp_path, "problem_3.py", "kernel")
-    check = judged(*answered(PLAIN))
-    verdict.raced(check, Race("writes", ((0, 1), (2, 1)), "dq_ptr", (0, 0, 17, 3), 88), file)
+    right = judged(*answered(PLAIN))
+    race = Race("writes", ((0, 1), (2, 1)), "dq_ptr", (0, 0, 17, 3), 88)
+    check = verdict.raced(right, race, file)
     assert check.outcome == "wrong" and check.diagnosis["id"] == "race"
     assert check.lines[0] == \
         "Programs (0, 1) and (2, 1) of one launch both write dq_ptr[0, 0, 17, 3]."

@@ -5,10 +5,10 @@ import torch
 
 from grader.course.cases import Case
 from grader.course.inputs import build
-from grader.judge import needless
+from grader.judge import wasted_tiles
 from tests.sessions import open_session
 
-QUERIES, KEYS = needless.QUERIES, needless.KEYS
+QUERIES, KEYS = wasted_tiles.QUERIES, wasted_tiles.KEYS
 pytestmark = pytest.mark.interpreter
 
 

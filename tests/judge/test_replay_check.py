@@ -8,11 +8,14 @@ import torch
 
 from grader.course import correctness, inputs
 from grader.course.calls import SubmissionError
+from grader.course.cases import Case
 from grader.course.stages import STAGES
 from grader.host.options import Options
-from grader.judge import confirm
-from grader.judge.confirm import judge_repeated, not_repeated
-from grader.judge.known import Known
+from grader.judge import replay_check
+from grader.judge.context import GradingContext
+from grader.judge.replay_check import HANDFUL, draw, judge_repeated, not_repeated
+from grader.judge.run_cases import Right
+from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
 from tests.judged import PLAIN, answered, judged
 
@@ -24,7 +27,8 @@ def repeated(off_by=0.0):
     exact = correctness.answer(other, "cpu")
     limit = exact.judge("o", exact.tiled["o"]).fro_limit
     got = {"o": exact.tiled["o"] if not off_by else exact.truth["o"] * (1 + off_by * limit)}
-    return judge_repeated(judged(built, reply), other, got, "cpu")
+    check, _ = judge_repeated(judged(built, reply), other, got, "cpu")
+    return check
 
 
 def test_a_plan_that_is_right_on_other_numbers_changes_nothing():
@@ -52,17 +56,35 @@ def test_a_plan_that_cannot_be_carried_out_says_why(said, outcome):
     assert check.outcome == outcome and "it uses numpy" in check.lines[0]
 
 
-def settled(check, reply, replay, monkeypatch, folder) -> list:
-    """The checks of a stage, once this one is confirmed; replay: stands in for the workers'."""
-    monkeypatch.setattr(confirm.submission, "foreign_texts", lambda source, texts: [])
-    known = Known(STAGES[PLAIN.stage], Options(folder, "cpu", 0, 60.0), Reporter(io.StringIO()))
-    known.file = SimpleNamespace(source=b"")
-    known.workers = SimpleNamespace(count=1, replay=replay)
-    known.confirmations = confirm.Confirmations(known)
-    known.confirmations.add(check, [(PLAIN, reply)])
-    confirm.rest(known)
-    known.confirmations.close()
-    return known.result.checks
+def replayed(check, reply, replay, folder) -> list:
+    """The checks of a stage, once this answer is replayed; replay: stands in for the workers'."""
+    result = StageResult(PLAIN.stage, "", 100, checks=[check])
+    with GradingContext(STAGES[PLAIN.stage], SimpleNamespace(source=b"", blank_steps=()), Options(
+            folder, "cpu", 0, 60.0), Reporter(io.StringIO()), result) as context:
+        replay_check.replay_some(context, SimpleNamespace(count=1, replay=replay), [
+            Right(PLAIN, check, reply.plan, None)])
+    return result.checks
+
+
+def test_a_handful_is_drawn_with_both_groups_two_ragged_lengths_and_a_gradient():
+    plain = [Case(8, "robust", 64 * n, HQ=n) for n in range(1, 30)]
+    few = [Case(8, "standard", 128), Case(8, "robust", 65), Case(8, "robust", 66),
+           Case(8, "robust", 64, grads=("q", "k", "v"))]
+    right = [Right(case, Check(case.name, case.group, "pass"), None, None) for case in plain + few]
+    drawn = [{one.case.name for one in draw(right, seed)} for seed in range(20)]
+    assert {len(names) for names in drawn} == {HANDFUL}
+    assert all(names >= {case.name for case in few} for names in drawn)
+    assert len(set(map(frozenset, drawn))) > 5
+    assert len(draw(right[:3], 0)) == 3 and draw([], 0) == []
+
+
+def test_nothing_is_replayed_of_a_file_that_is_wrong_in_a_standard_case(tmp_path):
+    built, reply = answered(PLAIN)
+    wrong = Check("standard/x", "standard", "wrong")
+    result = StageResult(PLAIN.stage, "", 100, checks=[wrong])
+    context = GradingContext(STAGES[3], None, Options(tmp_path, "cpu", 0, 60.0), None, result)
+    replay_check.replay_some(context, None, [Right(PLAIN, judged(built, reply), reply.plan, None)])
+    assert result.checks == [wrong]
 
 
 @pytest.mark.parametrize("times, outcome", [(2.0, "wrong"), (20.0, "rejected")])
@@ -79,9 +101,9 @@ def test_numbers_on_which_a_replay_fails_are_there_again_with_the_command_it_say
         exact = correctness.answer(asked[0], "cpu")
         limit = exact.judge("o", exact.tiled["o"]).fro_limit
         return {"o": exact.truth["o"] * (1 + times * limit)}
-    monkeypatch.setattr(confirm, "other_numbers", other_numbers)
-    monkeypatch.setattr(confirm.asking, "apart", lambda known, other: judged(built, reply))
-    check, = settled(judged(built, reply), reply, replay, monkeypatch, tmp_path)
+    monkeypatch.setattr(replay_check, "other_numbers", other_numbers)
+    monkeypatch.setattr(replay_check, "run_apart", lambda context, other: judged(built, reply))
+    check, = replayed(judged(built, reply), reply, replay, tmp_path)
     assert check.outcome == outcome
     assert check.lines[-1].startswith("again: python autograder.py --p3 --submission ")
     assert check.lines[-1].endswith(f" --seed 77 --case {PLAIN.name}")
@@ -90,18 +112,18 @@ def test_numbers_on_which_a_replay_fails_are_there_again_with_the_command_it_say
 def test_a_judgement_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypatch, tmp_path):
     built, reply = answered(PLAIN)
     right = judged(built, reply)
-    tries, waited = iter([torch.OutOfMemoryError("Tried to allocate 2.00 GiB"), right]), []
+    tries, waited = iter([torch.OutOfMemoryError("Tried to allocate 2.00 GiB"), (right, False)]), []
 
     def judged_again(*asked):
         found = next(tries)
         if isinstance(found, Exception):
             raise found
         return found
-    monkeypatch.setattr(confirm, "judge_repeated", judged_again)
-    monkeypatch.setattr(confirm.device_memory, "comes_back",
+    monkeypatch.setattr(replay_check, "judge_repeated", judged_again)
+    monkeypatch.setattr(replay_check.device_memory, "comes_back",
                         lambda text, clock: waited.append(text))
-    monkeypatch.setattr(confirm.torch.cuda, "empty_cache", lambda: None)
-    assert settled(right, reply, lambda call, plan: {}, monkeypatch, tmp_path) == [right]
+    monkeypatch.setattr(replay_check.torch.cuda, "empty_cache", lambda: None)
+    assert replayed(right, reply, lambda call, plan: {}, tmp_path) == [right]
     assert waited == ["Tried to allocate 2.00 GiB"]
 
 
@@ -116,8 +138,8 @@ def test_a_replay_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypat
         if isinstance(found, Exception):
             raise found
         return found
-    monkeypatch.setattr(confirm.device_memory, "crowded_out",
+    monkeypatch.setattr(replay_check.device_memory, "crowded_out",
                         lambda error, device, clock: error is crowded)
-    monkeypatch.setattr(confirm, "judge_repeated", lambda check, *asked: check)
-    assert settled(right, reply, replay, monkeypatch, tmp_path) == [right]
+    monkeypatch.setattr(replay_check, "judge_repeated", lambda check, *asked: (check, False))
+    assert replayed(right, reply, replay, tmp_path) == [right]
     assert right.outcome == "pass" and next(tries, None) is None

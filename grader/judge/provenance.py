@@ -19,7 +19,7 @@ GROWTH_LIMIT = 3.0  # what N x N memory grows by is fourfold from 2N to 4N, what
 
 
 def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
-    """Add to a right check: is a step of the plan, or too much of it, not the kernels'?"""
+    """The check of a right answer: is a step of the plan, or too much of it, not the kernels'?"""
     lines = _products(stage, built, plan) or _too_long(stage, built, plan)
     if not lines and stage.needs_triton:
         lines = _no_launch(stage, built, plan) or _arithmetic(stage, built, plan)

@@ -1,13 +1,12 @@
 """Does a right file visit tiles of keys in which none of its queries sees a key?
 
-Asked once a stage, of a call without a GPU, several tiles long.  The worker says which key rows it
-read for which queries, and the other way round (worker/reads.py); which of them a query sees
-is known here.  A tile's slack is allowed on either side, and what is masked inside a visited tile
-is nobody's business.  A worker that counts falsely only spares itself this check or fails it.
-
-Given: the file, from before the first case on a GPU, and a worker that has it.  Adds: one check.
+Asked once per stage, of one call without a GPU, several tiles long.  The worker says which key rows
+it read for which queries, and the other way round (worker/reads.py); which of them a query sees is
+known here.  A tile's slack is allowed on either side, and what is masked inside a visited tile does
+not count.  A worker that counts falsely only spares itself this check or fails it.
 """
 
+import concurrent.futures
 import contextlib
 
 import torch
@@ -20,45 +19,39 @@ from grader.course.inputs import build
 from grader.course.stages import Stage
 from grader.host.options import Options
 from grader.host.session import Session
-from grader.judge.known import Known
-from grader.judge.settling import done
+from grader.judge.context import GradingContext
+from grader.judge.record_check import record
 from grader.report.results import Check
 from grader.words.describe import look_at
 
-TILES = 8  # the walk is to be that long at least
+TILES = 8  # the loop is to be that long at least
 SHORTEST, LONGEST = 128, 2048  # lengths it is asked at: how large the tiles are shows on the way
 SINKS = 4
 QUERIES, KEYS = 0, 1
 
 
-def begin(known: Known) -> None:
-    """Beside the cases, of a worker without a GPU, where theirs have one."""
-    if _is_asked_for(known) and known.options.device != "cpu":
-        known.counting = known.beside(lambda session: _apart(known, session))
-
-
-def _is_asked_for(known: Known) -> bool:
+def is_counted(context: GradingContext) -> bool:
     """In stage 1 the course's steps say what to leave out."""
-    return known.every_case and known.stage.walks and (known.stage.needs_triton or known.marked)
+    stage = context.stage
+    return context.runs_every_case and bool(stage.walks) and (
+        stage.needs_triton or context.has_markers)
 
 
-def _apart(known: Known, session: Session) -> Check | None:
-    with contextlib.suppress(SubmissionError):
-        known.options.imports.helper(session, known.stage)
-        return walk_check(known.stage, known.options, session)
-
-
-def counted(known: Known) -> None:
-    if not _is_asked_for(known):
+def count(context: GradingContext, session: Session,
+          interpreted: concurrent.futures.Future | None) -> None:
+    """Record the check.  interpreted: of interpreter_check.py, on a GPU."""
+    if not is_counted(context):
         return
-    with known.reporter.working(known.stage, "counting the tiles it visits"):
-        check = known.counting.result() if known.counting is not None else walk_check(
-            known.stage, known.options, known.session)
+    with context.reporter.working(context.stage, "counting the tiles it visits"):
+        if interpreted is not None:
+            _, check = interpreted.result()
+        else:
+            check = tiles_check(context.stage, context.options, session)
     if check is not None:
-        done(known, check)
+        record(context, check)
 
 
-def walk_check(stage: Stage, options: Options, session: Session) -> Check | None:
+def tiles_check(stage: Stage, options: Options, session: Session) -> Check | None:
     """-> the check; None where there is nothing to count.  session: without a GPU, file loaded."""
     N = SHORTEST
     with contextlib.suppress(SubmissionError):

@@ -9,7 +9,7 @@ from grader.course.cases import Case
 from grader.course.operations import operation
 from grader.course.plan import Plan
 from grader.course.stages import STAGES
-from grader.judge.means import forbidden, judge_growth
+from grader.judge.provenance import forbidden, judge_growth
 from tests.judged import PLAIN, answered, judged
 from tests.sessions import plan
 

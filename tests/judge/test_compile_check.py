@@ -10,7 +10,7 @@ from grader.course.stages import STAGES
 from grader.host.options import Imports
 from grader.host.processes import Worker
 from grader.host.session import Session
-from grader.judge import compiling
+from grader.judge import compile_check
 
 pytest.importorskip("triton")
 STAGE = STAGES[3]
@@ -19,12 +19,12 @@ SOLVED = (Path(__file__).parents[2] / STAGE.filename).read_text()
 
 def compiled(folder: Path, source: str):
     (folder / STAGE.filename).write_text(source)
-    known = SimpleNamespace(
+    context = SimpleNamespace(
         stage=STAGE, file=submission.read(folder, STAGE.filename, STAGE.entry),
         options=SimpleNamespace(imports=Imports(), seed=1))
     with Session(Worker(source.encode(), STAGE.filename, device="cpu", interpret=False,
                         compile_for=90), 120) as session:
-        return compiling._compile(known, session)[0]
+        return compile_check._compile(context, session)[0]
 
 
 def test_a_self_check_at_module_level_does_not_fail_where_kernels_compute_nothing(tmp_path):

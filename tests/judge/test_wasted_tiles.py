@@ -15,8 +15,9 @@ from grader.course.correctness import answer
 from grader.course.inputs import build
 from grader.course.stages import STAGES
 from grader.host.options import Options, open_session
-from grader.judge import grade, known, needless
-from grader.report.results import Check
+from grader.judge import context, grade, interpreter_check, wasted_tiles
+from grader.judge.context import GradingContext
+from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def moved(borders: dict, tiles: int) -> tuple[int, bytes]:
 
 def is_right(session, number: int) -> bool:
     """On four tiles of 64."""
-    built = build(replace(needless.long_case(STAGES[number], 512), N=256), seed=0)
+    built = build(replace(wasted_tiles.long_case(STAGES[number], 512), N=256), seed=0)
     reply = session.run(built.call)
     exact = answer(built, "cpu")
     got = reply.outputs[0] | {"d_" + name: x for name, x in reply.grads.items()}
@@ -96,7 +97,7 @@ def is_right(session, number: int) -> bool:
 
 
 def walked(session, number: int) -> Check | None:
-    return needless.walk_check(STAGES[number], OPTIONS, session)
+    return wasted_tiles.tiles_check(STAGES[number], OPTIONS, session)
 
 
 @pytest.mark.interpreter
@@ -134,14 +135,14 @@ def test_a_file_that_visits_everything_is_right_and_told_where(sessions, number)
 
 
 # ------------------------------------------------------------------- judging
-def judged(number: int, read: torch.Tensor, tiles=(16, 16), side=needless.QUERIES) -> Check:
+def judged(number: int, read: torch.Tensor, tiles=(16, 16), side=wasted_tiles.QUERIES) -> Check:
     """read (N, N): what tiles of 16 rows read, as a worker would say."""
     N = len(read)
     tile = torch.arange(N) // 16
     both, together = torch.zeros(2, 2, N, N, dtype=torch.bool)
     both[side], together[side] = read, tile[:, None] == tile[None, :]
     stage = STAGES[number]
-    return needless.judge_walk(stage, needless.long_case(stage, N), both, together, tiles)
+    return wasted_tiles.judge_walk(stage, wasted_tiles.long_case(stage, N), both, together, tiles)
 
 
 def causal_walk(N: int, late: int = 0) -> torch.Tensor:
@@ -156,7 +157,7 @@ def test_a_walk_from_anywhere_may_take_a_tile_too_many(late, outcome):
     backwards = causal_walk(128, late).T  # the keys' tiles begin and end where the queries' do
     first = torch.arange(128) // 16 * 16
     assert judged(8, torch.arange(128)[None, :] >= first[:, None] - late,
-                  side=needless.KEYS).outcome == outcome
+                  side=wasted_tiles.KEYS).outcome == outcome
     assert judged(4, backwards).outcome == "needless work"
 
 
@@ -205,29 +206,29 @@ class Worker:
                                              (256, [128, 1024, 2048]), (4096, [128, 1024])])
 def test_it_is_asked_longer_only_if_eight_tiles_need_it(tile, asked):
     worker = Worker(tile)
-    check = needless.walk_check(STAGES[4], OPTIONS, worker)
+    check = wasted_tiles.tiles_check(STAGES[4], OPTIONS, worker)
     assert worker.asked == asked and (check is None) == (tile > 256)
 
 
 def test_what_recognises_no_rows_is_not_asked_and_loses_nothing():
-    assert needless.walk_check(STAGES[4], OPTIONS, Worker(walk=False)) is None
+    assert wasted_tiles.tiles_check(STAGES[4], OPTIONS, Worker(walk=False)) is None
 
 
 def test_what_the_interpreter_cannot_run_is_not_asked_and_loses_nothing():
     worker = Worker()
     worker.walk = lambda call: (_ for _ in ()).throw(SubmissionError("crashed", "no"))
-    assert needless.walk_check(STAGES[4], OPTIONS, worker) is None
+    assert wasted_tiles.tiles_check(STAGES[4], OPTIONS, worker) is None
 
 
 def counted(number: int, session, has_steps: bool = True, **chosen) -> list[str]:
     """The outcome of the check, if there is one."""
-    stage = known.Known(STAGES[number], replace(OPTIONS, **chosen), Reporter(io.StringIO()))
-    stage.file, stage.marked = SimpleNamespace(source=b""), has_steps
-    with stage.stack:
-        needless.begin(stage)
-        stage.session = session
-        needless.counted(stage)
-    return [check.outcome for check in stage.result.checks]
+    stage = STAGES[number]
+    file = SimpleNamespace(source=b"", steps=["1.1"] * has_steps, state="syntax_error")
+    result = StageResult(number, stage.title, stage.points)
+    with GradingContext(stage, file, replace(OPTIONS, **chosen), Reporter(io.StringIO()),
+                        result) as asked:
+        wasted_tiles.count(asked, session, interpreter_check.start(asked))
+    return [check.outcome for check in result.checks]
 
 
 def test_stages_that_skip_nothing_are_not_asked():
@@ -244,7 +245,8 @@ def test_the_steps_it_points_at_are_in_the_problem_file(number):
 def test_beside_a_gpu_a_worker_without_one_is_asked(monkeypatch):
     worker, opened = Worker(), []
     worker.load = lambda *entry: opened.append(entry)
-    monkeypatch.setattr(known, "open_session", lambda stage, options, *file: (
+    monkeypatch.setattr(interpreter_check, "ragged_cases", lambda context: [])
+    monkeypatch.setattr(context, "open_session", lambda stage, options, *file: (
         opened.append(options.device), contextlib.nullcontext(worker))[1])
     assert counted(4, None, device="cuda") == ["pass"] and worker.asked == [128]
     assert opened == ["cpu", ("flash_attention_forward", None, ("q", "k", "v", "is_causal"))]

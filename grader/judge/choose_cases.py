@@ -1,0 +1,56 @@
+"""Reads a stage's file, and chooses the cases that it is asked."""
+
+from dataclasses import replace
+
+from grader.assignment import submission
+from grader.assignment.submission import Submission
+from grader.course import case_table, contract
+from grader.course.calls import SubmissionError
+from grader.course.cases import Case
+from grader.course.inputs import build
+from grader.course.stages import Stage
+from grader.host.options import Options, open_session
+from grader.judge.context import GradingContext
+from grader.judge.verdict import judge_reply
+
+
+def read(stage: Stage, options: Options) -> Submission:
+    """The stage's file; one whose blanks are empty is ready all the same if it answers rightly,
+    for its kernel may be written elsewhere."""
+    file = submission.read(options.directory, stage.filename, stage.entry)
+    if file.state == "not_started" and file.unwritten:
+        first = case_table.listed(stage.number, options.device, options.bfloat16)[0]
+        if _answers(stage, options, file, first):
+            return replace(file, state="ready")
+    return file
+
+
+def _answers(stage: Stage, options: Options, file: Submission, case: Case) -> bool:
+    built = build(case, options.seed)
+    try:
+        with open_session(stage, options, file.source) as session:
+            options.imports.first(session, stage)
+            reply = session.run(built.call)
+    except SubmissionError:
+        return False
+    return judge_reply(stage, file, built, reply, options.device).outcome == "pass"
+
+
+def choose_cases(context: GradingContext) -> tuple[list[Case], list[Case]]:
+    """-> the cases that decide the outcome; those that are only reported."""
+    stage, options = context.stage, context.options
+    listed = case_table.listed(stage.number, options.device, options.bfloat16)
+    if not context.has_markers:
+        offered = context.file.parameters(stage.entry)
+        listed = [replace(case, group="beyond")
+                  if case.course and not (case.sink_logits and "sink_logits" in offered)
+                  else case for case in listed]
+    listed += [case for case in options.own if case.stage == stage.number]
+    if options.case:
+        named = [case for case in listed if case.name == options.case]
+        return named or list(filter(None, [contract.named(stage, options.case)])), []
+    groups = ("standard",) if options.quick else ("standard", "robust")
+    decisive = [case for case in listed if case.group in groups]
+    if options.quick or options.stop_early:
+        return decisive, []
+    return decisive, [case for case in listed if case.group == "beyond"]

@@ -1,0 +1,60 @@
+"""Records checks in a stage's result, and reports them.
+
+A rejection needs proof, and is reported last: a file that is wrong in a standard case, that reads
+beside its tensors, or whose kernels return what it returns itself, is wrong and no more; one that
+launches nothing is not started.
+"""
+
+from dataclasses import replace
+
+from grader.judge.context import GradingContext
+from grader.judge.verdict import blanks_left, note_command, note_misjoined, note_red
+from grader.report.overview import command
+from grader.report.results import Check, read_beside
+
+
+def record(context: GradingContext, check: Check) -> None:
+    """Add a check, or put it in the place of an earlier one of the same case."""
+    options, result = context.options, context.result
+    context.show_steps()
+    if check.outcome == "crashed":
+        check = note_red(check, result.red)
+    if check.outcome in ("wrong", "crashed") and options.device == "cpu":
+        check = note_misjoined(check, context.file)
+    if check.name in {case.name for case in options.own}:  # no one else can run it
+        check = replace(check, lines=tuple(
+            line for line in check.lines if not line.startswith("again: ")))
+    elif check.outcome == "wrong" or check.seed is not None:
+        seed = options.seed if check.seed is None else check.seed
+        check = note_command(check, command(context.stage.number, options.directory,
+                                            f" --seed {seed} --case {check.name}"))
+    result.checks = [one for one in result.checks if one.name != check.name] + [check]
+    reasons_wanted = options.case or context.reporter.verbose  # else the stage's end has them
+    if check.outcome != "rejected" and (
+            check.group != "beyond" and check.outcome != "skipped" or reasons_wanted):
+        context.reporter.check_done(context.stage, check)
+
+
+def record_blanks(context: GradingContext) -> None:
+    """Record the blanks that no case reached."""
+    if context.file.unreached and context.all_right():
+        record(context, blanks_left(context.file))
+
+
+def report_rejections(context: GradingContext) -> None:
+    """Report what was held back; a file that is wrong anyway is not rejected."""
+    result = context.result
+    wrong = any(check.group == "standard" and check.outcome not in ("pass", "rejected")
+                or read_beside(check) for check in result.checks)
+    idle = context.stage.needs_triton and not result.kernels
+    for place, check in enumerate(result.checks):
+        if check.outcome != "rejected":
+            continue
+        if wrong:
+            check = check.fail("wrong", "Not judged further: another case shows that it is wrong.")
+        elif idle:
+            check = check.fail(
+                "not_started", "No kernel was launched yet: PyTorch computed this.",
+                "try: this stage is its kernels; begin with the first step.")
+        result.checks[place] = check
+        context.reporter.check_done(context.stage, check)

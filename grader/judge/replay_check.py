@@ -1,0 +1,192 @@
+"""Right numbers: are they the kernels' own?
+
+The plans of a few calls are carried out once more, on other numbers, by a worker that never saw the
+file.  Which calls is drawn when all answers are in.
+"""
+
+import concurrent.futures
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from grader.course.calls import SubmissionError, same_bits
+from grader.course.correctness import answer
+from grader.course.inputs import Built, other_numbers
+from grader.host import device_memory
+from grader.host.without_file import ReplayingWorkers
+from grader.judge.context import GradingContext
+from grader.judge.record_check import record
+from grader.judge.run_cases import Right, excused, run_apart
+from grader.judge.verdict import judging
+from grader.report.results import Check
+from grader.words.describe import kept_in_16_bits, locate, tensor_name
+
+HANDFUL = 5
+TILE = 16  # a length that is no multiple of it is ragged for every tile
+BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
+
+
+def replay_some(context: GradingContext, workers: ReplayingWorkers, right: Sequence[Right]) -> None:
+    """Replay a handful of the right answers, and record what fails; none of a file that is wrong in
+    a standard case, which is not rejected whatever comes out."""
+    if any(check.group == "standard" and check.outcome not in ("pass", "rejected")
+           for check in context.result.checks):
+        return
+    drawn = list(right) if context.options.replays_all else draw(right, context.options.seed)
+    with concurrent.futures.ThreadPoolExecutor(workers.count) as pool:
+        tasks = [(one, pool.submit(_replayed, context, workers, one)) for one in drawn]
+        try:
+            for one, task in tasks:
+                with context.reporter.working(context.stage, f"replaying {one.case.name}"):
+                    check = _outcome(context, workers, one, task)
+                if check.outcome != "pass":
+                    record(context, check)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def draw(right: Sequence[Right], seed: int) -> list[Right]:
+    """A handful of these: one of each group, two ragged ones, and one with gradients, if there
+    are such."""
+    def is_ragged(one: Right) -> bool:
+        return one.case.N % TILE > 0
+
+    def wanted() -> Iterator[Right]:
+        for group in sorted({one.case.group for one in right}):
+            yield from [one for one in shuffled if one.case.group == group][:1]
+        yield from list(filter(is_ragged, shuffled))[:2]
+        yield from [one for one in shuffled if one.case.grads][:1]
+        yield from shuffled
+
+    shuffled = random.Random(seed).sample(right, len(right))
+    drawn = {one.case.name: one for one in wanted()}
+    return list(drawn.values())[:HANDFUL]
+
+
+def _outcome(context: GradingContext, workers: ReplayingWorkers, one: Right,
+             task: concurrent.futures.Future) -> Check:
+    try:
+        return task.result()
+    except SubmissionError as error:  # other processes kept it waiting
+        if not context.options.clock.asks_again(error):
+            return not_repeated(one.check, error)
+        concurrent.futures.wait(context.under_way)
+    try:
+        return _replayed(context, workers, one)
+    except SubmissionError as error:
+        return not_repeated(one.check, error)
+
+
+def _replayed(context: GradingContext, workers: ReplayingWorkers, one: Right) -> Check:
+    """The check of a right answer after its replay.
+
+    Raises:
+        SubmissionError: a timeout that others may be to blame for.
+    """
+    case, check, options = one.case, one.check, context.options
+    if one.plan.cut:  # it is not written down to its end
+        return check
+    other = other_numbers(case, options.seed)
+    unwatched = one.refilled if context.stage.needs_triton else None
+    try:
+        got = _answers(context, workers, other, one)
+    except SubmissionError as error:
+        if error.starved:
+            raise
+        if error.id != "does-not-compile":  # that is so whatever the numbers
+            check = replace(check, seed=other.seed)
+        return excused(not_repeated(check, error), error, options.device)
+    with judging():
+        try:
+            check, doubtful = judge_repeated(check, other, got, options.device, unwatched)
+        except torch.OutOfMemoryError as error:  # gradings side by side, for a moment
+            torch.cuda.empty_cache()
+            device_memory.comes_back(str(error), options.clock)
+            check, doubtful = judge_repeated(check, other, got, options.device, unwatched)
+    if check.outcome == "pass":
+        return check
+    check = replace(check, seed=other.seed)
+    if check.outcome == "wrong" and (narrow := kept_in_16_bits(case, one.plan)):
+        check = replace(check, lines=(*check.lines[:2], narrow, *check.lines[2:]))
+    if check.outcome == "rejected" and one.plan.read:
+        lines = ", ".join(map(str, one.plan.read))
+        check = replace(check, lines=(
+            *check.lines, f"Numbers are taken out of a tensor in line {lines}."))
+    return _beside_own_answer(context, check, other) if doubtful else check
+
+
+def _answers(context: GradingContext, workers: ReplayingWorkers, other: Built, one: Right
+             ) -> dict[str, torch.Tensor]:
+    options = context.options
+    while True:
+        try:
+            return workers.replay(other.call, one.plan)
+        except SubmissionError as error:
+            if not device_memory.crowded_out(error, options.device, options.clock):
+                raise
+
+
+def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> Check:
+    """The check of a plan that is wrong on other numbers: a rejection only if the file's own answer
+    to them is right."""
+    own = run_apart(context, other)
+    if own.outcome in ("pass", "rejected"):
+        return check
+    check = check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
+                       "shape:", *own.lines, where=own.where)
+    return replace(check, errors=own.errors, detail=own.detail)
+
+
+def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
+                   unwatched: dict[str, torch.Tensor] | None = None) -> tuple[Check, bool]:
+    """Does the plan of a right call alone give right answers, on other numbers?
+
+    got: what the plan gave in a clean process, outputs and "d_q" gradients, on other's inputs.
+    unwatched: outputs of the submission for the same, in a call that was not recorded.
+    -> the check; whether it is a rejection that the file's own answer has to bear out.
+    """
+    exact = answer(other, device)
+    verdicts = {name: exact.judge(name, x) for name, x in got.items()}
+    wrong = [name for name, verdict in verdicts.items() if not verdict.accepted]
+    if wrong and all(verdicts[name].times <= BARELY for name in wrong):
+        finding = locate(other.case, exact, wrong[0], got[wrong[0]], verdicts[wrong[0]])
+        return check.fail(
+            "wrong", "Barely right on the numbers of this case, and not on others of the same "
+            "shape: " + finding.what[0], f"where: {finding.where}.",
+            "try: what loses accuracy? Sums, weights and statistics belong in float32; only the "
+            "operands of tl.dot and the result are rounded; the scale comes in after tl.dot.",
+            where=finding.where), False
+    if wrong:
+        names = " and ".join(tensor_name(name) for name in wrong)
+        return check.fail(
+            "rejected",
+            f"The numbers are right, but not by the kernels: {names} came out wrong when the same "
+            "kernels and PyTorch operations ran in a clean process on other numbers.",
+            "try: hand the inputs to your kernels and let them write the results; the host may "
+            "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists)."
+        ), True
+    if unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
+        return check.fail(
+            "rejected",
+            "A call that was not recorded gave other bits than the kernels and operations of the "
+            "recorded one on the same numbers: it was not made by them.",
+            "try: do the same work in every call, whoever watches."), False
+    return check, False
+
+
+def not_repeated(check: Check, error: SubmissionError) -> Check:
+    """The check of a right call whose plan could not be carried out."""
+    if error.outcome == "wrong":  # the plan holds what no kernel or PyTorch operation can do
+        return check.fail(
+            "rejected",
+            f"The call could not be carried out again in a clean process: {error.sentence}.",
+            "try: do the work in @triton.jit kernels of this file, launched on tensors that "
+            "PyTorch allocated in the call.")
+    check = replace(check, detail=error.detail)
+    if error.id == "does-not-compile":
+        return check.fail(error.outcome, f"{error.sentence}.")
+    return check.fail(error.outcome, "Carried out again in a clean process, on other numbers: "
+                      f"{error.sentence}.")

@@ -1,0 +1,296 @@
+"""Runs the cases of a stage in workers that have its file, and judges every reply.
+
+A worker that died is replaced once, and one that other processes kept waiting, too; a call that
+does not end, ends the stage.  Where there is no GPU, the worker of the step checks takes cases as
+well once it is free: from the last one on, while the first worker begins with the first.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from grader.course import contract
+from grader.course.calls import Reply, SubmissionError
+from grader.course.cases import Case, longer
+from grader.course.inputs import Built, build
+from grader.course.plan import Plan
+from grader.host import device_memory
+from grader.host.session import Session
+from grader.judge.context import GradingContext
+from grader.judge.provenance import judge_growth, scores_bytes
+from grader.judge.record_check import record
+from grader.judge.verdict import crashed, judge_reply
+from grader.report.results import Check
+
+
+@dataclass(frozen=True)
+class Right:
+    """A right answer, as far as it takes to carry its call out again."""
+
+    case: Case
+    check: Check
+    plan: Plan
+    refilled: dict[str, torch.Tensor] | None
+
+
+@dataclass
+class CasesRun:
+    """What the cases showed beside their checks."""
+
+    prepare: Callable[[Session, Case], None]  # a Precompiler's, called before each case
+    explained: bool  # one wrong answer is enough to say what is wrong
+    session: Session | None = None  # the worker that is left; none if the stage ended early
+    right: list[Right] = field(default_factory=list)
+    tiles: set[int] = field(default_factory=set)  # sizes that the file launches with
+    tuned: dict[str, tuple[str, ...]] = field(default_factory=dict)  # configurations, by kernel
+    deaths: int = 0  # of workers
+
+    def note(self, context: GradingContext, case: Case, check: Check, reply: Reply) -> None:
+        """Note what a judged reply shows."""
+        self.tiles |= contract.tiles_of(reply.plan.steps)
+        self.tuned |= reply.tuned.configurations
+        context.result.kernels |= set(check.kernels)
+        if check.outcome == "pass" and (not case.by_contract or context.options.case):
+            self.right.append(Right(case, check, reply.plan, reply.refilled))
+
+
+def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
+              prepare: Callable[[Session, Case], None]) -> CasesRun:
+    """Run, judge and record each.  session: a worker that was not asked anything yet."""
+    run, waiting = CasesRun(prepare, not context.options.explains), Waiting(context, cases)
+    while True:
+        if context.options.device == "cpu":
+            session.seems_endless = context.step_checks.endless
+        alive = _import_file(context, session)
+        if context.result.sentence:
+            return run
+        waiting.help_after_step_checks(run)
+        while alive and (case := waiting.next()):
+            place = f"case {len(cases) - waiting.left} of {len(cases)}, {case.name}"
+            with context.reporter.working(context.stage, place):
+                check, alive = run_case(context, session, case, run)
+            if check is None:
+                waiting.put_back(case)
+                break
+            record(context, check)
+            if waiting.left and (end := _end(context, run, check, alive, place, waiting.left)):
+                context.end(*end)
+            if context.result.sentence or (
+                    context.options.stop_early and check.outcome != "pass"):
+                waiting.stop()
+                return run
+        if waiting.is_done():
+            for check in waiting.checks_of_others():
+                record(context, check)
+            run.session = session if alive else None
+            return run
+        session = context.open_session()
+
+
+def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, place: str, left: int
+         ) -> tuple[str, str] | None:
+    """-> the stage's outcome, and why, where the cases that are left are not to be run."""
+    clock, unrun = context.options.clock, f"so the remaining {left} cases were not run."
+    if clock.is_over():
+        return "timeout", f"{clock.words()} in {place}, {unrun}"
+    if (check.diagnosis or {}).get("id") == "blank-step":
+        step = check.diagnosis["step"]
+        return "crashed", f"the other {left} cases wait for {f'step {step}' if step else 'it'}."
+    if check.outcome == "timeout" and not alive:
+        return "timeout", f"a call did not end, {unrun}"
+    return (check.outcome, f"the worker died twice, {unrun}") if run.deaths > 1 else None
+
+
+class Waiting:
+    """Cases still to be run.  One worker takes them from the front; a second one from the end, up
+    to a case that is not right there, which comes back."""
+
+    def __init__(self, context: GradingContext, cases: Sequence[Case]):
+        self.context, self.cases = context, collections.deque(cases)
+        self.number, self.begun = len(cases), 0  # all of them; those of the first worker
+        self.checks: list[Check] = []  # of the second worker
+        self.helping: concurrent.futures.Future | None = None
+
+    @property
+    def left(self) -> int:
+        """How many the first worker has not begun, nor the second one done."""
+        return self.number - self.begun - len(self.checks)
+
+    def next(self) -> Case | None:
+        """The next case of the first worker; None after the last, of either."""
+        for wait in (False, True):
+            if wait and self.helping is not None:
+                self.helping.result()
+            with contextlib.suppress(IndexError):  # the other one took it
+                case = self.cases.popleft()
+                self.begun += 1
+                return case
+        return None
+
+    def put_back(self, case: Case) -> None:
+        self.cases.appendleft(case)
+        self.begun -= 1
+
+    def stop(self) -> None:
+        """Have no further case begun."""
+        self.cases.clear()
+
+    def is_done(self) -> bool:
+        if self.helping is not None and not self.cases:
+            self.helping.result()
+        return not self.cases
+
+    def checks_of_others(self) -> list[Check]:
+        """What the second worker's cases gave, all right, in the order of the cases."""
+        return self.checks[::-1]
+
+    def help_after_step_checks(self, run: CasesRun) -> None:
+        """Have the worker of the step checks take cases, once it has no more steps to run."""
+        checks = self.context.step_checks
+        if self.helping is None and self.context.options.device == "cpu" and checks.found:
+            pool = self.context.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+            self.context.stack.callback(self.stop)  # before the pool waits for it
+            self.helping = pool.submit(self._help, run)
+
+    def _help(self, run: CasesRun) -> None:
+        self.context.step_checks.result()
+        if (session := self.context.step_checks.worker()) is None:
+            return
+        session.timeout = self.context.options.timeout
+        while self.cases:
+            try:
+                case = self.cases.pop()
+            except IndexError:  # the other one took it
+                return
+            built, check = build(case, self.context.options.seed), None
+            with contextlib.suppress(SubmissionError):
+                reply = session.run(built.call)
+                check = judged(self.context, built, reply)
+                check = _with_growth(self.context, session, built, reply, check)
+            if check is None or check.outcome != "pass":
+                self.cases.append(case)
+                return
+            run.note(self.context, built.case, check, reply)
+            self.checks.append(check)
+
+
+def _import_file(context: GradingContext, session: Session) -> bool:
+    """Have the worker import the file.  -> whether it could."""
+    try:
+        with context.reporter.working(context.stage, "importing the file"):
+            try:
+                session.start()
+                context.options.imports.first(session, context.stage)
+            finally:
+                context.result.confined = session.confined
+    except SubmissionError as error:
+        if not _is_run_again(context, error):
+            said = context.file.beside(error.line) or error.sentence
+            context.end(error.outcome, said, error.detail)
+        return False
+    return True
+
+
+def run_case(context: GradingContext, session: Session, case: Case, run: CasesRun
+             ) -> tuple[Check | None, bool]:
+    """One case, judged; the check of the first wrong one says what that looks like.
+
+    -> its check, None if it is to be run again, and whether the worker is still there.
+    """
+    start, closed, died = time.monotonic(), False, False
+    options, built = context.options, build(case, context.options.seed)
+    try:
+        run.prepare(session, case)
+        reply = session.run(built.call)
+        try:
+            check = judged(context, built, reply)
+        except torch.OutOfMemoryError as error:  # the worker may hold what the judgement needs
+            session.close()
+            closed = True
+            torch.cuda.empty_cache()
+            if options.device == "cuda":
+                device_memory.comes_back(str(error), options.clock)
+            check = judged(context, built, reply)
+        if not closed:
+            check = _with_growth(context, session, built, reply, check)
+        run.note(context, case, check, reply)
+        if check.outcome == "wrong" and not closed and not run.explained:
+            check = _explained(context, session, built, reply, check)
+    except SubmissionError as error:
+        if device_memory.ran_out(error):  # what it holds itself is not to count as others'
+            session.close()
+            closed = True
+        if _is_run_again(context, error):
+            return None, False
+        check, died = failed(context, case, error), error.fatal
+    run.explained = run.explained or check.outcome not in ("pass", "skipped")
+    died = died or session.gone
+    run.deaths += died
+    return replace(check, seconds=time.monotonic() - start), not (closed or died)
+
+
+def judged(context: GradingContext, built: Built, reply: Reply) -> Check:
+    return judge_reply(context.stage, context.file, built, reply, context.options.device)
+
+
+def failed(context: GradingContext, case: Case, error: SubmissionError) -> Check:
+    """The check of a call that ended without an answer."""
+    check = crashed(case, error, context.file, context.stage)
+    return excused(check, error, context.options.device)
+
+
+def excused(check: Check, error: SubmissionError, device: str) -> Check:
+    """check, or a grader fault if other processes hold the GPU's memory."""
+    if device == "cuda" and (held := device_memory.held_by_others(error)):
+        return check.fail("grader_fault", held)
+    return check
+
+
+def run_apart(context: GradingContext, built: Built) -> Check:
+    """The check of a call in a new worker."""
+    try:
+        session = context.open_session()
+        context.options.imports.first(session, context.stage)
+        return judged(context, built, session.run(built.call))
+    except SubmissionError as error:
+        return failed(context, built.case, error)
+
+
+def _with_growth(context: GradingContext, session: Session, built: Built, reply: Reply,
+                 check: Check) -> Check:
+    """Of a right growth case also at 2N and, where that took much memory, 4N."""
+    if not built.case.growth or check.outcome != "pass":
+        return check
+    replies = [reply]
+    for times in (2, 4):
+        larger = build(longer(built.case, times), context.options.seed)
+        replies.append(session.run(larger.call))
+        if replies[-1].plan.peak_bytes <= scores_bytes(built, times):
+            break
+    return judge_growth(check, built, *replies)
+
+
+def _explained(context: GradingContext, session: Session, built: Built, reply: Reply,
+               check: Check) -> Check:
+    """The check with what it looks like; without, what the verdict found still stands."""
+    from grader.words import follow_up  # a right file needs none
+
+    with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
+                             ValueError):
+        return follow_up.explain(check, session, built, reply, context.stage, context.options,
+                                 context.show_steps())
+    return check
+
+
+def _is_run_again(context: GradingContext, error: SubmissionError) -> bool:
+    """Whether a case is run once more, in a fresh worker: others kept this one waiting, or held
+    the GPU's memory.  By then no other of ours is at work."""
+    if context.options.clock.asks_again(error):
+        concurrent.futures.wait(context.under_way)
+        return True
+    return device_memory.crowded_out(error, context.options.device, context.options.clock)
