@@ -66,13 +66,13 @@ def classes(stage: Stage) -> dict[str, tuple[str, ...]]:
     if stage.sums_rows:
         names = "rows length tile numbers dtype x w dy"
     else:
-        grouped = any("kv head" in places for places in stage.steps.values())
-        names = "length tile q k v D dtype family " + ("groups" if grouped else "heads")
+        names = "length tile q k v D dtype family "
+        names += "groups" if stage.shares_keys else "heads"
         names += " keys" * (not stage.needs_triton)
         names += " causal" * stage.chooses_mask
         names += " window" * stage.windowed + " sinks" * stage.has_sinks
         names += " given" if stage.backward_is_given else " backward"
-        names += " scale" * any("scale" in word for word in stage.keywords)
+        names += " scale" * stage.takes_scale
         names += " logits" * ("sink_logits" in stage.keywords)
     found = {name: CLASSES[name] for name in names.split()}
     if stage.differentiates:

@@ -118,7 +118,7 @@ def _with_other_options(case: Case) -> Case:
         other["is_causal"] = stage.differentiates or not case.is_causal
     if case.window is not None:
         other |= {"window": 2 if case.window > 2 else 5, "sinks": 3 if case.sinks == 2 else 2}
-    if any("scale" in word for word in stage.keywords):
+    if stage.takes_scale:
         other["scale"] = 2 * _scale(case)
     return replace(case, **other)
 

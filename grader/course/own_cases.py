@@ -12,6 +12,7 @@ They are robust cases, asked after those of the table.
 """
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,12 +21,9 @@ from grader.course import case_table
 from grader.course.cases import Case
 from grader.course.stages import STAGES, Stage
 
-MOST = {"N": 8192, "M": 8192, "NK": 8192, "B": 16, "HQ": 64, "HKV": 64}
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 D = {"float16": (16, 32, 64, 128), "float32": (16, 32, 64)}
-FAMILIES = {True: ("randn", "hot", "needles"),  # of a stage that sums rows, and of attention
-            False: ("randn", "rising", "hot", "needles", "shift-", "deep", "heavy", "cancel")}
-LAYOUTS = {True: ("dense", "guarded"), False: ("dense", "guarded", "transposed", "views")}
+FAMILIES = ("randn", "rising", "hot", "needles", "shift-", "deep", "heavy", "cancel")
 
 
 def read(path: Path) -> tuple[Case, ...]:
@@ -58,80 +56,62 @@ def read(path: Path) -> tuple[Case, ...]:
 
 
 def _case(row: dict) -> Case:
-    row = dict(row)
-    number = row.pop("stage", None)
+    number = row.get("stage")
     if type(number) is not int or number not in STAGES:
         raise ValueError(f"want a stage of 1-{max(STAGES)}; got {number!r}")
-    stage = STAGES[number]
-    allowed, wanted = _fields(stage)
-    if unknown := set(row) - allowed:
-        raise ValueError(f"want for stage {number} {', '.join(sorted(allowed))}; got "
-                         f"{sorted(unknown)[0]}")
-    if missing := [name for name in wanted if name not in row]:
+    stage, fields = STAGES[number], {name: said for name, said in row.items() if name != "stage"}
+    fields.setdefault("is_causal", stage.is_causal)
+    dtype = fields.setdefault("dtype", "float16")
+    allowed, wanted = _allowed(stage, dtype)
+    if unknown := sorted(fields.keys() - allowed):
+        raise ValueError(f"want for stage {number} {', '.join(sorted(allowed))}; got {unknown[0]}")
+    if missing := [name for name in wanted if name not in fields]:
         raise ValueError(f"want {missing[0]} for stage {number}; got none")
-    for name in row.keys() & MOST.keys():
-        _whole(name, row[name], 1, MOST[name])
-    for name, least in (("window", 1), ("sinks", 0)):
-        if name in row:
-            _whole(name, row[name], least, 2**31 - 1)
-    if type(row.setdefault("is_causal", stage.is_causal)) is not bool:
-        raise ValueError(f"want is_causal of true or false; got {row['is_causal']!r}")
-    if "NK" in row and row["is_causal"]:
+    if "scale" in fields and (type(fields["scale"]) is not float or not 0 < fields["scale"] <= 4):
+        raise ValueError(f"want a scale of 0.01 to 4.0; got {fields['scale']!r}")
+    for name, said in fields.items():
+        values = allowed[name] or (said,)
+        if said not in values or type(said) is not type(values[0]):
+            words = f"{values[0]} to {values[-1]}" if isinstance(values, range) else (
+                ", ".join(map(str, values)))
+            raise ValueError(f"want {name} of {words}; got {said!r}")
+    if "NK" in fields and fields["is_causal"]:
         raise ValueError("want NK without a causal mask; got both")
-    if "scale" in row and (type(row["scale"]) is not float or not 0 < row["scale"] <= 4):
-        raise ValueError(f"want a scale of 0.01 to 4.0; got {row['scale']!r}")
-    sums = stage.sums_rows
-    dtype = _one_of("dtype", row.get("dtype", "float16"), tuple(DTYPES))
-    _one_of("family", row.get("family", "randn"), FAMILIES[sums])
-    _one_of("layout", row.get("layout", "dense"), LAYOUTS[sums])
-    if not sums:
-        _one_of(f"D in {dtype}", row.setdefault("D", 16), D[dtype])
-        HQ = row.setdefault("HQ", 1)
-        HKV = row.setdefault("HKV", 1 if _grouped(stage) else HQ)
-        if HQ % HKV or HQ != HKV and not _grouped(stage):
-            raise ValueError(f"want {'a multiple of HKV' if _grouped(stage) else 'as many'} query "
-                             f"heads; got HQ = {HQ}, HKV = {HKV}")
+    if not stage.sums_rows:
+        HQ = fields.setdefault("HQ", 1)
+        HKV = fields.setdefault("HKV", 1 if stage.shares_keys else HQ)
+        if HQ % HKV or HQ != HKV and not stage.shares_keys:
+            raise ValueError(f"want {'a multiple of HKV' if stage.shares_keys else 'as many'} "
+                             f"query heads; got HQ = {HQ}, HKV = {HKV}")
     if stage.has_sinks:
-        row.setdefault("sinks", 0)
+        fields.setdefault("sinks", 0)
     if stage.differentiates:
-        row["grads"] = ("q", "k", "v")
-    case = Case(number, "robust", **row | {"dtype": DTYPES[dtype]})
+        fields["grads"] = ("q", "k", "v")
+    case = Case(number, "robust", **fields | {"dtype": DTYPES[dtype]})
     if case.name in {listed.name for device in ("cpu", "cuda")
                      for listed in case_table.listed(number, device, False)}:
         raise ValueError(f"want a case that is not asked anyway; got {case.name}")
     return case
 
 
-def _fields(stage: Stage) -> tuple[set[str], tuple[str, ...]]:
-    """Which fields a case of a stage may have, and which it must."""
-    both = {"N", "dtype", "family", "layout"}
+def _allowed(stage: Stage, dtype: str) -> tuple[dict[str, Sequence], tuple[str, ...]]:
+    """Which fields a case of a stage may have, with their values, and which it must have."""
+    lengths = range(1, 8193)
+    allowed = {"N": lengths, "dtype": tuple(DTYPES), "is_causal": (stage.is_causal,)}
     if stage.sums_rows:
-        return both | {"M"}, ("M", "N")
-    allowed = both | {"D", "B", "HQ", "HKV"}
+        return allowed | {"M": lengths, "family": ("randn", "hot", "needles"),
+                          "layout": ("dense", "guarded")}, ("M", "N")
+    allowed |= {"D": D.get(dtype, D["float16"]), "B": range(1, 17), "HQ": range(1, 65),
+                "HKV": range(1, 65), "family": FAMILIES,
+                "layout": ("dense", "guarded", "transposed", "views")}
+    if stage.chooses_mask and not stage.windowed:
+        allowed["is_causal"] = (False, True)
     if not stage.needs_triton:
-        allowed |= {"NK", "is_causal"}
+        allowed["NK"] = lengths
     if stage.windowed:
-        allowed |= {"window"}
-    elif stage.differentiates:
-        allowed |= {"is_causal"}
+        allowed["window"] = range(1, 2**31)
     if stage.has_sinks:
-        allowed |= {"sinks"}
-    if any("scale" in word for word in stage.keywords):
-        allowed |= {"scale"}
+        allowed["sinks"] = range(2**31)
+    if stage.takes_scale:
+        allowed["scale"] = ()  # of any value, within limits
     return allowed, ("N", "window") if stage.windowed else ("N",)
-
-
-def _grouped(stage: Stage) -> bool:
-    """Whether query heads share keys."""
-    return any("kv head" in places for places in stage.steps.values())
-
-
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"want {name} of {least} to {most}; got {value!r}")
-
-
-def _one_of(name: str, value: object, allowed: tuple) -> object:
-    if type(value) is bool or value not in allowed:
-        raise ValueError(f"want {name} of {', '.join(map(str, allowed))}; got {value!r}")
-    return value

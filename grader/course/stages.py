@@ -95,7 +95,7 @@ class Stage:
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
     steps: dict[str, str]  # step -> what is written in it: places, as lights/known.py names them
-    # Where the walk over the keys is bounded, and that over the queries: what needless.py looks at.
+    # Where the walk over the keys is bounded, and that over the queries: for wasted_tiles.py.
     walks: tuple[str, ...] = ()
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function
     origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
@@ -114,6 +114,15 @@ class Stage:
     @property
     def filename(self) -> str:
         return f"problem_{self.number}.py"
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether several query heads may have one head of keys."""
+        return any("kv head" in places for places in self.steps.values())
+
+    @property
+    def takes_scale(self) -> bool:
+        return any("scale" in word for word in self.keywords)
 
     @property
     def backward_is_given(self) -> bool:
