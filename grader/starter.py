@@ -31,11 +31,8 @@ REPLACED = Path(".autograder", "replaced")  # where --update leaves what it foun
 
 def problem_files(root: Path) -> dict[int, Path]:
     """Stage number -> problem file, in order."""
-    found = {}
-    for path in root.glob("problem_*.py"):
-        if match := PROBLEM.fullmatch(path.name):
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
+    return dict(sorted((int(match[1]), path) for path in root.glob("problem_*.py")
+                       if (match := PROBLEM.fullmatch(path.name))))
 
 
 def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
@@ -86,7 +83,7 @@ def _contents(path: Path) -> bytes:
 def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
     """assignment.md, which speaks of all stages and takes its examples from 1 and 4, for these.
 
-    What stands between `<!-- 4-9 -->` and the next such line is for assignments with one of these
+    Lines between `<!-- 4-9 -->` and the next such mark are for assignments with one of these
     stages; a line that names a problem is for assignments with that one.
     """
     def new_step(number: int) -> str:
@@ -115,11 +112,12 @@ def write(files: dict[str, bytes], directory: Path) -> None:
     """Write all of the files, or none.
 
     Raises:
-        FileExistsError: with the list of what is there already as its argument.
+        ValueError: some are there already.
     """
     existing = [str(directory / top) for top in _tops(files) if os.path.lexists(directory / top)]
     if existing:
-        raise FileExistsError(existing)
+        raise ValueError("\n  ".join(["these exist already, and nothing was written:", *existing])
+                         + "\nmove them away, choose another directory, or --update an assignment")
     directory.mkdir(parents=True, exist_ok=True)
     _exchange(files, directory)
 
@@ -153,7 +151,7 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
 
 
 def _found(directory: Path, files: dict[str, bytes]) -> dict[str, Path]:
-    """What stands where files are to go, the record and what Python leaves aside."""
+    """What is there where files are to go, without the record and what Python leaves."""
     paths = [path for top in _tops(files) for path in
              ((directory / top).rglob("*") if (directory / top).is_dir() else [directory / top])]
     return {path.relative_to(directory).as_posix(): path for path in paths
@@ -162,7 +160,7 @@ def _found(directory: Path, files: dict[str, bytes]) -> dict[str, Path]:
 
 
 def _exchange(files: dict[str, bytes], directory: Path) -> None:
-    """Put files in the place of what stands there, top by top; all of them, or none."""
+    """Put files in the place of what is there, top by top; all of them, or none."""
     staging = Path(tempfile.mkdtemp(prefix=".starter-", dir=directory))
     new, old, done = staging / "new", staging / "old", []
     old.mkdir()
@@ -235,21 +233,9 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
                         help="say which files of an assignment are not as they were given")
     options = parser.parse_args(arguments)
 
-    def stop(number, frame):
-        raise KeyboardInterrupt
-
-    usual = signal.signal(signal.SIGTERM, stop)  # an exchange is taken back
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # an exchange is taken back
     try:
         lines, changed = _done(options, root)
-    except FileExistsError as error:
-        if isinstance(error.args[0], list):  # write()'s
-            print("error: these exist already, and nothing was written:", *error.args[0],
-                  sep="\n  ", file=sys.stderr)
-            print("move them away, choose another directory, or --update an assignment",
-                  file=sys.stderr)
-        else:
-            print(f"error: {error}", file=sys.stderr)
-        return 2
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
