@@ -1,7 +1,7 @@
 """The changes that are tried of a step's text: in one place, or alike in all that read alike.
 
-As a hand would mend a slip: another comparison, operator, number, name; two things exchanged; a
-factor, a term, a mask that is missing, or too many; a line that stands in the wrong place.
+They fix the slips of a hand: another comparison, operator, number, name; two things exchanged; a
+factor, a term, a mask that is missing, or too many; a line in the wrong place.
 """
 
 import ast
@@ -60,15 +60,10 @@ class Text(Source):
         bodies = [self.body, *(body for node in self.nodes for field in ("body", "orelse")
                                if isinstance(body := getattr(node, field, None), list))]
         edits += [edit for body in bodies for edit in self.statements(body)]
-        for one, other in itertools.combinations(sorted(self.bound), 2):  # made under each other's
-            if self.kinds.get(one) == self.kinds.get(other):
-                edits += [self.edit("names-exchanged", node, {one: other, other: one}[node.id],
-                                    late=0.5, key=("made", one, other))
-                          for node in self.nodes if isinstance(node, ast.Name)
-                          and isinstance(node.ctx, ast.Store) and node.id in (one, other)]
         alike: dict[tuple, list[Edit]] = {}
         for edit in edits:
-            alike.setdefault(edit.key, []).append(edit)
+            if edit.id != "wrong-name":  # of which there are many, and one is made
+                alike.setdefault(edit.key, []).append(edit)
         found = [[edit] for edit in edits] + [same for same in alike.values() if len(same) > 1]
         return sorted(found, key=lambda some: some[0].rank)
 
@@ -281,9 +276,7 @@ class Text(Source):
             return
         own, its = self.inner(node), self.kind(node)
         if its in ("number", "1 i", "2 i", ""):
-            if its == "number":
-                yield self.expression("wrong-number", node, "0", late=0.5, part=f"`{own}`")
-            else:
+            if its != "number":
                 yield self.expression("one-missing", node, f"-{own}", part="a minus sign")
             late = 0.1 + 0.05 * self.read_later(node)
             for sign in "+-":
@@ -300,12 +293,6 @@ class Text(Source):
                        if kind == "number" and re.search(SIGNS[2][0] + "|inner|^N", name)]
             for new, part in bounds:
                 yield self.expression("bound-missing", node, new, part=part)
-        if its in ("number", "1 i", "2 i", "pointer", "pointers"):
-            for one, other in itertools.product(*(
-                    [name for name in names.split() if self.kinds.get(name) == "number"]
-                    for names in ("bh b h row kv_head", "N HQ HKV D"))):
-                yield self.expression("one-missing", node, f"{own} + {one} * {other}", late=1.2,
-                                      part=f"{one} * {other}")
         for name, kind in self.kinds.items():
             if kind == "number":
                 signs, late = next(rule for words, *rule in SIGNS if re.search(words, name))

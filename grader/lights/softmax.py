@@ -121,8 +121,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                 plain = first(difference("m_new", m_new, np.where(want_l > 0, top, -np.inf)),
                               difference("l_i", names["l_i"], want_l, error),
                               difference("acc", names["acc"], want_acc, error))
-            return replace(plain or found, others=tuple(found.names),
-                           shown=_table(names, top, want_l, want_acc))
+            return replace(plain or found, others=tuple(found.names))
 
         return Trial(f"{words}: s {s.shape}, {dtype} v", {
             "s": s, "m_i": m_i.astype(np.float32), "l_i": l_i.astype(np.float32), "acc": acc,
@@ -144,18 +143,6 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
         trial("a first tile with scores about -3,000", 10, new=-3000, seen=False),
         trial("float16 values, large sums", 8, "float16", old=3, weight=4000),
     ], ("MASKED", "D", "BLOCK_N"))
-
-
-def _table(names: dict, m, l_i, acc) -> tuple[str, ...]:
-    """Per row what was wanted and left."""
-    rows = ["row: want m_new, l_i, acc[row, 0]; got"]
-    for i in (0, 4, 8, 9):
-        got = [np.ravel(names[name])[i * width:][:1] for name, width in
-               (("m_new", 1), ("l_i", 1), ("acc", acc.shape[1]))
-               if isinstance(names[name], np.ndarray)]
-        rows.append(f"{i}: {m[i]:.5g}, {l_i[i]:.5g}, {acc[i, 0]:.5g}; "
-                    + ", ".join(f"{float(x[0]):.5g}" for x in got if len(x)))
-    return tuple(rows)
 
 
 SCORES = scores()

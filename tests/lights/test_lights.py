@@ -1,5 +1,6 @@
 """Lights: green for what is right, in any arrangement; red for the step that is wrong, alone."""
 
+import io
 import json
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from grader.course.calls import SubmissionError
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.host.session import Session
-from grader.lights import blanks, edits, named, repair
+from grader.lights import alone, blanks, edits, named, repair
 from grader.lights.lights import Lights
 from grader.lights.table import entry
+from grader.report.screen import Reporter
 from grader.sandbox.wire import OBSERVED
 from grader.sandbox.worker import run_step
 from grader.starter import blank
@@ -39,6 +41,17 @@ NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
 SAID_ALIKE = ("programs-alike", "zero-times-inf", "row-stride-ignored", "handed-wrongly",
               "result-dropped", "nothing-stored", "blind-row-max",
               "load-without-other", "lse-in-base-2", *OBSERVED)
+
+
+@pytest.fixture(autouse=True)
+def without_changes(monkeypatch):
+    """No change of a step's text is tried: hundreds take seconds, and few tests are about them."""
+    monkeypatch.setattr("grader.lights.lights.PLACED", 0)
+
+
+@pytest.fixture
+def with_changes(without_changes, monkeypatch):
+    monkeypatch.setattr("grader.lights.lights.PLACED", 3)
 
 
 def colours(found, light: str) -> list[str]:
@@ -77,8 +90,7 @@ STEPWISE = [(mutant, step) for stage in LIT for mutant in [
 
 
 @pytest.mark.parametrize("mutant, step", STEPWISE, ids=lambda value: getattr(value, "name", value))
-def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(mutant, step, monkeypatch):
-    monkeypatch.setattr("grader.lights.lights.PLACED", 0)  # it takes longer; asked below
+def test_a_mistake_in_one_step_makes_that_light_red_and_no_other(mutant, step):
     found = lights(mutant.source.decode(), mutant.stage)
     red, name = colours(found, "wrong"), found[step].mistake
     assert red == [step] or red == [] and mutant.outcomes == ("pass",)
@@ -332,7 +344,7 @@ def test_a_fault_in_the_check_of_one_step_leaves_the_other_lights(broken, monkey
     assert "RuntimeError: of the grader" in found["1.5"].lines[0]
 
 
-def test_a_fault_in_the_search_for_a_mistake_leaves_the_step_red(monkeypatch):
+def test_a_fault_in_the_search_for_a_mistake_leaves_the_step_red(with_changes, monkeypatch):
     monkeypatch.setattr(repair, "find", fail)
     found = lights(solved(1).replace("m_i + torch.log(l_i)", "m_i + 2 * torch.log(l_i)"), 1)
     assert colours(found, "wrong") == ["1.5"]
@@ -440,16 +452,19 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
         return subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
                                *arguments], cwd=ROOT, capture_output=True, text=True)
 
-    alone = ran("--step", "3.2")
-    assert alone.returncode == 1
-    assert "visited  0 2*\n" in alone.stdout and "wanted   0 16 32*" in alone.stdout
-    assert ran("--step", "3.1").returncode == 0
-    assert ran("--step", "3.9").returncode == 2
+    done = ran("--step", "3.2")
+    assert done.returncode == 1
+    assert "visited  0 2*\n" in done.stdout and "wanted   0 16 32*" in done.stdout
     path = tmp_path / "problem_3.py"
+    options, reporter = Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO())
+    assert alone.ask(STAGES[3], "3.1", options, reporter)
+    with pytest.raises(ValueError, match="got 3.9"):
+        alone.ask(STAGES[3], "3.9", options, reporter)
     path.write_text(source.replace("    # END SOLUTION 3.4\n", ""), "utf-8")
-    assert "the line `# END SOLUTION 3.4` is missing or moved" in ran("--step", "3.2").stderr
+    with pytest.raises(ValueError, match="the line `# END SOLUTION 3.4` is missing or moved"):
+        alone.ask(STAGES[3], "3.2", options, reporter)
     path.write_text(source, "utf-8")
-    whole = ran("--p3", "--json", str(tmp_path / "out.json"))
+    whole = ran("--p3", "--quick", "--json", str(tmp_path / "out.json"))
     first = whole.stdout.partition("Flash Attention ---\n")[2].splitlines()[0]
     assert first == "steps  3.1 ✓  3.2 ✗  3.3 ✓  3.4 ✓  3.5 ✓  3.6 ·  3.7 ✓  3.8 ✓"
     assert "6 of 8 steps right" in whole.stdout
@@ -466,7 +481,7 @@ def test_a_raise_left_behind_a_solution_is_said_everywhere_and_is_the_next_thing
     line = source.splitlines().index("    # END SOLUTION 3.2")
     (tmp_path / "problem_3.py").write_text(source, "utf-8")
     said = f"step 3.2: your code is there; delete line {line}, raise NotImplementedError."
-    for arguments in (["--step", "3.2"], ["--p3"]):
+    for arguments in (["--step", "3.2"], ["--p3", "--quick"]):
         done = subprocess.run([sys.executable, "autograder.py", "--submission", str(tmp_path),
                                *arguments], cwd=ROOT, capture_output=True, text=True)
         assert said in done.stdout and done.returncode == 1
@@ -507,6 +522,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.usefixtures("with_changes")
 @pytest.mark.parametrize("stage, old, new, id", PLACES)
 def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, new, id):
     assert old in solved(stage)
@@ -547,6 +563,7 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
      "`acc.to(o_ptr.dtype.element_ty)`, its dtype."),
     (3, "p = tl.math.exp2(s", "p = tl.exp(s", "another function belongs there."),
 ])
+@pytest.mark.usefixtures("with_changes")
 def test_the_piece_that_is_changed_is_named(stage, old, new, said):
     assert old in solved(stage)
     light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
@@ -602,7 +619,16 @@ def test_a_wrong_part_of_a_walk_has_its_name(stage, old, new, id, said):
               if light.light == "wrong")
     assert light.mistake == id
     assert f"the mistake: {said}." in light.lines
-    assert light.lines[-1].startswith(("one change makes it right: line ", "the rule: each tile"))
+    assert light.lines[-1].startswith("the rule: each tile")
+
+
+@pytest.mark.usefixtures("with_changes")
+def test_the_line_of_a_wrong_part_is_said_in_the_place_of_the_rule():
+    stage, old, new, id, _ = PARTS[0]
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert light.mistake == id
+    assert light.lines[-1].startswith("one change makes it right: line ")
 
 
 def test_a_maximum_that_is_never_below_0_is_not_said_to_be_taken_before_the_mask():
@@ -613,7 +639,8 @@ def test_a_maximum_that_is_never_below_0_is_not_said_to_be_taken_before_the_mask
     assert not any("the mistake: " in line for line in light.lines)
 
 
-def test_what_no_single_change_mends_is_told_as_it_was_seen():
+def test_what_no_single_change_mends_is_told_as_it_was_seen(with_changes, monkeypatch):
+    monkeypatch.setattr(repair, "MOST", 20)
     source = solved(3).replace("p = tl.math.exp2(s * scale_log2e - m_new[:, None])",
                                "p = tl.cos(s) * 0.3 + 0.1")
     light = lights(source, 3)["3.5"]
@@ -621,11 +648,14 @@ def test_what_no_single_change_mends_is_told_as_it_was_seen():
     assert light.lines[-1].startswith("l_i[")
 
 
-def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_right():
-    source = solved(3).replace("(m_i + tl.math.log2(l_i)) * LN2", "m_i + tl.math.log2(l_i)")
+def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_right(
+        with_changes, monkeypatch):
+    monkeypatch.setattr(repair, "MOST", 100)  # it goes on for one that makes all right
+    right = "    lse = (m_i + tl.math.log2(l_i)) * LN2"
+    source = solved(3).replace(right, f"{right} + 1.0")
     light = lights(source.replace("acc / l_i[:, None], bh", "acc, bh"), 3)["3.3"]
     assert light.lines[1].startswith("o, row 16 of head 1, column 0: want ")
-    line = 1 + source.splitlines().index("    lse = m_i + tl.math.log2(l_i)")
+    line = 1 + source.splitlines().index(f"{right} + 1.0")
     assert light.lines[2].startswith(f"one change makes lse right: line {line}, ")
 
 
