@@ -19,8 +19,7 @@ STAGES[10] = Stage(
        "steps": {step.replace("7.", "10."): place for step, place in STAGES[7].steps.items()}})
 """
 CASES = """
-TABLE[10] = [{name: value for name, value in row.items() if name != "stages"}
-             for row in TABLE[7] if 7 in row.get("stages", (7,))]
+TABLE[10] = TABLE[7]
 """
 STEPS = """
 ORIGINS |= {step.replace("7.", "10."): ORIGINS.get(step, step) for step in STAGES[7].steps}

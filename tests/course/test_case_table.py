@@ -47,8 +47,11 @@ def test_standard_cases_ask_a_cpu_for_what_the_assignment_asks_a_gpu(number):
 def test_a_row_names_fields_of_a_case_and_where_it_is_asked(number):
     fields = {field.name for field in dataclasses.fields(Case)} - {"stage"}
     for row in case_table.TABLE[number]:
-        assert set(row) <= fields | {"gpu", "gpu_only", "stages"}
+        assert set(row) <= fields | {"gpu", "gpu_only"}
         assert set(row.get("gpu", {})) <= fields and "dtype" in row
+        named = {*row, *row.get("gpu", {})}
+        assert ("window" in named) <= STAGES[number].windowed
+        assert ("sinks" in named) <= STAGES[number].has_sinks
 
 
 def test_half_is_bfloat16_where_the_gpu_has_it():
