@@ -2,7 +2,7 @@
 
 Once confined, a process and all its children write only where they are told (host/processes.py
 says where; what is hidden, cli.py), do not see the hidden folders, open no TCP connection, and
-signal or trace nobody outside.
+signal or trace no process outside.
 
 Source: https://docs.kernel.org/userspace-api/landlock.html
 """

@@ -72,7 +72,7 @@ def serve(fd: int, key_fd: int | None) -> None:
     gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
     gc.enable()
     sys.dont_write_bytecode = True  # beside a submission's files there is to be nothing of ours
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no burial
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers leave no zombies
     while (request := receive(requests)) is not None:
         words, fds = request
         if words["device"] == "cuda" or words["compile_for"]:
@@ -96,7 +96,7 @@ def import_triton() -> None:
             importlib.import_module(name)
         if tuple(map(int, sys.modules["triton"].__version__.split(".")[:2])) >= LEAST_TRITON:
             return
-    except Exception:  # of any kind: it is not ours to mend
+    except Exception:  # of any kind
         pass
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]
@@ -159,7 +159,7 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     try:
         over = wait(control, child, config["memory_bytes"], folder)
         end_all(child)
-        if over is not None:  # else the grader is done with it: nobody listens
+        if over is not None:  # else the grader does not wait for this
             line = json.dumps({"returncode": child.returncode, "over": over}) + "\n"
             control.sendall(line.encode())
             control.recv(1)  # until the grader is done with it, or dies
@@ -280,7 +280,7 @@ def family(quickly: bool = False) -> list[int]:
     """Every living descendant of this process.
 
     quickly: by the kernel's own lists of children, a few files instead of one for every process of
-    the machine.  Somebody born or buried meanwhile may be missed.
+    the machine.  Processes that start meanwhile may be missed.
     """
     children = listed_children if quickly and LISTS_CHILDREN else all_children()
     found, waiting = [], [os.getpid()]

@@ -33,7 +33,7 @@ def fork_nursery(folders_fd: int, its_fds: Iterable[int]) -> None:
     for stream in (1, 2):  # whoever reads what the grader prints need not wait for this
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_IGN)  # the last: nobody asks how the keepers ended
+        signal.signal(number, signal.SIG_IGN)  # the last: keepers leave no zombies
     with open(folders_fd, "rb") as announced:
         folders = announced.read().split(b"\0")[:-1]
     try:

@@ -1,18 +1,17 @@
-"""Kernels in the interpreter are held to the tensors there are.
+"""Raises an error where an interpreted kernel loads or stores outside of all tensors.
 
-Memory beyond a tensor is somebody else's: the interpreter reads and writes it without a word, and
-a GPU does so most times.  Here such a lane is an error in the line that did it.
+The interpreter accesses memory beyond a tensor silently, and so does a GPU most of the time.
 """
 
 import numpy as np
 
 from .hooks import Access, Listener
 
-NEAR = 65536  # bytes past a tensor that are still blamed on it; worker.py leaves so many free
+NEAR = 65536  # bytes beside a tensor that still count as its own; worker.py keeps them free
 
 
 class OutOfBounds(IndexError):
-    """A lane that is not masked off reads or writes where no tensor is.
+    """A lane that is not masked off reads or writes outside of all tensors.
 
     tensor: what the kernel calls the one that the lane's pointer was made of; lanes: which of the
     tile they are.
@@ -47,7 +46,7 @@ class Bounds(Listener):
 
     def _check(self, access: Access, verb: str) -> None:
         known = self.extents()
-        # Outside of a watched call none is known; all lanes are in one tensor, as a rule.
+        # No extents are known outside of a call; as a rule all lanes are in one tensor.
         if not known or not access.addresses.size or access.within(known):
             return
         tile = access.tile.astype(np.int64)
@@ -62,7 +61,7 @@ class Bounds(Listener):
             raise OutOfBounds(verb, int(outside.sum()), "", _lanes(outside))
         name, *place = tensor
         here = _heads(tile, *place)
-        outside = access.lanes & (here < 0)  # what lies around a tensor in its storage is not its
+        outside = access.lanes & (here < 0)  # the rest of its storage is outside of a view, too
         lanes = _lanes(outside)
         own = here[access.lanes & (here >= 0)][:1]
         if lanes and own.size and (

@@ -1,7 +1,7 @@
-"""Compiles a submission's kernels for a GPU that is not there.
+"""Compiles a submission's kernels for a GPU without having one.
 
-Every launch becomes a compilation with the very arguments of that launch; nothing runs.  To be made
-before anything imports Triton.
+Each launch becomes a compilation with the same arguments, and nothing runs.  CompileOnly must be
+made before anything imports Triton.
 """
 
 import ast

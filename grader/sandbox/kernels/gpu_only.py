@@ -1,6 +1,6 @@
-"""What Triton's interpreter lacks of a GPU: libdevice as far as NumPy has it, the rest in words.
+"""What only a GPU has: NumPy's functions in the place of libdevice's, and a reason for the rest.
 
-A kernel that needs more may be right, and is not judged here.
+A kernel that needs more than that may be right, so its cases are skipped.
 """
 
 import math
@@ -27,7 +27,7 @@ LIBDEVICE = {name: getattr(np, name) for name in ALIKE} | {
 
 
 class NeedsGPU(RuntimeError):
-    """What a file asks for is there only where kernels are compiled and run."""
+    """A file uses something that exists only where kernels are compiled and run."""
 
 
 class NoHandle:
@@ -41,7 +41,7 @@ class NoHandle:
 
 
 def libdevice(symbol: str, arguments: list[np.ndarray]) -> np.ndarray:
-    """What a function of libdevice gives.  symbol: "__nv_exp2f"."""
+    """Call a function of libdevice; symbol: "__nv_exp2f", say."""
     name = symbol.removeprefix("__nv_").removeprefix("fast_")
     operation = LIBDEVICE.get(name) or LIBDEVICE.get(name.removesuffix("f"))
     if operation is None:
@@ -51,7 +51,7 @@ def libdevice(symbol: str, arguments: list[np.ndarray]) -> np.ndarray:
 
 
 def lacked(error: BaseException) -> str:
-    """What an error says that only a GPU has; "" of another error."""
+    """What the file needed that only a GPU has; "" if the error is another one."""
     if isinstance(error, NeedsGPU):
         return str(error)
     if isinstance(error, NotImplementedError) and "in interpreter mode" in str(error):

@@ -1,9 +1,9 @@
-"""Two programs of one launch that meet in one number.
+"""Finds races: two programs of one launch that store, or store and load, the same element.
 
-Triton's interpreter runs programs one after another, so `load; add; store` is right there; a GPU
-runs them at once, and one of the two sums is lost.  Here it is written down who stores what.  What
-two programs both store with the same bits does no harm.  A program that has taken its turn by an
-atomic operation (a lock, a counter) is not looked at further: others may have waited for it.
+Triton's interpreter runs programs one after another, so `load; add; store` works there; a GPU runs
+them at once, and one of the two sums is lost.  So every store notes its program.  Two programs may
+store the same bits.  After an atomic operation that can order programs (a lock, a counter) a
+program is not checked any more, because others may have waited for it.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from .hooks import Access, Listener, line_at_work
 
 
 class Races(Listener):
-    """The first race of what runs between begin() and end(): found, or None.
+    """found: the first race between begin() and end(), or None.
 
     extents, named: as Bounds has them; path: of the file, whose line is told.
     """
@@ -25,8 +25,8 @@ class Races(Listener):
         self.found: dict | None = None
         self.watching = self.waited = False
         self.grid, self.places = (1, 1, 1), []  # those of the programs that have begun
-        # First byte of an extent -> its numbers' size, and who stored each: a program from 1 on,
-        # 0 for nobody, -program for one that adds by an atomic operation.
+        # First byte of an extent -> the size of its numbers, and which program stored each: from 1
+        # on, 0 for none, -program for one that adds by an atomic operation.
         self.owners: dict[int, tuple[int, np.ndarray]] = {}
 
     def begin(self) -> None:
@@ -78,9 +78,9 @@ class Races(Listener):
 
     def _owners_of(self, access: Access, size: int = 0
                    ) -> tuple[int, np.ndarray, np.ndarray] | None:
-        """Of the extent that all of a tile lies in the first byte and the owners of its numbers,
-        and which of these the tile's are.  size: of the numbers, which nobody may have stored yet;
-        0 of a load."""
+        """-> the first byte of the extent that holds the whole tile, the programs that stored its
+        numbers, and the tile's places in it.  size: of a number that is stored; 0 of a load, which
+        needs an extent that was stored to before."""
         if not self.watching or self.found or self.waited or not access.addresses.size:
             return None
         extent = access.within([(first, first + known * owners.size)

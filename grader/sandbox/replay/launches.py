@@ -93,7 +93,7 @@ def note(worker, request: dict):
 
 
 def _fresh(layouts: dict) -> dict[str, torch.Tensor]:
-    """Storages whose numbers nobody will read."""
+    """Storages with any contents: nothing reads them."""
     return {name: torch.empty(layout["numel"], dtype=DTYPES[layout["dtype"]], device="cpu")
             for name, layout in layouts.items()}
 

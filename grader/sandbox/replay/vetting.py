@@ -35,10 +35,10 @@ def builtin_names() -> dict:
 
 
 class Anything:
-    """What only an annotation names: PyTorch's Tensor, say.  Nobody reads it."""
+    """In the place of what only an annotation names, PyTorch's Tensor, say."""
 
     def __getattr__(self, name: str) -> "Anything":
-        if name == "__triton_aggregate__":  # Triton looks for the fields of one, without an end
+        if name == "__triton_aggregate__":  # else Triton looks for its fields endlessly
             raise AttributeError(name)
         return self
 

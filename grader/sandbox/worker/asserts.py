@@ -42,7 +42,7 @@ def failed(error: BaseException, path: str, message: str) -> str:
 def _stands_at(path: str, line: int, raised_in) -> tuple[ast.expr | None, ast.expr | None]:
     """-> the function, None for Python's own assert, and the condition of what stands there.
     raised_in: the code that raised; another function's error is its own."""
-    # Of a step asked alone these are not the lines of the file, but of its text.
+    # linecache has the text of a step that runs on its own; the file has others in these lines.
     for node in ast.walk(ast.parse("".join(linecache.getlines(path)))):
         if not (hasattr(node, "lineno") and node.lineno <= line <= node.end_lineno):
             continue

@@ -84,7 +84,7 @@ OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 
 def explain(error: BaseException, path: str, where: str) -> dict:
     """What to say of anything a submission raised, found in TEXT_SECONDS: it wrote what makes the
-    texts of its own errors.  A worker that still makes one is of no more use."""
+    texts of its own errors.  A worker that is still making one has to end."""
     kind = type(error).__name__
     found = {"outcome": "crashed", "id": "", "line": None, "lines": [], "detail": "", "fatal": True,
              "sentence": f"{kind} {where}; its text was not made in {TEXT_SECONDS:g} s"}
@@ -173,7 +173,7 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
     if failed := asserts.failed(error, path, message):
         return "crashed", _id_of(error, text, where), failed
     if _is_compile_error(error):
-        reason = message or source.strip()  # some are raised without a word
+        reason = message or source.strip()  # some have no text
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
     if missing := absent_gpu(error, _text(error), path, where, source):

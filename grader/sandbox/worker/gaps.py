@@ -1,7 +1,7 @@
-"""Storages whose entries lie so far apart that offsets pass 2^31.
+"""Storages whose entries are so far apart that offsets pass 2^31.
 
-Many a GPU has not the GiB between them, and gradings side by side would wait for one another.  So
-there the storage is managed memory, of which only the pages that are touched take any.
+Many GPUs lack the GiB in between, and gradings side by side would have to take turns.  So on a GPU
+the storage is managed memory, which takes only the pages that are touched.
 """
 
 import ctypes

@@ -1,13 +1,13 @@
-"""Counts what a call walks over: which key rows it reads for which query rows, and the reverse.
+"""Counts which key rows a call reads for which query rows, and the reverse.
 
-A row is known by its numbers, of which hardly two are alike: copies, pads, transposes, wider
-dtypes and a factor that is a power of two do not hide it, and what PyTorch makes of it by another
-factor is learnt.  Kernels are counted load by load in Triton's interpreter, PyTorch product by
-product.
+A row is recognised by its numbers, hardly two of which are equal: copies, padding, transposes,
+wider dtypes and a factor that is a power of two do not hide it, and rows that PyTorch multiplies by
+another factor are learnt.  Kernels are counted load by load in Triton's interpreter, PyTorch
+product by product.
 
-Of the two sides, queries and keys, the one that a program loads first leads: its rows stay, and
-those of the other side come and go.  Once the leading side is loaded again, after rows of the
-other, a new walk begins (persistent programs).
+The side that a program loads first, queries or keys, leads: its rows stay, and those of the other
+side come and go.  When the leading side is loaded again after rows of the other, a new loop begins
+(persistent programs).
 """
 
 import contextlib

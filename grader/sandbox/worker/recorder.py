@@ -1,9 +1,9 @@
-"""Writes down what a call does to memory, as a plan that somebody else can carry out.
+"""Records what a call does to memory, as a plan that another process can carry out.
 
 A plan holds the PyTorch operations below autograd and the launches of Triton kernels, in order.
-Tensors stand in it as views of numbered storages, so that neither views nor Python objects matter.
-What goes past both, by NumPy, ctypes, a list or another thread, is in no plan: replay.py then
-computes something else.  kernels/hooks.py has launches come here.
+Tensors are views of numbered storages in it, so that neither views nor Python objects matter.
+What bypasses both, by NumPy, ctypes, a list or another thread, is missing from the plan, and
+replay.py then computes something else.  kernels/hooks.py calls launch().
 
     plan       {"storages", "functions", "steps", "backward": first step of it, "outputs",
                "gradients": encoded tensors, "again": launches of every further call,
@@ -280,7 +280,8 @@ class Recorder(TorchDispatchMode):
         return number
 
     def _numbers_in(self, storage) -> dict:
-        """Of a storage older than the call, or made by unseen hands; addresses in it are marked."""
+        """The contents of a storage that is older than the call, or that no recorded step made;
+        addresses in it are marked."""
         if storage.nbytes() > KEPT or not storage.data_ptr():
             return {"kept": None}
         with self.unrecorded(), torch.no_grad():

@@ -1,13 +1,13 @@
-"""One blank of the file, run alone: given names in, what it leaves out, and nothing but data.
+"""Runs one blank of the file on its own: values in, the values it leaves out.
 
-The request's text is a function `step` made of the file's own lines, at the lines where they stand
-there, so that an error names the student's line.  It runs among the names of the imported file.
-What it calls is the file's own, but for the stand-ins that the request names: these take the
-arguments of the function whose place they take, and write down with what they were called.
+The request's text is a function `step` made of the file's own lines, with their line numbers, so
+that an error names the student's line.  It runs with the names of the imported file.  It calls the
+file's own functions, except for those that the request replaces: a replacement takes the same
+arguments and records them.
 
-A value is a number, None, or one of these, on the way in and out:
+Values go in and out as a number, None, or one of these:
 
-    {"tile": array}            numbers of a Triton tensor; of PyTorch's on the way out
+    {"tile": array}            a Triton tensor; on the way out PyTorch's, too
     {"torch": array, "strides"}    a PyTorch tensor on the way in; {"slice"}, {"needs_input_grad"}
     {"pointer": name, "at": array}    addresses, in elements from where the memory `name` begins
     {"tuple": [values]}        {"other": name of its type}, on the way out only
@@ -38,7 +38,7 @@ class Endless(BaseException):
 
 
 class Memory:
-    """Named arrays that pointers lead to; what is beside them is no tensor's."""
+    """Named arrays that pointers lead to, each with unused memory on either side."""
 
     def __init__(self, arrays: dict[str, np.ndarray]):
         self.arrays, self.names = {}, {}
@@ -69,8 +69,8 @@ class Memory:
 
 
 def run(worker, request: dict) -> list[dict]:
-    """Every example of the request -> {"programs": [name -> value], "calls", "memory"}, or
-    {"error"}: as crashes.explain() has it."""
+    """For each example {"programs": [name -> value], "calls", "memory"}, or {"error"} as
+    crashes.explain() returns it."""
     with _shown(worker.path, request["text"]):
         return _run(worker, request)
 
@@ -97,7 +97,7 @@ def _run(worker, request: dict) -> list[dict]:
         given = {name: _made(value, memory) for name, value in example["given"].items()}
         for name, kind in request["stand_ins"].items():
             namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
-        worker.replaying = memory  # whose extents bound what a kernel may touch
+        worker.replaying = memory  # a kernel may access nothing else
         try:
             with _limited(request["seconds"]), hooks.listening(UndefinedLanes()):
                 if request["kernel"]:
@@ -169,11 +169,11 @@ def _told(value, memory: Memory):
 
 # ------------------------------------------------------------------ stand-ins
 def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memory):
-    """What stands in the place of a function of the file.
+    """The replacement of a function of the file.
 
-    kind: the names of the arguments that it gives back changed, so that no call gives what another
-    did; or "store", which stores a tile's rows as the file's own _store says it does; or "dx" or
-    "dw", a kernel of stage 2 to be launched.
+    kind: the names of the arguments that it returns changed, each call in another way; or "store",
+    which stores a tile's rows as the docstring of _store says; or "dx" or "dw", a kernel of stage 2
+    to be launched.
     """
     if kind in ("dx", "dw"):
         return _Launched(name, original.fn, kind)
@@ -290,7 +290,7 @@ class _Launched:
 # --------------------------------------------------------------------- limits
 @contextmanager
 def _shown(path: str, text: str):
-    """While it lasts, this is the text of the file for whoever reads a function's source."""
+    """While it lasts, inspect and linecache read this text as the file's."""
     real = linecache.cache.get(path)
     linecache.cache[path] = len(text), None, list(io.StringIO(text)), path
     try:
@@ -303,7 +303,7 @@ def _shown(path: str, text: str):
 
 @contextmanager
 def _limited(seconds: float):
-    """Endless in the line that runs when so much CPU time is over, wherever others keep us."""
+    """Raise Endless after so much CPU time, in whichever line is running."""
     def over(number, frame):
         raise Endless(f"it did not end within {seconds:g} s of CPU time")
 

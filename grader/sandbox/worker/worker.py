@@ -69,12 +69,12 @@ class Server:
         hooks.watch_launches(recorder.current, lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:
-        """Of the tensors a kernel may touch; none where nobody knows them."""
+        """Of the tensors that a kernel may access; none outside of a call."""
         known = self.replaying or self.recorder.current()
         return [] if known is None else known.extents()
 
     def _named(self) -> list[tuple]:
-        """As Recorder.named(); none of a plan, which is not the student's to read."""
+        """As Recorder.named(); none of a replay, whose errors no student reads."""
         return [] if self.replaying else self.recorder.current().named()
 
     def serve(self) -> None:
