@@ -29,9 +29,10 @@ guide: .venv/.guide
 lint: .venv/.installed
 	$(BIN)/ruff check .
 
-# Tags the last commit with its version, once the tests pass and nothing is left to commit.
-release: lint test
-	test -z "$$(git status --porcelain)"
+# Tags the last commit with its version, if nothing is left to commit and the tests pass.
+release:
+	@test -z "$$(git status --porcelain)" || { echo "want all committed; see git status"; exit 1; }
+	$(MAKE) lint test
 	git tag --annotate "v$(VERSION)" --message "Version $(VERSION)"
 
 .venv/.installed: pyproject.toml constraints.txt
