@@ -28,6 +28,7 @@ guide: .venv/.guide
 
 lint: .venv/.installed
 	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q -n auto -m style
 
 # Tags the last commit with its version, if nothing is left to commit and the tests pass.
 release:

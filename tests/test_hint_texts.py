@@ -79,6 +79,7 @@ def test_a_step_has_its_three_rungs_and_nothing_else(step):
 
 
 @each_hint
+@pytest.mark.style
 def test_a_text_fits_four_lines_of_eighty_columns(step):
     for rung, text in HINTS[step].items():
         lines = text.strip().splitlines()
@@ -88,6 +89,7 @@ def test_a_text_fits_four_lines_of_eighty_columns(step):
 
 
 @each_hint
+@pytest.mark.style
 def test_a_text_is_plain_writing(step):
     for rung, text in HINTS[step].items():
         strange = {c for c in text if not (c.isascii() and c.isprintable()) and c not in "\n…"}
@@ -95,6 +97,7 @@ def test_a_text_is_plain_writing(step):
 
 
 @each_hint
+@pytest.mark.style
 def test_a_nudge_is_one_or_two_sentences(step):
     nudge = HINTS[step]["nudge"].strip()
     assert 1 <= len(re.findall(r"[.?](?=\s|$)", nudge)) <= 2 and nudge.endswith((".", "?"))
@@ -156,5 +159,6 @@ def test_the_grader_prints_the_three_rungs_of_a_shipped_hint(tmp_path):
 
 
 @pytest.mark.parametrize("step", sorted(set(HINTS) - set(CARRIED)))
+@pytest.mark.style
 def test_a_first_rung_helps_at_a_blank_page(step):
     assert re.match(r"You have .+; afterwards .+\. .+", " ".join(HINTS[step]["nudge"].split()))

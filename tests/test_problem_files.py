@@ -105,11 +105,13 @@ def test_the_background_names_the_steps_that_are_new(n):
 @pytest.mark.parametrize(
     ("n", "most"), [(3, 130), (4, 130), (5, 140), (6, 155), (7, 170), (8, 240), (9, 320)]
 )
+@pytest.mark.style
 def test_a_problem_file_stays_short(n, most):
     assert len(_code(n)) <= most
 
 
 @pytest.mark.parametrize(("n", "most"), [(4, 40), (5, 32), (6, 60), (7, 48)])
+@pytest.mark.style
 def test_a_stage_differs_from_the_one_before_it_by_its_own_idea(n, most):
     changes = [row for row in difflib.unified_diff(_code(n - 1), _code(n), lineterm="", n=0)
                if row[0] in "+-" and not row.startswith(("+++", "---"))]
@@ -118,6 +120,7 @@ def test_a_stage_differs_from_the_one_before_it_by_its_own_idea(n, most):
 
 # ---------------------------------------------------------------- kernels to read
 @pytest.mark.parametrize("n", ATTENTION)
+@pytest.mark.style
 def test_no_kernel_is_tuned_in_a_problem_file(n):
     machinery = ("TensorDescriptor", "maxnreg", "TWO_TILES", "Q_IN_REGISTERS", "LATE_V",
                  "PRODUCTS_FIRST", "num_warps", "make_tensor_descriptor", "warp_specialize")
@@ -125,12 +128,14 @@ def test_no_kernel_is_tuned_in_a_problem_file(n):
 
 
 @pytest.mark.parametrize("n", ATTENTION)
+@pytest.mark.style
 def test_the_kernel_comes_first_and_soon(n):
     first = next(node for name, node in _functions(n).items() if name not in EXAMPLES.get(n, ()))
     assert first.name == "_fwd_kernel" and first.lineno < (90 if n in EXAMPLES else 80)
 
 
 @pytest.mark.parametrize("n", ATTENTION)
+@pytest.mark.style
 def test_tiles_have_two_heights_and_a_width(n):
     names = {node.id if isinstance(node, ast.Name) else node.arg
              for node in ast.walk(TREES[n]) if isinstance(node, ast.Name | ast.arg)}
@@ -142,6 +147,7 @@ def test_tiles_have_two_heights_and_a_width(n):
             assert constants == ["D", "BLOCK_D", "BLOCK_M", "BLOCK_N"] + ["CAUSAL"] * (n > 7)
 
 
+@pytest.mark.style
 def test_the_example_of_stage_3_is_short():
     code = code_lines(FILES[3])
     inside = [i for name in EXAMPLES[3] for node in [_functions(3)[name]]
@@ -150,6 +156,7 @@ def test_the_example_of_stage_3_is_short():
 
 
 @pytest.mark.parametrize("n", ATTENTION)
+@pytest.mark.style
 def test_no_function_takes_more_arguments_than_one_can_read(n):
     assert max(len(_parameters(function)) for function in _functions(n).values()) <= 28
 

@@ -26,6 +26,7 @@ def test_every_link_leads_somewhere(page):
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
+@pytest.mark.style
 def test_no_line_is_longer_than_120_characters_and_nothing_is_left_to_fill_in():
     assert max(map(len, README.splitlines())) <= 120
     assert not re.search(r"@[A-Z]+@|TODO|\{\w+\}", README)

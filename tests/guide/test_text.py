@@ -104,6 +104,7 @@ def test_a_table_has_rows_as_wide_as_its_head(page, name):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.style
 def test_a_sentence_stands_before_every_table(page):
     blocks = re.split(r"\n\n+", read(page))
     for before, block in zip(blocks, blocks[1:], strict=False):
@@ -119,6 +120,7 @@ def test_every_number_asked_for_is_measured():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.style
 def test_no_measured_number_is_typed(page):
     units = r"\d[\d.,]* ?(ms|us|µs|s|TFLOP/s|GFLOP|TB/s|GB|MB|MiB|GiB|KiB|%)(?![\w/])"
     assert not re.search(units, prose(page))
@@ -148,6 +150,7 @@ def reading_order() -> list[str]:
             if argument == "{toctree}" for line in body.split() if (TEXT / f"{line}.md").is_file()]
 
 
+@pytest.mark.style
 def test_a_term_is_explained_before_it_is_used():
     order, terms = reading_order(), re.findall(r"^\| (.+?) \| \[.*?\]\((\w+)\.md\)",
                                                read(TEXT / "terms.md"), re.MULTILINE)
@@ -169,6 +172,7 @@ def test_the_sample_of_the_first_page_is_what_the_command_prints():
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.stem.startswith("stage_")],
                          ids=lambda page: page.name)
+@pytest.mark.style
 def test_a_stage_has_all_its_parts_and_five_learnings(page):
     parts = re.findall(r"^```{(\w+)}", read(page), re.MULTILINE)
     assert {"sketch", "step", "mistake", "numbers", "exercise"} <= set(parts)
@@ -184,6 +188,7 @@ GENERIC = {"The question", "The picture", "The mathematics", "A worked example",
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.style
 def test_a_heading_says_what_is_found_below_it(page):
     assert not GENERIC & set(re.findall(r"^#+ (.*)$", read(page), re.MULTILINE))
 
