@@ -1,7 +1,7 @@
-"""A light for every step: each blank of a file asked alone.
+"""Step checks: each blank of a file run on its own.
 
 A worker runs a blank's own text on names given to it (worker/run_step.py), and what it leaves is
-held against a relation that every right answer meets.  Lights give no points.
+held against a relation that every right answer meets.  No check gives points.
 
     blanks.py      the text of a blank, made ready to run; whether what surrounds it is as it was
     trial.py       one example: what is given, what was left, how the two are compared
@@ -11,8 +11,8 @@ held against a relation that every right answer meets.  Lights give no points.
     repair.py      or the place: the one change of its text that makes a step right
     edits.py       which changes are tried; sites.py: the text that they are made in
     table.py       step -> what is asked of it; what may be moved from one step to another
-    lights.py      a file's lights, asked in a worker of their own beside the cases
-    alone.py       --step: one of them
+    lights.py      a file's checks, run in a worker of their own beside the cases
+    alone.py       --step: one of them; warmups.py    --warmup: the five exercises
     walks.py, rows.py, masks.py, softmax.py, memory.py    the relations, by their kind
     pytorch.py, row_sum.py, gradients.py    those of stages 1 and 2, and of the backward
 """

@@ -1,4 +1,4 @@
-"""`--step 3.5`: one step asked alone, its first failing example printed whole."""
+"""`--step 3.5`: one step run on its own, its first failing example printed whole."""
 
 from grader.assignment import submission
 from grader.course.stages import Stage

@@ -39,7 +39,7 @@ class Blanks:
         self.numbers = [name for name in map(_name, self.nodes) if name.startswith(("LOG", "LN"))]
 
     def function(self, id: str) -> str:
-        """The function, or class, that the step stands in; "" where there is none, or two."""
+        """The function, or class, that the step is in; "" where there is none, or two."""
         line = self.steps[id].first_line
         name = next((_name(node) for node in self.nodes
                      if node.lineno <= line <= node.end_lineno + 1), "")

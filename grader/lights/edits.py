@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from grader.lights.sites import FIXED, Source
 
 # The ids of mistakes, by how late they are looked for: what is taken away before what is put in
-# another's place, and last what is added, which may make up for a mistake that stands elsewhere.
+# another's place, and last what is added, which may make up for a mistake elsewhere.
 FIRST = ("wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
          "wrong-assignment", "one-too-many")
 SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "arguments-exchanged",
@@ -326,7 +326,7 @@ class Text(Source):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and self.leaves:
                 given = f"{', '.join(self.leaves)} ="
                 yield self.edit("one-missing", node, f"{given} {self.of(node)}", node, -2,
-                                part=f"`{given}`")  # early: nothing else mends it
+                                part=f"`{given}`")  # early: nothing else fixes it
             if isinstance(node, ast.AugAssign) and type(node.op) in OPERATORS:
                 old, target = OPERATORS[type(node.op)], self.of(node.target)
                 for new in {"+": ("", "-"), "-": ("+",)}.get(old, ("",)):

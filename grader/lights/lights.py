@@ -1,7 +1,7 @@
-"""A file's lights: each of its blanks asked alone, in a worker of their own beside the cases.
+"""A file's step checks: each blank run on its own, in a worker of their own beside the cases.
 
-Lights give and take no points.  Where anything is in doubt a step has none: the code around it is
-not as it was given, it uses names that another blank makes, or the worker could not be asked.
+They give and take no points.  Where anything is in doubt a step has no light: the code around it is
+not as it was given, it uses names that another blank makes, or the worker could not run it.
 """
 
 import concurrent.futures
@@ -45,9 +45,13 @@ class Light:
     example: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict:
-        """As it stands in the JSON."""
+        """As it is in the JSON."""
         return {"id": self.id, "light": self.light, "mistake": self.mistake,
                 "text": "\n".join(self.lines)}
+
+
+class Unasked(Exception):
+    """Why a step is not run on its own."""
 
 
 class Lights:
@@ -165,31 +169,40 @@ class Asking:
 
     def judged(self, id: str, asked: Entry | None, ids: tuple[str, ...]) -> Light:
         """As light(), but what is wrong with the check itself is raised."""
+        try:
+            return self.run(id, asked, ids)
+        except Unasked as why:
+            return Light(id, NONE, lines=(str(why),))
+
+    def run(self, id: str, asked: Entry | None, ids: tuple[str, ...]) -> Light:
+        """As judged().
+
+        Raises:
+            Unasked: there is nothing to say of the step.
+        """
         if asked is None:
-            return Light(id, NONE, lines=("this step is not run on its own.",))
+            raise Unasked("this step is not run on its own.")
         if not all(map(self.blanks.is_as_given, ids)):
-            return Light(id, NONE, lines=("the code around it, or a function that it calls, is not "
-                                          "as it was given: it is not run on its own.",))
+            raise Unasked("the code around it, or a function that it calls, is not as it was "
+                          "given: it is not run on its own.")
         trials = asked.trials()
         try:
             text = self.text(ids, asked, trials)
         except ValueError as error:
-            return Light(id, NONE, lines=(f"{error}.",))
+            raise Unasked(f"{error}.") from None
         made, strange = self.elsewhere(ids, trials[0].given)
         if made:
-            return Light(id, NONE, lines=(f"it uses {', '.join(sorted(made))}, which another step "
-                                          "makes: it is not run on its own.",))
+            raise Unasked(f"it uses {', '.join(sorted(made))}, which another step makes: it is not "
+                          "run on its own.")
         answers = self.ask(id, text, asked, trials)
         if isinstance(answers, Light):
             return answers
-        last = (answers[-1].get("error") or {}) if answers else {}
-        said = str(last.get("sentence"))
+        said = str((answers[-1].get("error") or {}).get("sentence")) if answers else ""
         if re.search(r"static_assert\(|\bassert .* does not hold", said):
-            return Light(id, NONE, lines=("it asserts what does not hold of the small tiles that "
-                                          "it would be asked with.",))
+            raise Unasked("it asserts what does not hold of the small tiles that it would be asked "
+                          "with.")
         if "'tuple' object has no attribute" in said:
-            return Light(id, NONE, lines=("it reads what a tuple holds by names that this one does "
-                                          "not have.",))
+            raise Unasked("it reads what a tuple holds by names that this one does not have.")
         note = tuple(repair.printed(text)) if asked.kernel else ()
         for one, answer in zip(trials, answers, strict=False):  # an error is the last
             found = self.judge(one, asked, trial.left(answer))
@@ -211,9 +224,8 @@ class Asking:
                 seen = found.lines[:3]
                 if strange and mistake == "name-not-defined":
                     if strange <= self.blanks.constants(id):  # all of its function may use these
-                        return Light(id, NONE, lines=(
-                            f"it uses {', '.join(sorted(strange))}, which it is not given when it "
-                            "is run on its own.",))
+                        raise Unasked(f"it uses {', '.join(sorted(strange))}, which it is not "
+                                      "given when it is run on its own.")
                     seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
                             "does not promise.",)
                     name, *more = sorted(strange)
@@ -325,7 +337,7 @@ class Asking:
                                         left.error["sentence"])
             return Wrong((place + left.error["sentence"],), id=left.error["id"] or None)
         if len(left.programs) < one.programs:
-            return Wrong(("it returns, and what stands below it is never done.",))
+            return Wrong(("it returns, and what is below it is never done.",))
         for names in left.programs:
             for name in asked.leaves:
                 if name not in names:

@@ -26,7 +26,7 @@ MARK = -77.0
 
 def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
            error: float = EXACT) -> Wrong | None:
-    """What is wrong with a memory of heads of N rows; MARK: what nobody may write."""
+    """What is wrong with a memory of heads of N rows; MARK: what may not be written."""
     found = difference(name, got, want.reshape(-1).astype(np.float64), error,
                        free=(want == MARK).reshape(-1))
     touched = np.flatnonzero((want.reshape(-1) == MARK) & (got != MARK))

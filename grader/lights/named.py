@@ -14,7 +14,7 @@ from grader.lights.known import plain
 from grader.lights.trial import LOG2E, Left, Trial, difference, same
 
 NEAR = 1e-4  # relative to the largest numbers of a row
-SAID = {  # mistakes that only a step asked alone can show -> what is said of them beside the line
+SAID = {  # mistakes that only show where a step is run on its own -> what is said of them
     "phase-left-out": "the walk of {0} is missing",
     "phase-too-late": "the walk of {0} begins too late",
     "phase-too-short": "the walk of {0} ends too early",

@@ -94,7 +94,7 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Trial:
             return Wrong((f"end is {end}: the tile at {(end - 1) // TILE * TILE} has no keys.",
                           f"want {needed}."))
         if -(-end // TILE) > -(-needed // TILE):
-            return Wrong((f"right, but end is {end}, and nobody sees a key from {needed} on",),
+            return Wrong((f"right, but end is {end}, and no query sees a key from {needed} on",),
                          note=True)
         return None
 

@@ -43,7 +43,7 @@ WORDS = {  # the id of a mistake -> what is said of the place
 
 @dataclass(frozen=True)
 class Change:
-    """quoted: what stands in line `line` of the file, part: the piece of it that is changed;
+    """quoted: the code in line `line` of the file, part: the piece of it that is changed;
     text: the step's with the change made, makes: what of it is right then."""
 
     id: str
@@ -136,7 +136,7 @@ def kind(value) -> str:
 
 
 def _makes(text: str, line: int, names: frozenset[str]) -> bool:
-    """Whether what stands in that line of a step goes into one of these names."""
+    """Whether what a line of a step makes goes into one of these names."""
     source = Source(text, {}, (), "")
     into = source.slice(set(names))
     return any(node.lineno <= line <= node.end_lineno and id(node) in into
@@ -174,9 +174,9 @@ def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Le
             return change
         if len(was) < len(trials):  # it crashed, and of later examples nothing is known
             continue
-        mended = frozenset.union(*was) - frozenset.union(*everywhere)
-        if mended and all(map(str.isidentifier, mended)) and _makes(
-                text, change.line, mended) and all(
+        fixed = frozenset.union(*was) - frozenset.union(*everywhere)
+        if fixed and all(map(str.isidentifier, fixed)) and _makes(
+                text, change.line, fixed) and all(
                 now <= old for now, old in zip(everywhere, was, strict=True)):
-            partly = replace(change, makes=" and ".join(sorted(mended)))
+            partly = replace(change, makes=" and ".join(sorted(fixed)))
     return partly

@@ -1,7 +1,7 @@
 """Walks: every visible key tile exactly once, masked where it must be (3.2, 4.2 and their copies).
 
 The stand-in of _attend gives back other numbers than it was given, so that what a walk drops, or
-hands on wrongly, shows.  Another order, masking more than needed and tiles that nobody sees are
+hands on wrongly, shows.  Another order, masking more than needed and tiles that show nothing are
 right; the two latter are a note.
 """
 
@@ -62,7 +62,7 @@ class Walk:
                               f"meet it {'once' if wanted[i, j] else 'never'}.")
         if in_vain:
             drawn = self.drawn(visits, "").lines[1:]
-            return Wrong((f"right, but nobody sees anything in the tile at {in_vain[0]}: "
+            return Wrong((f"right, but no {mine} sees a {theirs} in the tile at {in_vain[0]}: "
                           + ", ".join(" ".join(row.split()) for row in drawn),), note=True)
         if masked_more and self.first_sees and all(masked for _, masked in visits):
             return Wrong(("right, but every tile is masked, and the one at "
@@ -241,9 +241,9 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 return Wrong((f"{said}: the walk has {len(called)} tiles.",))
             wrong = walk.judge(called)
             if wrong and not wrong.note and only:
-                mended = [name for name in leaves if other(name)(left)]
-                if len(mended) == 1:
-                    said = f"{mended[0]} is {found[mended[0]]}, want {example[mended[0]]}"
+                alone = [name for name in leaves if other(name)(left)]
+                if len(alone) == 1:
+                    said = f"{alone[0]} is {found[alone[0]]}, want {example[alone[0]]}"
             return wrong and Wrong((f"{said}: {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
 
         def other(name: str):

@@ -135,7 +135,7 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
     ("keep = key < N\nimport os; os._exit(0)", "ended"),
     ("keep = key < M", "name 'M' is not defined"),
     ("kept = key < N", "keep is not made here"),
-    ("return key < N", "what stands below it is never done"),
+    ("return key < N", "what is below it is never done"),
 ])
 def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(text, says):
     source = solved(3)
