@@ -16,8 +16,11 @@ import time
 from pathlib import Path
 
 from grader import process
-from grader.assignment import record
-from grader.report import overview
+from grader.assignment import hints, record, submission
+from grader.course.stages import STAGES, triton_version
+from grader.host.files import is_stream
+from grader.report import overview, results, submit
+from grader.report.screen import Reporter
 
 DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an interruption
 
@@ -63,12 +66,18 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     if unknown:
         parser.error(_unknown(unknown[0], everything))
     if arguments.hint is not None:
-        return _hint(arguments.hint)
+        with _refusing("--hint"):
+            print(hints.next_hint(arguments.hint))
+        return DONE
     if problem := _usage_problem(arguments, numbers):
         raise Refused(problem)
     asked = [n for n in numbers if getattr(arguments, f"p{n}")]
     if arguments.doctor:
-        return _doctor(asked or list(numbers), arguments.submission)
+        from grader.host import doctor
+
+        asked = asked or list(numbers)
+        return doctor.main([(n, STAGES[n].needs_triton) for n in asked],
+                           overview.begin(asked[0], arguments.submission))
     if arguments.step:
         asked = [n for n in numbers if arguments.step.partition(".")[0] == str(n)]
         arguments.warmup = not asked  # W.5
@@ -187,29 +196,11 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     return ""
 
 
-def _hint(step: str) -> int:
-    from grader.assignment import hints
-
-    with _refusing("--hint"):
-        print(hints.next_hint(step))
-    return DONE
-
-
-def _doctor(asked: list[int], directory: Path) -> int:
-    from grader.course.stages import STAGES
-    from grader.host import doctor
-
-    return doctor.main([(n, STAGES[n].needs_triton) for n in asked],
-                       overview.begin(asked[0], directory))
-
-
 class _Grading:
     """One command that asks files: the stages, a step, a case, or the warm-ups."""
 
     def __init__(self, arguments, asked: list[int], everything: list[int], program: str):
-        from grader.course.stages import STAGES
         from grader.host.processes import confinement, seems_to_have_gpu
-        from grader.report.screen import Reporter
 
         self.arguments, self.asked, self.everything = arguments, asked, everything
         self.program, self.stages = program, [STAGES[n] for n in asked]
@@ -264,16 +255,14 @@ class _Grading:
     def first_worker(self) -> tuple:
         """-> the worker that will import the first file, where a whole stage is asked; whether
         reading its file alone said how the only stage asked ends, which is shown then."""
-        from grader.assignment import submission
         from grader.host.first_worker import FirstWorker
-        from grader.report.results import StageResult, settled_by_reading
 
         arguments, stage, start = self.arguments, self.stages[0], time.monotonic()
         if self.apart or arguments.watch:
             return None, False
         file = submission.read(arguments.submission, stage.filename, stage.entry)
-        result = StageResult(stage.number, stage.title, stage.points)
-        if file.unwritten or not settled_by_reading(stage, file, result):
+        result = results.StageResult(stage.number, stage.title, stage.points)
+        if file.unwritten or not results.settled_by_reading(stage, file, result):
             return FirstWorker(file.source, stage.filename, "cuda" if self.with_gpu else "cpu",
                                self.confined), False
         if len(self.asked) > 1 or arguments.json or arguments.submit:
@@ -312,7 +301,6 @@ class _Grading:
 
     def warm_ups(self, options) -> int:
         from grader import watching
-        from grader.course.stages import STAGES
         from grader.lights import warmups
 
         with process.left_at_once():
@@ -326,10 +314,7 @@ class _Grading:
         import torch
 
         from grader.course.correctness import warm_up
-        from grader.course.stages import triton_version
-        from grader.host.files import is_stream
         from grader.judge.grade import grade_stage
-        from grader.report import results
 
         arguments, on_gpu = self.arguments, options.device == "cuda"
         stages = self.of_case(options) if arguments.case else self.stages
@@ -350,7 +335,6 @@ class _Grading:
             threading.Thread(target=warm_up, args=(
                 stages[0].number, options.device, options.bfloat16, options.seed)).start()
         if arguments.watch:
-            from grader.course.stages import STAGES
             from grader.watching import watch_stages
 
             with process.left_at_once():
@@ -392,8 +376,6 @@ class _Grading:
         return found
 
     def submit(self, run) -> int:
-        from grader.report import submit
-
         try:
             print(*submit.write(run, record.grader_of(self.asked[0]), self.arguments.submission),
                   sep="\n")
