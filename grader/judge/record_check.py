@@ -28,7 +28,9 @@ def record(context: GradingContext, check: Check) -> None:
         seed = options.seed if check.seed is None else check.seed
         check = note_command(check, command(context.stage.number, options.directory,
                                             f" --seed {seed} --case {check.name}"))
-    result.checks = [one for one in result.checks if one.name != check.name] + [check]
+    names = [one.name for one in result.checks]
+    place = names.index(check.name) if check.name in names else len(names)
+    result.checks[place:place + 1] = [check]
     reasons_wanted = options.case or context.reporter.verbose  # else the stage's end has them
     if check.outcome != "rejected" and (
             check.group != "beyond" and check.outcome != "skipped" or reasons_wanted):

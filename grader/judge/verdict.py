@@ -73,7 +73,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
                   kernels=tuple(sorted(reply.plan.kernels)), asks=case.asks)
     if finding:
         return _wrong(check, finding, stage, case)
-    id, *lines = (_unsteady(stage, reply) or _overwritten(built, reply) or _kept(reply, exact)
+    id, *lines = (_overwritten(built, reply) or _unsteady(stage, reply) or _kept(reply, exact)
                   or ("",))
     if id:
         return check.fail("wrong", *lines, id=id)
