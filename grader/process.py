@@ -14,8 +14,9 @@ INTERRUPTED = "Interrupted; what was graded so far stands."
 
 
 def prepare() -> None:
-    """Make sure of the standard descriptors, end in an orderly way on SIGTERM, and be opaque; have
-    NumPy, here and in the workers, start no threads.
+    """Open the standard descriptors where they are closed, raise KeyboardInterrupt on SIGTERM, let
+    no other process read this one's memory, and keep NumPy's threads from starting here and in the
+    workers.
 
     A descriptor closed from the start (`<&-`) would be given to the first file or socket opened.
     NumPy's threads, one a core, wait at full speed: on 16 cores they took 2 s of CPU time, more
@@ -44,10 +45,10 @@ def prepare() -> None:
 
 def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
                  begin: Callable[[], None] = lambda: None) -> None:
-    """All wait for it, so this process gets its place and its context on the GPU meanwhile, which
-    takes 0.3 s, and no garbage is looked for, which takes a fifth of the import.
+    """Import torch.  Meanwhile this process gets its place and its context on the GPU, which takes
+    0.3 s; garbage is not collected, which would take a fifth of the import.
 
-    say: as in places.take().  begin: what is to start first, once there is a place.
+    say: as in turns.take().  begin: what is to start first, once there is a place.
     """
     def place() -> None:
         make_context = turns.take(say)
@@ -76,8 +77,8 @@ def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
 
 @contextlib.contextmanager
 def left_at_once():
-    """What interrupts the block ends this process there and then.  The keepers, once it is gone,
-    end their workers and remove their folders; to wait for them would take seconds."""
+    """An interruption ends this process at once.  When it is gone, the supervisors end their
+    workers and remove their folders; waiting for them would take seconds."""
     def stop(number, frame):
         with contextlib.suppress(OSError):
             os.write(2, f"\n{INTERRUPTED}\n".encode())
@@ -94,8 +95,8 @@ def left_at_once():
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with this exit code, at once: to take down all that it built up takes up to
-    a second on a GPU.  The keepers, once it is gone, end their workers and remove their folders."""
+    """End this process with this exit code, at once: an orderly exit takes up to a second on a GPU.
+    When it is gone, the supervisors end their workers and remove their folders."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -35,8 +35,8 @@ def watch_stages(stages: list[Stage | None], following: list[Stage], options: Op
     the warm-ups.  following: of these the one after a stage is watched, too, once nothing is left
     to do in that stage.
 
-    This process, the nursery and the workers that replay stay; a worker that runs a file ends with
-    its grading, and the next one is made ready before the next save.
+    A worker that runs a file ends with its grading, and the next one is started before the next
+    save; the processes that they are forked from, and those that replay, stay.
     """
     options = replace(options, stop_early=True, benchmark=False)
     stages = list(stages)
@@ -55,7 +55,7 @@ def watch_stages(stages: list[Stage | None], following: list[Stage], options: Op
                 take = functools.partial(spare.take, i)
                 result = grade_stage(stage, replace(options, spare=take), reporter)
                 keys.about(stage, result, after)
-                done = result.outcome == "pass" and not result.to_mend
+                done = result.outcome == "pass" and not result.to_fix
             if done and after is not None:
                 stages.append(after)
                 paths.append(path)
@@ -124,7 +124,7 @@ class Keys:
 
     def about(self, stage: Stage, result: StageResult, after: Stage | None = None) -> None:
         """What was graded last; says what is next, and how much of the course is written."""
-        directory, to_do, first, or_else = self.options.directory, result.to_mend, "", ""
+        directory, to_do, first, or_else = self.options.directory, result.to_fix, "", ""
         if not to_do:
             file = submission.read(directory, stage.filename, stage.entry)
             first = overview.copying(stage.number, directory)

@@ -1,4 +1,4 @@
-"""Which grader this is, and which assignment it stands in, if it stands in one.
+"""Which grader this is, and which assignment it is in, if any.
 
 `python -m grader.starter` leaves grader/assignment.json in an assignment: the grader's version, the
 stages that were given, and the sha256 of every file as it was given.
@@ -31,7 +31,7 @@ class Assignment:
     files: dict[str, str]
 
     def encoded(self) -> bytes:
-        """As it stands in grader/assignment.json."""
+        """The contents of grader/assignment.json."""
         record = {"grader": self.version, "stages": list(self.stages), "files": self.files}
         return (json.dumps(record, indent=1) + "\n").encode()
 

@@ -200,7 +200,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
     try:
         text = decode(source)
-    except SyntaxError as error:  # nobody is to decode it once more
+    except SyntaxError as error:  # without source, so that it is not decoded again
         return replace(found("syntax_error", error.msg, error.lineno), source=None)
     blocks, is_template = template.unwritten(text)
     if is_notebook(text):

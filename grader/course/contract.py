@@ -1,11 +1,10 @@
-"""The contract of a stage as classes, and the cases made of them: every pair of classes that may
-meet stands in one row of contract.tsv, which tools/contract_cases.py makes.
+"""The contract of a stage as classes, and the cases made from them.
 
-Lengths, windows and sinks are written against T, a tile size: a mistake at a border of tiles shows
-where tiles begin and end, and each file has its own.  They are read from its launches.
-
-What a row says beyond the assignment, a file without this course's step markers is asked in a
-narrower class (NARROW): two classes that meet in a row still meet then.
+Every pair of classes that may occur together is in a row of contract.tsv, which
+tools/contract_cases.py makes.  Lengths, windows and sinks are multiples of T, a tile size, because
+a mistake at the border of a tile shows only there; each file has tiles of its own, which are read
+from its launches.  Where a row goes beyond the assignment, a file without this course's step
+markers gets a narrower class instead (NARROW).
 """
 
 import csv
@@ -85,7 +84,7 @@ def classes(stage: Stage) -> dict[str, tuple[str, ...]]:
     return found
 
 
-# What may not meet what: names of dimensions, and what must hold of their classes.
+# Which classes may not occur together: names of dimensions, and what must hold of their classes.
 RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
     # A border past the end is "all", and one name for it is enough.
     ("length window", lambda n, w: w in ("huge", "none") or _at(w, 64) < _at(n, 64)),
@@ -99,7 +98,7 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
     ("family dtype", lambda family, dtype: family != "falling" or dtype == "float16"),
     # One head's gradient of its sink's logit is one number, and may come out near 0.
     ("groups logits", lambda h, logits: _many(h) > 1 or logits == "none"),
-    # What costs much meets what costs little.
+    # At most one of the classes in a row is expensive.
     ("tile D", lambda tile, d: tile != "another" or d not in WIDE),
     ("tile length", lambda tile, n: tile != "another" or n != "3T+1"),
     *((f"{heads} {name}", lambda h, said, dear=dear: _many(h) < 4 or said not in dear)
@@ -160,7 +159,7 @@ def cases(stage: Stage, tiles: Iterable[int], marked: bool, logits: bool, seed: 
 
 
 def drawn(stage: Stage, seed: int | str, number: int = DRAWN) -> list[dict[str, str]]:
-    """Further rows, which nobody knows before the seed is known."""
+    """Further rows, which depend on the seed."""
     dice, found = random.Random(seed), []
     while len(found) < number:
         row = {name: dice.choice(of) for name, of in classes(stage).items()}

@@ -181,7 +181,7 @@ def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
 
 
 def warm_up(stage: int, device: str, bfloat16: bool, seed: int) -> None:
-    """Answer a small case of nobody's: the first time takes this process half a second on a GPU."""
+    """Answer one small case: the first takes this process half a second longer on a GPU."""
     with contextlib.suppress(RuntimeError):
         case = replace(listed(stage, device, bfloat16)[0], N=64)
         answer(build(case, seed), device)

@@ -1,7 +1,7 @@
 """A case (shape, dtype, mask, input family, layout) -> tensors and the call that sends them.
 
 What build() makes is a function of (seed, case): the same seed replays the same bytes.  Inputs are
-half of the verdict rule, so each family is made to kill a mistake that plain randn forgives.
+half of the verdict rule, so each family is made to show a mistake that plain randn forgives.
 """
 
 import functools
@@ -36,8 +36,9 @@ UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in
 
 @dataclass
 class Built:
-    """A case made flesh.  tensors: what truth is computed from, CPU, as sent; upstream: gradients
-    of the outputs, as the reference calls them; seed: with which the case has these numbers."""
+    """A case with its numbers.  tensors: what truth is computed from, on the CPU, as sent;
+    upstream: gradients of the outputs, as the reference calls them; seed: which gives these numbers.
+    """
 
     case: Case
     call: Call
@@ -81,8 +82,7 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
 def other_numbers(case: Case, seed: int) -> Built:
     """The same call, once, with other numbers in its tensors: those of its refill if it has one.
 
-    Without a refill they are those of a seed drawn anew every time: nobody who knows this one knows
-    them.
+    Without a refill they come from a fresh seed, so that knowing this one does not help.
     """
     if case.refill:
         built = build(case, seed, "/refill")

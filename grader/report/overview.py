@@ -1,4 +1,4 @@
-"""What there is to do: the first screen of who has begun nothing, and the next command."""
+"""What there is to do: the first screen, before anything is written, and the next command."""
 
 import shlex
 from pathlib import Path
@@ -25,12 +25,12 @@ def command(number: int, directory: Path, options: str = "", asked: str = "") ->
 
 
 def alone(id: str, directory: Path) -> str:
-    """That which asks this step alone."""
+    """The command that runs this step on its own."""
     return command(int(id.partition(".")[0]), directory, asked=f"--step {id}")
 
 
 def first_screen(numbers: list[int], directory: Path) -> list[str]:
-    """A line a stage, and the next command; none as soon as one stage is begun."""
+    """One line per stage, and the next command; nothing as soon as one stage is begun."""
     files = {n: read(directory, f"problem_{n}.py", "") for n in numbers}
     if any(file.state not in ("missing", "not_started") for file in files.values()):
         return []
@@ -57,17 +57,17 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
     return lines
 
 
-def begin(number: int, directory: Path, options: str = "", to_mend: str = "") -> str:
+def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> str:
     """What to do with a stage that has not passed: what is wrong in it, its blank steps, or else
-    its command.  to_mend: "fix step 3.5", or nothing."""
+    its command.  to_fix: "fix step 3.5", or nothing."""
     if STAGES[number].needs_triton and no_triton():
         return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
     if origins := _to_copy(file, directory):
         return copying(number, directory) or begin(  # nothing is written that could be copied
             min(int(origin.partition(".")[0]) for origin in origins), directory)
-    if to_mend:
-        return f"{to_mend}, then\n      {command(number, directory, options or ' --watch')}"
+    if to_fix:
+        return f"{to_fix}, then\n      {command(number, directory, options or ' --watch')}"
     if file.blank_new:
         return (f"read {file.path.name}, write step {file.blank_new[0]}, then\n"
                 f"      {command(number, directory, ' --watch')}")
@@ -110,9 +110,9 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
     begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
     if failed:
         first = (begun or failed)[0]
-        if first.quickest and not first.to_mend:
+        if first.quickest and not first.to_fix:
             return begin(first.stage, directory, f" --case {first.quickest}", "fix the file")
-        return begin(first.stage, directory, " --quick" * quick, first.to_mend)
+        return begin(first.stage, directory, " --quick" * quick, first.to_fix)
     if red := [id for result in results for id in result.red]:
         return f"{alone(red[0], directory)}   (it is red)"
     if quick or one_case:
@@ -126,7 +126,7 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
 
 
 def written(directory: Path) -> str:
-    """A bar: how many of the steps that lie in the directory are written; "" where none does."""
+    """A bar: how many of the steps in the directory are written; "" where there are none."""
     files = [read(directory, f"problem_{n}.py", "") for n in STAGES]
     steps = sum(len(file.steps) for file in files)
     done = steps - sum(len({step.id for step in file.steps} & {*file.blank_steps})

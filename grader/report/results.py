@@ -70,14 +70,13 @@ class StageResult:
     steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text
     earned: list[str] = field(default_factory=list)  # groups of cases whose points were earned
 
-
     @property
     def red(self) -> list[str]:
-        """The steps that are wrong when they are asked alone."""
+        """The steps that are wrong when they are run on their own."""
         return [step["id"] for step in self.steps if step["light"] == "wrong"]
 
     @property
-    def to_mend(self) -> str:
+    def to_fix(self) -> str:
         """What to do before the next run, "fix step 3.5": a red step, or where a case points to.
         """
         if self.red:
@@ -88,7 +87,7 @@ class StageResult:
 
     @property
     def quickest(self) -> str:
-        """The name of the wrong case that is asked soonest again; "" where there is none."""
+        """The name of the wrong case that takes the least time to run again; "" without one."""
         wrong = [check for check in self.checks if f" --case {check.name}" in check.message]
         return min(wrong, key=lambda check: check.seconds).name if wrong else ""
 
@@ -110,7 +109,7 @@ class StageResult:
 
 
 def told(step: dict) -> str:
-    """Of a step in the JSON: its mistake; else what was seen, behind what was given."""
+    """What is wrong with a step of the JSON: its mistake, or else what it returned."""
     _, *lines = step["text"].splitlines() or [""]
     named = [line.partition(": ")[2] for line in lines
              if line.startswith(("the mistake: ", "one change makes "))]
@@ -120,8 +119,8 @@ def told(step: dict) -> str:
 
 
 def read_beside(check: Check) -> bool:
-    """Whether the NaN beside its tensors came into an answer: what else it gives is then made of
-    whatever lies there, and no two runs need agree."""
+    """Whether the NaN stored around the inputs came into an answer, which then depends on whatever
+    is in that memory: two runs need not agree."""
     return check.outcome == "wrong" and "-guarded" in check.name and any(
         not math.isfinite(error["fro"]) for error in check.errors.values())
 
@@ -143,7 +142,7 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
 
 
 def unlit(file: Submission) -> list[dict]:
-    """The lights of a file whose steps are not asked."""
+    """The lights of a file whose steps are not run."""
     return [{"id": step.id, "light": "wrong", "mistake": RAISE_LEFT,
              "text": file.left_raises[step.id]} if step.id in file.left_raises else
             {"id": step.id, "light": "blank" if step.id in file.blank_steps else "none",

@@ -1,4 +1,5 @@
-"""What a person reads: progress, a tick a case, what went wrong, the summary, the next command."""
+"""What a person reads: progress, a tick per case, what went wrong, the summary, the next command.
+"""
 
 import collections
 import contextlib
@@ -113,7 +114,7 @@ class Reporter:
             stop.wait(0.5)
 
     def lights(self, stage: Stage, steps: list[dict], why: str = "") -> None:
-        """A light a step; what is wrong with the red ones stands at the end of the stage."""
+        """One light per step; what is wrong with the red ones is told at the end of the stage."""
         if why:
             self._line(f"steps  no lights: {why}.")
         if not any(step["light"] in ("right", "wrong") for step in steps):
@@ -129,7 +130,7 @@ class Reporter:
             self._line(("       " if at else "steps  ") + row.rstrip(), wrap=False)
 
     def _red_steps(self, red: list[dict]) -> None:
-        """Of the first what it was given, left, and should have; of others a line."""
+        """The first with its inputs, what it returned and what it should; the others in a line."""
         for step in red[1:]:
             self._line(f"     step {step['id']}: {told(step)}.")
         for step in red[:1]:
@@ -144,8 +145,8 @@ class Reporter:
             self._line(f"       more: {more}, or --hint {step['id']}", wrap=False)
 
     def check_done(self, stage: Stage, check: Check) -> None:
-        """The first failing case, in full where no step is red, and of the others what is new; of
-        those that pass a line each where none fails.  All, in full, if verbose."""
+        """Show the first failing case, in full where no step is red, and what is new in the others;
+        one line per passing case where none fails.  All, in full, if verbose."""
         if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
             return  # the lights say so
         # A red step's own lines, below, say more, unless this came up elsewhere.
@@ -220,13 +221,13 @@ class Reporter:
         self.passed, self.more = [], 0
 
     def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
-        """A line a warm-up, and what is wrong with it."""
+        """One line per warm-up, and what is wrong with it."""
         self._line(f"{_mark(outcome)} {text}", outcome)
         for line in lines:
             self._line("     " + line)
 
     def clear(self) -> None:
-        """Begin anew at the top of a terminal; what scrolled away can still be scrolled to."""
+        """Clear the screen of a terminal; what scrolled away can still be scrolled to."""
         if self.is_terminal:
             self._write("\x1b[H\x1b[2J")
 
@@ -242,10 +243,7 @@ class Reporter:
 
     # -------------------------------------------------------------- summary
     def summary(self, run: Run, next_command: str) -> None:
-        """Of several stages a line each and their sum; then what to do next.
-
-        --seed with the seed asks the same numbers again.
-        """
+        """One line per stage, if there are several, and their sum; then what to do next."""
         self.title = ""
         if len(run.stages) > 1:
             self._line("")

@@ -62,12 +62,12 @@ def failed(*checks: Check, steps=(), outcome="wrong") -> StageResult:
     return StageResult(4, "x", 100, outcome, checks=list(checks), steps=list(steps))
 
 
-def test_what_is_to_be_mended_is_a_red_step_or_else_where_the_first_failing_case_points():
+def test_what_is_to_be_fixed_is_a_red_step_or_else_where_the_first_failing_case_points():
     passed = Check("a", "standard", "pass")
     wrong = Check("b", "standard", "wrong", diagnosis={"id": "x", "step": "4.2 or 4.3"})
-    assert failed(passed, wrong, steps=[GREEN, RED]).to_mend == "fix step 4.8"
-    assert failed(passed, wrong, steps=[GREEN]).to_mend == "look at step 4.2 or 4.3"
-    assert failed(passed, Check("b", "standard", "wrong")).to_mend == ""
+    assert failed(passed, wrong, steps=[GREEN, RED]).to_fix == "fix step 4.8"
+    assert failed(passed, wrong, steps=[GREEN]).to_fix == "look at step 4.2 or 4.3"
+    assert failed(passed, Check("b", "standard", "wrong")).to_fix == ""
 
 
 def test_where_a_case_fails_and_no_step_is_red_it_is_not_said_that_all_are_right():
