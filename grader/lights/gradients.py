@@ -25,16 +25,12 @@ from grader.lights.trial import (
     number,
     randoms,
 )
-from grader.lights.walks import CONSTANTS, POINTED, SCALE, Calls, Walk, tiles, words
+from grader.lights.walks import CONSTANTS, POINTED, SCALE, Calls, Walk, further, tiles, words
 
 HEADS, D = 4, 16
 
 
 # --------------------------------------------------------------------- walks
-def further(example: dict) -> tuple[str, ...]:
-    return tuple(name for name in ("window_size", "sink_size", "CAUSAL") if name in example)
-
-
 def dq_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry:
     """Every visible key tile once, then dq times the scale is stored.  With a scale of 1 the walk
     hands on lse in base e."""
@@ -350,7 +346,3 @@ def dsink() -> Entry:
             lambda left: difference("dsink", left.programs[0]["dsink"], np.float64(want), 1e-4))
 
     return Entry(("dsink",), lambda: [trial(1.5, 40), trial(-1.0, 9), trial(0.0, 16)], CONSTANTS)
-
-
-def borders_of_keys(sees: Callable, examples: list[dict], leaves: tuple[str, ...]) -> Entry:
-    return walks.borders(sees, examples, query_phases, leaves, queries=True)

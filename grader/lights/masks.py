@@ -35,11 +35,10 @@ def sinks_or_all(query, key, given):
 
 
 def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
-         transposed: bool = False, length: int = 0) -> Entry:
+         transposed: bool = False) -> Entry:
     """keep is sees(query, key, given) for every query that exists.
 
     examples: what is given beside query and key, with their first positions as _query and _key.
-    length: how many queries exist where N is not given.
     """
     def trial(example: dict, turned: bool) -> Trial:
         given = {name: value for name, value in example.items() if name[0] != "_"}
@@ -47,7 +46,7 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
         key = np.arange(example["_key"], example["_key"] + 32, dtype=np.int32)
         query, key = (query[None], key[:, None]) if turned else (query[:, None], key[None])
         wanted = sees(query, key, given)
-        exists = np.broadcast_to(query < given.get("N", length or 1 << 30), wanted.shape)
+        exists = np.broadcast_to(query < given.get("N", 1 << 30), wanted.shape)
 
         def check(left: Left) -> Wrong | None:
             keep = left.programs[0]["keep"]

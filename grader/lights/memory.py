@@ -51,6 +51,12 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
     return Wrong((f"{name}, {where}: want {want.reshape(-1)[at]:.5g}; got {what}.",))
 
 
+def read(memory: np.ndarray, at: np.ndarray, exist: np.ndarray) -> np.ndarray:
+    """The numbers at these places; 0 where none exist, and past the end of the memory."""
+    there = exist & (at < memory.size)
+    return np.where(there, memory.ravel()[np.where(there, at, 0)].astype(np.float64), 0)
+
+
 def finish(base: float = 2.0) -> Entry:
     """3.3: o = acc / l_i, lse = m_i + log(l_i), both stored for the rows that exist."""
     def trial(N: int, start: int, bh: int, D: int, dtype: str, size: float = 1) -> Trial:
@@ -103,10 +109,8 @@ def load() -> Entry:
 
         def taken(length: int):
             i, j = np.arange(ROWS)[:, None], np.arange(BLOCK_D)
-            at = start * stride_n + i * length + j
-            there = (start + i < N) & (j < D) & (at < whole.size)
-            return lambda left: difference("tile", left.programs[0]["tile"], np.where(
-                there, whole[np.where(there, at, 0)], 0), 1e-9) is None
+            taken = read(whole, start * stride_n + i * length + j, (start + i < N) & (j < D))
+            return lambda left: difference("tile", left.programs[0]["tile"], taken, 1e-9) is None
 
         pointer = Pointer("x", start * stride_n)
         return Trial(f"N={N}, start={start}, D={D}, BLOCK_D={BLOCK_D}, strides {strides}, "

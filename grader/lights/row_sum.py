@@ -3,7 +3,7 @@
 import numpy as np
 
 from grader.lights import named
-from grader.lights.memory import MARK, stored
+from grader.lights.memory import MARK, read, stored
 from grader.lights.trial import (
     EXACT,
     ROUNDED,
@@ -73,20 +73,6 @@ def _tile(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
             "stride_xm": strides[0], "stride_xn": strides[1]}
 
 
-def misread(memory: np.ndarray, rows: np.ndarray, columns: np.ndarray, size: tuple[int, int],
-            strides: tuple[int, int]) -> dict:
-    """What a tile is where a row is taken to be shorter than its stride, by (id, what it is taken
-    for).  rows, columns: of the tile, -1 where there is none; size: of the matrix."""
-    found = {}
-    for said, length in (("N", size[1]),):
-        for stride in {strides[1], 1}:
-            at = rows[:, None] * length + columns * stride
-            inside = (rows[:, None] >= 0) & (columns >= 0) & (at < memory.size)
-            found["row-stride-ignored", said, stride] = np.where(
-                inside, memory[np.where(inside, at, 0)].astype(np.float64), 0)
-    return found
-
-
 def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_wn: int,
           dtype: str, summed: bool = False) -> Trial:
     """2.2; summed: with 2.3 behind it."""
@@ -106,10 +92,10 @@ def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
         return first(loaded("x", names["x"], tile), loaded("w", names["w"], row))
 
     def variants() -> dict:
-        exist = (np.where(given[mask], given[name], -1) for name, mask in (
-            ("offs_m", "mask_m"), ("offs_n", "mask_n")))
-        return {id: named.leaves(x=wrong, w=row)
-                for id, wrong in misread(memory, *exist, (M, N), strides).items()}
+        rows, exist = given["offs_m"][:, None] * N, given["mask_m"][:, None] & given["mask_n"]
+        return {("row-stride-ignored", "N", stride): named.leaves(
+            x=read(memory, rows + given["offs_n"] * stride, exist), w=row)
+            for stride in {strides[1], 1}}
 
     return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
                  f"stride of w {stride_wn}, {dtype}",

@@ -162,8 +162,7 @@ def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
              first_sees: bool = True) -> Entry:
     """The walk of the forward over the keys.  sees(query, key, given); scale: what SCALE is to be
     multiplied with on the way."""
-    further = tuple(name for name in ("window_size", "sink_size", "CAUSAL") if name in examples[0])
-    calls = replace(FORWARD, passed=(*FORWARD.passed, *further))
+    calls = replace(FORWARD, passed=(*FORWARD.passed, *further(examples[0])))
 
     def trial(example: dict) -> Trial:
         given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -1, np.float32),
@@ -277,6 +276,11 @@ def tiles(example: dict) -> dict:
     return {"q": np.full((M, 16), 7, np.float32), "k_head": (Pointer("k", 32), 16, 1),
             "v_head": (Pointer("v", 64), 16, 1), "HQ": 3, "HKV": 3, "scale": SCALE, "D": 16,
             "BLOCK_D": 16, "b": 1, "h": 2, "kv_head": 2, "bh": np.int64(5), **own, **example}
+
+
+def further(example: dict) -> tuple[str, ...]:
+    """What else the calls of a walk pass on."""
+    return tuple(name for name in ("window_size", "sink_size", "CAUSAL") if name in example)
 
 
 def words(example: dict, without: tuple[str, ...] = ()) -> str:

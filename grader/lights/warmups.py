@@ -16,7 +16,7 @@ from grader.course.stages import Stage, interpreter_fault, no_triton
 from grader.host.options import Options
 from grader.lights import named
 from grader.lights.lights import NONE, RIGHT, Asking, Light, damaged
-from grader.lights.memory import MARK, stored
+from grader.lights.memory import MARK, read, stored
 from grader.lights.trial import (
     EXACT,
     ROUNDED,
@@ -120,12 +120,6 @@ def add(N: int, programs: int) -> Trial:
             "y is not added": np.where(mine, x, none), "x is not added": np.where(mine, y, none),
             "x is added to itself": np.where(mine, x + x, none),
             "they are multiplied, not added": np.where(mine, x * y, none)}, programs)
-
-
-def read(memory: np.ndarray, at: np.ndarray, exist: np.ndarray) -> np.ndarray:
-    """The numbers that lie there, 0 where none exist; NaN past the end of the memory."""
-    flat = memory.ravel().astype(np.float64)
-    return np.where(exist, np.where(at < flat.size, flat[np.minimum(at, flat.size - 1)], np.nan), 0)
 
 
 def row_sum(M: int, N: int, row: int, start: int) -> Trial:
