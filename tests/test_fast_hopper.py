@@ -71,6 +71,7 @@ def test_every_kernel_compiles_as_stated(triton):
             assert r["shared"] <= SHARED[key], r
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("triton", TRITONS)
 def test_a_version_that_serialises_is_noticed(triton):
     _, [row] = _compiled("--serialised", triton=triton)

@@ -124,7 +124,6 @@ def wait_for(grading, moment) -> None:
     (signal.SIGTERM, 0.2, ["--quick"]), (signal.SIGINT, "torch is imported", ["--quick"]),
     (signal.SIGTERM, "its worker starts", ["--quick"]),
     (signal.SIGTERM, "the file is imported", ["--quick"]),
-    (signal.SIGTERM, "it calls the file", ["--quick"]),
     (signal.SIGINT, "it calls the file", []),  # while a second worker compiles
     (signal.SIGINT, "the next stage", ["--quick", "--p1"]),  # there is no problem_1
 ], ids=lambda value: "" if isinstance(value, list) else str(value))
@@ -192,9 +191,8 @@ def test_a_killed_grader_leaves_no_process_and_no_folder(grading, moment):
 
 # ---------------------------------------------------------------- bad surroundings
 @pytest.mark.interpreter
-@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
-def test_a_grader_without_its_standard_streams_grades_all_the_same(grading, closed):
-    process = grading.start(SOLVED, "--quick", shell=f'exec "$@" {closed}')
+def test_a_grader_without_its_standard_streams_grades_all_the_same(grading):
+    process = grading.start(SOLVED, "--quick", shell='exec "$@" <&- >&- 2>&-')
     output = process.communicate(timeout=600)
     assert process.returncode == 0, output
     assert json.loads(grading.json.read_text())["stages"][0]["outcome"] == "pass"

@@ -67,6 +67,7 @@ def test_its_solved_file_passes_with_every_step_right(repository):
     assert {step["light"] for step in stage["steps"]} == {"right"} and len(stage["steps"]) == 10
 
 
+@pytest.mark.slow
 def test_the_step_with_a_mistake_is_named(repository, tmp_path):
     solved = (repository / "problem_10.py").read_text("utf-8")
     (tmp_path / "problem_10.py").write_text(
@@ -76,6 +77,7 @@ def test_the_step_with_a_mistake_is_named(repository, tmp_path):
     assert "step 10.8" in said
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_in_it(repository, tmp_path):
     (tmp_path / "in" / "Ada").mkdir(parents=True)
     shutil.copy(repository / "problem_10.py", tmp_path / "in" / "Ada")
@@ -86,6 +88,7 @@ def test_a_class_is_graded_in_it(repository, tmp_path):
     assert "50" in row.values(), row
 
 
+@pytest.mark.slow
 def test_the_catalogue_counts_its_mutants(repository):
     said = _run(repository, "-m", "attacks", "--kind", "mutants", "--stage", "10", "--jobs", "1",
                 "--device", "cpu")

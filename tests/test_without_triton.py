@@ -160,8 +160,6 @@ def test_with_a_triton_that_is_too_old_stage_1_is_graded_and_the_others_say_what
     assert "P3 skipped, 0 of 200 points: Triton 3.3.1: want 3.6 or later; pip install" in words
     code, said = asked(old_triton, solved, "--step", "1.3")
     assert code == 0 and "step 1.3 is right" in said, said
-    code, said = asked(old_triton, solved, "--warmup")
-    assert said.count(": right") == 2 and said.count(": skipped") == 3, said
 
 
 @pytest.mark.interpreter
