@@ -37,8 +37,7 @@ UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in
 @dataclass
 class Built:
     """A case with its numbers.  tensors: what truth is computed from, on the CPU, as sent;
-    upstream: gradients of the outputs, as the reference calls them; seed: which gives these numbers.
-    """
+    upstream: gradients of the outputs, as the reference calls them; seed: gives these numbers."""
 
     case: Case
     call: Call
@@ -152,15 +151,16 @@ def _signature(case: Case):
 def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
     if case.asker.sums_rows:
         x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
-        if case.family == "hot":
-            x *= 30
-        if case.family == "faint":
-            x, w = x * 2.0**-10, w * 2.0**-10
-        if case.family == "cancel":  # the running sum grows to N / 2 and comes back
-            x += torch.where(torch.arange(case.N) < case.N // 2, 1.0, -1.0)
-            w = 1 + w / 8
-        if case.family == "needles":  # one column decides; the last one is the one tails forget
-            w = torch.zeros(case.N).index_fill_(0, torch.tensor([case.N - 1]), 1.0)
+        match case.family:
+            case "hot":
+                x *= 30
+            case "faint":
+                x, w = x * 2.0**-10, w * 2.0**-10
+            case "cancel":  # the running sum grows to N / 2 and comes back
+                x += torch.where(torch.arange(case.N) < case.N // 2, 1.0, -1.0)
+                w = 1 + w / 8
+            case "needles":  # one column decides; the last one is the one tails forget
+                w = torch.zeros(case.N).index_fill_(0, torch.tensor([case.N - 1]), 1.0)
         return {"x": x.to(case.dtype), "w": w.to(case.dtype)}
     q = _randn(gen, case.B, case.HQ, case.N, case.D)
     k = _randn(gen, case.B, case.HKV, case.n_keys, case.D)
@@ -306,60 +306,63 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
     for spec in outputs:
         if spec.name == case.unused:
             continue
-        dout = _randn(gen, *spec.shape)
-        if case.dout == "expanded":
-            one = torch.full((1,), 3.0, dtype=spec.dtype)
-            sent[spec.name] = TensorInput(one, spec.shape, (0,) * len(spec.shape))
-            continue
-        layout = "dense"
-        if case.dout == "small":
-            dout *= SMALL
-        elif case.dout == "large":
-            dout[..., dout.shape[-2] // 2:, :] += LARGE
-        elif case.dout == "loud":
-            dout[..., dout.shape[-2] // 2:, ::16] += LOUD
-        elif case.dout == "faint":  # and of two signs, so that a sum of it grows and comes back
-            signs = torch.where(torch.arange(case.M) < case.M // 2, 1.0, -1.0)
-            dout = FAINT * signs * (1 + dout / 8)
-        elif case.layout == "far":
-            layout = _layout_of(case, "do", dout)
-        elif dout.dim() == 4 or case.dout == "last":
-            layout = {"shared": "expanded"}.get(case.dout, case.dout)
+        dout, layout = _randn(gen, *spec.shape), "dense"
+        match case.dout:
+            case "expanded":
+                one = torch.full((1,), 3.0, dtype=spec.dtype)
+                sent[spec.name] = TensorInput(one, spec.shape, (0,) * len(spec.shape))
+                continue
+            case "small":
+                dout *= SMALL
+            case "large":
+                dout[..., dout.shape[-2] // 2:, :] += LARGE
+            case "loud":
+                dout[..., dout.shape[-2] // 2:, ::16] += LOUD
+            case "faint":  # and of two signs, so that a sum of it grows and comes back
+                signs = torch.where(torch.arange(case.M) < case.M // 2, 1.0, -1.0)
+                dout = FAINT * signs * (1 + dout / 8)
+            case _ if case.layout == "far":
+                layout = _layout_of(case, "do", dout)
+            case "shared" if dout.dim() == 4:
+                layout = "expanded"
+            case given if dout.dim() == 4 or given == "last":
+                layout = given
         sent[spec.name] = lay_out(dout.to(spec.dtype), layout)
     return sent
 
 
 def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
     """Put t where the layout says, NaN in every element of the storage that t does not cover."""
-    if layout == "dense":
-        return TensorInput.dense(t)
-    if layout == "expanded":
-        axis = 0 if t.dim() == 2 else 1
-        sent = lay_out(t.narrow(axis, 0, 1).contiguous(), "dense")
-        stride = (*sent.stride[:axis], 0, *sent.stride[axis + 1:])
-        return replace(sent, shape=tuple(t.shape), stride=stride)
-    if layout == "far":
-        dense = TensorInput.dense(t)
-        return replace(dense, stride=(FAR, *dense.stride[1:]), apart=FAR)
-    order, gaps, step, guard = list(range(t.dim())), [0] * t.dim(), 1, GUARD
-    if layout == "transposed":
-        order[-3:-1] = order[-3:-1][::-1]  # (B, N, H, D) in memory
-        order = order[::-1] if t.dim() == 2 else order
-        gaps = [3, 0] if t.dim() == 2 else gaps
-    if layout == "packed":  # q of (B, N, 3, H, D), as one projection of q, k and v gives
-        order, gaps = [0, 2, 1, 3], [0, 2 * t.shape[1], 0, 0]
-    if layout == "cached":  # the first rows of a longer cache
-        gaps = [0, 1, 5, 0]
-    if layout == "wide":  # half of each row of two tensors side by side
-        gaps = [0, 0, 0, t.shape[-1]]
-    if layout == "gapped":
-        gaps = [0, 1, 3, 5][-t.dim():]
-    if layout == "odd":  # the same, and no address a multiple of 16 bytes
-        gaps, guard = [0, 1, 5, 0][-t.dim():] if t.dim() > 2 else [0] * t.dim(), GUARD + 1
-    if layout in ("last", "third"):
-        step = 2 if layout == "last" else 3
-        gaps = [1] + gaps[1:] if t.dim() > 1 else gaps
-    stride, size = [0] * t.dim(), step
+    dims = t.dim()
+    order, gaps, step, guard = list(range(dims)), [0] * dims, 1, GUARD
+    match layout:
+        case "dense":
+            return TensorInput.dense(t)
+        case "expanded":
+            axis = 0 if dims == 2 else 1
+            sent = lay_out(t.narrow(axis, 0, 1).contiguous(), "dense")
+            stride = (*sent.stride[:axis], 0, *sent.stride[axis + 1:])
+            return replace(sent, shape=tuple(t.shape), stride=stride)
+        case "far":
+            dense = TensorInput.dense(t)
+            return replace(dense, stride=(FAR, *dense.stride[1:]), apart=FAR)
+        case "transposed" if dims == 2:
+            order, gaps = [1, 0], [3, 0]
+        case "transposed":  # (B, N, H, D) in memory
+            order[-3:-1] = order[-3:-1][::-1]
+        case "packed":  # q of (B, N, 3, H, D), as one projection of q, k and v gives
+            order, gaps = [0, 2, 1, 3], [0, 2 * t.shape[1], 0, 0]
+        case "cached":  # the first rows of a longer cache
+            gaps = [0, 1, 5, 0]
+        case "wide":  # half of each row of two tensors side by side
+            gaps = [0, 0, 0, t.shape[-1]]
+        case "gapped":
+            gaps = [0, 1, 3, 5][-dims:]
+        case "odd":  # as "cached", and no address is a multiple of 16 bytes
+            gaps, guard = [0, 1, 5, 0][-dims:] if dims > 2 else gaps, GUARD + 1
+        case "last" | "third":
+            gaps, step = [int(dims > 1), *gaps[1:]], 2 if layout == "last" else 3
+    stride, size = [0] * dims, step
     for axis in reversed(order):
         stride[axis] = size
         size *= t.shape[axis] + gaps[axis]
