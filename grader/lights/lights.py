@@ -304,10 +304,10 @@ class Asking:
         strange = read - bound - given.keys()
         return strange & made, strange & self.blanks.around(ids)
 
-    def ask(self, id: str, text: str, asked: Entry, trials: list[Trial], seconds: float = SECONDS
+    def ask(self, id: str, text: str, asked: Entry, trials: list[Trial], seconds: float = 0
             ) -> list[dict] | Light:
-        """seconds: of CPU time for one example."""
-        request = {"text": text, "seconds": seconds, "kernel": asked.kernel,
+        """seconds: of CPU time for one example, if not the usual ones."""
+        request = {"text": text, "seconds": seconds or SECONDS, "kernel": asked.kernel,
                    "asked": list(asked.leaves), "stand_ins": asked.stand_ins,
                    "examples": [one.request(asked.kernel) for one in trials]}
         if self.session is None or self.session.gone:

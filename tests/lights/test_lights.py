@@ -137,7 +137,9 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
     ("kept = key < N", "keep is not made here"),
     ("return key < N", "what is below it is never done"),
 ])
-def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(text, says):
+def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(
+        text, says, monkeypatch):
+    monkeypatch.setattr("grader.lights.lights.SECONDS", 0.2)
     source = solved(3)
     rows = text.replace("\n", "\n    ")
     found = lights(source.replace("keep = key < N", rows), 3)

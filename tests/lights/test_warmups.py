@@ -123,6 +123,56 @@ def test_a_mistake_is_named(step, right, wrong, words):
     assert len(named) == 1 and words in named[0], lines
 
 
+STYLES = [  # right answers that are written otherwise
+    ("W.1", """\
+if tile.max() > m_i:
+    l_i = l_i * torch.exp(m_i - tile.max())
+    m_i = tile.max()
+l_i = l_i + torch.sum(torch.exp(tile - m_i))"""),
+    ("W.1", """\
+old, m_i = m_i, max(m_i, torch.max(tile))
+l_i *= (old - m_i).exp()
+l_i += (tile - m_i).exp().sum()"""),
+    ("W.2", """\
+old = m_i.clone()
+m_i = torch.stack([old, s_tile.max(dim=-1).values]).amax(0)
+p = torch.exp(s_tile - m_i.unsqueeze(-1))
+l_i *= torch.exp(old - m_i)
+l_i += p.sum(-1)
+acc = torch.einsum("md,m->md", acc, torch.exp(old - m_i))
+acc = torch.addmm(acc, p, v_tile)"""),
+    ("W.3", """\
+pid = tl.program_id(axis=0)
+offs = pid * BLOCK + tl.arange(0, BLOCK)
+x = tl.load(x_ptr + offs, offs < N)
+tl.store(z_ptr + offs, tl.load(y_ptr + offs, offs < N) + x, offs < N)"""),
+    ("W.4", """\
+column = tl.arange(0, BLOCK) + start
+x = tl.load(x_ptr + row * N + column, mask=column < N)
+acc = acc + tl.sum(tl.where((column <= row) & (column < N), x, 0.0))"""),
+    ("W.4", """\
+count = tl.minimum(row + 1, N) - start
+i = tl.arange(0, BLOCK)
+acc += tl.sum(tl.load((x_ptr + row * N + start) + i, i < count, 0.0))"""),
+    ("W.5", """\
+k = start + tl.arange(0, TILE)
+rows, columns, inner = offs_m < M, offs_n < N, k < K
+a = tl.load(a_ptr + (offs_m * K)[:, None] + k, rows[:, None] & inner[None, :], 0.0)
+b = tl.load(b_ptr + offs_n[:, None] + (k * N)[None, :], columns[:, None] & inner[None, :], 0.0)
+acc = tl.dot(a, tl.trans(b), acc)"""),
+]
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("step, text", STYLES)
+def test_what_is_right_in_another_style_is_right(step, text):
+    one, = (one for one in submission.steps(SOLVED) if one.id == step)
+    rows = SOLVED.splitlines(keepends=True)
+    indent = rows[one.first_line - 1].partition("#")[0]
+    rows[one.first_line:one.last_line - 1] = [f"{indent}{row}\n" for row in text.splitlines()]
+    assert asked(step, "".join(rows)) == ("pass", ())
+
+
 def test_every_warm_up_has_at_least_three_mistakes_tried():
     assert all(len({words for step, *_, words in MISTAKES if step == one}) >= 3
                for one in warmups.TITLES)

@@ -92,12 +92,10 @@ def test_the_picture_fits_a_terminal_and_marks_what_differs():
     assert lines[-1].startswith("Look at: query 0, key 1")
 
 
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_plot_is_written(tmp_path, ending):
+def test_the_plot_is_written(tmp_path):
     pytest.importorskip("matplotlib")
-    path = tmp_path / f"matrix.{ending}"
-    drawing.plot(attention_map.read(ask(later), CASE, 0), path)
-    assert path.stat().st_size > 1000
+    drawing.plot(attention_map.read(ask(later), CASE, 0), tmp_path / "matrix.svg")
+    assert (tmp_path / "matrix.svg").stat().st_size > 1000
 
 
 @pytest.mark.parametrize("stage, tile", [(1, 128), (3, 64), (6, 64)])
