@@ -50,14 +50,17 @@ class GradingContext:
 
     def beside(self, work: Callable[[Session], object], compile_for: int | None = None
                ) -> concurrent.futures.Future:
-        """work(session) in a thread of its own, with a new worker that has no GPU."""
+        """work(session) in a thread of its own, with a new worker that has no GPU and ends with
+        it."""
         pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
         # Entered after the pool, so that it ends before the pool waits for it.
         session = self.stack.enter_context(open_session(
             self.stage, replace(self.options, device="cpu", spare=None), self.file.source,
             compile_for))
-        self.under_way.append(pool.submit(work, session))
-        return self.under_way[-1]
+        future = pool.submit(work, session)
+        future.add_done_callback(lambda _: session.close())
+        self.under_way.append(future)
+        return future
 
     def all_right(self) -> bool:
         return all(check.outcome in ("pass", "needless work") for check in self.result.checks)

@@ -72,7 +72,8 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     session = context.open_session()  # first: on a GPU workers take longest to start
     replaying = without_file.workers(options.device, options.timeout, options.confinement)
     replaying.clock = options.clock
-    replaying.begin()
+    if options.device == "cuda":
+        replaying.begin()
     compiling = compile_check.start(context) if options.spare is None else None
     context.step_checks = context.stack.enter_context(Lights(stage, options, context.file))
     interpreted = interpreter_check.start(context)
@@ -84,12 +85,12 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     def is_right() -> bool:
         return run.session is not None and context.all_right()
 
-    replay_check.replay_some(context, replaying, run.right)
     if is_right():
         extra_cases.run_at_tile_borders(context, run)
     if is_right():
         tuning.run_configurations(context, run, cases)
     compile_check.finish(context, compiling)
+    replay_check.replay_some(context, replaying, run.right)
     record_check.record_blanks(context)
     if is_right():
         interpreter_check.finish(context, interpreted)

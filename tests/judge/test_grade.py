@@ -281,8 +281,9 @@ def test_a_plan_that_is_wrong_where_the_file_is_right_is_the_proof_of_an_accusat
     assert (result.outcome, result.points) == ("rejected", 0)
 
 
-def test_a_file_that_is_wrong_on_the_numbers_of_the_replay_is_wrong(graded):
+def test_a_file_that_is_wrong_on_the_numbers_of_the_replay_is_wrong(graded, monkeypatch):
     asked = []
+    monkeypatch.setattr(contract, "cases", lambda *what: [])  # of this length, too
 
     def later(call):  # right when it is asked first
         asked.append(call.inputs["q"].shape[2])
