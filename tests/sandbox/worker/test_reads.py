@@ -64,10 +64,3 @@ def test_two_tiles_more_are_seen(walks):
 def test_what_is_not_recognised_is_not_counted(walks):
     read, together, _ = counted(walks, "shifted_beyond_recognition")
     assert not read.any() and not together.any()
-
-
-def test_the_interpreter_is_as_it_was_afterwards(walks):
-    before = counted(walks, "by_tile")
-    counted(walks, "keys_lead")
-    again = counted(walks, "by_tile")
-    assert all(torch.equal(a, b) for a, b in zip(before[:2], again[:2], strict=True))
