@@ -32,7 +32,8 @@ def prepare() -> None:
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))
-        getattr(sys, name).reconfigure(errors="replace")  # of signs that a terminal has not
+        if name != "stdin":  # signs that a terminal has not
+            getattr(sys, name).reconfigure(errors="replace")
 
     def stop(number, frame):
         raise KeyboardInterrupt(number)
