@@ -28,9 +28,8 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
     """
     hints = tomllib.loads(hints_file.read_text("utf-8")) if hints_file.exists() else {}
     if step not in hints:
-        known = sorted(hints, key=_order)
-        same = [name for name in known if name.partition(".")[0] == step.partition(".")[0]]
-        raise UnknownStep(f"want a step such as {', '.join(same or known[:1])}; got {step}")
+        same = [name for name in hints if name.partition(".")[0] == step.partition(".")[0]]
+        raise UnknownStep(f"want a step such as {', '.join(same or [*hints][:1])}; got {step}")
     state = _read(state_file)
     rung = min(state.get(step, -1) + 1, len(RUNGS) - 1)
     state[step] = rung
@@ -45,10 +44,6 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
 def _chapter(step: str) -> str:
     """Of the guide, where a step's mathematics is derived."""
     return f"Stage {EXERCISES.get(step) or step.partition('.')[0]}"
-
-
-def _order(step: str) -> tuple:
-    return tuple(int(part) if part.isdigit() else 0 for part in step.split("."))
 
 
 def _read(path: Path) -> dict[str, int]:

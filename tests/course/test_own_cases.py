@@ -74,7 +74,7 @@ def test_cases_are_read_with_what_their_stage_has(written):
     ("[[case]]\nstage = 6\nN = 5\nwindow = 0", "want window of 1 to"),
     ("[[case]]\nstage = 4\nN = 5\nD = 40", "want D of 16, 32, 64, 128; got 40"),
     ("[[case]]\nstage = 4\nN = 5\nD = 128\ndtype = 'float32'", "want D of 16, 32, 64; got 128"),
-    ("[[case]]\nstage = 4\nN = 5\ndtype = 'int8'", "want dtype of float16, float32; got 'int8'"),
+    ("[[case]]\nstage = 4\nN = 5\ndtype = ['int8']", "want dtype of float16, float32; got .'int8'"),
     ("[[case]]\nstage = 4\nN = 5\nfamily = 'odd'", "want family of randn, "),
     ("[[case]]\nstage = 4\nN = 5\nlayout = ['dense']", "want layout of dense, "),
     ("[[case]]\nstage = 4\nN = 5\nHQ = 4\nHKV = 2", "want as many query heads; got HQ = 4"),
