@@ -110,8 +110,9 @@ def remedies(text: str, given: dict) -> Iterator[tuple[str, str, str]]:
     if loads:
         yield "load-without-other", source.replaced([
             (*[source.span(node)[1] - 1] * 2, ", other=0.0") for node in loads]), (
-            f"line {min(node.lineno for node in loads)}: tl.load has mask= and no other=: what the "
-            "masked elements read is not said, and it counts here. Write other=0.0.")
+            f"the mistake: line {min(node.lineno for node in loads)}: tl.load has mask= and no "
+            "other=: what the masked elements read is not said, and it counts here. Write "
+            "other=0.0.")
 
 
 def printed(text: str) -> Iterator[str]:

@@ -220,16 +220,6 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
                   + f" ({count})" * bool(count) + ".",))
 
 
-def loaded(name: str, got, want: np.ndarray) -> Wrong | None:
-    """The same of a tile that was loaded: the lanes that are masked off are to be 0."""
-    found = difference(name, got, want, 1e-9)
-    if found and np.shape(got) == np.shape(want) and difference(
-            name, np.where(np.isnan(got) & (want == 0), 0, got), want, 1e-9) is None:
-        return Wrong((*found.lines, "the lanes that mask= leaves out are nan here: say what they "
-                      "are to be, by other=."), id="load-without-other")
-    return found
-
-
 def _kind(want: np.ndarray) -> str:
     return f"numbers of shape {want.shape}" if want.ndim else "a number"
 

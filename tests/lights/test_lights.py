@@ -166,6 +166,7 @@ FIRST_SLIPS = [
      "+ offs_n[None, :]\n        x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other="
      "0.0)\n        w", "row-stride-ignored"),
     (3, "3.7", "(i * stride_n + j * stride_d)", "(i * D + j)", "row-stride-ignored"),
+    (3, "3.7", "mask=inside, other=0.0)", "mask=inside)", "load-without-other"),
     (3, "3.4", 's = tl.where(keep, s, float("-inf"))', 's = s * keep + (keep == 0) * float("-inf")',
      "zero-times-inf"),
     (3, "3.4", 's = tl.where(keep, s, float("-inf"))', "s = s * keep", "hidden-scores-zero"),
