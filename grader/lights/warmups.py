@@ -13,7 +13,7 @@ import numpy as np
 from grader.assignment import submission
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault, no_triton
-from grader.host.options import Options
+from grader.host.options import Imports, Options
 from grader.lights import named
 from grader.lights.lights import NONE, RIGHT, Asking, Light, damaged
 from grader.lights.memory import MARK, read, stored
@@ -245,7 +245,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
 def asking_of(file: submission.Submission, options: Options) -> Asking:
     """A worker for the file's steps; without Triton, for those above its import."""
     exercises = Exercises(0, "warm-ups", "online_softmax", ("x",), 0, {})
-    asking = Asking(exercises, replace(options, device="cpu"), file)
+    asking = Asking(exercises, replace(options, device="cpu", imports=Imports()), file)
     if no_triton():
         asking.source = file.source.partition(b"\nimport triton")[0]
     return asking
@@ -266,6 +266,8 @@ def check(asking: Asking, file: submission.Submission, id: str) -> tuple[str, tu
             id, "grader_fault", lines=(f"the grader itself failed ({error}): please report it, "
                                        "with your file.",)))
     except SubmissionError as error:  # of importing the file
+        asking.session.close()
+        asking.session = None
         return error.outcome, (f"line {error.line}: " * (error.line is not None) + error.sentence,)
     if light.light in (RIGHT, NONE):
         return ("pass", ()) if light.light == RIGHT else ("skipped", light.lines)

@@ -321,6 +321,17 @@ def test_a_file_that_is_not_there_or_no_python_is_said(tmp_path):
     assert "(warmups.py, line 1)" in graded(tmp_path)[1]
 
 
+def test_a_file_that_cannot_be_imported_is_told_so_until_it_can(tmp_path):
+    (tmp_path / warmups.FOLDER).mkdir()
+    path, said = tmp_path / warmups.FOLDER / warmups.NAME, io.StringIO()
+    options, reporter = Options(tmp_path, "cpu", 7, 60.0), Reporter(said)  # --watch keeps these
+    path.write_text(SOLVED.replace("import os\n", "import os\nimport nothing_here\n", 1))
+    assert warmups.grade(options, reporter) == 1
+    assert said.getvalue().count("imports nothing_here") == 5
+    path.write_text(SOLVED)
+    assert warmups.grade(options, reporter) == 0
+
+
 def test_an_update_keeps_what_is_written(tmp_path):
     flash = tmp_path / "flash"
     assert starter.main([str(flash), "--stages", "1"]) == 0
