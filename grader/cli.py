@@ -202,6 +202,8 @@ class _Grading:
     def __init__(self, arguments, asked: list[int], everything: list[int], program: str):
         from grader.host.processes import confinement, seems_to_have_gpu
 
+        if said := process.small_files():
+            raise Refused(said)
         self.arguments, self.asked, self.everything = arguments, asked, everything
         self.program, self.stages = program, [STAGES[n] for n in asked]
         self.apart = arguments.case or arguments.step or arguments.warmup  # no whole stage

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+FILE_BYTES = 16 << 20  # a submission's copy, a kernel's compiled forms and the report are to fit
 INTERRUPTED = "Interrupted; what was graded so far stands."
 
 
@@ -42,6 +43,17 @@ def prepare() -> None:
     if sys.platform == "linux":  # no process of this account may look into this one's memory
         PR_SET_DUMPABLE = 4
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+
+
+def small_files() -> str:
+    """What is wrong with `ulimit -f` for the files that a grading writes, or "" """
+    import resource  # which Windows lacks
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY or limit >= FILE_BYTES:
+        return ""
+    return (f"want files of {FILE_BYTES >> 20} MiB allowed (ulimit -f); got a limit of "
+            f"{limit / 1024:g} KiB")
 
 
 def import_torch(with_gpu: bool, say: Callable[[str], None] | None,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -209,3 +210,19 @@ def test_a_pipe_gets_the_results_once_at_the_end(tmp_path):
     assert grader("--p1", "--submission", tmp_path, "--json", pipe).returncode == 1
     reader.join(60)
     assert [stage["outcome"] for stage in read[0]["stages"]] == ["missing"] and pipe.is_fifo()
+
+
+def limited(kib: int, *arguments) -> subprocess.CompletedProcess:
+    """The program, by whose `ulimit -f` no file may be larger."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (kib << 10, kib << 10))
+    return subprocess.run([sys.executable, "autograder.py", *arguments], cwd=ROOT, timeout=600,
+                          capture_output=True, text=True, preexec_fn=limit)
+
+
+def test_a_limit_on_the_size_of_files_is_kept_or_said():
+    done = limited(8, "--step", "W.2")
+    assert done.returncode == 2
+    assert "want files of 16 MiB allowed (ulimit -f); got a limit of 8 KiB" in done.stderr
+    done = limited(1 << 16, "--step", "W.2")
+    assert done.returncode == 0, done.stdout + done.stderr

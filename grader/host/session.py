@@ -30,8 +30,8 @@ from grader.course.calls import (
     Tuned,
     pack,
     results,
+    size,
 )
-from grader.course.operations import size
 from grader.course.plan import Plan
 from grader.host.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
 from grader.host.processes import Worker
