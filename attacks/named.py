@@ -29,8 +29,8 @@ from grader.host.options import Options
 from grader.host.processes import Worker, confinement
 from grader.host.session import Session
 from grader.judge.verdict import from_error, judge
-from grader.lights.edits import RANKS
-from grader.lights.lights import Asking, Light
+from grader.step_checks.checks import Runner, StepCheck
+from grader.step_checks.edits import RANKS
 from grader.words import follow_up
 
 KINDS = ("mutants", "students", "honest")
@@ -165,7 +165,7 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
     return [], 0.0, 0.0, PASSED
 
 
-def _red(attack: Attack, options: Options) -> list[Light]:
+def _red(attack: Attack, options: Options) -> list[StepCheck]:
     """The steps of a file with markers that are wrong, asked alone."""
     try:
         steps = tuple(submission.steps(submission.decode(attack.source)))
@@ -175,11 +175,11 @@ def _red(attack: Attack, options: Options) -> list[Light]:
     file = submission.Submission(Path("."), attack.source, None, "ready", "", None, blank, steps)
     if not steps:
         return []
-    asking = Asking(STAGES[attack.stage], options, file)
+    runner = Runner(STAGES[attack.stage], options, file)
     try:
-        return [light for light in asking.lights() if light.light == "wrong"]
+        return [light for light in runner.lights() if light.light == "wrong"]
     finally:
-        asking.close()
+        runner.close()
 
 
 def _observed(check) -> tuple[list[str], float, float, str]:

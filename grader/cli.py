@@ -247,7 +247,7 @@ class _Grading:
         if arguments.warmup:
             return self.warm_ups(options)
         if arguments.step:
-            from grader.lights.alone import ask
+            from grader.step_checks.one_step import ask
 
             with _refusing("--step"):
                 right = ask(self.stages[0], arguments.step, options, self.reporter)
@@ -303,7 +303,7 @@ class _Grading:
 
     def warm_ups(self, options) -> int:
         from grader import watching
-        from grader.lights import warmups
+        from grader.step_checks import warmups
 
         with process.left_at_once():
             if self.arguments.watch and not self.arguments.step:

@@ -20,10 +20,10 @@ from grader.course.stages import STAGES, Stage
 from grader.host.options import Options, spare_worker
 from grader.host.session import Session
 from grader.judge.grade import grade_stage
-from grader.lights import alone, warmups
 from grader.report import overview
 from grader.report.results import StageResult
 from grader.report.screen import Reporter
+from grader.step_checks import one_step, warmups
 
 INTERVAL = 0.1  # seconds between two looks at the file
 STEP = re.compile(r"(?:\d+|W)\.\d+")
@@ -163,7 +163,7 @@ class Keys:
         elif key == "s":
             with contextlib.suppress(ValueError):  # it was just graded; a save may come between
                 stage = STAGES[int(self.step.partition(".")[0])]
-                alone.ask(stage, self.step, self.options, self.reporter)
+                one_step.ask(stage, self.step, self.options, self.reporter)
         elif key == "h":
             try:
                 self.reporter.say("\n" + hints.next_hint(self.step))

@@ -97,7 +97,7 @@ def _names() -> dict[str, dict]:
 
 @cache
 def _table() -> dict:
-    from grader.lights.known import known
+    from grader.step_checks.mistakes import known
 
     return known()
 

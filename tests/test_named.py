@@ -6,7 +6,7 @@ import re
 from attacks import named
 from attacks.catalogue import Attack
 from grader.assignment.record import ROOT
-from grader.lights.known import known, plain
+from grader.step_checks.mistakes import known, plain
 from grader.words.isolating import THINGS
 
 ROW = {"mutant": "stage_3/no_scale", "stage": 3, "want": ["no-scale"], "got": [],

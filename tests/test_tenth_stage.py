@@ -46,11 +46,11 @@ def repository(tmp_path_factory):
         solved = solved.replace(f"{words} 7.", f"{words} 10.")
     (root / "problem_10.py").write_text(solved, "utf-8")
     for name, added in (("grader/course/stages.py", STAGE), ("grader/course/case_table.py", CASES),
-                        ("grader/lights/table.py", STEPS),
+                        ("grader/step_checks/table.py", STEPS),
                         ("attacks/mutants/stage_10.toml", MUTANT)):
         with (root / name).open("a", encoding="utf-8") as file:
             file.write(added)
-    _run(root, "-m", "grader.lights.blanks")
+    _run(root, "-m", "grader.step_checks.blanks")
     return root
 
 

@@ -21,11 +21,11 @@ from grader.course.stages import STAGES
 from grader.host import kernel_cache, options
 from grader.host.options import Options, open_session, spare_worker
 from grader.host.processes import confinement
-from grader.lights import warmups
 from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
 from grader.sandbox.kernels import hooks
 from grader.starter import blank
+from grader.step_checks import warmups
 from grader.watching import INTERVAL, Keys, Spare, watch, watch_stages
 from tests.sessions import double_call
 

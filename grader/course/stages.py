@@ -94,9 +94,9 @@ class Stage:
     entry: str
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
-    steps: dict[str, str]  # step -> what is written in it: places, as lights/known.py names them
+    steps: dict[str, str]  # step -> what is written in it: places, as step_checks/mistakes.py names them
     # Where the walk over the keys is bounded, and that over the queries: for wasted_tiles.py.
-    walks: tuple[str, ...] = ()
+    loop_steps: tuple[str, ...] = ()
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function
     origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
     keywords: tuple[str, ...] = ()  # of its arguments, those that are passed by name
@@ -150,7 +150,7 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         steps={"1.1": "scores, scale, mask", "1.2": "walk, borders", "1.3": "softmax",
                "1.4": "sums", "1.5": "normalise, lse", "1.6": "delta", "1.7": "dq P, dkdv P",
                "1.8": "dq products, dkdv products, dq scale, dk scale"},
-        walks=("1.2",), needs_triton=False, causal_in_names=True, heads=(2, 2)),
+        loop_steps=("1.2",), needs_triton=False, causal_in_names=True, heads=(2, 2)),
     Stage(
         number=2, title="Weighted Row-Sum in Triton", points=100,
         entry="weighted_row_sum_forward", positional=("x", "w"),
@@ -170,7 +170,7 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         steps={"4.1": "rows", "4.2": "walk, borders, scale", "4.3": "normalise, lse",
                "4.4": "scores", "4.5": "softmax, sums", "4.6": "mask", "4.7": "load",
                "4.8": "store"},
-        walks=("4.2",), keywords=("is_causal",), is_causal=True, heads=(3, 3)),
+        loop_steps=("4.2",), keywords=("is_causal",), is_causal=True, heads=(3, 3)),
     Stage(
         number=5, title="Grouped-Query Attention", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal"),
@@ -184,14 +184,14 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         steps={"6.1": "rows", "6.2": "kv head", "6.3": "borders", "6.4": "walk, scale",
                "6.5": "normalise, lse", "6.6": "scores", "6.7": "softmax, sums", "6.8": "mask",
                "6.9": "load", "6.10": "store"},
-        walks=("6.3",), keywords=("is_causal", "window_size"), is_causal=True, windowed=True),
+        loop_steps=("6.3",), keywords=("is_causal", "window_size"), is_causal=True, windowed=True),
     Stage(
         number=7, title="Attention Sinks", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size", "sink_size"),
         steps={"7.1": "rows", "7.2": "kv head", "7.3": "borders",
                "7.4": "walk, sink walk, scale", "7.5": "normalise, lse", "7.6": "scores",
                "7.7": "softmax, sums", "7.8": "mask", "7.9": "load", "7.10": "store"},
-        walks=("7.4",), keywords=("is_causal", "window_size", "sink_size"), is_causal=True,
+        loop_steps=("7.4",), keywords=("is_causal", "window_size", "sink_size"), is_causal=True,
         windowed=True, has_sinks=True),
     Stage(
         number=8, title="Backward Pass with GQA", points=200,
@@ -204,7 +204,7 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
                "8.14": "dkdv walk, dkdv borders", "8.15": "dkdv walk, dkdv calls",
                "8.16": "dkdv P, dkdv mask, dkdv scores", "8.17": "dkdv products, dkdv sums",
                "8.18": "mask", "8.19": "load", "8.20": "store"},
-        walks=("8.3", "8.14"), keywords=("is_causal", "softmax_scale"), is_causal=True,
+        loop_steps=("8.3", "8.14"), keywords=("is_causal", "softmax_scale"), is_causal=True,
         differentiates=True, program="autograder_optional.py", optional=True),
     Stage(
         number=9, title="Backward Pass with GQA, Window and Sinks", points=200,
@@ -219,7 +219,7 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
                "9.17": "dkdv walk, dkdv calls", "9.18": "dkdv P, dkdv mask, dkdv scores",
                "9.19": "dkdv products, dkdv sums", "9.20": "borders, sink walk", "9.21": "mask",
                "9.22": "load", "9.23": "store"},
-        walks=("9.20", "9.16"), keywords=("is_causal", "scale", "sink_logits"), is_causal=True,
+        loop_steps=("9.20", "9.16"), keywords=("is_causal", "scale", "sink_logits"), is_causal=True,
         windowed=True, has_sinks=True, differentiates=True, causal_in_names=True,
         program="autograder_optional.py", optional=True),
 )}

@@ -9,9 +9,9 @@ from grader.assignment.submission import Submission
 from grader.course.stages import Stage
 from grader.host.options import Options, open_session
 from grader.host.session import Session
-from grader.lights.lights import Lights, damaged
 from grader.report.results import StageResult
 from grader.report.screen import Reporter
+from grader.step_checks.checks import StepChecks, damaged
 
 
 class GradingContext:
@@ -25,7 +25,7 @@ class GradingContext:
                  result: StageResult):
         self.stage, self.file, self.options = stage, file, options
         self.reporter, self.result = reporter, result
-        self.step_checks: Lights | None = None
+        self.step_checks: StepChecks | None = None
         self.under_way: list[concurrent.futures.Future] = []  # in workers beside the cases
         self.stack = contextlib.ExitStack()
 

@@ -13,8 +13,8 @@ from grader.judge.context import GradingContext
 from grader.judge.record_check import record
 from grader.judge.run_cases import CasesRun, Waiting, judged, run_case
 from grader.judge.verdict import crashed
-from grader.lights.lights import WRONG
 from grader.report.results import Check
+from grader.step_checks.checks import WRONG
 
 
 def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:

@@ -27,9 +27,9 @@ from grader.judge.context import GradingContext
 from grader.judge.points import settle
 from grader.judge.precompile import Precompiler
 from grader.judge.run_cases import run_cases
-from grader.lights.lights import Lights
 from grader.report.results import StageResult, settled_by_reading
 from grader.report.screen import Reporter
+from grader.step_checks.checks import StepChecks
 
 
 def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResult:
@@ -75,7 +75,7 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     if options.device == "cuda":
         replaying.begin()
     compiling = compile_check.start(context) if options.spare is None else None
-    context.step_checks = context.stack.enter_context(Lights(stage, options, context.file))
+    context.step_checks = context.stack.enter_context(StepChecks(stage, options, context.file))
     interpreted = interpreter_check.start(context)
     prepare = Precompiler(context, [*cases, *informational]).ready \
         if options.device == "cuda" else lambda session, case: None

@@ -33,7 +33,7 @@ QUERIES, KEYS = 0, 1
 def is_counted(context: GradingContext) -> bool:
     """In stage 1 the course's steps say what to leave out."""
     stage = context.stage
-    return context.runs_every_case and bool(stage.walks) and (
+    return context.runs_every_case and bool(stage.loop_steps) and (
         stage.needs_triton or context.has_markers)
 
 
@@ -61,7 +61,7 @@ def tiles_check(stage: Stage, options: Options, session: Session) -> Check | Non
             if not read.any():
                 return None
             if TILES * max(tiles) <= N:
-                return judge_walk(stage, case, read, together, tiles)
+                return judge_loop(stage, case, read, together, tiles)
             N = TILES * max(tiles)
     return None
 
@@ -74,7 +74,7 @@ def long_case(stage: Stage, N: int) -> Case:
                 grads=("q", "k", "v") if stage.differentiates else ())
 
 
-def judge_walk(stage: Stage, case: Case, read: torch.Tensor, together: torch.Tensor,
+def judge_loop(stage: Stage, case: Case, read: torch.Tensor, together: torch.Tensor,
                tiles: tuple[int, int]) -> Check:
     """read, together, tiles: as Reads in sandbox/worker/reads.py has them, of a call of case."""
     label = f"(L={case.N}" + f", W={case.window}" * bool(case.window)
@@ -88,7 +88,7 @@ def judge_walk(stage: Stage, case: Case, read: torch.Tensor, together: torch.Ten
         if far.any():
             worst = int(far.sum(1).argmax())
             lines.append(_words(side, worst, read[side, worst], seen[worst], tiles))
-            steps.append(stage.walks[min(side, len(stage.walks) - 1)])
+            steps.append(stage.loop_steps[min(side, len(stage.loop_steps) - 1)])
     if not lines:
         return check
     keys = "0 ... i" if case.window is None else "i - W + 1 ... i"

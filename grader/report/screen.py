@@ -113,7 +113,7 @@ class Reporter:
             self._write("\r\x1b[K" + text[: WIDTH - 1])
             stop.wait(0.5)
 
-    def lights(self, stage: Stage, steps: list[dict], why: str = "") -> None:
+    def show_steps(self, stage: Stage, steps: list[dict], why: str = "") -> None:
         """One light per step; what is wrong with the red ones is told at the end of the stage."""
         if why:
             self._line(f"steps  no lights: {why}.")

@@ -17,8 +17,8 @@ from grader.course.cases import Case
 from grader.course.correctness import Answer, Verdict, row_errors
 from grader.course.plan import Plan
 from grader.course.stages import Stage
-from grader.lights.trial import LN2, LOG2E
 from grader.sandbox.wire import POISON, dtype_name
+from grader.step_checks.examples import LN2, LOG2E
 from grader.text import escape, ranges
 
 TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen

@@ -22,10 +22,10 @@ from grader.judge.context import GradingContext
 from grader.judge.grade import grade_stage
 from grader.judge.points import settle
 from grader.judge.record_check import record, report_rejections
-from grader.lights.lights import RIGHT, WRONG, Light, Lights
 from grader.report import results
 from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
+from grader.step_checks.checks import RIGHT, WRONG, StepCheck, StepChecks
 from tests.sessions import plan
 
 STAGE = STAGES[1]
@@ -191,7 +191,7 @@ def test_the_worker_of_the_lights_takes_cases_too_and_what_it_cannot_settle_is_a
                 asked.append(call.inputs["q"].shape[2])
             return super().run(call)
 
-    monkeypatch.setattr(Lights, "worker", lambda lights: Other(None, 60.0))
+    monkeypatch.setattr(StepChecks, "worker", lambda lights: Other(None, 60.0))
     result = graded(First)
     assert result.outcome == outcome
     assert outcome == "wrong" or set(asked) == set(range(40, 50))
@@ -210,10 +210,10 @@ def test_a_red_step_asks_further_and_what_fails_there_decides(graded, monkeypatc
     monkeypatch.setattr(contract, "aimed", lambda stage, given, *what: [
         example] if given == {"N": 7} else pytest.fail("want the light's own example"))
     wrong = spoiled(lambda call: call.inputs["q"].shape[2] == 7)
-    monkeypatch.setattr(Lights, "result", lambda lights: [Light("1.1", RIGHT)])
+    monkeypatch.setattr(StepChecks, "result", lambda lights: [StepCheck("1.1", RIGHT)])
     assert graded(wrong).outcome == "pass"
-    monkeypatch.setattr(Lights, "result", lambda lights: [
-        Light("1.1", RIGHT), Light("1.2", WRONG, lines=("N=7:", "no."), example={"N": 7})])
+    monkeypatch.setattr(StepChecks, "result", lambda lights: [
+        StepCheck("1.1", RIGHT), StepCheck("1.2", WRONG, lines=("N=7:", "no."), example={"N": 7})])
     assert graded(wrong, quick=True).points == 140
     assert graded(Honest).outcome == "pass"
     result = graded(wrong)

@@ -117,7 +117,7 @@ def test_a_border_a_tile_too_near_gives_wrong_numbers_and_is_never_asked(session
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.walks])
+@pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.loop_steps])
 def test_a_file_that_visits_everything_is_right_and_told_where(sessions, number):
     borders = {name: row for name, row in BORDERS.items() if row[0] == number}
     _, source = moved(borders, ALL)
@@ -142,7 +142,7 @@ def judged(number: int, read: torch.Tensor, tiles=(16, 16), side=wasted_tiles.QU
     both, together = torch.zeros(2, 2, N, N, dtype=torch.bool)
     both[side], together[side] = read, tile[:, None] == tile[None, :]
     stage = STAGES[number]
-    return wasted_tiles.judge_walk(stage, wasted_tiles.long_case(stage, N), both, together, tiles)
+    return wasted_tiles.judge_loop(stage, wasted_tiles.long_case(stage, N), both, together, tiles)
 
 
 def causal_walk(N: int, late: int = 0) -> torch.Tensor:
@@ -232,11 +232,11 @@ def counted(number: int, session, has_steps: bool = True, **chosen) -> list[str]
 
 
 def test_stages_that_skip_nothing_are_not_asked():
-    assert [n for n, stage in STAGES.items() if stage.walks] == [1, 4, 6, 7, 8, 9]
+    assert [n for n, stage in STAGES.items() if stage.loop_steps] == [1, 4, 6, 7, 8, 9]
     assert counted(5, Worker()) == []
 
 
-@pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.walks])
+@pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.loop_steps])
 def test_the_steps_it_points_at_are_in_the_problem_file(number):
     text = (ROOT / STAGES[number].filename).read_text("utf-8")
     assert all(f"# BEGIN SOLUTION {step}\n" in text for step in STAGES[number].walks)

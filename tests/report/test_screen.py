@@ -247,7 +247,7 @@ def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line()
 
 def with_red_steps(*checks, outcome="wrong"):
     reporter = Reporter(stream := io.StringIO())
-    reporter.lights(STAGES[3], RED)
+    reporter.show_steps(STAGES[3], RED)
     for one in checks:
         reporter.check_done(STAGES[3], one)
     reporter.stage_ends(STAGES[3], StageResult(3, "x", 200, outcome, checks=checks, steps=RED))
@@ -309,6 +309,6 @@ def test_a_seed_stands_on_one_line_with_its_word():
 
 def test_a_case_asked_for_by_its_name_is_told_whole_though_a_step_is_red():
     reporter = Reporter(stream := io.StringIO(), whole=True)
-    reporter.lights(STAGES[3], RED)
+    reporter.show_steps(STAGES[3], RED)
     reporter.check_done(STAGES[3], check("wrong", lines=("o is off.", "where: everywhere.")))
     assert "     where: everywhere.\n" in stream.getvalue()

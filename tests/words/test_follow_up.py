@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def no_change_is_tried(monkeypatch):
     """Which takes a second or more for every red step without a name, and is tested elsewhere."""
-    monkeypatch.setattr("grader.lights.lights.PLACED", 0)
+    monkeypatch.setattr("grader.step_checks.checks.PLACED", 0)
 
 
 @pytest.mark.parametrize("wrong, told", [

@@ -5,8 +5,8 @@ import pytest
 from grader.course.calls import SubmissionError
 from grader.host.processes import Worker
 from grader.host.session import Session
-from tests.lights.blanks import lights, solved
 from tests.sandbox.worker.test_asserts import KERNEL, double_call
+from tests.step_checks.blanks import lights, solved
 
 MAX = "tl.maximum(m_i, tl.max(s, axis=1) * scale_log2e)"
 LOAD = "tl.load(ptrs, mask=inside, other=0.0) if RAGGED or BLOCK_D != D else tl.load(ptrs)"

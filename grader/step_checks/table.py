@@ -4,32 +4,32 @@ A step that is a copy is asked what the step it copies is asked.
 """
 
 from grader.course.stages import STAGES
-from grader.lights import gradients, masks, memory, pytorch, row_sum, rows, softmax, walks
-from grader.lights.trial import LOG2E, Entry
+from grader.step_checks import gradients, loops, masks, memory, pytorch, row_sum, rows, softmax
+from grader.step_checks.examples import LOG2E, StepSpec
 
-KEYS = {  # the stage that is new in it -> what its walk over the keys sees, and examples
-    3: (masks.all_keys, walks.LENGTHS), 4: (masks.causal, walks.CAUSAL),
-    6: (masks.window, walks.WINDOWS), 7: (masks.sinks, walks.SINKS),
+KEYS = {  # the stage that is new in it -> what its loop over the keys sees, and examples
+    3: (masks.all_keys, loops.LENGTHS), 4: (masks.causal, loops.CAUSAL),
+    6: (masks.window, loops.WINDOWS), 7: (masks.sinks, loops.SINKS),
     8: (masks.either, gradients.QUERY_TILES), 9: (masks.sinks_or_all, gradients.WINDOWED_QUERIES),
 }
 QUERIES = {8: (masks.either, gradients.KEY_TILES),
            9: (masks.sinks_or_all, gradients.WINDOWED_KEYS)}  # the same over the queries
 
 
-def walk(stage: int, scale: float = LOG2E) -> Entry:
-    """A stage's walk over the keys; scale: what the scale is multiplied with there."""
-    return walks.key_walk(*KEYS[stage], scale, first_sees=not STAGES[stage].windowed)
+def loop(stage: int, scale: float = LOG2E) -> StepSpec:
+    """A stage's loop over the keys; scale: what the scale is multiplied with there."""
+    return loops.key_loop(*KEYS[stage], scale, first_sees=not STAGES[stage].windowed)
 
 
-def softmax_of(stage: int, factor: float = softmax.FACTOR, base: float = 2.0) -> Entry:
+def softmax_of(stage: int, factor: float = softmax.FACTOR, base: float = 2.0) -> StepSpec:
     """A stage's online softmax: behind a window a row may have seen nothing yet."""
     return softmax.online_softmax(factor, base, first_row_sees=not STAGES[stage].windowed)
 
 
-ENTRIES: dict[str, Entry] = {
+ENTRIES: dict[str, StepSpec] = {
     **pytorch.ENTRIES, **row_sum.ENTRIES,
     "3.1": rows.rows(),
-    "3.2": walk(3),
+    "3.2": loop(3),
     "3.3": memory.FINISH,
     "3.4": softmax.SCORES,
     "3.5": softmax_of(3),
@@ -37,34 +37,34 @@ ENTRIES: dict[str, Entry] = {
     "3.7": memory.LOAD,
     "3.8": memory.STORE,
     "4.1": rows.rows(longest="last"),
-    "4.2": walk(4),
+    "4.2": loop(4),
     "4.6": masks.MASKS[4],
     "5.2": rows.heads(),
-    "6.3": walks.borders(masks.window, walks.WINDOWS, walks.window_phases, ("first", "inner")),
-    "6.4": walk(6),
+    "6.3": loops.borders(masks.window, loops.WINDOWS, loops.window_phases, ("first", "inner")),
+    "6.4": loop(6),
     "6.7": softmax_of(6),
     "6.8": masks.MASKS[6],
-    "7.4": walk(7),
+    "7.4": loop(7),
     "7.8": masks.MASKS[7],
-    "8.3": walk(8),
+    "8.3": loop(8),
     "8.9": gradients.delta(),
-    "8.10": gradients.dq_walk(*KEYS[8]),
+    "8.10": gradients.dq_loop(*KEYS[8]),
     "8.11": gradients.weights(),
     "8.12": gradients.products(),
     "8.13": rows.rows("kv_head", "start_n", "key", "BLOCK_N", "HKV", longest="first"),
-    "8.14": walks.borders(*QUERIES[8], gradients.query_phases, ("first", "inner", "outer"), True),
-    "8.15": gradients.query_walk(*QUERIES[8]),
+    "8.14": loops.borders(*QUERIES[8], gradients.query_phases, ("first", "inner", "outer"), True),
+    "8.15": gradients.query_loop(*QUERIES[8]),
     "8.16": gradients.weights(transposed=True),
     "8.17": gradients.products(transposed=True),
     "8.18": masks.MASKS[8],
     "9.3": gradients.sink_start(),
-    "9.4": walk(9),
+    "9.4": loop(9),
     "9.11": gradients.dsink(),
-    "9.12": gradients.dq_walk(*KEYS[9]),
-    "9.16": walks.borders(*QUERIES[9], gradients.query_phases, ("first", "inner", "outer", "last"),
+    "9.12": gradients.dq_loop(*KEYS[9]),
+    "9.16": loops.borders(*QUERIES[9], gradients.query_phases, ("first", "inner", "outer", "last"),
                           queries=True),
-    "9.17": gradients.query_walk(*QUERIES[9]),
-    "9.20": walks.borders(*KEYS[9], gradients.key_phases, ("sink_end", "first", "inner", "edge")),
+    "9.17": gradients.query_loop(*QUERIES[9]),
+    "9.20": loops.borders(*KEYS[9], gradients.key_phases, ("sink_end", "first", "inner", "edge")),
     "9.21": masks.MASKS[9],
 }
 
@@ -78,7 +78,7 @@ COPIES = {
 ORIGINS = {copy: origin for origin, copies in COPIES.items() for copy in copies.split()}
 
 
-def entry(id: str) -> Entry | None:
+def entry(id: str) -> StepSpec | None:
     """What is asked of a step; None where nothing is."""
     return ENTRIES.get(ORIGINS.get(id, id))
 
@@ -87,32 +87,32 @@ def entry(id: str) -> Entry | None:
 # two steps at least agree on it, and no other step of the stage speaks against it.
 def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list[dict]:
     """The other arrangements of a stage, by the names of its steps, as step -> what it is asked
-    then.  where: the stage that its walk is new in."""
+    then.  where: the stage that its loop is new in."""
     step = STAGES[stage].steps_of(("walk",))[0]
-    bare = walk(where, 1.0)
+    bare = loop(where, 1.0)
     own = {(factor, base): softmax_of(stage, factor, base)
            for factor in (1.0, LOG2E, softmax.FACTOR, softmax.FACTOR * LOG2E)
-           for base in (2.0, walks.E)}
+           for base in (2.0, loops.E)}
     scaled = softmax.scores(softmax.FACTOR)
     natural = {finish: memory.NATURAL}
     for start in STAGES[stage].steps_of(("sink start",)):
-        natural[start] = gradients.sink_start(walks.E)
+        natural[start] = gradients.sink_start(loops.E)
     return [
-        {step: bare, update: own[softmax.FACTOR, walks.E], **natural},  # base e
+        {step: bare, update: own[softmax.FACTOR, loops.E], **natural},  # base e
         {step: bare, update: own[softmax.FACTOR * LOG2E, 2.0]},  # log2(e) in the softmax
         {scores: scaled, update: own[1.0, 2.0]},  # s scaled at once
         {step: bare, scores: softmax.scores(softmax.FACTOR * LOG2E), update: own[1.0, 2.0]},
         {step: bare, scores: scaled, update: own[LOG2E, 2.0]},
-        {step: bare, scores: scaled, update: own[1.0, walks.E], **natural},
+        {step: bare, scores: scaled, update: own[1.0, loops.E], **natural},
     ]
 
 
 def natural_gradients(stage: int) -> list[dict]:
-    """The backward in base e, in the walk of dq or in that of dk and dv."""
+    """The backward in base e, in the loop of dq or in that of dk and dv."""
     dq, p, dkdv, p_t = (STAGES[stage].steps_of((place,))[0]
                         for place in ("dq walk", "dq P", "dkdv calls", "dkdv P"))
-    return [{dq: gradients.dq_walk(*KEYS[stage], 1.0), p: gradients.weights(natural=True)},
-            {dkdv: gradients.query_walk(*QUERIES[stage], 1.0),
+    return [{dq: gradients.dq_loop(*KEYS[stage], 1.0), p: gradients.weights(natural=True)},
+            {dkdv: gradients.query_loop(*QUERIES[stage], 1.0),
              p_t: gradients.weights(transposed=True, natural=True)}]
 
 
@@ -126,10 +126,10 @@ MOVES: dict[int, list[dict]] = {
 
 # Steps of one function that may share their work out otherwise: run one after the other, they leave
 # what the last of them is asked for.
-TOGETHER: dict[tuple[str, ...], Entry] = {
+TOGETHER: dict[tuple[str, ...], StepSpec] = {
     ("1.3", "1.4"): pytorch.BOTH, ("2.2", "2.3"): row_sum.SUMMED,
-    ("6.3", "6.4"): walk(6).without("first", "inner"),
-    ("7.3", "7.4"): walk(7).without("first", "inner"),
-    ("8.14", "8.15"): gradients.query_walk(*QUERIES[8]).without("first", "inner", "outer"),
-    ("9.16", "9.17"): gradients.query_walk(*QUERIES[9]).without("first", "inner", "outer", "last"),
+    ("6.3", "6.4"): loop(6).without("first", "inner"),
+    ("7.3", "7.4"): loop(7).without("first", "inner"),
+    ("8.14", "8.15"): gradients.query_loop(*QUERIES[8]).without("first", "inner", "outer"),
+    ("9.16", "9.17"): gradients.query_loop(*QUERIES[9]).without("first", "inner", "outer", "last"),
 }

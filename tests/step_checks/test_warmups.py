@@ -16,10 +16,10 @@ from grader.course.calls import Call, OutputSpec, TensorInput
 from grader.host.options import Options
 from grader.host.processes import Worker
 from grader.host.session import Session
-from grader.lights import warmups
-from grader.lights.blanks import Blanks
-from grader.lights.lights import Asking
 from grader.report.screen import Reporter
+from grader.step_checks import warmups
+from grader.step_checks.blanks import Blanks
+from grader.step_checks.checks import Runner
 from tests.commands import grader
 
 SOLVED = (ROOT / warmups.FOLDER / warmups.NAME).read_text("utf-8")
@@ -90,9 +90,9 @@ def submitted(text: str) -> submission.Submission:
 
 
 @cache
-def worker() -> Asking:
+def worker() -> Runner:
     """Of the solved file; it is kept, for other texts of its steps."""
-    return warmups.asking_of(submitted(SOLVED), Options(Path("."), "cpu", 1, 60.0))
+    return warmups.runner_of(submitted(SOLVED), Options(Path("."), "cpu", 1, 60.0))
 
 
 def asked(step: str, text: str) -> tuple[str, tuple[str, ...]]:
@@ -353,15 +353,15 @@ def test_it_goes_with_no_option_of_the_problems(other, capsys):
     assert "--warmup: want it alone" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("broken", ["trials", "check"])
+@pytest.mark.parametrize("broken", ["examples", "check"])
 def test_a_fault_in_the_check_of_one_exercise_ends_neither_it_nor_the_others(
         broken, tmp_path, monkeypatch):
     def fail(*arguments):
         raise ZeroDivisionError("of the check")
     right = warmups.ENTRIES["W.1"]
     monkeypatch.setitem(warmups.ENTRIES, "W.1", replace(
-        right, trials=fail if broken == "trials" else lambda: [
-            replace(one, check=fail) for one in right.trials()]))
+        right, examples=fail if broken == "examples" else lambda: [
+            replace(one, check=fail) for one in right.examples()]))
     (tmp_path / warmups.FOLDER).mkdir()
     (tmp_path / warmups.FOLDER / warmups.NAME).write_text(SOLVED)
     code, said = graded(tmp_path)

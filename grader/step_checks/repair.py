@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grader.lights import trial
-from grader.lights.edits import Text
-from grader.lights.sites import Source
-from grader.lights.trial import Entry, Pointer, Trial
+from grader.step_checks.edits import Text
+from grader.step_checks.examples import Example, Observed, Pointer, StepSpec
+from grader.step_checks.sites import Source
 
 MOST = 500  # changes that are tried
 SECONDS = 0.3  # of CPU time for one of them on one example
@@ -144,9 +143,9 @@ def _makes(text: str, line: int, names: frozenset[str]) -> bool:
                for node in source.body)
 
 
-def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Left, str],
+def find(text: str, asked: StepSpec, numbers: list[str], wrong: tuple[int, Observed, str],
          was: list[frozenset[str]],
-         ask: Callable[[str, list[Trial]], list[frozenset[str]] | None]) -> Change | None:
+         ask: Callable[[str, list[Example]], list[frozenset[str]] | None]) -> Change | None:
     """The change that makes a step right, to the letter; else one that makes right some of the
     names that it leaves, and the others no worse; None where there is neither.
 
@@ -155,25 +154,25 @@ def find(text: str, asked: Entry, numbers: list[str], wrong: tuple[int, trial.Le
     wrong in each example; ask(text, examples) -> the same of the changed step, None where it ended
     its worker.
     """
-    (worst, left, name), trials = wrong, asked.trials()
-    kinds = {given: kind(value) for given, value in trials[worst].given.items()}
+    (worst, left, name), examples = wrong, asked.examples()
+    kinds = {given: kind(value) for given, value in examples[worst].given.items()}
     kinds |= dict.fromkeys(numbers, "number")
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
     ends, partly = 0, None
     for change in changes(text, kinds, asked.leaves, name):
-        found = ask(change.text, [trials[worst]])
+        found = ask(change.text, [examples[worst]])
         ends += found is None
         if ends > 2:
             break
         if found is None or not found[0] < was[worst] or partly and found[0]:
             continue
-        everywhere = ask(change.text, trials) or []
-        if len(everywhere) < len(trials):
+        everywhere = ask(change.text, examples) or []
+        if len(everywhere) < len(examples):
             continue
         if not any(everywhere):
             return change
-        if len(was) < len(trials):  # it crashed, and of later examples nothing is known
+        if len(was) < len(examples):  # it crashed, and of later examples nothing is known
             continue
         fixed = frozenset.union(*was) - frozenset.union(*everywhere)
         if fixed and all(map(str.isidentifier, fixed)) and _makes(

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grader.lights import named
-from grader.lights.trial import Entry, Left, Trial, Wrong
+from grader.step_checks import named
+from grader.step_checks.examples import Example, Observed, StepSpec, Wrong
 
 Sees = Callable[[np.ndarray, np.ndarray, dict], np.ndarray]
 
@@ -35,12 +35,12 @@ def sinks_or_all(query, key, given):
 
 
 def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
-         transposed: bool = False) -> Entry:
+         transposed: bool = False) -> StepSpec:
     """keep is sees(query, key, given) for every query that exists.
 
     examples: what is given beside query and key, with their first positions as _query and _key.
     """
-    def trial(example: dict, turned: bool) -> Trial:
+    def example_of(example: dict, turned: bool) -> Example:
         given = {name: value for name, value in example.items() if name[0] != "_"}
         query = np.arange(example["_query"], example["_query"] + 16, dtype=np.int32)
         key = np.arange(example["_key"], example["_key"] + 32, dtype=np.int32)
@@ -48,7 +48,7 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
         wanted = sees(query, key, given)
         exists = np.broadcast_to(query < given.get("N", 1 << 30), wanted.shape)
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             keep = left.programs[0]["keep"]
             if not isinstance(keep, np.ndarray | bool) or np.asarray(keep).dtype != bool:
                 kind = getattr(keep, "dtype", type(keep).__name__)
@@ -69,13 +69,13 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
                          _drawn(got, wanted, exists, turned))
 
         words = ", ".join(f"{name}={value}" for name, value in given.items())
-        return Trial(f"queries {query.min()}-{query.max()}, keys {key.min()}-{key.max()}"
-                     + f", {words}" * bool(words), {**given, "query": query, "key": key}, check,
-                     variants=lambda: named.masks(sees.__name__, query, key, given, exists))
+        return Example(f"queries {query.min()}-{query.max()}, keys {key.min()}-{key.max()}"
+                       + f", {words}" * bool(words), {**given, "query": query, "key": key}, check,
+                       variants=lambda: named.masks(sees.__name__, query, key, given, exists))
 
-    return Entry(("keep",), lambda: [trial(example, turned) for example in examples
-                                     for turned in ((False, True) if transposed else (False,))],
-                 constants)
+    return StepSpec(("keep",), lambda: [example_of(example, turned) for example in examples
+                                        for turned in ((False, True) if transposed else (False,))],
+                    constants)
 
 
 def _drawn(got, wanted, exists, turned: bool) -> tuple[str, ...]:

@@ -16,11 +16,11 @@ from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault
 from grader.host.options import Options, open_session
 from grader.host.session import Session
-from grader.lights import named, repair, trial
-from grader.lights.blanks import Blanks
-from grader.lights.table import MOVES, TOGETHER, entry
-from grader.lights.trial import Entry, Trial, Wrong, guarded
 from grader.report.results import RAISE_LEFT, unlit
+from grader.step_checks import named, repair
+from grader.step_checks.blanks import Blanks
+from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, guarded, observe
+from grader.step_checks.table import MOVES, TOGETHER, entry
 
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 PLACED = 3  # red steps at most whose mistake is looked for by changes
@@ -33,7 +33,7 @@ SECONDS = 2.0  # of CPU time for one example
 
 
 @dataclass(frozen=True)
-class Light:
+class StepCheck:
     """One step.  lines: for a wrong one, what was given, left and wanted; shown: all of it;
     example: the numbers that were given, by their names."""
 
@@ -54,7 +54,7 @@ class Unasked(Exception):
     """Why a step is not run on its own."""
 
 
-class Lights:
+class StepChecks:
     """`with` it around the cases of a stage; result() waits.  only: one step alone."""
 
     def __init__(self, stage: Stage, options: Options, file: submission.Submission,
@@ -67,7 +67,7 @@ class Lights:
         self.why = ""  # there are no lights
         self.steps: list[dict] | None = None
 
-    def __enter__(self) -> "Lights":
+    def __enter__(self) -> "StepChecks":
         self.why = guarded(self.begin, "the steps could not be run on their own ({})".format)
         return self
 
@@ -80,9 +80,9 @@ class Lights:
         written = {step.id for step in self.file.steps} - set(self.file.blank_steps)
         if not why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-            self.asking = Asking(self.stage, self.options, self.file)
-            self.stack.callback(self.asking.close)  # before the pool waits for it
-            self.found = self.pool.submit(self.asking.lights, self.only)
+            self.runner = Runner(self.stage, self.options, self.file)
+            self.stack.callback(self.runner.close)  # before the pool waits for it
+            self.found = self.pool.submit(self.runner.lights, self.only)
         return why
 
     def __exit__(self, *error) -> None:
@@ -92,7 +92,7 @@ class Lights:
         """result() for the JSON, and on the first call for the reader."""
         if self.steps is None:
             self.steps = [light.as_dict() for light in self.result()] or unlit(self.file)
-            reporter.lights(self.stage, self.steps, self.why)
+            reporter.show_steps(self.stage, self.steps, self.why)
         return self.steps
 
     def endless(self) -> bool:
@@ -102,10 +102,10 @@ class Lights:
 
     def worker(self) -> Session | None:
         """That of which the steps were asked, once it has nothing more to do; none if it died."""
-        session = self.asking.session if self.found is not None and self.found.done() else None
+        session = self.runner.session if self.found is not None and self.found.done() else None
         return session if session is not None and not session.gone else None
 
-    def result(self) -> list[Light]:
+    def result(self) -> list[StepCheck]:
         """One a step, in the order of the file; none of a file without steps."""
         if self.found is None:
             return []
@@ -116,7 +116,7 @@ class Lights:
             return []
 
 
-class Asking:
+class Runner:
     """Steps put to a worker, which is replaced when one ends it."""
 
     def __init__(self, stage: Stage, options: Options, file: submission.Submission):
@@ -131,23 +131,23 @@ class Asking:
         if self.session is not None:
             self.session.close()
 
-    def lights(self, only: str = "", known: dict[str, Light] | None = None) -> list[Light]:
+    def lights(self, only: str = "", known: dict[str, StepCheck] | None = None) -> list[StepCheck]:
         """One a step.  only: that one alone; known: those that need not be asked again."""
         found = dict(known or {})
         for id in self.blanks.steps:
             if id in found:
                 continue
             if id in self.left_raises:
-                found[id] = Light(id, WRONG, RAISE_LEFT, (self.left_raises[id],))
+                found[id] = StepCheck(id, WRONG, RAISE_LEFT, (self.left_raises[id],))
             elif id in self.blanks.blank:
-                found[id] = Light(id, BLANK)
+                found[id] = StepCheck(id, BLANK)
             elif only in ("", id):
                 found[id] = self.light(id, entry(id))
         for ids, other in TOGETHER.items():
             if any(found[id].light in (WRONG, NONE) for id in ids if id in found) \
                     and all(id in found and found[id].light != BLANK for id in ids) \
                     and self.light(ids[-1], other, ids).light == RIGHT:
-                found |= {id: Light(id, RIGHT) for id in ids}
+                found |= {id: StepCheck(id, RIGHT) for id in ids}
         wrong = {id for id, light in found.items() if light.light == WRONG}
         for arrangement in MOVES.get(self.stage.number, ()) if len(wrong) > 1 else ():
             again = {id: self.light(id, other) for id, other in arrangement.items()
@@ -160,21 +160,21 @@ class Asking:
                      and (found[id].mistake in PLACELESS or named.is_part(found[id].mistake))]
         for id in placeless[:PLACED]:
             found[id] = self.placed(found[id])
-        return [found.get(id) or Light(id, NONE) for id in self.blanks.steps]
+        return [found.get(id) or StepCheck(id, NONE) for id in self.blanks.steps]
 
-    def light(self, id: str, asked: Entry | None, ids: tuple[str, ...] = ()) -> Light:
+    def light(self, id: str, asked: StepSpec | None, ids: tuple[str, ...] = ()) -> StepCheck:
         """One step; ids: it and those that run in front of it."""
-        return guarded(lambda: self.judged(id, asked, ids or (id,)), lambda error: Light(
+        return guarded(lambda: self.judged(id, asked, ids or (id,)), lambda error: StepCheck(
             id, NONE, lines=(f"what it leaves was not understood ({error}).",)))
 
-    def judged(self, id: str, asked: Entry | None, ids: tuple[str, ...]) -> Light:
+    def judged(self, id: str, asked: StepSpec | None, ids: tuple[str, ...]) -> StepCheck:
         """As light(), but what is wrong with the check itself is raised."""
         try:
             return self.run(id, asked, ids)
         except Unasked as why:
-            return Light(id, NONE, lines=(str(why),))
+            return StepCheck(id, NONE, lines=(str(why),))
 
-    def run(self, id: str, asked: Entry | None, ids: tuple[str, ...]) -> Light:
+    def run(self, id: str, asked: StepSpec | None, ids: tuple[str, ...]) -> StepCheck:
         """As judged().
 
         Raises:
@@ -185,17 +185,17 @@ class Asking:
         if not all(map(self.blanks.is_as_given, ids)):
             raise Unasked("the code around it, or a function that it calls, is not as it was "
                           "given: it is not run on its own.")
-        trials = asked.trials()
+        examples = asked.examples()
         try:
-            text = self.text(ids, asked, trials)
+            text = self.text(ids, asked, examples)
         except ValueError as error:
             raise Unasked(f"{error}.") from None
-        made, strange = self.elsewhere(ids, trials[0].given)
+        made, strange = self.elsewhere(ids, examples[0].given)
         if made:
             raise Unasked(f"it uses {', '.join(sorted(made))}, which another step makes: it is not "
                           "run on its own.")
-        answers = self.ask(id, text, asked, trials)
-        if isinstance(answers, Light):
+        answers = self.ask(id, text, asked, examples)
+        if isinstance(answers, StepCheck):
             return answers
         said = str((answers[-1].get("error") or {}).get("sentence")) if answers else ""
         if re.search(r"static_assert\(|\bassert .* does not hold", said):
@@ -204,11 +204,11 @@ class Asking:
         if "'tuple' object has no attribute" in said:
             raise Unasked("it reads what a tuple holds by names that this one does not have.")
         note = tuple(repair.printed(text)) if asked.kernel else ()
-        for one, answer in zip(trials, answers, strict=False):  # an error is the last
-            found = self.judge(one, asked, trial.left(answer))
+        for one, answer in zip(examples, answers, strict=False):  # an error is the last
+            found = self.judge(one, asked, observe(answer))
             if found is not None and not found.note:
                 whole = [(other, left) for other, left in zip(
-                    trials, map(trial.left, answers), strict=False)
+                    examples, map(observe, answers), strict=False)
                     if self.unfinished(other, asked, left) is None]
                 name = named.name(whole)
                 mistake, said = (name[0], named.words(*name)) if name else (found.id, ())
@@ -218,7 +218,7 @@ class Asking:
                     mistake, said = "truth-of-a-tile", (joined,)
                 for remedied, other, words in repair.remedies(text, one.given) if asked.kernel \
                         and not joined else ():
-                    if remedied != mistake and self.is_right(id, other, asked, trials):
+                    if remedied != mistake and self.is_right(id, other, asked, examples):
                         mistake, said = remedied, (words,)
                         break
                 seen = found.lines[:3]
@@ -230,48 +230,48 @@ class Asking:
                             "does not promise.",)
                     name, *more = sorted(strange)
                     if not more and any(
-                            self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, trials)
+                            self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, examples)
                             for other, value in one.given.items()
                             if type(value) is int and value > 1):  # a factor of 1 is none
                         line = next(number for number, row in enumerate(text.split("\n"), 1)
                                     if re.search(rf"\b{name}\b", row.partition("#")[0]))
                         seen = (f"line {line}: another name belongs in the place of {name}.",)
-                return Light(id, WRONG, mistake, (f"{one.words}:", *seen, *said), found.shown,
-                             {name: value for name, value in one.given.items()
-                              if type(value) is int})
+                return StepCheck(id, WRONG, mistake, (f"{one.words}:", *seen, *said), found.shown,
+                                 {name: value for name, value in one.given.items()
+                                  if type(value) is int})
             if found is not None:
                 note = note or (f"{one.words}: {found.lines[0]}.",)
-        return Light(id, RIGHT, None, note)
+        return StepCheck(id, RIGHT, None, note)
 
-    def placed(self, light: Light) -> Light:
-        """A red light that has no name, or that of a part of a walk, with the one change of its
+    def placed(self, light: StepCheck) -> StepCheck:
+        """A red light that has no name, or that of a part of a loop, with the one change of its
         text that makes it right, or some of what it leaves."""
         return guarded(lambda: self.changed(light), lambda error: light)
 
-    def changed(self, light: Light) -> Light:
+    def changed(self, light: StepCheck) -> StepCheck:
         """As placed(), but what is wrong with the search itself is raised."""
         asked = entry(light.id)
-        trials = asked.trials()
-        text = self.text((light.id,), asked, trials)
+        examples = asked.examples()
+        text = self.text((light.id,), asked, examples)
         whole = replace(asked, leaves=tuple({*asked.leaves, *self.blanks.names(light.id)[0]}))
-        left = [trial.left(answer) for answer in self.ask(light.id, text, whole, trials)]
-        found = [self.judge(one, asked, its) for one, its in zip(trials, left, strict=False)]
-        _, worst = min((trials[number].programs, number) for number, one in enumerate(found)
+        left = [observe(answer) for answer in self.ask(light.id, text, whole, examples)]
+        found = [self.judge(one, asked, its) for one, its in zip(examples, left, strict=False)]
+        _, worst = min((examples[number].programs, number) for number, one in enumerate(found)
                        if one and not one.note)  # the quickest to ask again
 
-        def wrong(text: str, some: list[Trial]) -> list[frozenset[str]] | None:
+        def wrong(text: str, some: list[Example]) -> list[frozenset[str]] | None:
             answers = self.ask(light.id, text, asked, some, repair.SECONDS)
-            if isinstance(answers, Light):
+            if isinstance(answers, StepCheck):
                 return None
             try:
                 return [_names(one, self.judge(one, asked, its), its) for one, its in zip(
-                    some, map(trial.left, answers), strict=True)]
+                    some, map(observe, answers), strict=True)]
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                 return [frozenset("?")]
 
         change = repair.find(
             text, asked, self.blanks.numbers, (worst, left[worst], found[worst].name),
-            [_names(*one) for one in zip(trials, found, left, strict=False)], wrong)
+            [_names(*one) for one in zip(examples, found, left, strict=False)], wrong)
         if change is None:
             return light
         if named.is_part(light.mistake):
@@ -279,18 +279,18 @@ class Asking:
         return replace(light, mistake=light.mistake or change.id,
                        lines=(*light.lines, change.words()))
 
-    def is_right(self, id: str, text: str, asked: Entry, trials: list[Trial]) -> bool:
+    def is_right(self, id: str, text: str, asked: StepSpec, examples: list[Example]) -> bool:
         """Whether a step with this text would be."""
-        answers = self.ask(id, text, asked, trials, repair.SECONDS)
-        if isinstance(answers, Light):
+        answers = self.ask(id, text, asked, examples, repair.SECONDS)
+        if isinstance(answers, StepCheck):
             return False
-        found = [self.judge(one, asked, trial.left(answer))
-                 for one, answer in zip(trials, answers, strict=False)]
-        return len(found) == len(trials) and all(one is None or one.note for one in found)
+        found = [self.judge(one, asked, observe(answer))
+                 for one, answer in zip(examples, answers, strict=False)]
+        return len(found) == len(examples) and all(one is None or one.note for one in found)
 
-    def text(self, ids: tuple[str, ...], asked: Entry, trials: list[Trial]) -> str:
+    def text(self, ids: tuple[str, ...], asked: StepSpec, examples: list[Example]) -> str:
         """As Blanks.text: a function of what the examples give."""
-        given = {name: name in asked.constants for name in trials[0].given}
+        given = {name: name in asked.constants for name in examples[0].given}
         return self.blanks.text(ids, given, asked.kernel)
 
     def elsewhere(self, ids: tuple[str, ...], given: dict) -> tuple[set[str], set[str]]:
@@ -304,12 +304,12 @@ class Asking:
         strange = read - bound - given.keys()
         return strange & made, strange & self.blanks.around(ids)
 
-    def ask(self, id: str, text: str, asked: Entry, trials: list[Trial], seconds: float = 0
-            ) -> list[dict] | Light:
+    def ask(self, id: str, text: str, asked: StepSpec, examples: list[Example], seconds: float = 0
+            ) -> list[dict] | StepCheck:
         """seconds: of CPU time for one example, if not the usual ones."""
         request = {"text": text, "seconds": seconds or SECONDS, "kernel": asked.kernel,
                    "asked": list(asked.leaves), "stand_ins": asked.stand_ins,
-                   "examples": [one.request(asked.kernel) for one in trials]}
+                   "examples": [one.request(asked.kernel) for one in examples]}
         if self.session is None or self.session.gone:
             self.session = None if self.closed else open_session(
                 self.stage, self.options, self.source)
@@ -320,16 +320,16 @@ class Asking:
             if error.outcome == "grader_fault" or self.closed:
                 raise
             if error.starved:
-                return Light(id, NONE, lines=("other processes kept it waiting for a CPU.",))
+                return StepCheck(id, NONE, lines=("other processes kept it waiting for a CPU.",))
             if error.outcome == "skipped":  # for what the machine lacks
-                return Light(id, NONE, lines=(f"{error.sentence}.",))
-            return Light(id, WRONG, None, (f"{error.sentence}.",))
+                return StepCheck(id, NONE, lines=(f"{error.sentence}.",))
+            return StepCheck(id, WRONG, None, (f"{error.sentence}.",))
 
-    def judge(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
+    def judge(self, one: Example, asked: StepSpec, left: Observed) -> Wrong | None:
         with np.errstate(all="ignore"):  # whatever numbers were left
             return self.unfinished(one, asked, left) or one.check(left)
 
-    def unfinished(self, one: Trial, asked: Entry, left: trial.Left) -> Wrong | None:
+    def unfinished(self, one: Example, asked: StepSpec, left: Observed) -> Wrong | None:
         """Why there is nothing to compare."""
         if left.error is not None:
             line = left.error["line"]
@@ -366,7 +366,7 @@ def damaged(file: submission.Submission) -> str:
     return ""
 
 
-def _names(one: Trial, found: Wrong | None, left: trial.Left) -> frozenset[str]:
+def _names(one: Example, found: Wrong | None, left: Observed) -> frozenset[str]:
     """Of what is wrong in an example; "?" of what is no error, and not as the lesson has it."""
     if found is not None and not found.note and left.error is None:
         return found.names

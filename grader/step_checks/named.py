@@ -9,25 +9,25 @@ import functools
 
 import numpy as np
 
-from grader.lights import known
-from grader.lights.known import plain
-from grader.lights.trial import LOG2E, Left, Trial, difference, same
+from grader.step_checks import mistakes
+from grader.step_checks.examples import LOG2E, Example, Observed, difference, same
+from grader.step_checks.mistakes import plain
 
 NEAR = 1e-4  # relative to the largest numbers of a row
 SAID = {  # mistakes that only show where a step is run on its own -> what is said of them
-    "phase-left-out": "the walk of {0} is missing",
-    "phase-too-late": "the walk of {0} begins too late",
-    "phase-too-short": "the walk of {0} ends too early",
-    "phase-too-long": "the walk of {0} goes on too far",
-    "phase-too-early": "the walk of {0} begins too early",
-    "phase-twice": "the walk of {0} is done twice",
-    "phase-unmasked": "the walk of {0} is not masked",
+    "phase-left-out": "the loop of {0} is missing",
+    "phase-too-late": "the loop of {0} begins too late",
+    "phase-too-short": "the loop of {0} ends too early",
+    "phase-too-long": "the loop of {0} goes on too far",
+    "phase-too-early": "the loop of {0} begins too early",
+    "phase-twice": "the loop of {0} is done twice",
+    "phase-unmasked": "the loop of {0} is not masked",
     "border-wrong": "`{0}` is not as the lesson defines it; the others are right beside it",
 }
 ONCE = "each tile with a pair that is seen is walked once, and masked where not all pairs are"
 
 
-def name(answers: list[tuple[Trial, Left]]) -> tuple | None:
+def name(answers: list[tuple[Example, Observed]]) -> tuple | None:
     """(id, *more) that fits all examples that have variants; None where none does, or several."""
     fits, against, order = None, set(), {}
     for one, left in answers:
@@ -55,17 +55,17 @@ def words(id: str, *more) -> tuple[str, ...]:
         return (f"the mistake: {id}.",)
     if is_part(id):
         return f"the mistake: {SAID[plain(id)].format(*more)}.", f"the rule: {ONCE}."
-    return f"the mistake: {known.said(id, *more)}.", f"the rule: {known.of(id).rule}."
+    return f"the mistake: {mistakes.said(id, *more)}.", f"the rule: {mistakes.of(id).rule}."
 
 
 def is_part(id: str | None) -> bool:
-    """Whether it says which part of a walk is wrong, and not by what."""
+    """Whether it says which part of a loop is wrong, and not by what."""
     return id is not None and plain(id) in SAID
 
 
 def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.ndarray):
     """-> whether a run left just these names' values.  free: rows that do not matter."""
-    def fit(left: Left) -> bool:
+    def fit(left: Observed) -> bool:
         return all(difference(name, left.programs[0].get(name), value, error,
                               None if free is None else free.reshape(
                                   free.shape + (1,) * (np.ndim(value) - free.ndim))) is None
@@ -74,7 +74,7 @@ def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.nda
 
 
 def hands(scale: float, factor: float = LOG2E) -> dict:
-    """Variants of what a walk hands on as scale_log2e.  factor: that of the scale."""
+    """Variants of what a loop hands on as scale_log2e.  factor: that of the scale."""
     def fit(value: float):
         return lambda left: bool(left.calls) and all(
             same(arguments["scale_log2e"], value) for _, arguments in left.calls
@@ -85,7 +85,7 @@ def hands(scale: float, factor: float = LOG2E) -> dict:
 
 def keeps(wrong: np.ndarray, exists: np.ndarray):
     """-> whether keep is just this, where a query exists."""
-    def fit(left: Left) -> bool:
+    def fit(left: Observed) -> bool:
         keep = left.programs[0].get("keep")
         if not isinstance(keep, np.ndarray | bool):
             return False

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from grader.lights import named
-from grader.lights.softmax import HIDDEN
-from grader.lights.trial import (
+from grader.step_checks import named
+from grader.step_checks.examples import (
     EXACT,
     ROUNDED,
-    Entry,
-    Left,
-    Trial,
+    Example,
+    Observed,
+    StepSpec,
     Wrong,
     difference,
     first,
     randoms,
 )
+from grader.step_checks.softmax import HIDDEN
 
 B, H, M, N, D = 2, 3, 5, 7, 6
 TILE = 128  # BLOCK_M and BLOCK_N of the stage
@@ -24,21 +24,21 @@ ROWS, KEYS = slice(2, 2 + M), slice(1, 1 + N)  # of tiles among NQ and NK
 NQ, NK = ROWS.stop, KEYS.stop  # these tiles are the last ones: BLOCK_M may reach past them
 
 
-def entry(leaves: tuple[str, ...], *trials) -> Entry:
-    return Entry(leaves, lambda: [one() for one in trials], kernel=False)
+def entry(leaves: tuple[str, ...], *examples) -> StepSpec:
+    return StepSpec(leaves, lambda: [one() for one in examples], kernel=False)
 
 
 def matches(words: str, given: dict, error: float = EXACT, variants=None,
-            **wanted: np.ndarray) -> Trial:
+            **wanted: np.ndarray) -> Example:
     """Every name is near what is wanted."""
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         return first(*(difference(name, left.programs[0][name], value, error)
                        for name, value in wanted.items()))
 
-    return Trial(words, given, check, variants=variants)
+    return Example(words, given, check, variants=variants)
 
 
-def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Trial:
+def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Example:
     random = randoms(start_m + start_n)
     q, k = size * random(B, H, M, D), random(B, H, N, D)
     want = q.astype(np.float64) @ k.swapaxes(-1, -2) / np.sqrt(D)
@@ -46,7 +46,7 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Tr
     if is_causal:
         hidden = (start_n + np.arange(N))[None] > (start_m + np.arange(M))[:, None]
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         s = left.programs[0]["s"]
         hidden_all = np.broadcast_to(hidden, want.shape)
         if isinstance(s, np.ndarray) and s.shape == want.shape and s.dtype.kind == "f" \
@@ -73,22 +73,22 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Tr
             id: named.leaves(s=np.where(other, -np.inf, want)) for id, other in masks.items()} | {
             "hidden-scores-zero": named.leaves(s=np.where(hidden, 0, want))}
 
-    return Trial(f"q {q.shape}, k {k.shape}, start_m={start_m}, start_n={start_n}, "
-                 f"is_causal={is_causal}", {"q": q, "k": k, "start_m": start_m,
-                                            "start_n": start_n, "is_causal": is_causal}, check,
-                 variants=variants)
+    return Example(f"q {q.shape}, k {k.shape}, start_m={start_m}, start_n={start_n}, "
+                   f"is_causal={is_causal}", {"q": q, "k": k, "start_m": start_m,
+                                              "start_n": start_n, "is_causal": is_causal}, check,
+                   variants=variants)
 
 
-def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Trial:
+def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
     needed = min(start_m + TILE, NQ) if is_causal else NK
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         end = left.programs[0]["end"]
         if isinstance(end, tuple | str | None) or np.size(end) != 1:
             return Wrong((f"end: want one number; got {end}.",))
         end = int(end)
         if end < needed:
-            return Wrong((f"end is {end}: key {needed - 1} is seen, and the walk stops before it.",
+            return Wrong((f"end is {end}: key {needed - 1} is seen, and the loop stops before it.",
                           f"want {needed}."))
         if -(-end // TILE) * TILE > -(-NK // TILE) * TILE:
             return Wrong((f"end is {end}: the tile at {(end - 1) // TILE * TILE} has no keys.",
@@ -98,8 +98,8 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Trial:
                          note=True)
         return None
 
-    return Trial(f"start_m={start_m}, NQ={NQ}, NK={NK}, is_causal={is_causal}",
-                 {"start_m": start_m, "NQ": NQ, "NK": NK, "is_causal": is_causal}, check)
+    return Example(f"start_m={start_m}, NQ={NQ}, NK={NK}, is_causal={is_causal}",
+                   {"start_m": start_m, "NQ": NQ, "NK": NK, "is_causal": is_causal}, check)
 
 
 ROWS_OF = (  # words, seed, about where the maximum so far and the new scores lie, whether seen
@@ -109,7 +109,7 @@ ROWS_OF = (  # words, seed, about where the maximum so far and the new scores li
     ("a first tile with scores about -200", 15, 0, -200, False))
 
 
-def weights(words: str, seed: int, old: float, new: float, seen: bool, both: bool) -> Trial:
+def weights(words: str, seed: int, old: float, new: float, seen: bool, both: bool) -> Example:
     """1.3: p exp(m_new) and alpha exp(m_new) count; which m_new is free.  both: with 1.4 behind
     it, and then l_i and acc count."""
     random = randoms(seed)
@@ -130,7 +130,7 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
         wanted = {"l_i": alpha * l_i + p.sum(-1), "acc": alpha[..., None] * acc + p @ v}
     error = ROUNDED if old or new else EXACT
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         made = left.programs[0]
         plain = [difference(name, made[name], value, error)
                  for name, value in ({} if both else {"m_new": top} | wanted).items()]
@@ -146,15 +146,15 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
                 for name, value in wanted.items()))
         return found and replace(first(*plain) or found, others=tuple(found.names))
 
-    return Trial(f"{words}: s {s.shape}", {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v,
-                                           "start_n": TILE}, check,
-                 variants=lambda: named.softmax(
+    return Example(f"{words}: s {s.shape}", {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v,
+                                             "start_n": TILE}, check,
+                   variants=lambda: named.softmax(
                      s, m_i, l_i, acc, v, 1.0, np.e, leave=("m_new", *wanted)),
-                 exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
-                                               free=top == -np.inf) is None)
+                   exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
+                                                 free=top == -np.inf) is None)
 
 
-def sums() -> Trial:
+def sums() -> Example:
     random = randoms(3)
     p, alpha, v = np.abs(random(B, H, M, N)), np.abs(random(B, H, M)), random(B, H, N, D)
     l_i, acc = np.abs(random(B, H, M)), random(B, H, M, D)
@@ -175,7 +175,7 @@ def sums() -> Trial:
         variants=variants, l_i=alpha * l_i + p.sum(-1), acc=alpha[..., None] * acc + p @ v)
 
 
-def finish(seed: int, size: float) -> Trial:
+def finish(seed: int, size: float) -> Example:
     random = randoms(seed)
     acc, l_i = random(B, H, M, D), 1 + size * np.abs(random(B, H, M))
     m_i, ln = size * random(B, H, M), np.log(l_i.astype(np.float64))
@@ -192,7 +192,7 @@ def finish(seed: int, size: float) -> Trial:
         variants=variants, o_tile=acc / l_i[..., None], lse_tile=m_i + ln)
 
 
-def shift() -> Trial:
+def shift() -> Example:
     random = randoms(5)
     do, o, dlse = random(B, H, M, D), random(B, H, M, D), random(B, H, NQ)
     delta = (do * o).sum(-1)
@@ -203,7 +203,7 @@ def shift() -> Trial:
         shift=delta - dlse[..., ROWS])
 
 
-def again() -> Trial:
+def again() -> Example:
     random = randoms(6)
     s, lse = random(B, H, M, N), random(B, H, NQ) + 5
     s[..., 0, 3:] = -np.inf
@@ -212,7 +212,7 @@ def again() -> Trial:
         "scale": 0.5}, p=np.exp(s.astype(np.float64) - lse[..., ROWS, None]))
 
 
-def shares() -> Trial:
+def shares() -> Example:
     random = randoms(7)
     p, shift = np.abs(random(B, H, M, N)), random(B, H, M)
     q, do, k, v = random(B, H, M, D), random(B, H, M, D), random(B, H, N, D), random(B, H, N, D)

@@ -10,8 +10,8 @@ from grader.assignment.record import ROOT
 from grader.assignment.submission import Submission
 from grader.course.stages import STAGES
 from grader.host.options import Options
-from grader.lights.blanks import Blanks
-from grader.lights.lights import Asking, Light
+from grader.step_checks.blanks import Blanks
+from grader.step_checks.checks import Runner, StepCheck
 
 torch.set_num_threads(1)
 
@@ -26,15 +26,15 @@ def submitted(source: str, stage: int) -> Submission:
 
 
 @cache
-def asking(stage: int) -> Asking:
+def runner(stage: int) -> Runner:
     """Of the solved file; its worker is kept, for other texts of its steps."""
     options = Options(ROOT, "cpu", 1, 60.0)
-    return Asking(STAGES[stage], options, submitted(solved(stage), stage))
+    return Runner(STAGES[stage], options, submitted(solved(stage), stage))
 
 
-def lights(source: str, stage: int) -> dict[str, Light]:
+def lights(source: str, stage: int) -> dict[str, StepCheck]:
     """Of a file that is the solved one but for what stands in its steps."""
-    known, one = _solved_lights(stage), asking(stage)
+    known, one = _solved_lights(stage), runner(stage)
     texts = _texts(source)
     changed = {id for id, text in _texts(solved(stage)).items() if texts[id] != text}
     file = submitted(source, stage)
@@ -44,8 +44,8 @@ def lights(source: str, stage: int) -> dict[str, Light]:
 
 
 @cache
-def _solved_lights(stage: int) -> dict[str, Light]:
-    one, file = asking(stage), submitted(solved(stage), stage)
+def _solved_lights(stage: int) -> dict[str, StepCheck]:
+    one, file = runner(stage), submitted(solved(stage), stage)
     one.blanks = Blanks(solved(stage), file.steps)
     return {light.id: light for light in one.lights()}
 

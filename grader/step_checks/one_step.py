@@ -3,9 +3,9 @@
 from grader.assignment import submission
 from grader.course.stages import Stage
 from grader.host.options import Options
-from grader.lights.lights import NONE, RIGHT, Lights, damaged
 from grader.report import overview
 from grader.report.screen import Reporter
+from grader.step_checks.checks import NONE, RIGHT, StepChecks, damaged
 
 
 def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
@@ -25,7 +25,7 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
         reporter.say(f"step {step}: {file.left_raises[step]}" if step in file.left_raises else
                      f"step {step} is still blank. Next: {hint}")
         return False
-    with Lights(stage, options, file, step) as lights:
+    with StepChecks(stage, options, file, step) as lights:
         found = next((light for light in lights.result() if light.id == step), None)
     if found is None or found.light == NONE:
         why = lights.why + "." if found is None else " ".join(found.lines)

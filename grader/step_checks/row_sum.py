@@ -2,31 +2,31 @@
 
 import numpy as np
 
-from grader.lights import named
-from grader.lights.memory import MARK, read, stored
-from grader.lights.trial import (
+from grader.step_checks import named
+from grader.step_checks.examples import (
     EXACT,
     ROUNDED,
-    Entry,
-    Left,
+    Example,
+    Observed,
     Pointer,
     Saved,
-    Trial,
+    StepSpec,
     Wrong,
     difference,
     first,
     randoms,
     same,
 )
+from grader.step_checks.memory import MARK, read, stored
 
 BM, BN = 16, 32
 CONSTANTS = ("BLOCK_M", "BLOCK_N")
 
 
-def rows() -> Trial:
+def rows() -> Example:
     M = 40
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         for program, names in enumerate(left.programs):
             want = program * BM + np.arange(BM)
             for name in ("offs_m", "mask_m"):
@@ -46,7 +46,7 @@ def rows() -> Trial:
                               f"others; for row {row} it is {bool(row >= M)}.",))
         return None
 
-    return Trial(f"M={M}, BLOCK_M={BM}: 3 programs", {"M": M, "N": 70, "BLOCK_M": BM,
+    return Example(f"M={M}, BLOCK_M={BM}: 3 programs", {"M": M, "N": 70, "BLOCK_M": BM,
                                                        "BLOCK_N": BN}, check, programs=3)
 
 
@@ -73,7 +73,7 @@ def _tile(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
 
 
 def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_wn: int,
-          dtype: str, summed: bool = False) -> Trial:
+          dtype: str, summed: bool = False) -> Example:
     """2.2; summed: with 2.3 behind it."""
     given = _tile(M, N, start_m, start_n, strides, dtype)
     memory, x = _layout(M, N, strides, dtype, 1)
@@ -84,7 +84,7 @@ def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
     row[:inside.shape[1]] = w[start_n:start_n + BN, 0]
     acc = randoms(3)(BM)
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         names = left.programs[0]
         if summed:
             return difference("acc", names["acc"], acc + tile @ row, EXACT, free=~given["mask_m"])
@@ -97,18 +97,18 @@ def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
             x=read(memory, rows + given["offs_n"] * stride, exist), w=row)
             for stride in {strides[1], 1}}
 
-    return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
-                 f"stride of w {stride_wn}, {dtype}",
-                 {**given, "x_ptr": Pointer("x", 0), "w_ptr": Pointer("w", 0), "acc": acc,
-                  "stride_wn": stride_wn}, check, {"x": memory, "w": weights},
-                 variants=None if summed else variants)
+    return Example(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
+                   f"stride of w {stride_wn}, {dtype}",
+                   {**given, "x_ptr": Pointer("x", 0), "w_ptr": Pointer("w", 0), "acc": acc,
+                    "stride_wn": stride_wn}, check, {"x": memory, "w": weights},
+                   variants=None if summed else variants)
 
 
 EXAMPLES = ((40, 70, 16, 32, (70, 1), 1, "float32"), (40, 70, 32, 64, (90, 1), 2, "float16"),
             (40, 70, 16, 64, (1, 41), 3, "float32"), (5, 9, 0, 0, (20, 2), 1, "float32"))
 
 
-def sums(dtype: str) -> Trial:
+def sums(dtype: str) -> Example:
     random = randoms(4)
     x, w, acc = random(BM, BN).astype(dtype), random(BN).astype(dtype), random(BM)
     want = acc + x.astype(np.float64) @ w.astype(np.float64)
@@ -126,12 +126,12 @@ def sums(dtype: str) -> Trial:
                 "w-squared": named.leaves(acc=acc + wide @ (w.astype(np.float64)**2)),
                 "last-tile-only": named.leaves(acc=want - acc)}
 
-    return Trial(f"x {x.shape}, w {w.shape}, {dtype}", {"x": x, "w": w, "acc": acc},
-                 lambda left: difference("acc", left.programs[0]["acc"], want), variants=variants)
+    return Example(f"x {x.shape}, w {w.shape}, {dtype}", {"x": x, "w": w, "acc": acc},
+                   lambda left: difference("acc", left.programs[0]["acc"], want), variants=variants)
 
 
 def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn: int,
-          strides: tuple[int, int], dtype: str) -> Trial:
+          strides: tuple[int, int], dtype: str) -> Example:
     """2.4."""
     given = _tile(M, N, start_m, start_n, strides, dtype)
     memory, dy = _layout(M, 1, (stride_dym, 1), dtype, 5)
@@ -143,20 +143,20 @@ def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn
     want[m[:, None] * strides[0] + n[None] * strides[1]] = \
         dy[m].astype(np.float64) * w[n, 0].astype(np.float64)
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         return stored("dx", left.memory["dx"], want, strides[0] if strides[1] == 1 else len(want),
                       M, EXACT if dtype == "float32" else ROUNDED)
 
-    return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides: dy "
-                 f"{stride_dym}, w {stride_wn}, dx {strides}, {dtype}",
-                 {**given, "dy_ptr": Pointer("dy", 0), "w_ptr": Pointer("w", 0),
-                  "dx_ptr": Pointer("dx", 0), "stride_dym": stride_dym, "stride_wn": stride_wn,
-                  "stride_dxm": strides[0], "stride_dxn": strides[1], "num_n": -(-N // BN)}, check,
-                 {"dy": memory, "w": weights, "dx": np.full(len(want), MARK, dtype)})
+    return Example(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides: dy "
+                   f"{stride_dym}, w {stride_wn}, dx {strides}, {dtype}",
+                   {**given, "dy_ptr": Pointer("dy", 0), "w_ptr": Pointer("w", 0),
+                    "dx_ptr": Pointer("dx", 0), "stride_dym": stride_dym, "stride_wn": stride_wn,
+                    "stride_dxm": strides[0], "stride_dxn": strides[1], "num_n": -(-N // BN)}, check,
+                   {"dy": memory, "w": weights, "dx": np.full(len(want), MARK, dtype)})
 
 
 def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_dym: int,
-            dtype: str) -> Trial:
+            dtype: str) -> Example:
     """2.5."""
     given = _tile(M, N, start_m, start_n, strides, dtype)
     given = {name: value for name, value in given.items() if name not in ("offs_m", "mask_m")}
@@ -172,7 +172,7 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
         total[:tile.shape[1]] += (dy[rows].astype(np.float64) * tile).sum(0)
         return total
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         for program, names in enumerate(left.programs):
             def off(first_row: int, got=names["acc"]) -> Wrong | None:
                 return difference("acc", got, added(first_row), free=~given["mask_n"])
@@ -184,15 +184,15 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
                 return found
         return None
 
-    return Trial(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
-                 f"of dy {stride_dym}, {dtype}",
-                 {**given, "x_ptr": Pointer("x", 0), "dy_ptr": Pointer("dy", 0), "acc": acc,
-                  "stride_dym": stride_dym},
-                 check, {"x": memory, "dy": upstream}, programs=2)
+    return Example(f"M={M}, N={N}, rows from {start_m}, columns from {start_n}, strides {strides}, "
+                   f"of dy {stride_dym}, {dtype}",
+                   {**given, "x_ptr": Pointer("x", 0), "dy_ptr": Pointer("dy", 0), "acc": acc,
+                    "stride_dym": stride_dym},
+                   check, {"x": memory, "dy": upstream}, programs=2)
 
 
 def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
-             stride_w: int = 1) -> Trial:
+             stride_w: int = 1) -> Example:
     """2.6, with right kernels in the place of the file's."""
     M, N = 20, 300
     random = randoms(10)
@@ -202,7 +202,7 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
         dy[:] = dy[0]
     want = {"dx": np.outer(dy, w) if needs[0] else None, "dw": dy @ x if needs[1] else None}
 
-    def check(left: Left) -> Wrong | None:
+    def check(left: Observed) -> Wrong | None:
         for name, value in want.items():
             got = left.programs[0][name]
             if value is None or got is None:
@@ -217,29 +217,29 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
 
     said = f", dy with stride {stride_dy}" + ", x transposed" * transposed
     said += f", w with stride {stride_w}" * (stride_w > 1)
-    return Trial(f"M={M}, N={N}, needs_input_grad={needs}{said}",
-                 {"ctx": Saved(needs), "x": x.T.copy().T if transposed else x, "w": w,
-                  "dy": dy if stride_dy else np.broadcast_to(dy[0], M), "M": M, "N": N, "dx": None,
-                  "dw": None, "grid_m": 2, "grid_n": 3}, check)
+    return Example(f"M={M}, N={N}, needs_input_grad={needs}{said}",
+                   {"ctx": Saved(needs), "x": x.T.copy().T if transposed else x, "w": w,
+                    "dy": dy if stride_dy else np.broadcast_to(dy[0], M), "M": M, "N": N, "dx": None,
+                    "dw": None, "grid_m": 2, "grid_n": 3}, check)
 
 
-LOADS = Entry(("x", "w"), lambda: [loads(*one) for one in EXAMPLES], CONSTANTS)
+LOADS = StepSpec(("x", "w"), lambda: [loads(*one) for one in EXAMPLES], CONSTANTS)
 ENTRIES = {
-    "2.1": Entry(("offs_m", "mask_m"), lambda: [rows()], CONSTANTS),
+    "2.1": StepSpec(("offs_m", "mask_m"), lambda: [rows()], CONSTANTS),
     "2.2": LOADS,
-    "2.3": Entry(("acc",), lambda: [sums("float32"), sums("float16")], CONSTANTS),
-    "2.4": Entry((), lambda: [outer(40, 70, 16, 32, 1, 1, (70, 1), "float32"),
-                              outer(40, 70, 32, 64, 2, 3, (75, 1), "float16"),
-                              outer(40, 70, 32, 0, 0, 1, (1, 44), "float32"),
-                              outer(5, 9, 0, 0, 1, 1, (9, 1), "float32")], CONSTANTS),
-    "2.5": Entry(("acc",), lambda: [columns(40, 70, 16, 32, (70, 1), 1, "float32"),
-                                    columns(40, 70, 32, 64, (75, 1), 2, "float16"),
-                                    columns(40, 70, 32, 0, (1, 44), 0, "float32"),
-                                    columns(5, 9, 0, 0, (9, 1), 1, "float32")], CONSTANTS),
-    "2.6": Entry(("dx", "dw"), lambda: [
+    "2.3": StepSpec(("acc",), lambda: [sums("float32"), sums("float16")], CONSTANTS),
+    "2.4": StepSpec((), lambda: [outer(40, 70, 16, 32, 1, 1, (70, 1), "float32"),
+                                 outer(40, 70, 32, 64, 2, 3, (75, 1), "float16"),
+                                 outer(40, 70, 32, 0, 0, 1, (1, 44), "float32"),
+                                 outer(5, 9, 0, 0, 1, 1, (9, 1), "float32")], CONSTANTS),
+    "2.5": StepSpec(("acc",), lambda: [columns(40, 70, 16, 32, (70, 1), 1, "float32"),
+                                       columns(40, 70, 32, 64, (75, 1), 2, "float16"),
+                                       columns(40, 70, 32, 0, (1, 44), 0, "float32"),
+                                       columns(5, 9, 0, 0, (9, 1), 1, "float32")], CONSTANTS),
+    "2.6": StepSpec(("dx", "dw"), lambda: [
         launches((True, True), 1), launches((True, True), 0), launches((True, False), 1),
         launches((False, True), 1), launches((True, True), 1, True),
         launches((True, True), 2, stride_w=3)],
         stand_ins={"_dx_kernel": "dx", "_dw_kernel": "dw"}, kernel=False),
 }
-SUMMED = Entry(("acc",), lambda: [loads(*one, summed=True) for one in EXAMPLES], CONSTANTS)
+SUMMED = StepSpec(("acc",), lambda: [loads(*one, summed=True) for one in EXAMPLES], CONSTANTS)

@@ -3,7 +3,8 @@
 A skeleton is what a function is outside of its blanks.  skeletons.toml holds a digest of every one;
 a step in another skeleton than that gets no light, for what its names mean there is not known.
 
-    python -m grader.lights.blanks        writes skeletons.toml anew, in the course's repository
+    python -m grader.step_checks.blanks        writes skeletons.toml anew, in the course's
+    repository
 """
 
 import ast

@@ -1,6 +1,6 @@
 """Walks: every visible key tile exactly once, masked where it must be (3.2, 4.2 and their copies).
 
-The stand-in of _attend gives back other numbers than it was given, so that what a walk drops, or
+The stand-in of _attend gives back other numbers than it was given, so that what a loop drops, or
 hands on wrongly, shows.  Another order, masking more than needed and tiles that show nothing are
 right; the two latter are a note.
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grader.lights import named, phases
-from grader.lights.phases import Phase
-from grader.lights.trial import LOG2E, Entry, Left, Pointer, Trial, Wrong, same
+from grader.step_checks import named, phases
+from grader.step_checks.examples import LOG2E, Example, Observed, Pointer, StepSpec, Wrong, same
+from grader.step_checks.phases import Phase
 
 SCALE, E = 0.3, float(np.e)  # not the 1 / sqrt(D) of any tile here
 
 
 @dataclass(frozen=True)
-class Walk:
+class Loop:
     """Of which tiles: sees(own, other) -> whether a row of the program's own tile and one of the
     walked axis belong together.  own: the program's rows; N: how many rows exist on both axes."""
 
@@ -92,7 +92,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Calls:
-    """How a kernel walks: function, called once a tile, gives state back changed, takes begin as
+    """How a kernel loops: function, called once a tile, gives state back changed, takes begin as
     the tile's first row, and all of passed unchanged.  own: which rows the program owns."""
 
     function: str
@@ -101,7 +101,7 @@ class Calls:
     begin: str = "start_n"
     own: str = "query"
 
-    def judge(self, left: Left, given: dict, walk: Walk, scale: float, own: dict | None = None
+    def judge(self, left: Observed, given: dict, loop: Loop, scale: float, own: dict | None = None
               ) -> Wrong | None:
         """Of a run: first the tiles, then what every call was handed, then what is left.
 
@@ -114,7 +114,7 @@ class Calls:
             if np.size(first) != 1 or isinstance(first, tuple | str | Pointer) or first is None:
                 return Wrong((f"{self.begin}: want one number; got {first}.",))
             visits.append((int(first), bool(np.asarray(masked).any())))
-        if (found := walk.judge(visits)) and not found.note:
+        if (found := loop.judge(visits)) and not found.note:
             return found
         now = {name: given[name] for name in self.state}
         for number, arguments in enumerate(calls):
@@ -135,7 +135,7 @@ class Calls:
             now = self.after(number, given)
         for name, value in now.items():
             if name in left.programs[0] and not same(left.programs[0][name], value):
-                return Wrong((f"after the walk {name} is not what the last call of "
+                return Wrong((f"after the loop {name} is not what the last call of "
                               f"{self.function} gave back.",), id="result-dropped")
         return found
 
@@ -158,30 +158,30 @@ FORWARD = Calls("_attend", ("acc", "l_i", "m_i"), ("q", "k_head", "v_head", "que
 CONSTANTS = ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N", "CAUSAL")
 
 
-def key_walk(sees: Callable, examples: list[dict], scale: float = LOG2E,
-             first_sees: bool = True) -> Entry:
-    """The walk of the forward over the keys.  sees(query, key, given); scale: what SCALE is to be
+def key_loop(sees: Callable, examples: list[dict], scale: float = LOG2E,
+             first_sees: bool = True) -> StepSpec:
+    """The loop of the forward over the keys.  sees(query, key, given); scale: what SCALE is to be
     multiplied with on the way."""
     calls = replace(FORWARD, passed=(*FORWARD.passed, *further(examples[0])))
 
-    def trial(example: dict) -> Trial:
+    def example_of(example: dict) -> Example:
         given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -1, np.float32),
                  "l_i": np.full(example["BLOCK_M"], -2, np.float32),
                  "m_i": np.full(example["BLOCK_M"], -3, np.float32)}
         masked = frozenset(at for phase in parts(given, example) if phase.masked
                            for at in phase.tiles)
-        walk = Walk(given["query"], given["N"], given["BLOCK_N"],
+        loop = Loop(given["query"], given["N"], given["BLOCK_N"],
                     lambda i, j: sees(i, j, given), first_sees=first_sees, masked=masked)
-        return Trial(words(example), given,
-                     lambda left: calls.judge(left, given, walk, scale), POINTED,
-                     variants=lambda: variants(walk, given, example, scale))
+        return Example(words(example), given,
+                       lambda left: calls.judge(left, given, loop, scale), POINTED,
+                       variants=lambda: variants(loop, given, example, scale))
 
-    return Entry(calls.state, lambda: [trial(example) for example in examples], CONSTANTS,
-                 {"_attend": list(calls.state)})
+    return StepSpec(calls.state, lambda: [example_of(example) for example in examples], CONSTANTS,
+                    {"_attend": list(calls.state)})
 
 
 def parts(given: dict, example: dict) -> list[Phase]:
-    """The phases of the lesson's walk over the keys."""
+    """The phases of the lesson's loop over the keys."""
     N, T = given["N"], given["BLOCK_N"]
     interior = "the interior" if "window_size" in example else "the full tiles"
     if not (example.get("CAUSAL", True) and "start_m" in example):
@@ -198,9 +198,9 @@ def parts(given: dict, example: dict) -> list[Phase]:
     return found
 
 
-def variants(walk: Walk, given: dict, example: dict, scale: float) -> dict:
-    """Variants of a walk over the keys, in named.py."""
-    wanted, start = walk.wanted(), None
+def variants(loop: Loop, given: dict, example: dict, scale: float) -> dict:
+    """Variants of a loop over the keys, in named.py."""
+    wanted, start = loop.wanted(), None
     if example.get("CAUSAL", True):
         start = example.get("start_m")
     whole = phases.visits(wanted, given, start)
@@ -210,22 +210,22 @@ def variants(walk: Walk, given: dict, example: dict, scale: float) -> dict:
 
 
 def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tuple[str, ...],
-            queries: bool = False) -> Entry:
-    """Borders with which the lesson's walk meets every visible tile once, masked where it must be.
+            queries: bool = False) -> StepSpec:
+    """Borders with which the lesson's loop meets every visible tile once, masked where it must be.
 
     visits(names) -> the (range, MASKED) of its phases, names: those given and those left.
-    queries: the walk is over the queries, of a tile of keys.
+    queries: the loop is over the queries, of a tile of keys.
     """
-    def trial(example: dict) -> Trial:
+    def example_of(example: dict) -> Example:
         given = tiles({name: value for name, value in example.items() if name not in leaves})
         if queries:
-            walk = Walk(given["key"], given["N"], given["BLOCK_M"],
+            loop = Loop(given["key"], given["N"], given["BLOCK_M"],
                         lambda i, j: sees(j, i, given), ("key", "query"), False)
         else:
-            walk = Walk(given["query"], given["N"], given["BLOCK_N"],
+            loop = Loop(given["query"], given["N"], given["BLOCK_N"],
                         lambda i, j: sees(i, j, given), first_sees=False)
 
-        def check(left: Left, only: bool = True) -> Wrong | None:
+        def check(left: Observed, only: bool = True) -> Wrong | None:
             """only: where one border alone is wrong, that is said."""
             found = {}
             for name in leaves:
@@ -237,8 +237,8 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
             called = [(begin, masked) for phase, masked in visits({**given, **found})
                       for begin in phase]
             if len(called) > 500:
-                return Wrong((f"{said}: the walk has {len(called)} tiles.",))
-            wrong = walk.judge(called)
+                return Wrong((f"{said}: the loop has {len(called)} tiles.",))
+            wrong = loop.judge(called)
             if wrong and not wrong.note and only:
                 alone = [name for name in leaves if other(name)(left)]
                 if len(alone) == 1:
@@ -246,28 +246,28 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
             return wrong and Wrong((f"{said}: {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
 
         def other(name: str):
-            """Whether the lesson's value of this one makes the walk right."""
-            def fits(left: Left) -> bool:
+            """Whether the lesson's value of this one makes the loop right."""
+            def fits(left: Observed) -> bool:
                 program = left.programs[0] | {name: example[name]}
                 wrong = check(replace(left, programs=[program]), only=False)
                 return wrong is None or wrong.note
             return fits
 
-        def exact(left: Left) -> bool:
+        def exact(left: Observed) -> bool:
             return sorted(visits({**given, **left.programs[0]}), key=str) == sorted(
                 visits(example), key=str)
 
-        return Trial(words(example, leaves), given, check, POINTED, exact=exact,
-                     variants=lambda: {("border-wrong", name): other(name) for name in leaves})
+        return Example(words(example, leaves), given, check, POINTED, exact=exact,
+                       variants=lambda: {("border-wrong", name): other(name) for name in leaves})
 
-    return Entry(leaves, lambda: [trial(example) for example in examples], CONSTANTS)
+    return StepSpec(leaves, lambda: [example_of(example) for example in examples], CONSTANTS)
 
 
 POINTED = {name: np.zeros(8, np.float32) for name in ("k", "v", "q", "do", "lse", "delta")}
 
 
 def tiles(example: dict) -> dict:
-    """Names that a kernel has where it walks, with those of the example."""
+    """Names that a kernel has where it loops, with those of the example."""
     M, T = example["BLOCK_M"], example["BLOCK_N"]
     start_m, start_n = example.get("start_m", 0), example.get("start_n", 0)
     rows = np.arange(max(M, T), dtype=np.int32)
@@ -279,7 +279,7 @@ def tiles(example: dict) -> dict:
 
 
 def further(example: dict) -> tuple[str, ...]:
-    """What else the calls of a walk pass on."""
+    """What else the calls of a loop pass on."""
     return tuple(name for name in ("window_size", "sink_size", "CAUSAL") if name in example)
 
 

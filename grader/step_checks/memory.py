@@ -6,14 +6,14 @@ line.  What must not be read is NaN, what must not be written keeps its mark.
 
 import numpy as np
 
-from grader.lights import named
-from grader.lights.trial import (
+from grader.step_checks import named
+from grader.step_checks.examples import (
     EXACT,
     ROUNDED,
-    Entry,
-    Left,
+    Example,
+    Observed,
     Pointer,
-    Trial,
+    StepSpec,
     Wrong,
     difference,
     first,
@@ -56,9 +56,9 @@ def read(memory: np.ndarray, at: np.ndarray, exist: np.ndarray) -> np.ndarray:
     return np.where(there, memory.ravel()[np.where(there, at, 0)].astype(np.float64), 0)
 
 
-def finish(base: float = 2.0) -> Entry:
+def finish(base: float = 2.0) -> StepSpec:
     """3.3: o = acc / l_i, lse = m_i + log(l_i), both stored for the rows that exist."""
-    def trial(N: int, start: int, bh: int, D: int, dtype: str, size: float = 1) -> Trial:
+    def example_of(N: int, start: int, bh: int, D: int, dtype: str, size: float = 1) -> Example:
         random, M, heads = randoms(N + start), 16, 4
         acc, l_i, m_i = size * random(M, 32), size * (np.abs(random(M)) + 0.5), 3 * random(M) + 2
         query = np.arange(start, start + M, dtype=np.int32)
@@ -67,7 +67,7 @@ def finish(base: float = 2.0) -> Entry:
         o[here] = (acc / l_i[:, None])[exists, :D]
         lse[here] = (m_i * np.log(base) + np.log(l_i))[exists]
 
-        def check(left: Left, lse: np.ndarray = lse) -> Wrong | None:
+        def check(left: Observed, lse: np.ndarray = lse) -> Wrong | None:
             return first(stored("o", left.memory["o"], o, D, N,
                                 EXACT if dtype == "float32" else ROUNDED),
                          stored("lse", left.memory["lse"], lse, 1, N))
@@ -77,8 +77,8 @@ def finish(base: float = 2.0) -> Entry:
             wrong[here] = rows[exists]
             return lambda left: check(left, wrong) is None
 
-        return Trial(f"N={N}, rows {start}-{start + M - 1} of head {bh}, D={D}, {dtype}"
-                     + f", acc and l_i about {size:,}" * (size > 1), {
+        return Example(f"N={N}, rows {start}-{start + M - 1} of head {bh}, D={D}, {dtype}"
+                       + f", acc and l_i about {size:,}" * (size > 1), {
             "acc": acc, "l_i": l_i, "m_i": m_i.astype(np.float32), "query": query, "N": N, "D": D,
             "bh": np.int64(bh), "start_m": start, "BLOCK_M": M, "BLOCK_D": 32, "scale": 0.25,
             "o_ptr": Pointer("o", 0), "lse_ptr": Pointer("lse", 0), "HQ": 2, "b": bh // 2,
@@ -87,15 +87,15 @@ def finish(base: float = 2.0) -> Entry:
             variants=lambda: {id: fit(rows) for id, rows in named.statistics(
                 m_i * np.log(base), l_i).items()})
 
-    return Entry((), lambda: [trial(40, 16, 1, 16, "float32"), trial(40, 32, 2, 16, "float32"),
-                              trial(7, 0, 0, 10, "float16"),
-                              trial(40, 16, 1, 16, "float16", 200_000)],
-                 ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N"), {"_store": "store"})
+    return StepSpec((), lambda: [example_of(40, 16, 1, 16, "float32"), example_of(40, 32, 2, 16, "float32"),
+                                 example_of(7, 0, 0, 10, "float16"),
+                                 example_of(40, 16, 1, 16, "float16", 200_000)],
+                    ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N"), {"_store": "store"})
 
 
-def load() -> Entry:
+def load() -> StepSpec:
     """3.7: the tile's elements, and 0 past N - 1 and D - 1."""
-    def trial(D: int, RAGGED: bool, start: int, N: int, strides: tuple[int, int]) -> Trial:
+    def example_of(D: int, RAGGED: bool, start: int, N: int, strides: tuple[int, int]) -> Example:
         (stride_n, stride_d), ROWS, BLOCK_D = strides, 16, 16
         whole = np.full((N - 1) * stride_n + (D - 1) * stride_d + 1, np.nan, np.float32)
         at = np.arange(N)[:, None] * stride_n + np.arange(D)[None] * stride_d
@@ -103,7 +103,7 @@ def load() -> Entry:
         want, rows = np.zeros((ROWS, BLOCK_D)), min(ROWS, N - start)
         want[:rows, :D] = whole[at[start:start + rows]]
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             return difference("tile", left.programs[0]["tile"], want, 1e-9)
 
         def taken(length: int):
@@ -112,41 +112,41 @@ def load() -> Entry:
             return lambda left: difference("tile", left.programs[0]["tile"], taken, 1e-9) is None
 
         pointer = Pointer("x", start * stride_n)
-        return Trial(f"N={N}, start={start}, D={D}, BLOCK_D={BLOCK_D}, strides {strides}, "
-                     f"RAGGED={RAGGED}",
-                     {"ptr": pointer, "start": start, "stride_n": stride_n, "stride_d": stride_d,
-                      "head": (Pointer("x", 0), stride_n, stride_d),
-                      "N": N, "D": D, "BLOCK_D": BLOCK_D, "ROWS": ROWS, "RAGGED": RAGGED}, check,
-                     {"x": whole}, variants=lambda: {("row-stride-ignored", name): taken(length)
-                                                     for name, length in (("D", D), ("N", N))})
+        return Example(f"N={N}, start={start}, D={D}, BLOCK_D={BLOCK_D}, strides {strides}, "
+                       f"RAGGED={RAGGED}",
+                       {"ptr": pointer, "start": start, "stride_n": stride_n, "stride_d": stride_d,
+                        "head": (Pointer("x", 0), stride_n, stride_d),
+                        "N": N, "D": D, "BLOCK_D": BLOCK_D, "ROWS": ROWS, "RAGGED": RAGGED}, check,
+                       {"x": whole}, variants=lambda: {("row-stride-ignored", name): taken(length)
+                                                       for name, length in (("D", D), ("N", N))})
 
-    return Entry(("tile",), lambda: [
-        trial(16, True, 32, 40, (16, 1)), trial(16, False, 16, 40, (16, 1)),
-        trial(10, True, 32, 40, (24, 1)), trial(10, False, 16, 40, (11, 1)),
-        trial(10, True, 0, 7, (1, 9)), trial(16, False, 16, 33, (20, 2))],
+    return StepSpec(("tile",), lambda: [
+        example_of(16, True, 32, 40, (16, 1)), example_of(16, False, 16, 40, (16, 1)),
+        example_of(10, True, 32, 40, (24, 1)), example_of(10, False, 16, 40, (11, 1)),
+        example_of(10, True, 0, 7, (1, 9)), example_of(16, False, 16, 33, (20, 2))],
         ("D", "BLOCK_D", "ROWS", "RAGGED"))
 
 
-def store() -> Entry:
+def store() -> StepSpec:
     """3.8: a tile's rows and columns that exist, in the tensor's dtype."""
-    def trial(N: int, start: int, bh: int, D: int, dtype: str) -> Trial:
+    def example_of(N: int, start: int, bh: int, D: int, dtype: str) -> Example:
         ROWS, heads = 16, 3
         tile = randoms(N + start)(ROWS, 16)
         rows = np.arange(start, start + ROWS, dtype=np.int32)
         want = np.full((heads * N, D), MARK)
         want[bh * N + rows[rows < N]] = tile[rows < N, :D]
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             return stored("the tensor", left.memory["x"], want, D, N,
                           EXACT if dtype == "float32" else ROUNDED)
 
-        return Trial(f"N={N}, rows {start}-{start + ROWS - 1} of head {bh}, D={D} of 16 columns, "
-                     f"{dtype}", {"ptr": Pointer("x", 0), "tile": tile, "bh": np.int64(bh),
-                                  "rows": rows, "N": N, "D": D}, check,
-                     {"x": np.full(heads * N * D, MARK, dtype)})
+        return Example(f"N={N}, rows {start}-{start + ROWS - 1} of head {bh}, D={D} of 16 columns, "
+                       f"{dtype}", {"ptr": Pointer("x", 0), "tile": tile, "bh": np.int64(bh),
+                                    "rows": rows, "N": N, "D": D}, check,
+                       {"x": np.full(heads * N * D, MARK, dtype)})
 
-    return Entry((), lambda: [trial(40, 16, 1, 16, "float32"), trial(40, 32, 1, 10, "float32"),
-                              trial(7, 0, 2, 16, "float16")], ("D",))
+    return StepSpec((), lambda: [example_of(40, 16, 1, 16, "float32"), example_of(40, 32, 1, 10, "float32"),
+                                 example_of(7, 0, 2, 16, "float16")], ("D",))
 
 
 FINISH, NATURAL, LOAD, STORE = finish(), finish(float(np.e)), load(), store()

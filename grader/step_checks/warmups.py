@@ -14,21 +14,21 @@ from grader.assignment import submission
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault, no_triton
 from grader.host.options import Imports, Options
-from grader.lights import named
-from grader.lights.lights import NONE, RIGHT, Asking, Light, damaged
-from grader.lights.memory import MARK, read, stored
-from grader.lights.trial import (
+from grader.report.screen import Reporter
+from grader.step_checks import named
+from grader.step_checks.checks import NONE, RIGHT, Runner, StepCheck, damaged
+from grader.step_checks.examples import (
     EXACT,
     ROUNDED,
-    Entry,
+    Example,
     Pointer,
-    Trial,
+    StepSpec,
     difference,
     first,
     guarded,
     randoms,
 )
-from grader.report.screen import Reporter
+from grader.step_checks.memory import MARK, read, stored
 
 FOLDER, NAME = "warmups", "warmups.py"
 BLOCK, TILE = 32, 16  # of that file
@@ -62,7 +62,7 @@ TIMES = SOFTMAX | {
         total=lambda t, a, r: t.l_i * a + r[:, None])}
 
 
-def softmax(rows: int, old: float, new: float) -> Trial:
+def softmax(rows: int, old: float, new: float) -> Example:
     """W.1 of one tile, and W.2 of a tile of so many rows.  old, new: about where the maximum so far
     and the numbers of the tile lie."""
     random, M = randoms(rows), (rows,) * bool(rows)
@@ -80,31 +80,31 @@ def softmax(rows: int, old: float, new: float) -> Trial:
         given, mistakes = {"s": s, "v": v, "s_tile": s, "v_tile": v, "start": 0, "M": rows,
                            "N": BLOCK}, TIMES
     names = ("m_i", "l_i", "acc") if rows else ("m_i", "l_i")
-    return trial(f"m_i about {old}, the tile's numbers about {new}", before | given, {},
-                 lambda left, wanted: first(*(difference(
+    return example_of(f"m_i about {old}, the tile's numbers about {new}", before | given, {},
+                      lambda left, wanted: first(*(difference(
                      name, left.programs[0][name], wanted[name],
                      ROUNDED if abs(new) > 99 else EXACT) for name in names)),
-                 left(), {said: left(**changes) for said, changes in mistakes.items()} | {
+                      left(), {said: left(**changes) for said, changes in mistakes.items()} | {
                      "m_i is never brought up to date": left() | {"m_i": before["m_i"]}})
 
 
-def trial(words: str, given: dict, memory: dict, judge: Callable, right, mistakes: dict,
-          programs: int = 1) -> Trial:
+def example_of(words: str, given: dict, memory: dict, judge: Callable, right, mistakes: dict,
+               programs: int = 1) -> Example:
     """judge(left, wanted) -> what is wrong, of right and of what each of the mistakes leaves."""
-    return Trial(words, given, lambda left: judge(left, right), memory, programs,
-                 lambda: {said: lambda left, wrong=wrong: judge(left, wrong) is None
-                          for said, wrong in mistakes.items()})
+    return Example(words, given, lambda left: judge(left, right), memory, programs,
+                   lambda: {said: lambda left, wrong=wrong: judge(left, wrong) is None
+                            for said, wrong in mistakes.items()})
 
 
 def pointers(*names: str) -> dict[str, Pointer]:
     return {f"{name}_ptr": Pointer(name, 0) for name in names}
 
 
-def add(N: int, programs: int) -> Trial:
+def add(N: int, programs: int) -> Example:
     """W.3: every program adds BLOCK numbers of its own."""
     x, y, at = randoms(N)(N), randoms(N + 1)(N), np.arange(N)
     mine, none = at < BLOCK * programs, np.full(N, MARK, np.float32)
-    return trial(
+    return example_of(
         f"N={N}, {programs} programs", {**pointers("x", "y", "z"), "N": N, "BLOCK": BLOCK},
         {"x": x, "y": y, "z": none},
         lambda left, wanted: stored("z", left.memory["z"], wanted, 1, N),
@@ -122,13 +122,13 @@ def add(N: int, programs: int) -> Trial:
             "they are multiplied, not added": np.where(mine, x * y, none)}, programs)
 
 
-def row_sum(M: int, N: int, row: int, start: int) -> Trial:
+def row_sum(M: int, N: int, row: int, start: int) -> Example:
     """W.4: one tile's share of a row's sum."""
     x, acc, tile = randoms(M)(M, N), randoms(N)(), np.arange(BLOCK)
     columns = start + tile
     counts, exist, here = (columns <= row) & (columns < N), columns < N, row * N + columns
     share = read(x, here, counts)
-    return trial(
+    return example_of(
         f"x {x.shape}, row={row}, start={start}", {
             **pointers("x", "y"), "N": N, "BLOCK": BLOCK, "row": np.int32(row), "acc": acc,
             "start": start}, {"x": x, "y": np.zeros(M, np.float32)},
@@ -150,7 +150,7 @@ def row_sum(M: int, N: int, row: int, start: int) -> Trial:
                 acc + share})
 
 
-def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Trial:
+def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Example:
     """W.5: one tile's share of a tile of the product."""
     a, b = (randoms(M + N)(*shape).astype(np.float16) for shape in ((M, K), (K, N)))
     acc, (i, j, k) = randoms(K)(TILE, TILE), (at + np.arange(TILE) for at in (m, n, start))
@@ -162,7 +162,7 @@ def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Trial:
 
     x, y = tiles()
     stores = (i[:, None] < M) & (j < N)
-    return trial(
+    return example_of(
         f"a {a.shape}, b {b.shape}, rows from {m}, columns from {n}, start={start}", {
             **pointers("a", "b", "c"), "M": M, "N": N, "K": K, "TILE": TILE, "acc": acc,
             "start": start, **{f"offs_{name}": at.astype(np.int32)
@@ -189,15 +189,15 @@ def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Trial:
 
 LEVELS = (-np.inf, 0), (0, 5), (3, -20), (-np.inf, 300), (300, 300), (-np.inf, -200)
 ENTRIES = {
-    "W.1": Entry(("m_i", "l_i"), lambda: [softmax(0, *one) for one in LEVELS], kernel=False),
-    "W.2": Entry(("m_i", "l_i", "acc"), lambda: [softmax(5, *one) for one in LEVELS],
-                 kernel=False),
-    "W.3": Entry((), lambda: [add(*one) for one in ((96, 3), (70, 3), (5, 1), (70, 1))],
-                 ("BLOCK",)),
-    "W.4": Entry(("acc",), lambda: [row_sum(*one) for one in (
+    "W.1": StepSpec(("m_i", "l_i"), lambda: [softmax(0, *one) for one in LEVELS], kernel=False),
+    "W.2": StepSpec(("m_i", "l_i", "acc"), lambda: [softmax(5, *one) for one in LEVELS],
+                    kernel=False),
+    "W.3": StepSpec((), lambda: [add(*one) for one in ((96, 3), (70, 3), (5, 1), (70, 1))],
+                    ("BLOCK",)),
+    "W.4": StepSpec(("acc",), lambda: [row_sum(*one) for one in (
         (40, 70, 39, 64), (40, 70, 35, 32), (40, 70, 35, 0), (70, 40, 60, 32), (33, 33, 32, 32))],
         ("BLOCK",)),
-    "W.5": Entry(("acc",), lambda: [product(*one) for one in (
+    "W.5": StepSpec(("acc",), lambda: [product(*one) for one in (
         (40, 50, 33, 0, 16, 16), (40, 17, 50, 32, 0, 48), (18, 70, 20, 16, 64, 16),
         (16, 16, 16, 0, 0, 0))], ("TILE",))}
 
@@ -218,12 +218,12 @@ def grade(options: Options, reporter: Reporter, only: str = "",
         return 1
     lacking = no_triton() or interpreter_fault()
     outcomes, to_do, following = [], "", ""
-    with contextlib.closing(asking_of(file, options)) as asking:
+    with contextlib.closing(runner_of(file, options)) as runner:
         for id, title in TITLES.items():
             if only not in ("", id):
                 continue
             outcome, lines = ("skipped", ()) if ENTRIES[id].kernel and lacking else check(
-                asking, file, id)
+                runner, file, id)
             outcomes.append(outcome)
             if not to_do and outcome not in ("pass", "skipped"):
                 to_do = f"{'fix' if lines else 'write'} step {id}"
@@ -242,37 +242,37 @@ def grade(options: Options, reporter: Reporter, only: str = "",
     return 3 if "grader_fault" in outcomes else int(right < len(outcomes))
 
 
-def asking_of(file: submission.Submission, options: Options) -> Asking:
+def runner_of(file: submission.Submission, options: Options) -> Runner:
     """A worker for the file's steps; without Triton, for those above its import."""
     exercises = Exercises(0, "warm-ups", "online_softmax", ("x",), 0, {})
-    asking = Asking(exercises, replace(options, device="cpu", imports=Imports()), file)
+    runner = Runner(exercises, replace(options, device="cpu", imports=Imports()), file)
     if no_triton():
-        asking.source = file.source.partition(b"\nimport triton")[0]
-    return asking
+        runner.source = file.source.partition(b"\nimport triton")[0]
+    return runner
 
 
-def check(asking: Asking, file: submission.Submission, id: str) -> tuple[str, tuple[str, ...]]:
+def check(runner: Runner, file: submission.Submission, id: str) -> tuple[str, tuple[str, ...]]:
     """-> outcome, and what is wrong, with the end of what the step printed."""
     if id in file.left_raises:
         return "wrong", (file.left_raises[id],)
     if id in file.blank_steps:
         return "not_started", ()
-    if id not in asking.blanks.steps:
+    if id not in runner.blanks.steps:
         return "skipped", (f"its code belongs between `# BEGIN SOLUTION {id}` and `# END SOLUTION "
                            f"{id}`, and these lines are missing.",)
-    before = asking.session.output.text() if asking.session else ""
+    before = runner.session.output.text() if runner.session else ""
     try:
-        light = guarded(lambda: asking.judged(id, ENTRIES[id], (id,)), lambda error: Light(
+        light = guarded(lambda: runner.judged(id, ENTRIES[id], (id,)), lambda error: StepCheck(
             id, "grader_fault", lines=(f"the grader itself failed ({error}): please report it, "
                                        "with your file.",)))
     except SubmissionError as error:  # of importing the file
-        asking.session.close()
-        asking.session = None
+        runner.session.close()
+        runner.session = None
         return error.outcome, (f"line {error.line}: " * (error.line is not None) + error.sentence,)
     if light.light in (RIGHT, NONE):
         return ("pass", ()) if light.light == RIGHT else ("skipped", light.lines)
     if light.light == "grader_fault":
         return light.light, light.lines
-    printed = asking.session.output.text().removeprefix(before).splitlines()[-PRINTED:]
+    printed = runner.session.output.text().removeprefix(before).splitlines()[-PRINTED:]
     return "wrong", (" ".join(light.lines[:2]), *light.lines[2:],
                      f"more: python autograder.py --hint {id}", *(f"| {row}" for row in printed))

@@ -1,4 +1,4 @@
-"""The backward's kernels: their walks (8.10, 8.15, 9.12, 9.17), what a tile adds (8.11, 8.12, 8.16,
+"""The backward's kernels: their loops (8.10, 8.15, 9.12, 9.17), what a tile adds (8.11, 8.12, 8.16,
 8.17), delta (8.9), and the sink logit (9.3, 9.11).
 """
 
@@ -6,70 +6,70 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grader.lights import named, phases, walks
-from grader.lights.memory import MARK, stored
-from grader.lights.phases import Phase
-from grader.lights.softmax import FACTOR
-from grader.lights.trial import (
+from grader.step_checks import loops, named, phases
+from grader.step_checks.examples import (
     EXACT,
     LN2,
     LOG2E,
     ROUNDED,
-    Entry,
-    Left,
+    Example,
+    Observed,
     Pointer,
-    Trial,
+    StepSpec,
     Wrong,
     difference,
     first,
     number,
     randoms,
 )
-from grader.lights.walks import CONSTANTS, POINTED, SCALE, Calls, Walk, further, tiles, words
+from grader.step_checks.loops import CONSTANTS, POINTED, SCALE, Calls, Loop, further, tiles, words
+from grader.step_checks.memory import MARK, stored
+from grader.step_checks.phases import Phase
+from grader.step_checks.softmax import FACTOR
 
 HEADS, D = 4, 16
 
 
-# --------------------------------------------------------------------- walks
-def dq_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry:
-    """Every visible key tile once, then dq times the scale is stored.  With a scale of 1 the walk
+# --------------------------------------------------------------------- loops
+def dq_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepSpec:
+    """Every visible key tile once, then dq times the scale is stored.  With a scale of 1 the loop
     hands on lse in base e."""
-    def trial(example: dict) -> Trial:
+    def example_of(example: dict) -> Example:
         M, N, bh = example["BLOCK_M"], example["N"], 2
         given = {**tiles(example), "bh": np.int64(bh), "dq": np.full((M, D), 5, np.float32),
                  "do": np.full((M, D), 8, np.float32), "lse_log2": np.full(M, 9, np.float32),
                  "delta": np.full(M, 11, np.float32), "dq_ptr": Pointer("dq", 0)}
         calls = Calls("_add_dq", ("dq",), ("q", "do", "lse_log2", "delta", "k_head", "v_head",
                                            "query", "N", "D", "BLOCK_N", *further(example)))
-        walk = Walk(given["query"], N, given["BLOCK_N"], lambda i, j: sees(i, j, given),
+        loop = Loop(given["query"], N, given["BLOCK_N"], lambda i, j: sees(i, j, given),
                     first_sees=False)
 
         handed = given if scale != 1 else given | {"lse_log2": given["lse_log2"] * np.float32(LN2)}
 
-        def memory(left: Left, factor: float) -> np.ndarray:
+        def memory(left: Observed, factor: float) -> np.ndarray:
             number = sum(name == "_add_dq" for name, _ in left.calls)
             last = calls.after(number - 1, given)["dq"] if number else given["dq"]
             want, rows = np.full((HEADS * N, D), MARK), given["query"][given["query"] < N]
             want[bh * N + rows] = last[:len(rows)] * factor
             return want
 
-        def check(left: Left) -> Wrong | None:
-            found = calls.judge(left, handed, walk, scale)
+        def check(left: Observed) -> Wrong | None:
+            found = calls.judge(left, handed, loop, scale)
             if found is not None and not found.note:
                 return found
             return first(stored("dq", left.memory["dq"], memory(left, SCALE), D, N), found)
 
         def variants() -> dict:
-            found = walks.variants(walk, given, example, scale)
+            found = loops.variants(loop, given, example, scale)
             return {"dq-unscaled": lambda left: stored(
                 "dq", left.memory["dq"], memory(left, 1.0), D, N) is None} | _of("dq", found)
 
-        return Trial(words(example), given, check,
-                     {**POINTED, "dq": np.full(HEADS * N * D, MARK, np.float32)},
-                     variants=variants)
+        return Example(words(example), given, check,
+                       {**POINTED, "dq": np.full(HEADS * N * D, MARK, np.float32)},
+                       variants=variants)
 
-    return Entry((), lambda: [trial(example) for example in examples], CONSTANTS,
-                 {"_add_dq": ["dq"], "_store": "store"})
+    return StepSpec((), lambda: [example_of(example) for example in examples], CONSTANTS,
+                    {"_add_dq": ["dq"], "_store": "store"})
 
 
 def _of(kernel: str, variants: dict) -> dict:
@@ -78,9 +78,9 @@ def _of(kernel: str, variants: dict) -> dict:
             for id, fit in variants.items()}
 
 
-def query_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> Entry:
+def query_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepSpec:
     """Every query tile that sees one of the keys once."""
-    def trial(example: dict) -> Trial:
+    def example_of(example: dict) -> Example:
         T, row = example["BLOCK_N"], 2 * example["N"]
         given = {**tiles(example), "HQ": 6, "h": 5, "row": np.int64(row),
                  "q_head": (Pointer("q", 32), 16, 1), "do_head": (Pointer("do", 64), 16, 1),
@@ -92,7 +92,7 @@ def query_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> En
         calls = Calls("_add_dkdv", ("dk", "dv"), (
             "k", "v", "q_head", "do_head", "lse_ptr", "delta_ptr", "key", "N", "D", "BLOCK_M",
             *further(example)), "start_m")
-        walk = Walk(given["key"], given["N"], given["BLOCK_M"], lambda i, j: sees(j, i, given),
+        loop = Loop(given["key"], given["N"], given["BLOCK_M"], lambda i, j: sees(j, i, given),
                     ("key", "query"), False)
 
         def variants() -> dict:
@@ -103,15 +103,15 @@ def query_walk(sees: Callable, examples: list[dict], scale: float = LOG2E) -> En
                                                  size), True),
                      Phase(interior, range(example["inner"], example["outer"], size), False),
                      Phase(end, range(example["outer"], last, size), True)]
-            found = named.hands(SCALE, scale) | phases.single(parts, walk.wanted(), "start_m")
+            found = named.hands(SCALE, scale) | phases.single(parts, loop.wanted(), "start_m")
             return _of("dkdv", found)
 
-        return Trial(words(example), given,
-                     lambda left: calls.judge(left, handed, walk, scale, given), POINTED,
-                     variants=variants)
+        return Example(words(example), given,
+                       lambda left: calls.judge(left, handed, loop, scale, given), POINTED,
+                       variants=variants)
 
-    return Entry(("dk", "dv"), lambda: [trial(example) for example in examples], CONSTANTS,
-                 {"_add_dkdv": ["dk", "dv"]})
+    return StepSpec(("dk", "dv"), lambda: [example_of(example) for example in examples], CONSTANTS,
+                    {"_add_dkdv": ["dk", "dv"]})
 
 
 def keys(N: int, start_n: int, BN: int, BM: int, CAUSAL: bool, W: int = 0, S: int = 0) -> dict:
@@ -198,15 +198,15 @@ def wide(given: dict, *names: str):
     return (given[name].astype(np.float64) for name in names)
 
 
-def weights(transposed: bool = False, natural: bool = False) -> Entry:
+def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
     """8.11, and 8.16: P from the saved log-sum-exp, 0 where the tile is masked and keep is not.
 
     natural: the scale is handed on in base e, and so is lse where it is handed on, in 8.11.
     """
     name = "p_t" if transposed else "p"
 
-    def trial(masked: bool, seed: int, dtype: str = "float32", far: bool = False,
-              causal: bool = True) -> Trial:
+    def example_of(masked: bool, seed: int, dtype: str = "float32", far: bool = False,
+                   causal: bool = True) -> Example:
         given = _tile(seed, dtype, transposed)
         q, k, lse = wide(given, "q", "k", "lse_log2")
         if far:  # rows past N - 1 load q = 0 and lse = inf
@@ -230,20 +230,20 @@ def weights(transposed: bool = False, natural: bool = False) -> Entry:
                                      **{name: np.where(keep, p.T if transposed else p, 0)})
                     for id, p in others.items()}
 
-        return Trial(f"{name} {want.shape}, {dtype}, MASKED={masked}, CAUSAL={causal}",
-                     {**given, "keep": keep, "MASKED": masked, "CAUSAL": causal},
-                     lambda left: difference(name, left.programs[0][name],
-                                             np.where(keep, want, 0), EXACT * 3),
-                     variants=None if far or natural else variants)
+        return Example(f"{name} {want.shape}, {dtype}, MASKED={masked}, CAUSAL={causal}",
+                       {**given, "keep": keep, "MASKED": masked, "CAUSAL": causal},
+                       lambda left: difference(name, left.programs[0][name],
+                                               np.where(keep, want, 0), EXACT * 3),
+                       variants=None if far or natural else variants)
 
-    return Entry((name,), lambda: [trial(True, 21), trial(False, 22), trial(True, 23, "float16"),
-                                   trial(True, 24, far=True), trial(True, 25, causal=False)],
-                 ("MASKED", *CONSTANTS))
+    return StepSpec((name,), lambda: [example_of(True, 21), example_of(False, 22), example_of(True, 23, "float16"),
+                                      example_of(True, 24, far=True), example_of(True, 25, causal=False)],
+                    ("MASKED", *CONSTANTS))
 
 
-def products(transposed: bool = False) -> Entry:
+def products(transposed: bool = False) -> StepSpec:
     """8.12: dq, and 8.17: dk and dv with this tile's share."""
-    def trial(seed: int, dtype: str) -> Trial:
+    def example_of(seed: int, dtype: str) -> Example:
         given = _tile(seed, dtype, transposed)
         q, do, k, v, delta = wide(given, "q", "do", "k", "v", "delta")
         p = np.abs(randoms(seed + 1)(len(q), len(k)))
@@ -254,25 +254,25 @@ def products(transposed: bool = False) -> Entry:
         else:
             want = {"dq": given["dq"] + ds @ k}
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             return first(*(difference(name, left.programs[0][name], value,
                                       2 * EXACT if dtype == "float32" else ROUNDED)
                            for name, value in want.items()))
 
         shape = (len(k), len(q)) if transposed else p.shape
-        return Trial(f"a tile of scores {shape}, {dtype}", {
+        return Example(f"a tile of scores {shape}, {dtype}", {
             **given, "p_t" if transposed else "p": p.T.copy() if transposed else p,
             "MASKED": True, "CAUSAL": dtype == "float32", "keep": np.ones(shape, bool)}, check,
             variants=None if dtype == "float16" else lambda: named.products(
                 p, ds, dp, delta, q, k, do, given, transposed))
 
-    return Entry(("dk", "dv") if transposed else ("dq",),
-                 lambda: [trial(31, "float32"), trial(32, "float16")], ("MASKED", *CONSTANTS))
+    return StepSpec(("dk", "dv") if transposed else ("dq",),
+                    lambda: [example_of(31, "float32"), example_of(32, "float16")], ("MASKED", *CONSTANTS))
 
 
-def delta() -> Entry:
+def delta() -> StepSpec:
     """8.9: rowsum(do * o) in float32, stored as lse is."""
-    def trial(N: int, start: int, bh: int, dtype: str) -> Trial:
+    def example_of(N: int, start: int, bh: int, dtype: str) -> Example:
         random, M = randoms(N + start), 16
         do, o = random(M, D).astype(dtype), random(M, D).astype(dtype)
         query = np.arange(start, start + M, dtype=np.int32)
@@ -280,25 +280,25 @@ def delta() -> Entry:
         memory = np.full(HEADS * N, MARK)
         memory[bh * N + query[query < N]] = want[query < N]
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             return first(difference("delta", left.programs[0]["delta"][:, None]
                                     if np.shape(left.programs[0]["delta"]) == (M,)
                                     else left.programs[0]["delta"], want[:, None], 1e-4),
                          stored("delta_ptr", left.memory["delta"], memory, 1, N, 1e-4))
 
-        return Trial(f"N={N}, rows {start}-{start + M - 1} of head {bh}, {dtype}", {
+        return Example(f"N={N}, rows {start}-{start + M - 1} of head {bh}, {dtype}", {
             "do": do, "o": o, "bh": np.int64(bh), "N": N, "query": query, "start_m": start,
             "BLOCK_M": M, "BLOCK_D": D, "D": D, "delta_ptr": Pointer("delta", 0), "b": bh // 2,
             "h": bh % 2, "HQ": 2, "HKV": 1, "kv_head": 0}, check,
             {"delta": np.full(HEADS * N, MARK, np.float32)})
 
-    return Entry(("delta",), lambda: [trial(40, 16, 1, "float16"), trial(40, 32, 2, "float32"),
-                                      trial(7, 0, 0, "float16")], CONSTANTS)
+    return StepSpec(("delta",), lambda: [example_of(40, 16, 1, "float16"), example_of(40, 32, 2, "float32"),
+                                         example_of(7, 0, 0, "float16")], CONSTANTS)
 
 
-def sink_start(base: float = 2.0) -> Entry:
+def sink_start(base: float = 2.0) -> StepSpec:
     """9.3: l_i base^m_i is exp(sink)."""
-    def trial(sink: float) -> Trial:
+    def example_of(sink: float) -> Example:
         M = 16
 
         def logits(names: dict) -> np.ndarray:
@@ -306,7 +306,7 @@ def sink_start(base: float = 2.0) -> Entry:
                 return names["m_i"].astype(np.float64) * np.log(base) + np.log(
                     names["l_i"].astype(np.float64))
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             names = left.programs[0]
             for name in ("m_i", "l_i"):
                 if np.shape(names[name]) != (M,):
@@ -322,27 +322,27 @@ def sink_start(base: float = 2.0) -> Entry:
                 return lambda left: np.allclose(logits(left.programs[0]), logit, 1e-5, 1e-5)
             return {id: counts(logit(sink, SCALE)) for id, logit in named.SINK_LOGITS.items()}
 
-        return Trial(f"sink={sink}", {
+        return Example(f"sink={sink}", {
             "sink": np.float32(sink), "m_i": np.full(M, -np.inf, np.float32),
             "l_i": np.zeros(M, np.float32), "acc": np.zeros((M, D), np.float32), "BLOCK_M": M,
             "BLOCK_D": D, "BLOCK_N": M, "h": 1, "scale": SCALE}, check, variants=variants)
 
-    return Entry(("m_i", "l_i"), lambda: [trial(1.5), trial(-2.0), trial(0.0), trial(150.0),
-                                          trial(-150.0)], CONSTANTS)
+    return StepSpec(("m_i", "l_i"), lambda: [example_of(1.5), example_of(-2.0), example_of(0.0), example_of(150.0),
+                                             example_of(-150.0)], CONSTANTS)
 
 
-def dsink() -> Entry:
+def dsink() -> StepSpec:
     """9.11: -sum exp(sink - lse) delta over the queries of the tile."""
-    def trial(sink: float, N: int) -> Trial:
+    def example_of(sink: float, N: int) -> Example:
         random, M = randoms(41), 16
         lse, delta = 2 * random(M) + 4, random(M)
         exists = np.arange(M) < N
         lse[~exists], delta[~exists] = np.inf, 0
         want = -(np.exp(sink - lse[exists] / LOG2E) * delta[exists]).sum()
-        return Trial(f"sink={sink}, {int(exists.sum())} queries", {
+        return Example(f"sink={sink}, {int(exists.sum())} queries", {
             "sink": np.float32(sink), "lse_log2": lse, "delta": delta, "N": N, "BLOCK_M": M,
             "query": np.arange(M, dtype=np.int32), "start_m": 0, "h": 1, "b": 0,
             "bh": np.int64(1)},
             lambda left: difference("dsink", left.programs[0]["dsink"], np.float64(want), 1e-4))
 
-    return Entry(("dsink",), lambda: [trial(1.5, 40), trial(-1.0, 9), trial(0.0, 16)], CONSTANTS)
+    return StepSpec(("dsink",), lambda: [example_of(1.5, 40), example_of(-1.0, 9), example_of(0.0, 16)], CONSTANTS)

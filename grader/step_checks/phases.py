@@ -1,15 +1,15 @@
-"""Variants of a walk (named.py): which tiles it visits, and which of them are masked."""
+"""Variants of a loop (named.py): which tiles it visits, and which of them are masked."""
 
 import collections
 from dataclasses import dataclass
 
 import numpy as np
 
-from grader.lights.trial import Left
+from grader.step_checks.examples import Observed
 
 
-def visited(left: Left, begin: str) -> list[tuple[int, bool]]:
-    """First row and MASKED of every tile that a walk called for, in order.  begin: its argument."""
+def visited(left: Observed, begin: str) -> list[tuple[int, bool]]:
+    """First row and MASKED of every tile that a loop called for, in order.  begin: its argument."""
     made = [(arguments.get(begin), arguments.get("MASKED"))
             for _, arguments in left.calls if begin in arguments]
     known = all(np.size(one) == 1 and isinstance(one, int | np.ndarray | np.generic)
@@ -19,7 +19,7 @@ def visited(left: Left, begin: str) -> list[tuple[int, bool]]:
 
 def others(right: list[tuple[int, bool]], given: dict, diagonal: int | None
            ) -> tuple[dict[object, list[int]], dict[object, list[tuple[int, bool]]]]:
-    """Mistaken walks, by the name of the mistake.  -> the first keys of the tiles that are visited,
+    """Mistaken loops, by the name of the mistake.  -> the first keys of the tiles that are visited,
     masked as they should be; and of other masks, all tiles and MASKED.
 
     right: first key and MASKED of the tiles wanted; diagonal: where it begins, if there is one.
@@ -54,9 +54,9 @@ def others(right: list[tuple[int, bool]], given: dict, diagonal: int | None
 
 
 def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> dict:
-    """Variants of the key tiles that a walk visits, and which of them are masked: as others."""
+    """Variants of the key tiles that a loop visits, and which of them are masked: as others."""
     def fit(wanted: list, with_masks: bool):
-        def fits(left: Left) -> bool:
+        def fits(left: Observed) -> bool:
             found = sorted(one for one in visited(left, "start_n") if one[0] < given["N"])
             return (found if with_masks else [at for at, _ in found]) == sorted(wanted)
         return fits
@@ -68,10 +68,10 @@ def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> 
 
 
 def windowed(right: list[tuple[int, bool]], given: dict, diagonal: int) -> dict:
-    """Variants of a walk whose window is wrong in one phase.  right: as in others."""
+    """Variants of a loop whose window is wrong in one phase.  right: as in others."""
     N, T, wanted = given["N"], given["BLOCK_N"], [at for at, _ in right]
 
-    def no_window_on_the_diagonal(left: Left) -> bool:
+    def no_window_on_the_diagonal(left: Observed) -> bool:
         handed = [(one["start_n"], one["window_size"]) for _, one in left.calls
                   if {"start_n", "window_size"} <= one.keys()]
         if any(not isinstance(x, int | np.ndarray | np.generic) or np.size(x) != 1
@@ -81,7 +81,7 @@ def windowed(right: list[tuple[int, bool]], given: dict, diagonal: int) -> dict:
             window >= N if at >= diagonal else window == given["window_size"]
             for at, window in handed) and bool(handed)
 
-    def runs_into_the_diagonal(left: Left) -> bool | None:
+    def runs_into_the_diagonal(left: Observed) -> bool | None:
         begins = [at for at, _ in visited(left, "start_n")]
         odd = [at for at in begins if at % T]
         if not odd:
@@ -147,7 +147,7 @@ def single(phases: list[Phase], wanted: list[tuple[int, bool]], begin: str = "st
         there = id in ("phase-left-out", "phase-twice") and any(at in needs for at in phase.tiles) \
             or id == "phase-unmasked" and any(needs.get(at) for at in phase.tiles)
 
-        def fits(left: Left) -> bool | None:
+        def fits(left: Observed) -> bool | None:
             found = phase.faults(visited(left, begin), wanted, flags)
             return id in found if found is not None else False if there else None
         return fits

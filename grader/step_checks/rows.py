@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from grader.lights.trial import Entry, Left, Pointer, Trial, Wrong, same
+from grader.step_checks.examples import Example, Observed, Pointer, StepSpec, Wrong, same
 
 
 def rows(head: str = "h", start: str = "start_m", index: str = "query", size: str = "BLOCK_M",
-         heads: str = "HQ", longest: str = "") -> Entry:
+         heads: str = "HQ", longest: str = "") -> StepSpec:
     """Every tile of every head has one program.  head ... heads: the names of this kernel.
-    longest: "first" or "last", which tile of a head has the longest walk."""
-    def trial(B: int, H: int, N: int, T: int, more: dict) -> Trial:
+    longest: "first" or "last", which tile of a head has the longest loop."""
+    def example_of(B: int, H: int, N: int, T: int, more: dict) -> Example:
         tiles = -(-N // T)
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             taken = {}
             for program, names in enumerate(left.programs):
                 if found := _program(program, names):
@@ -53,22 +53,22 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
             return Wrong((f"program {program}: {said}, {index} {rows[0]} ... {rows[-1]}.",
                           f"want: {wanted}."))
 
-        def _drawn(words: str, left: Left) -> Wrong:
+        def _drawn(words: str, left: Observed) -> Wrong:
             table = [f"program {i}: head {int(names['bh'])}, rows from {int(names[start])}"
                      for i, names in enumerate(left.programs)]
             return Wrong((words,), tuple(table))
 
-        return Trial(f"B={B}, {heads}={H}, N={N}, {size}={T}: {B * H * tiles} programs",
-                     {heads: H, "N": N, size: T, **more}, check, programs=B * H * tiles)
+        return Example(f"B={B}, {heads}={H}, N={N}, {size}={T}: {B * H * tiles} programs",
+                       {heads: H, "N": N, size: T, **more}, check, programs=B * H * tiles)
 
-    def trials() -> list[Trial]:
+    def examples() -> list[Example]:
         def more(HQ: int) -> dict:  # dkdv's query tiles may be smaller than its own
             return {"HQ": HQ, "BLOCK_M": 8} if heads == "HKV" else {}
 
-        return [trial(2, 3, 56, 16, more(6)), trial(1, 1, 7, 16, more(1)),
-                trial(3, 2, 32, 16, more(4))]
+        return [example_of(2, 3, 56, 16, more(6)), example_of(1, 1, 7, 16, more(1)),
+                example_of(3, 2, 32, 16, more(4))]
 
-    return Entry(("bh", "b", head, start, index), trials, (size,))
+    return StepSpec(("bh", "b", head, start, index), examples, (size,))
 
 
 # The key/value head that query head h reads instead, by the name of the mistake.
@@ -83,9 +83,9 @@ HEADS = {
 }
 
 
-def heads() -> Entry:
+def heads() -> StepSpec:
     """5.2: k_head and v_head are those of the group of head h."""
-    def trial(HQ: int, HKV: int, b: int, h: int) -> Trial:
+    def example_of(HQ: int, HKV: int, b: int, h: int) -> Example:
         given, wanted = {"b": np.int64(b), "h": np.int64(h), "bh": np.int64(b * HQ + h), "HQ": HQ,
                          "HKV": HKV, "N": 40, "D": 16}, {}
         for name, strides in (("k", (701, 101, 16, 1)), ("v", (907, 127, 1, 40))):
@@ -93,7 +93,7 @@ def heads() -> Entry:
             at = b * strides[0] + h // (HQ // HKV) * strides[1]
             wanted[f"{name}_head"] = Pointer(name, at), strides[2], strides[3]
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             for got, (name, value) in ((names[name], (name, value)) for names in left.programs
                                        for name, value in wanted.items()):
                 if same(got, value):
@@ -116,10 +116,10 @@ def heads() -> Entry:
                     for strides in [given[f"{name}_strides"]])
             return {id: fit(read(h, HQ, HKV)) for id, read in HEADS.items()}
 
-        return Trial(f"HQ={HQ}, HKV={HKV}, query head {h} of batch entry {b}", given, check,
-                     {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)}, 3, variants)
+        return Example(f"HQ={HQ}, HKV={HKV}, query head {h} of batch entry {b}", given, check,
+                       {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)}, 3, variants)
 
-    return Entry(("k_head", "v_head"), lambda: [
-        trial(6, 2, 1, 4), trial(6, 2, 0, 1), trial(8, 4, 1, 3), trial(3, 3, 2, 2),
-        trial(4, 1, 1, 3), trial(6, 2, 2, 5), trial(40, 2, 0, 19),
-        trial(82, 2, 0, 41)], ("D",))
+    return StepSpec(("k_head", "v_head"), lambda: [
+        example_of(6, 2, 1, 4), example_of(6, 2, 0, 1), example_of(8, 4, 1, 3), example_of(3, 3, 2, 2),
+        example_of(4, 1, 1, 3), example_of(6, 2, 2, 5), example_of(40, 2, 0, 19),
+        example_of(82, 2, 0, 41)], ("D",))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grader.lights.sites import FIXED, Source
+from grader.step_checks.sites import FIXED, Source
 
 # The ids of mistakes, by how late they are looked for: what is taken away before what is put in
 # another's place, and last what is added, which may make up for a mistake elsewhere.

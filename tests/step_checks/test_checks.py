@@ -1,4 +1,5 @@
-"""Lights: green for what is right, in any arrangement; red for the step that is wrong, alone."""
+"""StepChecks: green for what is right, in any arrangement; red for the step that is wrong,
+alone."""
 
 import io
 import json
@@ -18,15 +19,15 @@ from grader.course.calls import SubmissionError
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.host.session import Session
-from grader.lights import alone, blanks, edits, named, repair
-from grader.lights.lights import Lights
-from grader.lights.table import entry
 from grader.report.screen import Reporter
 from grader.sandbox.wire import OBSERVED
 from grader.sandbox.worker import run_step
 from grader.starter import blank
-from tests.lights.blanks import asking, lights, solved, submitted
-from tests.lights.rearranged import REARRANGED
+from grader.step_checks import blanks, edits, named, one_step, repair
+from grader.step_checks.checks import StepChecks
+from grader.step_checks.table import entry
+from tests.step_checks.blanks import lights, runner, solved, submitted
+from tests.step_checks.rearranged import REARRANGED
 
 LIT = sorted({int(step.id.partition(".")[0]) for stage in range(1, 10)
               for step in submission.steps(solved(stage)) if entry(step.id)})
@@ -46,12 +47,12 @@ SAID_ALIKE = ("programs-alike", "zero-times-inf", "row-stride-ignored", "handed-
 @pytest.fixture(autouse=True)
 def without_changes(monkeypatch):
     """No change of a step's text is tried: hundreds take seconds, and few tests are about them."""
-    monkeypatch.setattr("grader.lights.lights.PLACED", 0)
+    monkeypatch.setattr("grader.step_checks.checks.PLACED", 0)
 
 
 @pytest.fixture
 def with_changes(without_changes, monkeypatch):
-    monkeypatch.setattr("grader.lights.lights.PLACED", 3)
+    monkeypatch.setattr("grader.step_checks.checks.PLACED", 3)
 
 
 def colours(found, light: str) -> list[str]:
@@ -139,7 +140,7 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
 ])
 def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(
         text, says, monkeypatch):
-    monkeypatch.setattr("grader.lights.lights.SECONDS", 0.2)
+    monkeypatch.setattr("grader.step_checks.checks.SECONDS", 0.2)
     source = solved(3)
     rows = text.replace("\n", "\n    ")
     found = lights(source.replace("keep = key < N", rows), 3)
@@ -229,7 +230,7 @@ def test_a_walk_that_goes_on_in_vain_is_right_with_both_walks_beside_each_other(
 def test_a_missing_marker_is_said_with_its_step(tmp_path, old, new, said):
     (tmp_path / "problem_3.py").write_text(solved(3).replace(old, new), "utf-8")
     file = submission.read(tmp_path, "problem_3.py", "flash_attention_forward")
-    with Lights(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as found:
+    with StepChecks(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as found:
         assert found.result() == [] and said in found.why and bool(said) == bool(found.why)
 
 
@@ -289,7 +290,7 @@ def test_a_mistake_has_the_name_that_the_table_of_mistakes_has_for_it(stage, old
 def test_where_the_interpreter_cannot_run_there_are_no_lights_and_one_line_says_so(monkeypatch):
     versions = {"triton": "3.6.0", "numpy": "2.5.2"}
     monkeypatch.setattr(stages.metadata, "version", versions.get)
-    stage = Lights(STAGES[3], Options(ROOT, "cpu", 1, 60.0), submitted(solved(3), 3))
+    stage = StepChecks(STAGES[3], Options(ROOT, "cpu", 1, 60.0), submitted(solved(3), 3))
     with stage:
         assert stage.result() == [] and "does not work with numpy 2.5.2" in stage.why
     versions["numpy"] = "2.3.5"
@@ -332,15 +333,15 @@ def fail(*arguments):
     raise RuntimeError("of the grader")
 
 
-@pytest.mark.parametrize("broken", ["trials", "check", "variants"])
+@pytest.mark.parametrize("broken", ["examples", "check", "variants"])
 def test_a_fault_in_the_check_of_one_step_leaves_the_other_lights(broken, monkeypatch):
     def entry_of(id):
         asked = entry(id)
         if id != "1.5":
             return asked
-        return replace(asked, trials=fail if broken == "trials" else lambda: [
-            replace(one, **{broken: fail}) for one in asked.trials()])
-    monkeypatch.setattr("grader.lights.lights.entry", entry_of)
+        return replace(asked, examples=fail if broken == "examples" else lambda: [
+            replace(one, **{broken: fail}) for one in asked.examples()])
+    monkeypatch.setattr("grader.step_checks.checks.entry", entry_of)
     # A mistake is looked for where the step is wrong.
     found = _asked(solved(1).replace("m_i + torch.log(l_i)", "torch.log(l_i)"), 1)
     assert colours(found, "none") == ["1.5"] and len(colours(found, "right")) == 7
@@ -353,10 +354,10 @@ def test_a_fault_in_the_search_for_a_mistake_leaves_the_step_red(with_changes, m
     assert colours(found, "wrong") == ["1.5"]
 
 
-@pytest.mark.parametrize("broken", ["damaged", "Blanks", "Asking.lights"])
+@pytest.mark.parametrize("broken", ["damaged", "Blanks", "Runner.lights"])
 def test_a_fault_around_the_checks_is_said_and_ends_nothing(broken, monkeypatch):
-    monkeypatch.setattr(f"grader.lights.lights.{broken}", fail)
-    with Lights(STAGES[1], Options(ROOT, "cpu", 1, 60.0), submitted(solved(1), 1)) as stage:
+    monkeypatch.setattr(f"grader.step_checks.checks.{broken}", fail)
+    with StepChecks(STAGES[1], Options(ROOT, "cpu", 1, 60.0), submitted(solved(1), 1)) as stage:
         assert stage.result() == []
         assert stage.why == "the steps could not be run on their own (RuntimeError: of the grader)"
 
@@ -419,7 +420,7 @@ def test_a_step_that_uses_a_constant_of_its_function_has_no_light():
 
 
 def _asked(source: str, stage: int = 3):
-    one = asking(stage)
+    one = runner(stage)
     one.blanks = blanks.Blanks(source, submitted(source, stage).steps)
     return {light.id: light for light in one.lights()}
 
@@ -443,7 +444,7 @@ def test_the_starter_has_the_surroundings_of_the_solved_file():
 
 def test_the_record_of_the_surroundings_is_that_of_the_problem_files():
     assert blanks.RECORD.read_text("utf-8") == blanks.record(ROOT), \
-        "python -m grader.lights.blanks writes it anew"
+        "python -m grader.step_checks.blanks writes it anew"
 
 
 def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
@@ -460,12 +461,12 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     assert "visited  0 2*\n" in done.stdout and "wanted   0 16 32*" in done.stdout
     path = tmp_path / "problem_3.py"
     options, reporter = Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO())
-    assert alone.ask(STAGES[3], "3.1", options, reporter)
+    assert one_step.ask(STAGES[3], "3.1", options, reporter)
     with pytest.raises(ValueError, match="got 3.9"):
-        alone.ask(STAGES[3], "3.9", options, reporter)
+        one_step.ask(STAGES[3], "3.9", options, reporter)
     path.write_text(source.replace("    # END SOLUTION 3.4\n", ""), "utf-8")
     with pytest.raises(ValueError, match="the line `# END SOLUTION 3.4` is missing or moved"):
-        alone.ask(STAGES[3], "3.2", options, reporter)
+        one_step.ask(STAGES[3], "3.2", options, reporter)
     path.write_text(source, "utf-8")
     whole = ran("--p3", "--quick", "--json", str(tmp_path / "out.json"))
     first = whole.stdout.partition("Flash Attention ---\n")[2].splitlines()[0]
@@ -496,12 +497,12 @@ def test_an_endless_loop_is_known_by_its_light_before_a_case_has_taken_its_time(
     source = solved(3).replace("    for start_n in range(0, whole, BLOCK_N):\n", loop)
     (tmp_path / "problem_3.py").write_text(source, "utf-8")
     file = submission.read(tmp_path, "problem_3.py", "flash_attention_forward")
-    with Lights(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as lights:
+    with StepChecks(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as lights:
         lights.result()
         assert lights.endless()
     (tmp_path / "problem_3.py").write_text(solved(3), "utf-8")
     file = submission.read(tmp_path, "problem_3.py", "flash_attention_forward")
-    with Lights(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as lights:
+    with StepChecks(STAGES[3], Options(tmp_path, "cpu", 1, 60.0), file) as lights:
         lights.result()
         assert not lights.endless()
 
@@ -596,20 +597,20 @@ def test_what_was_wanted_is_said_beside_what_came(stage, old, new, said):
     assert any(said in line for line in light.lines), light.lines
 
 
-# A mistake in one part of a walk; its id, and what is said of the part.
+# A mistake in one part of a loop; its id, and what is said of the part.
 PARTS = [
     (3, "if whole < N:", "if whole < N - 1:",
-     "phase-too-short", "the walk of the ragged last tile ends too early"),
+     "phase-too-short", "the loop of the ragged last tile ends too early"),
     (3, "range(0, whole, BLOCK_N)", "range(BLOCK_N, whole, BLOCK_N)",
-     "phase-too-late", "the walk of the full tiles begins too late"),
+     "phase-too-late", "the loop of the full tiles begins too late"),
     (6, "range(inner, start_m, BLOCK_N)", "range(first, start_m, BLOCK_N)",
-     "phase-too-early", "the walk of the interior begins too early"),
+     "phase-too-early", "the loop of the interior begins too early"),
     (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
-     "phase-too-long", "the walk of the sinks before the window goes on too far"),
+     "phase-too-long", "the loop of the sinks before the window goes on too far"),
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)",
-     "phase-left-out", "the walk of the sinks before the window is missing"),
+     "phase-left-out", "the loop of the sinks before the window is missing"),
     (9, "range(outer, last, BLOCK_M)", "range(last, last, BLOCK_M)",
-     "dkdv-phase-left-out", "the walk of the right edge is missing"),
+     "dkdv-phase-left-out", "the loop of the right edge is missing"),
     (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
      "border-wrong", "`outer` is not as the lesson defines it; the others are right beside it"),
 ]

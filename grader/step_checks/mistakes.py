@@ -8,15 +8,15 @@ each is written.
 
     rows         which rows, head and batch entry a program has; launch: grid, order, allocation
     kv head      which keys and values it reads
-    borders      where the walk over the keys changes or ends; walk, sink walk: what is done between
+    borders      where the loop over the keys changes or ends; loop, sink loop: what is done between
     scale        the factor of the scores; scores: S, and -inf where a key is hidden; mask: where
     softmax      maximum, weights, alpha; sums: l and acc; sink start: what they begin with
     normalise    o from acc and l; lse; load, store: the addresses of a tile
     dx, dw       stage 2's gradients
 
 The backward has delta, dsink (the gradient of the sink logits), and, of dq's kernel and of dkdv's,
-"dq rows", "dkdv rows" and so on: rows, kv head, borders, walk, P (made again from lse), products
-(dS, and what it is multiplied with), scale; dkdv calls: what the walk passes on.
+"dq rows", "dkdv rows" and so on: rows, kv head, borders, loop, P (made again from lse), products
+(dS, and what it is multiplied with), scale; dkdv calls: what the loop passes on.
 """
 
 import functools

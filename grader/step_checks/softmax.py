@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from grader.lights import named
-from grader.lights.trial import (
+from grader.step_checks import named
+from grader.step_checks.examples import (
     EXACT,
     ROUNDED,
-    Entry,
-    Left,
-    Trial,
+    Example,
+    Observed,
+    StepSpec,
     Wrong,
     difference,
     first,
@@ -21,16 +21,16 @@ FACTOR = 0.36  # stands for scale * LOG2E
 HIDDEN = -1e5  # a score below is as good as -inf
 
 
-def scores(factor: float = 1.0) -> Entry:
+def scores(factor: float = 1.0) -> StepSpec:
     """s = q k^T times factor, and -inf where the tile is masked and keep says no."""
-    def trial(seed: int, dtype: str, masked: bool, size: float = 3.0) -> Trial:
+    def example_of(seed: int, dtype: str, masked: bool, size: float = 3.0) -> Example:
         random, (M, N, D) = randoms(seed), (16, 32, 16)
         q, k = (size * random(M, D)).astype(dtype), random(N, D).astype(dtype)
         keep = random(M, N) < 0.5 if masked else np.ones((M, N), bool)
         want = q.astype(np.float64) @ k.astype(np.float64).T * factor
         reshaped = q.astype(np.float64) @ k.astype(np.float64).reshape(D, N) * factor
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             s = left.programs[0]["s"]
             if isinstance(s, np.ndarray) and s.dtype.kind == "f" and np.isnan(s).any():
                 found = difference("s", s, np.where(keep, want, -np.inf), free=~np.isnan(s))
@@ -44,29 +44,29 @@ def scores(factor: float = 1.0) -> Entry:
                                   "want -inf.",))
             return difference("s", s, np.where(keep, want, -np.inf), free=~keep)
 
-        return Trial(f"q {q.shape}, k {k.shape}, {dtype}, MASKED={masked}",
-                     {"q": q, "k": k, "keep": keep, "MASKED": masked, "scale_log2e": FACTOR,
-                      "N": 64 + N, "D": D, "BLOCK_N": N, "start_n": 64,
-                      "query": np.arange(200, 200 + M, dtype=np.int32),
-                      "key": np.arange(64, 64 + N, dtype=np.int32)}, check,
-                     variants=lambda: {id: named.leaves(
+        return Example(f"q {q.shape}, k {k.shape}, {dtype}, MASKED={masked}",
+                       {"q": q, "k": k, "keep": keep, "MASKED": masked, "scale_log2e": FACTOR,
+                        "N": 64 + N, "D": D, "BLOCK_N": N, "start_n": 64,
+                        "query": np.arange(200, 200 + M, dtype=np.int32),
+                        "key": np.arange(64, 64 + N, dtype=np.int32)}, check,
+                       variants=lambda: {id: named.leaves(
                          ROUNDED if dtype == "float16" else named.NEAR, s=s) for id, s in (
                              ("hidden-scores-zero", np.where(keep, want, 0)),
                              ("k-reshaped", np.where(keep, reshaped, -np.inf)))})
 
-    return Entry(("s",), lambda: [trial(1, "float32", True), trial(2, "float32", False),
-                                  trial(3, "float16", True), trial(4, "float32", False, 3e4)],
-                 ("MASKED", "D", "BLOCK_N"))
+    return StepSpec(("s",), lambda: [example_of(1, "float32", True), example_of(2, "float32", False),
+                                     example_of(3, "float16", True), example_of(4, "float32", False, 3e4)],
+                    ("MASKED", "D", "BLOCK_N"))
 
 
-def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bool = True) -> Entry:
+def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bool = True) -> StepSpec:
     """l_i base^m_new and acc base^m_new are what they were, and this tile's share.
 
     factor: what the scores are still to be multiplied with.  Which m_new is left is free, as long
     as nothing overflows.  first_row_sees: every row has seen a key, after this tile at the latest.
     """
-    def trial(words: str, seed: int, dtype: str = "float32", old: float = 0, new: float = 0,
-              seen: bool = True, weight: float = 1) -> Trial:
+    def example_of(words: str, seed: int, dtype: str = "float32", old: float = 0, new: float = 0,
+                   seen: bool = True, weight: float = 1) -> Example:
         """old, new: about where the maximum so far and the new scores lie, in base 2; seen: only
         some rows have seen nothing; weight: of what was summed before."""
         random, (M, N, D) = randoms(seed), (16, 32, 64)
@@ -90,7 +90,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
         want_l = l_i * alpha + p.sum(1)
         want_acc = acc * alpha[:, None] + p @ v.astype(np.float64)
 
-        def check(left: Left) -> Wrong | None:
+        def check(left: Observed) -> Wrong | None:
             names = left.programs[0]
             m_new, error = names["m_new"], ROUNDED if abs(old) + abs(new) > 99 else EXACT
             if not isinstance(m_new, np.ndarray) or m_new.shape != (M,):
@@ -123,7 +123,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                               difference("acc", names["acc"], want_acc, error))
             return replace(plain or found, others=tuple(found.names))
 
-        return Trial(f"{words}: s {s.shape}, {dtype} v", {
+        return Example(f"{words}: s {s.shape}, {dtype} v", {
             "s": s, "m_i": m_i.astype(np.float32), "l_i": l_i.astype(np.float32), "acc": acc,
             "v": v, "scale_log2e": FACTOR, "MASKED": True,
             "keep": np.isfinite(s), "N": 400, "BLOCK_N": N, "D": D, "start_n": 64,
@@ -134,14 +134,14 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
             exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
                                           free=want_l == 0) is None)
 
-    return Entry(("m_new", "l_i", "acc"), lambda: [
-        trial("rows that have seen nothing, rows whose maximum stays", 4),
-        trial("scores about 200, in base 2", 5, old=200, new=200),
-        trial("a maximum that rises by 200", 6, new=200),
-        trial("a maximum that stays, 200 above the scores", 9, old=200),
-        trial("a first tile with scores about -200", 7, new=-200, seen=False),
-        trial("a first tile with scores about -3,000", 10, new=-3000, seen=False),
-        trial("float16 values, large sums", 8, "float16", old=3, weight=4000),
+    return StepSpec(("m_new", "l_i", "acc"), lambda: [
+        example_of("rows that have seen nothing, rows whose maximum stays", 4),
+        example_of("scores about 200, in base 2", 5, old=200, new=200),
+        example_of("a maximum that rises by 200", 6, new=200),
+        example_of("a maximum that stays, 200 above the scores", 9, old=200),
+        example_of("a first tile with scores about -200", 7, new=-200, seen=False),
+        example_of("a first tile with scores about -3,000", 10, new=-3000, seen=False),
+        example_of("float16 values, large sums", 8, "float16", old=3, weight=4000),
     ], ("MASKED", "D", "BLOCK_N"))
 
 

@@ -29,7 +29,7 @@ class Saved:
 
 
 @dataclass
-class Left:
+class Observed:
     """What a run left: a dict of names a program, the calls of stand-ins as (function, arguments),
     the memory afterwards; or an error."""
 
@@ -64,7 +64,7 @@ class Wrong:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Example:
     """given: name -> number, NumPy array (a tile), Pointer, tuple; check(left) -> what is wrong.
 
     words: the input in a few numbers.  variants() -> id of a mistake -> whether left is what it
@@ -74,11 +74,11 @@ class Trial:
 
     words: str
     given: dict
-    check: Callable[[Left], Wrong | None]
+    check: Callable[[Observed], Wrong | None]
     memory: dict[str, np.ndarray] = field(default_factory=dict)
     programs: int = 1
-    variants: Callable[[], dict[str, Callable[[Left], bool]]] | None = None
-    exact: Callable[[Left], bool] | None = None
+    variants: Callable[[], dict[str, Callable[[Observed], bool]]] | None = None
+    exact: Callable[[Observed], bool] | None = None
 
     def request(self, kernel: bool) -> dict:
         """As sandbox/worker/run_step.py takes it."""
@@ -88,22 +88,22 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Entry:
+class StepSpec:
     """What is asked of a step.  leaves: the names that the code after it uses; constants: those
     given that are constexprs; stand_ins: as run_step.py has them; kernel: Triton, or PyTorch.
     """
 
     leaves: tuple[str, ...]
-    trials: Callable[[], list[Trial]]
+    examples: Callable[[], list[Example]]
     constants: tuple[str, ...] = ()
     stand_ins: dict = field(default_factory=dict)
     kernel: bool = True
 
-    def without(self, *names: str) -> "Entry":
+    def without(self, *names: str) -> "StepSpec":
         """The same where these are not given."""
-        return replace(self, trials=lambda: [replace(one, given={
+        return replace(self, examples=lambda: [replace(one, given={
             name: value for name, value in one.given.items() if name not in names})
-            for one in self.trials()])
+            for one in self.examples()])
 
 
 def _packed(value, kernel: bool):
@@ -142,20 +142,20 @@ def unpacked(value):
     return str(value["other"])[:50]
 
 
-def left(answer: dict) -> Left:
+def observe(answer: dict) -> Observed:
     """What a worker says that one example left; raises as unpacked()."""
     if "error" in answer:
         error = answer["error"]
         line = error["line"]
-        return Left([], [], {}, {"id": str(error["id"]), "sentence": str(error["sentence"])[:600],
-                                 "line": line if type(line) is int else None})
+        return Observed([], [], {}, {"id": str(error["id"]), "sentence": str(error["sentence"])[:600],
+                                     "line": line if type(line) is int else None})
     programs = [{str(name): unpacked(value) for name, value in names.items()}
                 for names in answer["programs"]]
     calls = [(str(call["function"]), {str(name): unpacked(value)
                                       for name, value in call["arguments"].items()})
              for call in answer["calls"]]
-    return Left(programs, calls, {str(name): unpack_array(array)
-                                  for name, array in answer["memory"].items()})
+    return Observed(programs, calls, {str(name): unpack_array(array)
+                                      for name, array in answer["memory"].items()})
 
 
 def guarded(check: Callable[[], Any], failed: Callable[[str], Any]) -> Any:
