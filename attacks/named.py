@@ -25,13 +25,13 @@ from grader.course.calls import SubmissionError
 from grader.course.case_table import listed
 from grader.course.inputs import build
 from grader.course.stages import STAGES
+from grader.diagnosis import follow_up
 from grader.host.options import Options
 from grader.host.processes import Worker, confinement
 from grader.host.session import Session
 from grader.judge.verdict import from_error, judge
 from grader.step_checks.checks import Runner, StepCheck
 from grader.step_checks.edits import RANKS
-from grader.words import follow_up
 
 KINDS = ("mutants", "students", "honest")
 VERDICTS = ("rightly", "wrongly", "placed", "none")

@@ -6,8 +6,8 @@ import re
 from attacks import named
 from attacks.catalogue import Attack
 from grader.assignment.record import ROOT
+from grader.diagnosis.isolating import THINGS
 from grader.step_checks.mistakes import known, plain
-from grader.words.isolating import THINGS
 
 ROW = {"mutant": "stage_3/no_scale", "stage": 3, "want": ["no-scale"], "got": [],
        "verdict": "none", "seconds": 1.0, "own_seconds": 0.5, "said": "pattern"}

@@ -14,6 +14,7 @@ import torch
 from grader.course.calls import SubmissionError, same_bits
 from grader.course.correctness import answer
 from grader.course.inputs import Built, other_numbers
+from grader.diagnosis.describe import kept_in_16_bits, locate, tensor_name
 from grader.host import device_memory
 from grader.host.without_file import ReplayingWorkers
 from grader.judge.context import GradingContext
@@ -21,7 +22,6 @@ from grader.judge.record_check import record
 from grader.judge.run_cases import Right, excused, run_apart
 from grader.judge.verdict import judging
 from grader.report.results import Check
-from grader.words.describe import kept_in_16_bits, locate, tensor_name
 
 HANDFUL = 5
 TILE = 16  # a length that is no multiple of it is ragged for every tile

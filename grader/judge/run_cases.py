@@ -278,7 +278,7 @@ def _with_growth(context: GradingContext, session: Session, built: Built, reply:
 def _explained(context: GradingContext, session: Session, built: Built, reply: Reply,
                check: Check) -> Check:
     """The check with what it looks like; without, what the verdict found still stands."""
-    from grader.words import follow_up  # a right file needs none
+    from grader.diagnosis import follow_up  # a right file needs none
 
     with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
                              ValueError):

@@ -13,10 +13,8 @@ from grader.course.calls import Race, Reply, SubmissionError, same_bits
 from grader.course.correctness import Answer, answer
 from grader.course.inputs import FAR, Built
 from grader.course.stages import Stage
-from grader.judge import provenance
-from grader.report.results import Check
-from grader.words.deduce import deduce
-from grader.words.describe import (
+from grader.diagnosis.deduce import deduce
+from grader.diagnosis.describe import (
     LINES,
     WIDTH,
     Finding,
@@ -26,6 +24,8 @@ from grader.words.describe import (
     look_at,
     tensor_name,
 )
+from grader.judge import provenance
+from grader.report.results import Check
 
 OF_ADDRESSES = ("rows", "kv head", "walk", "borders", "load", "store", "dx", "dw", "launch")
 KEPT_BYTES = 2**28  # of GPU memory, by this process from one judgement to the next

@@ -17,12 +17,12 @@ from grader.course.calls import SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import build
 from grader.course.stages import Stage
+from grader.diagnosis.describe import look_at
 from grader.host.options import Options
 from grader.host.session import Session
 from grader.judge.context import GradingContext
 from grader.judge.record_check import record
 from grader.report.results import Check
-from grader.words.describe import look_at
 
 TILES = 8  # the loop is to be that long at least
 SHORTEST, LONGEST = 128, 2048  # lengths it is asked at: how large the tiles are shows on the way

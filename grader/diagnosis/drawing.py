@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from grader.words.attention_map import TILE, Matrix
+from grader.diagnosis.attention_map import TILE, Matrix
 
 COLUMNS = 24  # of a panel on a terminal
 SHADES = " .:-=+*#%@"

@@ -7,7 +7,7 @@ import torch
 
 from grader.course.case_table import listed
 from grader.course.stages import STAGES
-from grader.words import samples
+from grader.diagnosis import samples
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -5,7 +5,7 @@ import torch
 
 import reference
 from grader.course.cases import Case
-from grader.words import attention_map, drawing
+from grader.diagnosis import attention_map, drawing
 
 CASE = Case(4, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True)
 

@@ -12,12 +12,12 @@ from grader.course.cases import Case
 from grader.course.correctness import answer
 from grader.course.inputs import build
 from grader.course.stages import STAGES
+from grader.diagnosis import follow_up
+from grader.diagnosis.samples import Sample
 from grader.host.options import Options
 from grader.host.processes import confinement
 from grader.judge.grade import grade_stage
 from grader.report.screen import Reporter
-from grader.words import follow_up
-from grader.words.samples import Sample
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from grader.course.cases import Case
-from grader.words.deduce import SURE
-from grader.words.samples import Sample
+from grader.diagnosis.deduce import SURE
+from grader.diagnosis.samples import Sample
 
 LARGE = "shift+", "shift-", "deep", "steep"
 LONGEST = 1024  # longer cases are asked but once

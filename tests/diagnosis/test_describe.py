@@ -9,9 +9,9 @@ import torch
 from grader.course.cases import Case
 from grader.course.correctness import Answer
 from grader.course.stages import STAGES
+from grader.diagnosis import describe
+from grader.diagnosis.isolating import NUMBERS, SURROUNDINGS, THINGS
 from grader.sandbox.worker.recorder import poison
-from grader.words import describe
-from grader.words.isolating import NUMBERS, SURROUNDINGS, THINGS
 
 CASE = Case(7, "robust", 100, D=8, B=2, HQ=4, HKV=2, is_causal=True, window=20, sinks=4)
 PLAIN = Case(3, "standard", 64, D=8, HQ=2, HKV=2)

@@ -8,8 +8,8 @@ import torch
 from grader.course.cases import Case
 from grader.course.correctness import answer
 from grader.course.inputs import build
-from grader.words import isolating
-from grader.words.samples import Sample
+from grader.diagnosis import isolating
+from grader.diagnosis.samples import Sample
 
 CASE = Case(3, "robust", 40, D=16, HQ=2, HKV=2, B=2, family="shift+", layout="transposed")
 

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from grader.course.stages import STAGES
-from grader.words.deduce import deduce
+from grader.diagnosis.deduce import deduce
 
 
 def steps(stage: int, wrong: str, outputs=("o",), right=True) -> list[str]:

@@ -13,15 +13,15 @@ from grader.course.calls import Reply, SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import Built
 from grader.course.stages import Stage
+from grader.diagnosis import attention_map, drawing
+from grader.diagnosis.deduce import deduce
+from grader.diagnosis.describe import Finding, describe, either, kept_in_16_bits, locate
+from grader.diagnosis.isolating import Thing, in_words, isolate
+from grader.diagnosis.samples import Sample, Samples, general
 from grader.host.options import Options
 from grader.host.session import Session
 from grader.report.overview import command
 from grader.report.results import Check, told
-from grader.words import attention_map, drawing
-from grader.words.deduce import deduce
-from grader.words.describe import Finding, describe, either, kept_in_16_bits, locate
-from grader.words.isolating import Thing, in_words, isolate
-from grader.words.samples import Sample, Samples, general
 
 NOTHING = 1e-9  # a gradient that large is as good as none
 PROBE_SECONDS = 15.0  # for one further call of the submission

@@ -14,7 +14,7 @@ import reference
 from grader.course.calls import TensorInput
 from grader.course.cases import Case
 from grader.course.inputs import Built, build
-from grader.words.describe import constant
+from grader.diagnosis.describe import constant
 
 SEEN = 1e-6  # a weight above this is one that was given
 ALIKE = 0.05  # of a weight: what rounding may change
