@@ -20,7 +20,7 @@ import torch
 
 from attacks.catalogue import KINDS, attacks
 from attacks.run import run_job
-from grader.host.turns import GRADING_GIB
+from grader.host.gpu_slots import GRADING_GIB
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ import torch
 from attacks.catalogue import ROOT
 from grader.course.inputs import build
 from grader.course.stages import STAGES
-from grader.host import processes, without_file
+from grader.host import processes, worker_pool
 from grader.host.processes import Worker
 from grader.host.session import Session
 from grader.judge import timing
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--stage", type=int, nargs="+", choices=STAGES, default=list(STAGES))
     stages = parser.parse_args().stage
     confined = processes.confinement((ROOT,))
-    replay = without_file.workers("cuda", 60.0, confined).replay
+    replay = worker_pool.workers("cuda", 60.0, confined).replay
     print(f"{'stage':<5} {'case':<44} {'outside ms':>10} {'events ms':>10} {'ratio':>6}")
     for number in stages:
         stage = STAGES[number]
@@ -74,7 +74,7 @@ def main() -> None:
                 events = by_events(stage, case)
                 print(f"{number:<5} {name:<44} {row.ms:10.4f} {events:10.4f} "
                       f"{row.ms / events:6.3f}", flush=True)
-    without_file.end_all()
+    worker_pool.end_all()
 
 
 if __name__ == "__main__":

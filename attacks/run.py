@@ -15,7 +15,7 @@ import torch
 
 from attacks.catalogue import ROOT, UNSEEN, Attack, changed_step, place
 from grader.course.stages import STAGES
-from grader.host import session, turns, without_file
+from grader.host import gpu_slots, session, worker_pool
 from grader.host.options import Options
 from grader.host.processes import confinement
 from grader.judge import grade
@@ -45,7 +45,7 @@ class Outcome:
 def run_job(job) -> tuple[Attack, int, Outcome]:
     """For a pool of processes: (attack, device, seed, through the command line)."""
     torch.set_num_threads(1)  # entries run side by side,
-    without_file.MANY_CORES = 1 << 30  # and share the cores
+    worker_pool.MANY_CORES = 1 << 30  # and share the cores
     attack, device, seed, whole, every_case = job
     if whole and attack.kind == "destructive":
         return attack, seed, run_command(attack, device, seed)
@@ -93,7 +93,7 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
         with (mock.patch.object(tempfile, "tempdir", str(temporary)),
               mock.patch.object(session, "Tail", Listening)):
             result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))
-            without_file.end_all()  # their folders are in the temporary one
+            worker_pool.end_all()  # their folders are in the temporary one
         seconds = time.monotonic() - start
         problem = _left_behind(f"TMPDIR={temporary}", temporary)
         if attack.kind == "destructive" and attack.outcomes != ("pass",):
@@ -228,7 +228,7 @@ def _processes(mark: str, temporary: Path) -> str:
 
 
 def _files(temporary: Path) -> str:
-    locks = turns.LOCK.format(user=os.geteuid(), name="*")  # these stay
+    locks = gpu_slots.LOCK.format(user=os.geteuid(), name="*")  # these stay
     if left := sorted(path.name for path in temporary.iterdir() if not path.match(locks)):
         return f"left in the temporary folder: {', '.join(left[:3])}"
     for folder in (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.host.accounts import find_user
+from grader.host.gpu_slots import GRADING_GIB
 from grader.host.processes import free_memory_gib
-from grader.host.turns import GRADING_GIB
 
-HOST_GIB = 2.0  # of a grading: the grader, its nursery, and the workers of one file
+HOST_GIB = 2.0  # of a grading: the grader, its fork_server, and the workers of one file
 PROBE = """
 import json, torch
 found = range(torch.cuda.device_count())

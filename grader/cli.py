@@ -221,13 +221,13 @@ class _Grading:
     def run(self) -> int:
         """Import torch here, while a first worker does the same in its own process; then do what
         is asked.  -> the exit code."""
-        from grader.host.processes import Nursery
+        from grader.host.processes import ForkServer
 
         arguments = self.arguments
         first, settled = self.first_worker()
         if settled:
             return NOT_PASSED
-        Nursery.running()  # it imports torch while this process does
+        ForkServer.running()  # it imports torch while this process does
         if not self.apart:
             if not self.with_gpu:
                 self.reporter.run_begins(False, self.gpu_seen)

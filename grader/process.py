@@ -61,15 +61,15 @@ def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
     """Import torch.  Meanwhile this process gets its place and its context on the GPU, which takes
     0.3 s; garbage is not collected, which would take a fifth of the import.
 
-    say: as in turns.take().  begin: what is to start first, once there is a place.
+    say: as in gpu_slots.take().  begin: what is to start first, once there is a place.
     """
     def place() -> None:
-        make_context = turns.take(say)
+        make_context = gpu_slots.take(say)
         begin()
         make_context()
 
     if with_gpu:
-        from grader.host import turns
+        from grader.host import gpu_slots
 
         placing = threading.Thread(target=place, daemon=True)
         placing.start()

@@ -221,7 +221,7 @@ class Spare:
             return None
         with contextlib.suppress(SubmissionError):
             self.session.start()  # a save may end this; then it still waits
-            if not self.session.family.has_ended():
+            if not self.session.process_tree.has_ended():
                 session, self.session = self.session, None
                 session.give(source)
                 return session

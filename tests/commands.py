@@ -1,4 +1,5 @@
-"""The graders' programs, run in this process: the nursery that earlier tests started is warm."""
+"""The graders' programs, run in this process: the fork server that earlier tests started is
+warm."""
 
 import contextlib
 import io
@@ -9,14 +10,14 @@ from unittest import mock
 
 from grader import process
 from grader.assignment.record import ROOT
-from grader.host import without_file
+from grader.host import worker_pool
 
 
 def grader(*arguments, program="autograder.py") -> SimpleNamespace:
     """returncode, stdout and stderr, as of a process of its own."""
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as stack:
-        stack.callback(without_file.end_all)  # as at the end of a process
+        stack.callback(worker_pool.end_all)  # as at the end of a process
         stack.enter_context(mock.patch.object(sys, "argv", [program, *map(str, arguments)]))
         # Its signals, descriptors and memory are pytest's, and so is its end.
         for name in ("prepare", "import_torch"):

@@ -60,7 +60,7 @@ def test_of_what_runs_beside_a_submission_the_grader_takes_only_what_both_sides_
 
 
 # From the bottom: a room imports only from those before it.
-ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.keeper", "course", "host",
+ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.supervisor", "course", "host",
          "assignment", "report", "step_checks", "diagnosis", "judge")
 
 
@@ -109,7 +109,7 @@ def test_the_class_tool_knows_the_grader_and_nobody_knows_the_class_tool():
                 if any(name.startswith("classroom") for name in imported(module))}
 
 
-def test_the_nursery_is_started_before_this_process_imports_torch():
+def test_the_fork_server_is_started_before_this_process_imports_torch():
     code = "import sys, grader.cli, grader.host.processes; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

@@ -1,4 +1,4 @@
-"""The grader is interrupted, starved or started badly: it ends, cleans up, and says why."""
+"""The grader is interrupted, waited_for_cpu or started badly: it ends, cleans up, and says why."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def family(grading) -> list[int]:
 
 def came_to(grading, moment: str) -> bool:
     if moment == "torch is imported":
-        return len(family(grading)) > 1  # the undertaker, which is started just before
+        return len(family(grading)) > 1  # the reaper, which is started just before
     if moment == "the next stage":
         return bool(json.loads(grading.json.read_text())["stages"])
     names = {"its worker starts": "grader-*", "the file is imported": "imported",
@@ -169,7 +169,7 @@ def test_who_interrupts_the_wait_for_a_save_leaves_no_worker_that_was_made_ready
     said = grading.folder / "said"
     assert until(lambda: "Watching" in said.read_text() and came_to(grading, "its worker starts"),
                  600)
-    assert len(family(grading)) > 4  # the grader, the undertaker, the two nurseries, a keeper
+    assert len(family(grading)) > 4  # the grader, the reaper, the two fork servers, a supervisor
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=SOON)[1].endswith(INTERRUPTED)
     assert process.returncode == 130

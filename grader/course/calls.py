@@ -151,15 +151,16 @@ class SubmissionError(Exception):
 
     outcome: crashed, timeout, wrong, skipped or grader_fault.  id: of wire.OBSERVED, or "".
     line: the deepest of the file's; lines: all that it went through, from there outwards.
-    fatal: the worker is gone.  starved: of a timeout, whether others kept the worker waiting.
+    fatal: the worker is gone.  waited_for_cpu: of a timeout, whether others kept the worker
+    waiting.
     """
 
     def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",
                  line: int | None = None, lines: tuple[int, ...] = (), fatal: bool = False,
-                 starved: bool = False):
+                 waited_for_cpu: bool = False):
         super().__init__(sentence)
         self.outcome, self.sentence, self.id, self.detail = outcome, sentence, id, detail
-        self.line, self.lines, self.fatal, self.starved = line, lines, fatal, starved
+        self.line, self.lines, self.fatal, self.waited_for_cpu = line, lines, fatal, waited_for_cpu
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -28,7 +28,7 @@ class Clock:
     def asks_again(self, error) -> bool:
         """Whether what ended in this error is to be asked once more, alone, before it is believed:
         once a stage, for an endless loop looks the same."""
-        again = error.starved and not self.has_asked_again and not self.is_over()
+        again = error.waited_for_cpu and not self.has_asked_again and not self.is_over()
         self.has_asked_again |= again
         return again
 

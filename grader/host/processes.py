@@ -1,4 +1,4 @@
-"""Starting a worker under its keeper, hearing how it ended, and ending all it started."""
+"""Starting a worker under its supervisor, hearing how it ended, and ending all it started."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from grader.host.accounts import find_user, package_folders, python_folders
 from grader.sandbox import LENGTH
 
 GIB = 1 << 30
-END_SECONDS = 12.0  # the keeper takes 5 at most, twice, and then removes the folder
-NURSERY = Path(__file__).parent.parent / "sandbox" / "__main__.py"
+END_SECONDS = 12.0  # the supervisor takes 5 at most, twice, and then removes the folder
+FORK_SERVER = Path(__file__).parent.parent / "sandbox" / "__main__.py"
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH",
     "TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBCUDA_PATH", "CC",
@@ -89,15 +89,15 @@ class Ending:
         return f"was killed by signal {number}{name}"
 
 
-class Nursery:
-    """The process that keepers come from; it has imported torch once for all of them.  With this
-    process it ends, and so do they and their folders.
+class ForkServer:
+    """The process that supervisors come from; it has imported torch once for all of them.  With
+    this process it ends, and so do they and their folders.
 
     Triton decides when it is imported whether it interprets.  So there are two: one forks the other
     once torch is there, and each imports Triton in its own way.
     """
 
-    _running: "Nursery | None" = None
+    _running: "ForkServer | None" = None
     _lock = threading.Lock()
 
     def __init__(self):
@@ -107,7 +107,7 @@ class Nursery:
         self.folders = open(named, "wb", buffering=0)  # of workers; named here before they are made
         fds = [*(theirs.fileno() for _, theirs in pairs), announced]
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-u", str(NURSERY), ",".join(map(str, fds)),
+            [sys.executable, "-I", "-u", str(FORK_SERVER), ",".join(map(str, fds)),
              "gpu" * seems_to_have_gpu(), os.pathsep.join(package_folders())],
             cwd="/", env=_passed_on(), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, pass_fds=fds, start_new_session=True)
@@ -116,7 +116,7 @@ class Nursery:
             theirs.close()
 
     @classmethod
-    def running(cls) -> "Nursery":
+    def running(cls) -> "ForkServer":
         """The running one, or a new one in its place; it takes its time to import."""
         with cls._lock:
             if cls._running is None or cls._running.has_ended():
@@ -136,7 +136,7 @@ class Nursery:
         return folder
 
     def send(self, config: dict, fds: list[int], interpret: bool) -> None:
-        """Ask for a keeper and its worker."""
+        """Ask for a supervisor and its worker."""
         text = json.dumps(config).encode()
         with self._lock, suppress(OSError):  # it died; that shows when nothing answers
             socket.send_fds(self.requests[interpret], [LENGTH.pack(len(text))], fds)
@@ -157,9 +157,9 @@ class Worker:
         confinement = confinement or Confinement()
         interpret = interpret and not compile_for
         self.other_user = confinement.user is not None
-        self.family = None
-        nursery = Nursery.running()
-        self.folder = nursery.new_folder()
+        self.process_tree = None
+        fork_server = ForkServer.running()
+        self.folder = fork_server.new_folder()
         self.socket, theirs = socket.socketpair()
         try:
             for part in ("work", "cache"):
@@ -170,8 +170,8 @@ class Worker:
                 for item in (self.folder, *self.folder.rglob("*")):
                     os.chown(item, *confinement.user)
             config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source)
-            self.family = Family(nursery, config, self.folder, cache or self.folder / "cache",
-                                 theirs.fileno(), interpret=interpret, confinement=confinement)
+            self.process_tree = ProcessTree(fork_server, config, self.folder, cache or self.folder / "cache",
+                                            theirs.fileno(), interpret=interpret, confinement=confinement)
         except BaseException:
             self.close()
             raise
@@ -181,20 +181,20 @@ class Worker:
     def close(self) -> None:
         """End it and everything it started; remove its folder.  Takes a bounded time."""
         self.socket.close()
-        if self.family is not None:
-            self.family.end()
-            self.family.stdout.close()
+        if self.process_tree is not None:
+            self.process_tree.end()
+            self.process_tree.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Family:
-    """The keeper, the worker, and every process that comes of it.
+class ProcessTree:
+    """The supervisor, the worker, and every process that comes of it.
 
     folder: the worker's own, removed at the end.  cache: Triton's, where it may write too.
     channel: the worker's end.
     """
 
-    def __init__(self, nursery: Nursery, config: dict, folder: Path, cache: Path, channel: int, *,
+    def __init__(self, fork_server: ForkServer, config: dict, folder: Path, cache: Path, channel: int, *,
                  interpret: bool, confinement: Confinement):
         self.folder = folder
         environment = _passed_on()
@@ -214,12 +214,12 @@ class Family:
         output, printed = os.pipe()
         self.stdout = open(output, "rb", buffering=0)
         os.set_blocking(output, False)
-        nursery.send(config, [channel, theirs.fileno(), printed], interpret)
+        fork_server.send(config, [channel, theirs.fileno(), printed], interpret)
         theirs.close()
         os.close(printed)
 
     def has_ended(self) -> bool:
-        """Whether the worker is dead, or its keeper is."""
+        """Whether the worker is dead, or its supervisor is."""
         return bool(select.select([self.control], [], [], 0)[0])
 
     def ending(self, seconds: float) -> Ending | None:
@@ -229,7 +229,7 @@ class Family:
         try:
             words = json.loads(self.control.makefile().readline())
             return Ending(words["returncode"], words["over"])
-        except (ValueError, OSError):  # the keeper itself was killed
+        except (ValueError, OSError):  # the supervisor itself was killed
             return Ending(None)
 
     def end(self) -> None:
@@ -238,7 +238,7 @@ class Family:
             self.control.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + END_SECONDS
             while select.select([self.control], [], [], max(0, deadline - time.monotonic()))[0]:
-                if not self.control.recv(4096):  # the keeper has ended, and everything before it
+                if not self.control.recv(4096):  # the supervisor has ended, and everything before it
                     break
         except OSError:  # closed before
             pass
@@ -257,7 +257,7 @@ def _passed_on() -> dict[str, str]:
 
 
 def _end_strays(folder: str) -> None:
-    """Where a keeper died before its time: kill what still works in the worker's folder."""
+    """Where a supervisor died before its time: kill what still works in the worker's folder."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(entry / "cwd").startswith(folder):

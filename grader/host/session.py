@@ -54,7 +54,7 @@ class Session:
 
     def __init__(self, worker: Worker, timeout: float):
         self.worker, self.timeout = worker, timeout
-        self.socket, self.family = worker.socket, worker.family
+        self.socket, self.process_tree = worker.socket, worker.process_tree
         self.clock: Clock | None = None  # of the stage under way
         self.phase, self.pid = "start", 0  # pid: of the worker, once started
         self.asked, self.limit = 0.0, timeout  # when the last request was sent; its seconds
@@ -304,13 +304,13 @@ class Session:
             if left <= 0:
                 raise TimeoutError
             reading = [self.socket] if not writing else []
-            pipes = [] if self.output.closed else [self.family.stdout]
+            pipes = [] if self.output.closed else [self.process_tree.stdout]
             ready = select.select(reading + pipes, writing, [], min(left, 0.1))
-            if self.family.stdout in ready[0]:
+            if self.process_tree.stdout in ready[0]:
                 self._drain()
             if self.socket in ready[0] or ready[1]:
                 return ready
-            if self.family.has_ended() and not select.select([self.socket], [], [], 0)[0]:
+            if self.process_tree.has_ended() and not select.select([self.socket], [], [], 0)[0]:
                 raise EOFError
 
     def _kept_waiting(self) -> float:
@@ -322,7 +322,7 @@ class Session:
         """Take what is in the pipe now.  Never waits."""
         while not self.output.closed:
             try:
-                data = os.read(self.family.stdout.fileno(), 1 << 16)
+                data = os.read(self.process_tree.stdout.fileno(), 1 << 16)
             except BlockingIOError:
                 return
             self.output.add(data)
@@ -355,15 +355,15 @@ class Session:
         had = cpu_seconds(self.pid) - cpu
         return SubmissionError(
             "timeout", sentence, id="timeout", detail=self._printed(), fatal=True,
-            starved=is_overloaded() and had < ENOUGH * (time.monotonic() - start))
+            waited_for_cpu=is_overloaded() and had < ENOUGH * (time.monotonic() - start))
 
     def _lost(self, error: SubmissionError) -> SubmissionError:
         self.gone = True
-        self.family.end()
+        self.process_tree.end()
         return error
 
     def _death(self) -> SubmissionError:
-        ending = self.family.ending(DEATH_SECONDS)
+        ending = self.process_tree.ending(DEATH_SECONDS)
         if self.phase == "start":
             code = ending and ending.returncode
             hint = "; --worker-user none may help" if self.worker.other_user else ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from grader.course.cases import Case
 from grader.course.stages import Stage
-from grader.host import without_file
+from grader.host import worker_pool
 from grader.host.clock import Clock
 from grader.host.options import Imports, Options
 from grader.judge import (
@@ -70,7 +70,7 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     """
     stage, options = context.stage, context.options
     session = context.open_session()  # first: on a GPU workers take longest to start
-    replaying = without_file.workers(options.device, options.timeout, options.confinement)
+    replaying = worker_pool.workers(options.device, options.timeout, options.confinement)
     replaying.clock = options.clock
     if options.device == "cuda":
         replaying.begin()

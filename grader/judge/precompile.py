@@ -18,7 +18,7 @@ import torch
 from grader.course.calls import SubmissionError, pack
 from grader.course.cases import Case
 from grader.course.inputs import build
-from grader.host import kernel_cache, without_file
+from grader.host import kernel_cache, worker_pool
 from grader.host.session import Session
 from grader.judge.context import GradingContext
 from grader.judge.timing import shapes
@@ -45,7 +45,7 @@ class Precompiler:
         if self.is_asked_for:
             major, minor = torch.cuda.get_device_capability()
             capability = 10 * major + minor
-            self.workers = without_file.workers(
+            self.workers = worker_pool.workers(
                 "cpu", options.timeout, options.confinement, capability)
             # As many as there are workers, which go to whoever asks: one more might wait for ever.
             self.pool = context.stack.enter_context(

@@ -16,7 +16,7 @@ from grader.course.correctness import answer
 from grader.course.inputs import Built, other_numbers
 from grader.diagnosis.describe import kept_in_16_bits, locate, tensor_name
 from grader.host import device_memory
-from grader.host.without_file import ReplayingWorkers
+from grader.host.worker_pool import WorkerPool
 from grader.judge.context import GradingContext
 from grader.judge.record_check import record
 from grader.judge.run_cases import Right, excused, run_apart
@@ -28,7 +28,7 @@ TILE = 16  # a length that is no multiple of it is ragged for every tile
 BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
 
 
-def replay_some(context: GradingContext, workers: ReplayingWorkers, right: Sequence[Right]) -> None:
+def replay_some(context: GradingContext, workers: WorkerPool, right: Sequence[Right]) -> None:
     """Replay a handful of the right answers, and record what fails; none of a file that is wrong in
     a standard case, which is not rejected whatever comes out."""
     if any(check.group == "standard" and check.outcome not in ("pass", "rejected")
@@ -66,7 +66,7 @@ def draw(right: Sequence[Right], seed: int) -> list[Right]:
     return list(drawn.values())[:HANDFUL]
 
 
-def _outcome(context: GradingContext, workers: ReplayingWorkers, one: Right,
+def _outcome(context: GradingContext, workers: WorkerPool, one: Right,
              task: concurrent.futures.Future) -> Check:
     try:
         return task.result()
@@ -80,7 +80,7 @@ def _outcome(context: GradingContext, workers: ReplayingWorkers, one: Right,
         return not_repeated(one.check, error)
 
 
-def _replayed(context: GradingContext, workers: ReplayingWorkers, one: Right) -> Check:
+def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check:
     """The check of a right answer after its replay.
 
     Raises:
@@ -94,7 +94,7 @@ def _replayed(context: GradingContext, workers: ReplayingWorkers, one: Right) ->
     try:
         got = _answers(context, workers, other, one)
     except SubmissionError as error:
-        if error.starved:
+        if error.waited_for_cpu:
             raise
         if error.id != "does-not-compile":  # that is so whatever the numbers
             check = replace(check, seed=other.seed)
@@ -118,7 +118,7 @@ def _replayed(context: GradingContext, workers: ReplayingWorkers, one: Right) ->
     return _beside_own_answer(context, check, other) if doubtful else check
 
 
-def _answers(context: GradingContext, workers: ReplayingWorkers, other: Built, one: Right
+def _answers(context: GradingContext, workers: WorkerPool, other: Built, one: Right
              ) -> dict[str, torch.Tensor]:
     options = context.options
     while True:

@@ -24,7 +24,7 @@ from grader.course.inputs import Built, build
 from grader.course.stages import Stage
 from grader.host import device_memory
 from grader.host.session import STEP, Session
-from grader.host.without_file import ReplayingWorkers
+from grader.host.worker_pool import WorkerPool
 from grader.judge.context import GradingContext
 from grader.judge.record_check import record
 from grader.judge.run_cases import CasesRun
@@ -70,7 +70,7 @@ def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
     return [original, today]
 
 
-def time_stage(context: GradingContext, run: CasesRun, replaying: ReplayingWorkers) -> None:
+def time_stage(context: GradingContext, run: CasesRun, replaying: WorkerPool) -> None:
     """Benchmark a passing submission in the session that graded it, and print its tables; the
     JSON file gets the original shape's."""
     stage, options, reporter = context.stage, context.options, context.reporter

@@ -1,11 +1,11 @@
-"""python -I grader/sandbox/__main__.py FDS GPU FOLDERS: undertaker.py, which forks keeper.py.
+"""python -I grader/sandbox/__main__.py FDS GPU FOLDERS: reaper.py, which forks supervisor.py.
 
 `-I` leaves our own folder off sys.path, where a submission could shadow it.  So this makes the
 folder a package of its own, wherever it lies, and imports all of it: a worker is forked with
 everything in memory, and need not be able to read a single file of the grader.
 
-FDS: two sockets for requests, to the nursery that compiles and to the one that interprets, and the
-pipe that undertaker.py reads.  `-I` also hides a `pip install --user`.  FOLDERS, joined by
+FDS: two sockets for requests, to the fork server that compiles and to the one that interprets, and
+the pipe that reaper.py reads.  `-I` also hides a `pip install --user`.  FOLDERS, joined by
 os.pathsep, are those in which the grader found torch, triton and numpy.
 
 All workers wait for this import.  So no garbage is looked for meanwhile, which takes a fifth of it;
@@ -41,6 +41,6 @@ spec = importlib.util.spec_from_file_location("sandbox", FOLDER / "__init__.py",
 sys.modules["sandbox"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["sandbox"])
 *requests, folders = map(int, sys.argv[1].split(","))
-importlib.import_module("sandbox.keeper.undertaker").fork_nursery(folders, requests)
+importlib.import_module("sandbox.supervisor.reaper").fork_fork_server(folders, requests)
 key = triton_key() if sys.argv[2] else None
-importlib.import_module("sandbox.keeper.keeper").main(*requests, key)
+importlib.import_module("sandbox.supervisor.supervisor").main(*requests, key)

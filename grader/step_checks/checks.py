@@ -308,7 +308,7 @@ class Runner:
             ) -> list[dict] | StepCheck:
         """seconds: of CPU time for one example, if not the usual ones."""
         request = {"text": text, "seconds": seconds or SECONDS, "kernel": asked.kernel,
-                   "asked": list(asked.leaves), "stand_ins": asked.stand_ins,
+                   "asked": list(asked.leaves), "fakes": asked.fakes,
                    "examples": [one.request(asked.kernel) for one in examples]}
         if self.session is None or self.session.gone:
             self.session = None if self.closed else open_session(
@@ -319,7 +319,7 @@ class Runner:
         except SubmissionError as error:
             if error.outcome == "grader_fault" or self.closed:
                 raise
-            if error.starved:
+            if error.waited_for_cpu:
                 return StepCheck(id, NONE, lines=("other processes kept it waiting for a CPU.",))
             if error.outcome == "skipped":  # for what the machine lacks
                 return StepCheck(id, NONE, lines=(f"{error.sentence}.",))

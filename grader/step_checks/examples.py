@@ -90,13 +90,13 @@ class Example:
 @dataclass(frozen=True)
 class StepSpec:
     """What is asked of a step.  leaves: the names that the code after it uses; constants: those
-    given that are constexprs; stand_ins: as run_step.py has them; kernel: Triton, or PyTorch.
+    given that are constexprs; fakes: as run_step.py has them; kernel: Triton, or PyTorch.
     """
 
     leaves: tuple[str, ...]
     examples: Callable[[], list[Example]]
     constants: tuple[str, ...] = ()
-    stand_ins: dict = field(default_factory=dict)
+    fakes: dict = field(default_factory=dict)
     kernel: bool = True
 
     def without(self, *names: str) -> "StepSpec":

@@ -240,6 +240,6 @@ ENTRIES = {
         launches((True, True), 1), launches((True, True), 0), launches((True, False), 1),
         launches((False, True), 1), launches((True, True), 1, True),
         launches((True, True), 2, stride_w=3)],
-        stand_ins={"_dx_kernel": "dx", "_dw_kernel": "dw"}, kernel=False),
+        fakes={"_dx_kernel": "dx", "_dw_kernel": "dw"}, kernel=False),
 }
 SUMMED = StepSpec(("acc",), lambda: [loads(*one, summed=True) for one in EXAMPLES], CONSTANTS)

@@ -9,7 +9,7 @@ from grader.course.calls import SubmissionError
 from grader.host import clock
 from grader.host.clock import Clock, cpu_seconds, is_overloaded, waited_seconds
 
-STARVED = SubmissionError("timeout", "late", starved=True)
+STARVED = SubmissionError("timeout", "late", waited_for_cpu=True)
 
 
 def test_a_stage_is_over_when_its_seconds_are(monkeypatch):

@@ -1,4 +1,4 @@
-"""The nursery finds what the grader found; how a worker ended is said in words."""
+"""The fork server finds what the grader found; how a worker ended is said in words."""
 
 import signal
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from grader.host import accounts, processes
-from grader.host.processes import Ending, Nursery
+from grader.host.processes import Ending, ForkServer
 
 
 @pytest.mark.parametrize("returncode, over, words", [
@@ -22,12 +22,12 @@ def test_how_a_worker_ended_is_said_in_words(returncode, over, words):
     assert Ending(returncode, over).words() == words
 
 
-def test_the_nursery_is_told_where_the_packages_lie_that_isolation_hides(monkeypatch):
+def test_the_fork_server_is_told_where_the_packages_lie_that_isolation_hides(monkeypatch):
     asked = []
     monkeypatch.setattr(processes, "package_folders", lambda: ["/home/student/.local", "/else"])
     monkeypatch.setattr(processes.subprocess, "Popen",
                         lambda command, **more: asked.append(command))
-    Nursery()
+    ForkServer()
     (command,) = asked
     assert command[0] == sys.executable and "-I" in command
     assert command[-1] == "/home/student/.local:/else"
@@ -35,29 +35,29 @@ def test_the_nursery_is_told_where_the_packages_lie_that_isolation_hides(monkeyp
 
 def test_a_folder_goes_with_this_process_at_whatever_moment_of_its_making(monkeypatch, tmp_path):
     monkeypatch.setattr(processes.tempfile, "tempdir", str(tmp_path))
-    nursery, make = Nursery(), processes.Path.mkdir
-    begun, made = nursery.new_folder(), []
+    fork_server, make = ForkServer(), processes.Path.mkdir
+    begun, made = fork_server.new_folder(), []
 
     def interrupted(folder, **mode):
-        nursery.folders.close()  # as when this process ends
+        fork_server.folders.close()  # as when this process ends
         make(folder, **mode)
         made.append(folder)
 
     (begun / "work").mkdir()
     monkeypatch.setattr(processes.Path, "mkdir", interrupted)
-    nursery.process.send_signal(signal.SIGSTOP)  # it comes to nothing before the folder is there
-    nursery.new_folder()
-    nursery.process.send_signal(signal.SIGCONT)
-    assert nursery.process.wait(600) == 0 and len(made) == 1
+    fork_server.process.send_signal(signal.SIGSTOP)  # it comes to nothing before the folder is there
+    fork_server.new_folder()
+    fork_server.process.send_signal(signal.SIGCONT)
+    assert fork_server.process.wait(600) == 0 and len(made) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_whose_nursery_has_ended_still_makes_folders(monkeypatch, tmp_path):
+def test_a_process_whose_fork_server_has_ended_still_makes_folders(monkeypatch, tmp_path):
     monkeypatch.setattr(processes.tempfile, "tempdir", str(tmp_path))
-    nursery = Nursery()
-    nursery.process.kill()
-    nursery.process.wait()
-    assert nursery.has_ended() and nursery.new_folder().is_dir()
+    fork_server = ForkServer()
+    fork_server.process.kill()
+    fork_server.process.wait()
+    assert fork_server.has_ended() and fork_server.new_folder().is_dir()
 
 
 def test_the_folders_are_those_above_the_packages():

@@ -434,7 +434,7 @@ def test_a_call_of_what_seems_endless_has_less_time(monkeypatch):
 def test_a_worker_that_had_no_cpu_was_starved_only_where_the_machine_was_overloaded(
         monkeypatch, overloaded):
     monkeypatch.setattr(session_module, "is_overloaded", lambda: overloaded)
-    assert finding("hangs_in_call.py", call_timeout=1.0).starved == overloaded
+    assert finding("hangs_in_call.py", call_timeout=1.0).waited_for_cpu == overloaded
 
 
 def test_a_worker_that_had_its_cpu_was_not_starved(monkeypatch):
@@ -445,7 +445,7 @@ def test_a_worker_that_had_its_cpu_was_not_starved(monkeypatch):
         monkeypatch.setattr(session_module, "cpu_seconds", lambda pid: next(seconds))
         with pytest.raises(SubmissionError, match="no answer within 1 s") as caught:
             session.load("double", None, ("x",))
-    assert not caught.value.starved
+    assert not caught.value.waited_for_cpu
 
 
 @pytest.mark.parametrize("waited, outcome", [(0.0, "timeout"), (90.0, "pass")])
@@ -517,24 +517,24 @@ def test_the_worker_sees_a_clean_folder_and_a_clean_environment(monkeypatch):
 def test_neither_worker_nor_folder_outlive_a_killed_parent(tmp_path):
     script = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from grader.host.processes import Nursery, Worker\n"
+        "from grader.host.processes import ForkServer, Worker\n"
         "from grader.host.session import Session\n"
         "s = Session(Worker(b'print(1)', 'a.py', device='cpu', interpret=False), 60)\n"
         "try: s.load('x', None, ())\n"
         "except Exception: pass\n"
-        "print(Nursery.running().process.pid, flush=True); time.sleep(600)\n"
+        "print(ForkServer.running().process.pid, flush=True); time.sleep(600)\n"
     )
     root = str(Path(__file__).parents[2])
     parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE,
                               env={**os.environ, "TMPDIR": str(tmp_path)})
-    nursery = int(parent.stdout.readline())
+    fork_server = int(parent.stdout.readline())
     assert list(tmp_path.iterdir())
     parent.kill()
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 600
-    while _is_running(nursery) or list(tmp_path.iterdir()):
-        assert time.monotonic() < deadline, "the nursery or the worker's folder is still there"
+    while _is_running(fork_server) or list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline, "the fork server or the worker's folder is still there"
         time.sleep(0.05)
 
 

@@ -14,7 +14,7 @@ from grader.course.calls import Reply, SubmissionError
 from grader.course.case_table import listed
 from grader.course.cases import Case
 from grader.course.stages import STAGES
-from grader.host import device_memory, options, without_file
+from grader.host import device_memory, options, worker_pool
 from grader.host.clock import Clock
 from grader.host.options import Options
 from grader.judge import compile_check, replay_check, run_cases
@@ -95,7 +95,7 @@ def graded(tmp_path, monkeypatch):
 
     def run(session, source=PLAIN, replaying=Replaying, **chosen):
         monkeypatch.setattr(options, "Session", session)
-        monkeypatch.setattr(without_file, "workers", lambda *settings: replaying())
+        monkeypatch.setattr(worker_pool, "workers", lambda *settings: replaying())
         session.started = 0
         (tmp_path / "problem_1.py").write_text(KERNEL + source, "utf-8")
         settings = Options(tmp_path, "cpu", 1, 60.0, benchmark=False, **chosen)
@@ -369,7 +369,7 @@ def test_an_exception_leaves_the_worker_and_the_other_cases_alone(graded):
     assert [check.outcome for check in result.checks].count("crashed") == 1
 
 
-def late(starved, at_import=False, times=1):
+def late(waited_for_cpu, at_import=False, times=1):
     """A session whose first so many loads, or calls, time out."""
     class Session(Honest):
         ended = 0
@@ -377,7 +377,7 @@ def late(starved, at_import=False, times=1):
         def spend(self, due):
             if due and type(self).ended < times:
                 type(self).ended += 1
-                raise SubmissionError("timeout", "late", id="timeout", fatal=True, starved=starved)
+                raise SubmissionError("timeout", "late", id="timeout", fatal=True, waited_for_cpu=waited_for_cpu)
 
         def load(self, *args):
             super().load(*args)
@@ -391,14 +391,14 @@ def late(starved, at_import=False, times=1):
 
 @pytest.mark.parametrize("at_import", [True, False])
 def test_a_timeout_of_a_starved_worker_is_asked_again_of_another(graded, at_import):
-    session = late(starved=True, at_import=at_import)
+    session = late(waited_for_cpu=True, at_import=at_import)
     result = graded(session, quick=True)
     assert (result.outcome, result.points, session.started) == ("pass", 140, 2)
 
 
-@pytest.mark.parametrize("starved, started", [(True, 2), (False, 1)])
-def test_a_call_that_does_not_end_is_a_timeout_all_the_same(graded, starved, started):
-    session = late(starved, times=9)
+@pytest.mark.parametrize("waited_for_cpu, started", [(True, 2), (False, 1)])
+def test_a_call_that_does_not_end_is_a_timeout_all_the_same(graded, waited_for_cpu, started):
+    session = late(waited_for_cpu, times=9)
     result = graded(session)
     assert (result.outcome, result.points, session.started) == ("timeout", 0, started)
     assert len(result.checks) == 1 and "a call did not end" in result.sentence
@@ -410,7 +410,7 @@ def test_before_it_is_asked_again_what_else_was_under_way_has_ended(graded, monk
     under_way = concurrent.futures.Future()
     under_way.set_result((Check("compile/sm_90", "robust", "pass"), None))
     monkeypatch.setattr(compile_check, "start", lambda context: context.under_way.append(under_way))
-    graded(late(starved=True))
+    graded(late(waited_for_cpu=True))
     assert seen[0][0] is under_way
 
 
@@ -420,7 +420,7 @@ def test_a_starved_replay_is_made_again(graded, monkeypatch):
     def replay(self, call, plan):
         calls.append(call)
         if len(calls) == 2:
-            raise SubmissionError("timeout", "late", fatal=True, starved=True)
+            raise SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
         return Honest().run(call).outputs[0]
 
     monkeypatch.setattr(Replaying, "replay", replay)
@@ -431,7 +431,7 @@ def test_a_starved_replay_is_made_again(graded, monkeypatch):
 
 def test_a_replay_that_is_late_twice_is_a_timeout(graded, monkeypatch):
     def replay(self, call, plan):
-        raise SubmissionError("timeout", "late", fatal=True, starved=True)
+        raise SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
 
     monkeypatch.setattr(Replaying, "replay", replay)
     result = graded(Honest)
@@ -578,7 +578,7 @@ def test_a_file_that_answers_though_its_blocks_are_empty_is_graded_as_any_other(
 
 
 @pytest.mark.parametrize("session, outcome", [(spoiled(is_standard), "wrong"),
-                                              (late(starved=False), "timeout")])
+                                              (late(waited_for_cpu=False), "timeout")])
 def test_a_block_that_is_empty_is_told_whatever_becomes_of_the_file(graded, session, outcome):
     begun = TEMPLATE + "def g():\n    # STUDENT IMPLEMENTATION\n    return given(1)\n"
     result = graded(session, begun)

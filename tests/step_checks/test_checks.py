@@ -310,7 +310,7 @@ def test_an_error_of_the_machine_makes_no_step_red(monkeypatch):
 def test_a_worker_passes_an_error_of_the_machine_on(monkeypatch, tmp_path, old):
     monkeypatch.setattr(run_step.crashes, "_old_interpreter", lambda: old)
     text = "def step():\n    raise TypeError('only 0-dimensional arrays can be converted')\n"
-    request = {"text": text, "seconds": 5.0, "kernel": False, "asked": [], "stand_ins": {},
+    request = {"text": text, "seconds": 5.0, "kernel": False, "asked": [], "fakes": {},
                "examples": [{"given": {}, "memory": {}, "programs": 1, "read": []}]}
     (tmp_path / "problem_1.py").write_text(text, "utf-8")
     worker = SimpleNamespace(module=SimpleNamespace(), path=str(tmp_path / "problem_1.py"),

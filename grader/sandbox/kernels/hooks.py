@@ -2,8 +2,9 @@
 
 interpret() makes the interpreter take and refuse what the compiler does, and tell listeners what
 each kernel does to memory.  No listener changes what another is told, so their order is free.
-watch_launches() hands every launch to the recorder, interpreted or compiled.  quicker.py knows such
-names too, but only to save time: where one is gone, it leaves that part as it is.
+watch_launches() hands every launch to the recorder, interpreted or compiled. 
+interpreter_speedups.py knows such names too, but only to save time: where one is gone, it leaves
+that part as it is.
 """
 
 import ast

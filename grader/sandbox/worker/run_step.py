@@ -77,7 +77,7 @@ def run(worker, request: dict) -> list[dict]:
 
 def _run(worker, request: dict) -> list[dict]:
     namespace = dict(vars(worker.module))
-    originals = {name: namespace.get(name) for name in request["stand_ins"]}
+    originals = {name: namespace.get(name) for name in request["fakes"]}
     left: list[dict] = []
     if request["kernel"]:  # the text says triton and tl, and the file has them, as a rule
         import triton
@@ -95,7 +95,7 @@ def _run(worker, request: dict) -> list[dict]:
         calls: list[dict] = []
         memory = Memory({name: unpack_array(a) for name, a in example["memory"].items()})
         given = {name: _made(value, memory) for name, value in example["given"].items()}
-        for name, kind in request["stand_ins"].items():
+        for name, kind in request["fakes"].items():
             namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
         worker.replaying = memory  # a kernel may access nothing else
         try:

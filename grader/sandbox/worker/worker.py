@@ -1,6 +1,6 @@
 """The process that runs a submission.  Nothing else in the grader ever imports one.
 
-keeper.py confines it and calls main(), in a directory that holds only a copy of the submission.
+supervisor.py confines it and calls main(), in a directory that holds only a copy of the submission.
 It knows no truth, no tolerance and no score: tensors come in as bytes, outputs go back as bytes,
 and the parent judges them.  Importing this module has no side effects.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ..kernels import bounds, compile_only, hooks, pretend_gpu, quicker, races
+from ..kernels import bounds, compile_only, hooks, interpreter_speedups, pretend_gpu, races
 from ..replay import launches, replay
 from ..wire import DTYPES, Channel, raw_bytes
 from . import crashes, recorder, run_step
@@ -63,7 +63,7 @@ class Server:
         self.races = races.Races(self._extents, self._named, self.path)
         self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
         if self.interprets:
-            quicker.spare_repetition()
+            interpreter_speedups.spare_repetition()
             hooks.interpret(self.path)
             hooks.listeners += [bounds.Bounds(self._extents, self._named), self.races]
         hooks.watch_launches(recorder.current, lambda phase: self.channel.send({"phase": phase}))

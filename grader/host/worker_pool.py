@@ -15,7 +15,7 @@ import torch
 
 from grader.course.calls import Call
 from grader.course.plan import Plan
-from grader.host import kernel_cache, turns
+from grader.host import gpu_slots, kernel_cache
 from grader.host.clock import Clock
 from grader.host.processes import Worker
 from grader.host.session import Session
@@ -23,10 +23,10 @@ from grader.host.session import Session
 T = TypeVar("T")
 MANY_CORES = 8  # from here on two of them
 MOST_COMPILING = 14
-_running: dict[tuple, "ReplayingWorkers"] = {}
+_running: dict[tuple, "WorkerPool"] = {}
 
 
-class ReplayingWorkers:
+class WorkerPool:
     """device: "cuda" or "cpu"; timeout: seconds a request; confinement: of processes.py;
     compile_for: 90 for those that compile, for sm_90."""
 
@@ -34,7 +34,7 @@ class ReplayingWorkers:
         self.device, self.timeout, self.confinement = device, timeout, confinement
         self.compile_for = compile_for
         self.clock: Clock | None = None  # of the stage under way
-        cores, gradings = os.cpu_count() or 1, turns.gradings()
+        cores, gradings = os.cpu_count() or 1, gpu_slots.gradings()
         if compile_for is not None:
             share = cores - 2 if gradings == 1 else cores // gradings
             self.count = max(1, min(MOST_COMPILING, share))
@@ -88,13 +88,13 @@ class ReplayingWorkers:
 
 
 def workers(device: str, timeout: float, confinement,
-            compile_for: int | None = None) -> ReplayingWorkers:
+            compile_for: int | None = None) -> WorkerPool:
     """Those already running with these settings, or new ones."""
     key = device, timeout, confinement, compile_for
     if not _running:
         atexit.register(end_all)
     if key not in _running:
-        _running[key] = ReplayingWorkers(*key)
+        _running[key] = WorkerPool(*key)
     return _running[key]
 
 

@@ -1,4 +1,4 @@
-"""What the keeper ends: processes that hide from their parent, and those over a limit."""
+"""What the supervisor ends: processes that hide from their parent, and those over a limit."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from grader.course.calls import SubmissionError
 from grader.host.processes import Confinement, Worker
 from grader.host.session import Session
 from grader.sandbox import LENGTH
-from grader.sandbox.keeper import keeper
+from grader.sandbox.supervisor import supervisor
 from tests.sessions import double_call
 
 LIMITED = Confinement(memory_bytes=1 << 30)
@@ -81,10 +81,10 @@ def double(x):
     assert not os.path.exists(f"/proc/{pid}")
 
 
-@pytest.mark.skipif(not keeper.ON_LINUX, reason="needs Linux's /proc")
+@pytest.mark.skipif(not supervisor.ON_LINUX, reason="needs Linux's /proc")
 @pytest.mark.parametrize("quickly, lists", [(False, True), (True, True), (True, False)])
 def test_the_family_are_all_below_whoever_started_them_and_no_dead(quickly, lists, monkeypatch):
-    monkeypatch.setattr(keeper, "LISTS_CHILDREN", lists and keeper.LISTS_CHILDREN)
+    monkeypatch.setattr(supervisor, "LISTS_CHILDREN", lists and supervisor.LISTS_CHILDREN)
     started = []
 
     def start():
@@ -99,7 +99,7 @@ def test_the_family_are_all_below_whoever_started_them_and_no_dead(quickly, list
     below = int(shell.stdout.readline())
     os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # not buried yet
     try:
-        found = keeper.family(quickly)
+        found = supervisor.process_tree(quickly)
         assert {shell.pid, below} <= set(found) and dead.pid not in found
         assert os.getpid() not in found and os.getppid() not in found
     finally:
@@ -215,10 +215,10 @@ def double(x):
     assert processes_with(mark) == []
 
 
-def test_a_nursery_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
+def test_a_fork_server_ends_when_the_grader_is_killed_in_the_middle_of_a_request():
     ours, theirs = socket.socketpair()
     with open(os.devnull) as nothing:
         socket.send_fds(ours, [LENGTH.pack(10) + b"{"], [nothing.fileno()] * 3)
         ours.close()
-        assert keeper.receive(theirs) is None
+        assert supervisor.receive(theirs) is None
     theirs.close()

@@ -15,7 +15,7 @@ import inspect, os, sys
 os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, sys.argv[1])
 import torch, triton, triton.language as tl
-from grader.sandbox.kernels.quicker import spare_repetition
+from grader.sandbox.kernels.interpreter_speedups import spare_repetition
 
 @triton.jit
 def shifted(x):
@@ -79,7 +79,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np, triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import TensorHandle
-from grader.sandbox.kernels.quicker import spare_repetition
+from grader.sandbox.kernels.interpreter_speedups import spare_repetition
 
 np.seterr(all="ignore")
 DTYPES = [tl.int1, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32,
@@ -140,7 +140,7 @@ import os, sys
 os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, sys.argv[1])
 import torch, triton, triton.language as tl
-from grader.sandbox.kernels.quicker import spare_repetition
+from grader.sandbox.kernels.interpreter_speedups import spare_repetition
 
 calls = []
 

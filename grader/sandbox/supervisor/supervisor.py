@@ -1,14 +1,15 @@
 """The processes between the grader and a worker.  They never run a line of a submission.
 
-The nursery is started once, by host/processes.py, through __main__.py and undertaker.py.  It
+The fork server is started once, by host/processes.py, through __main__.py and reaper.py.  It
 imports what every worker needs, which takes seconds.  Once torch is there it forks a second one,
-whose Triton interprets, and then each forks a keeper for every request that comes in on its socket.
+whose Triton interprets, and then each forks a supervisor for every request that comes in on its
+socket.
 
-A keeper forks the worker, confines it, and is the ancestor to which every process falls whose own
-parent died: no child of the worker can leave the family.  It ends them all, and removes their
-folder, when the grader says so, when the worker is dead, or when the grader itself is gone.  It
-holds the family to its limits and says one thing to the grader, a JSON line on the control socket:
-{"returncode": as subprocess has it, "over": which limit was passed, or ""}.
+A supervisor forks the worker, confines it, and is the ancestor to which every process falls whose
+own parent died: no child of the worker can leave the process tree.  It ends them all, and removes
+their folder, when the grader says so, when the worker is dead, or when the grader itself is gone. 
+It holds the process tree to its limits and says one thing to the grader, a JSON line on the control
+socket: {"returncode": as subprocess has it, "over": which limit was passed, or ""}.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ from types import ModuleType
 from .. import LENGTH
 from ..worker import worker
 from . import confine
-from .undertaker import ON_LINUX, inherit_orphans, remove
+from .reaper import ON_LINUX, inherit_orphans, remove
 
 LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not every kernel does
 POLL_SECONDS = 0.1
@@ -48,9 +49,9 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
 
 def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
-    """Both nurseries.  A request is a length, then JSON, with three descriptors: the worker's
-    channel, the keeper's control socket, and where the worker prints.  key_fd: where Triton's key
-    will stand."""
+    """Both fork servers.  A request is a length, then JSON, with three descriptors: the worker's
+    channel, the supervisor's control socket, and where the worker prints.  key_fd: where Triton's
+    key will stand."""
     if os.fork() == 0:
         os.close(compiling_fd)
         if key_fd is not None:
@@ -64,7 +65,7 @@ def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
 
 
 def serve(fd: int, key_fd: int | None) -> None:
-    """One nursery's life."""
+    """One fork server's life."""
     requests = socket.socket(fileno=fd)
     import_triton()
     if key_fd is not None:
@@ -72,7 +73,7 @@ def serve(fd: int, key_fd: int | None) -> None:
     gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
     gc.enable()
     sys.dont_write_bytecode = True  # beside a submission's files there is to be nothing of ours
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers leave no zombies
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
     while (request := receive(requests)) is not None:
         words, fds = request
         if words["device"] == "cuda" or words["compile_for"]:
@@ -131,7 +132,7 @@ def receive(requests: socket.socket) -> tuple[dict, list[int]] | None:
 
 
 def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
-    """A keeper's whole life."""
+    """A supervisor's whole life."""
     os.setsid()
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -210,7 +211,7 @@ def run_worker(config: dict) -> None:
         os._exit(0)
 
 
-# --------------------------------------------------------------------- the keeper's side
+# --------------------------------------------------------------------- the supervisor's side
 class Child:
     """The worker.  returncode: how it ended, as subprocess says it; None until then."""
 
@@ -242,7 +243,7 @@ def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
         if not ON_LINUX:
             continue
         start = time.monotonic()
-        members = family(quickly=True)
+        members = process_tree(quickly=True)
         # A machine with thousands of processes can take long to look through.
         pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
         if len(members) > MAX_PROCESSES:
@@ -266,7 +267,7 @@ def end_all(child: Child) -> None:
     """Kill every descendant."""
     deadline = time.monotonic() + END_SECONDS
     while True:
-        members = family() if ON_LINUX else [child.pid] * (child.returncode is None)
+        members = process_tree() if ON_LINUX else [child.pid] * (child.returncode is None)
         for pid in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -276,7 +277,7 @@ def end_all(child: Child) -> None:
         time.sleep(0.005)
 
 
-def family(quickly: bool = False) -> list[int]:
+def process_tree(quickly: bool = False) -> list[int]:
     """Every living descendant of this process.
 
     quickly: by the kernel's own lists of children, a few files instead of one for every process of

@@ -6,7 +6,7 @@ from grader.course.calls import OutputSpec
 from grader.host.accounts import find_user
 from grader.host.processes import Confinement, Worker
 from grader.host.session import Session
-from grader.sandbox.keeper import confine, keeper  # noqa: F401 -- importing starts nothing
+from grader.sandbox.supervisor import confine, supervisor  # noqa: F401 -- importing starts nothing
 from tests.sessions import double_call
 
 LANDLOCK = "the kernel has no Landlock, or an old one"

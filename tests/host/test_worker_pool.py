@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from grader.host import turns
+from grader.host import gpu_slots
 from grader.host.processes import Confinement
-from grader.host.without_file import ReplayingWorkers
+from grader.host.worker_pool import WorkerPool
 
 
 @pytest.mark.parametrize(("cores", "gradings", "replaying", "compiling"), [
@@ -16,6 +16,6 @@ from grader.host.without_file import ReplayingWorkers
 def test_gradings_that_share_a_gpu_leave_each_other_cores(
         monkeypatch, cores, gradings, replaying, compiling):
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(turns, "gradings", lambda: gradings)
-    assert ReplayingWorkers("cuda", 60.0, Confinement()).count == replaying
-    assert ReplayingWorkers("cpu", 60.0, Confinement(), compile_for=90).count == compiling
+    monkeypatch.setattr(gpu_slots, "gradings", lambda: gradings)
+    assert WorkerPool("cuda", 60.0, Confinement()).count == replaying
+    assert WorkerPool("cpu", 60.0, Confinement(), compile_for=90).count == compiling

@@ -1,10 +1,10 @@
 """The first process that the grader starts, and the last one that is left of it.
 
-It forks the nursery, keeper.py, and hears the path of every worker's folder before that is made.
-When the grader is gone, however it ended, this ends the nursery, waits for the keepers, and removes
-the folders that are still there: of a grader that was killed before it had asked for a keeper, and
-of a keeper that could not begin or was killed.  It imports no torch, so that it is there at once,
-and so small that a machine without memory takes others first.
+It forks the fork_server, supervisor.py, and hears the path of every worker's folder before that is
+made. When the grader is gone, however it ended, this ends the fork_server, waits for the
+supervisors, and removes the folders that are still there: of a grader that was killed before it had
+asked for a supervisor, and of a supervisor that could not begin or was killed.  It imports no
+torch, so that it is there at once, and so small that a machine without memory takes others first.
 """
 
 import ctypes
@@ -19,25 +19,25 @@ ON_LINUX = sys.platform == "linux"
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def fork_nursery(folders_fd: int, its_fds: Iterable[int]) -> None:
-    """Return in the nursery only.  folders_fd: a pipe on which the grader writes paths, each ended
-    by a zero byte; its_fds: what the nursery alone is to hold."""
+def fork_fork_server(folders_fd: int, its_fds: Iterable[int]) -> None:
+    """Return in the fork server only.  folders_fd: a pipe on which the grader writes paths, each
+    ended by a zero byte; its_fds: what the fork server alone is to hold."""
     inherit_orphans()
-    if (nursery := os.fork()) == 0:
+    if (fork_server := os.fork()) == 0:
         os.setpgid(0, 0)
         os.close(folders_fd)
         return
-    os.setpgid(nursery, nursery)  # whichever of the two comes first
+    os.setpgid(fork_server, fork_server)  # whichever of the two comes first
     for fd in its_fds:
         os.close(fd)
     for stream in (1, 2):  # whoever reads what the grader prints need not wait for this
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_IGN)  # the last: keepers leave no zombies
+        signal.signal(number, signal.SIG_IGN)  # the last: supervisors leave no zombies
     with open(folders_fd, "rb") as announced:
         folders = announced.read().split(b"\0")[:-1]
     try:
-        os.killpg(nursery, signal.SIGKILL)  # keepers are in sessions of their own
+        os.killpg(fork_server, signal.SIGKILL)  # supervisors are in sessions of their own
     except ProcessLookupError:
         pass
     try:

@@ -7,19 +7,19 @@ import sys
 import pytest
 
 from grader.assignment.record import ROOT
-from grader.host import turns
+from grader.host import gpu_slots
 
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(turns.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(turns, "_others", [])
+    monkeypatch.setattr(gpu_slots.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(gpu_slots, "_others", [])
 
 
 def held_elsewhere(*names) -> subprocess.Popen:
     """Another process, which holds these; it says so before it waits to be killed."""
-    code = (f"import sys; from grader.host import turns; turns.tempfile.tempdir = "
-            f"{turns.tempfile.gettempdir()!r}; print([turns.is_mine(turns.lock(n)) for n in "
+    code = (f"import sys; from grader.host import gpu_slots; gpu_slots.tempfile.tempdir = "
+            f"{gpu_slots.tempfile.gettempdir()!r}; print([gpu_slots.is_mine(gpu_slots.lock(n)) for n in "
             f"{names!r}], flush=True); sys.stdin.read()")
     other = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, text=True,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -28,14 +28,14 @@ def held_elsewhere(*names) -> subprocess.Popen:
 
 
 def test_a_grading_knows_how_many_are_beside_it_now_whoever_came_first():
-    turns.wait("gpu", 3, pytest.fail)
-    assert turns.gradings() == 1
+    gpu_slots.wait("gpu", 3, pytest.fail)
+    assert gpu_slots.gradings() == 1
     others = [held_elsewhere("gpu-1"), held_elsewhere("gpu-2")]
-    assert turns.gradings() == 3
+    assert gpu_slots.gradings() == 3
     others[0].communicate()
-    assert turns.gradings() == 2
+    assert gpu_slots.gradings() == 2
     others[1].communicate()
-    assert turns.gradings() == 1
+    assert gpu_slots.gradings() == 1
 
 
 def test_one_too_many_waits_until_another_process_has_ended_however_it_ended(monkeypatch):
@@ -45,25 +45,25 @@ def test_one_too_many_waits_until_another_process_has_ended_however_it_ended(mon
         others[1].kill()
         others[1].wait()
 
-    monkeypatch.setattr(turns.time, "sleep", sleep)
-    turns.wait("gpu", 2, said.append)
+    monkeypatch.setattr(gpu_slots.time, "sleep", sleep)
+    gpu_slots.wait("gpu", 2, said.append)
     assert said == ["Waiting for the GPU: other gradings need its memory, 6 GiB each."]
-    assert turns.gradings() == 2  # with the one that lives
+    assert gpu_slots.gradings() == 2  # with the one that lives
     others[0].communicate()
 
 
 def test_a_place_that_is_never_given_back_is_not_waited_for_for_ever(monkeypatch):
     other, said, now = held_elsewhere("gpu-0"), [], iter(range(0, 10**6, 250))
-    monkeypatch.setattr(turns.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(turns.time, "sleep", lambda seconds: None)
-    turns.wait("gpu", 1, said.append)
-    assert len(said) == 1 and turns.gradings() == 2
+    monkeypatch.setattr(gpu_slots.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(gpu_slots.time, "sleep", lambda seconds: None)
+    gpu_slots.wait("gpu", 1, said.append)
+    assert len(said) == 1 and gpu_slots.gradings() == 2
     other.communicate()
 
 
 def test_another_gpu_has_places_of_its_own():
     other = held_elsewhere("gpu-0")
-    turns.wait("another", 1, pytest.fail)
+    gpu_slots.wait("another", 1, pytest.fail)
     other.communicate()
 
 
@@ -95,17 +95,17 @@ class Driver:
 
 def test_a_place_is_taken_before_the_context_is_made(monkeypatch):
     driver = Driver()
-    monkeypatch.setattr(turns.ctypes, "CDLL", lambda name: driver)
-    monkeypatch.setattr(turns, "wait", lambda gpu, count, say: say(gpu, count, *driver.contexts))
+    monkeypatch.setattr(gpu_slots.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(gpu_slots, "wait", lambda gpu, count, say: say(gpu, count, *driver.contexts))
     said = []
-    make_context = turns.take(lambda *words: said.append(words))
+    make_context = gpu_slots.take(lambda *words: said.append(words))
     assert said == [("ff" + 15 * "00", 2)] and driver.contexts == []
     make_context()
-    turns.take(None)()
+    gpu_slots.take(None)()
     assert len(said) == 1 and driver.contexts == [7, 7]
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a driver")
 def test_without_a_driver_nothing_is_taken_and_nothing_said():
-    turns.take(pytest.fail)()
-    assert not turns._others and not os.listdir(turns.tempfile.gettempdir())
+    gpu_slots.take(pytest.fail)()
+    assert not gpu_slots._others and not os.listdir(gpu_slots.tempfile.gettempdir())
