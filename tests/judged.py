@@ -5,7 +5,7 @@ from grader.course.calls import Reply
 from grader.course.cases import Case
 from grader.course.stages import STAGES
 from grader.judge import verdict
-from tests.sessions import plan
+from tests.sessions import trace
 
 PLAIN = Case(3, "robust", 40, HQ=2, HKV=2, layout="guarded")
 
@@ -29,7 +29,7 @@ def answered(case: Case, **seen):
         {name: x.clone() for name, x in outputs.items()},
         {name: t.storage.clone() for name, t in built.call.inputs.items()},
         {name: t.storage.clone() for name, t in built.call.douts.items()},
-        plan(**seen), "", 0.1)
+        trace(**seen), "", 0.1)
     return built, reply
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grader.course.calls import Call, OutputSpec, SubmissionError, TensorInput
-from grader.course.plan import Plan
+from grader.course.trace import Trace
 from grader.host.processes import Worker
 from grader.host.session import STEP, Session
 
@@ -54,13 +54,13 @@ def error_of(session, entry, call=None, attribute=None) -> SubmissionError:
 
 
 def names(operations) -> list[str]:
-    """Of a plan's operations, in order."""
+    """Of a trace's operations, in order."""
     return [operation.name for operation in operations]
 
 
-def plan(launches=1, backward_launches=1, operations=(), backward_operations=(), scratch=0,
-         kept=0, again=(), **more) -> Plan:
-    """A plan of so many launches and operations that write the one output, with some memory."""
+def trace(launches=1, backward_launches=1, operations=(), backward_operations=(), scratch=0,
+          kept=0, again=(), **more) -> Trace:
+    """A trace of so many launches and operations that write the one output, with some memory."""
     result = {"tensor": [0, 0, [4], [1], "float32"]}
     memory = {"tensor": [1, 0, [scratch], [1], "uint8"]}
     launch = ["launch", 0, [1], {"y": result, "x": memory}, {}]
@@ -69,7 +69,7 @@ def plan(launches=1, backward_launches=1, operations=(), backward_operations=(),
         return [launch] * count + [["op", name, [result], {"dict": []}, [result]] for name in names]
 
     forward = steps(launches, operations)
-    return Plan(json.dumps({
+    return Trace(json.dumps({
         "storages": [{"bytes": 16}, {"bytes": scratch}, {"bytes": kept, "kept": None}],
         "functions": [{"name": "kernel", "line": 3, "text": "def kernel(): pass", "kind": "jit"}],
         "steps": forward + steps(backward_launches, backward_operations),

@@ -60,8 +60,8 @@ def test_of_what_runs_beside_a_submission_the_grader_takes_only_what_both_sides_
 
 
 # From the bottom: a room imports only from those before it.
-ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.supervisor", "course", "host",
-         "assignment", "report", "step_checks", "diagnosis", "judge")
+ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.supervisor", "course",
+         "host", "assignment", "report", "step_checks", "diagnosis", "judge")
 
 
 def test_every_folder_of_the_grader_is_a_room():
@@ -85,7 +85,7 @@ def test_no_room_needs_what_lies_above_the_rooms():
 def test_what_is_asked_of_whom_is_not_known_to_those_who_run_it():
     """Of the course they take what is sent and what comes back, and a stage's own entry point."""
     found = {name for name in outside("host") if name.startswith("grader.course.")}
-    assert found <= {"grader.course.calls", "grader.course.plan", "grader.course.stages"}
+    assert found <= {"grader.course.calls", "grader.course.trace", "grader.course.stages"}
 
 
 @pytest.mark.parametrize("folders", [

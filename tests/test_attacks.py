@@ -68,8 +68,8 @@ def test_when_an_attack_took_place(based, marked, got, heard, it_did):
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize(("name", "now", "then"), [
-    ("plan_null", b'_replies("plan")', b'_replies("evidence")'),  # as the field was called before
-    pytest.param("channel_send_replaced", b'if "plan" in', b'if "evidence" in',
+    ("plan_null", b'_replies("trace")', b'_replies("evidence")'),  # as the field was called before
+    pytest.param("channel_send_replaced", b'if "trace" in', b'if "evidence" in',
                  marks=pytest.mark.slow),
 ])
 def test_an_attack_that_no_longer_takes_place_is_told(name, now, then):

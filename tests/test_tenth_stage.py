@@ -15,7 +15,7 @@ from grader.assignment.record import ROOT
 
 STAGE = """
 STAGES[10] = Stage(
-    **{**vars(STAGES[7]), "number": 10, "title": "Sinks Again", "walks": ("10.4",),
+    **{**vars(STAGES[7]), "number": 10, "title": "Sinks Again", "loop_steps": ("10.4",),
        "steps": {step.replace("7.", "10."): place for step, place in STAGES[7].steps.items()}})
 """
 CASES = """

@@ -9,8 +9,8 @@ def _patch(cls):
     send = cls.send
 
     def changed(self, header, tensors=()):
-        if "plan" in header:
-            header = {**header, "plan": _cleaned(header["plan"])}
+        if "trace" in header:
+            header = {**header, "trace": _cleaned(header["trace"])}
         return send(self, header, tensors)
 
     cls.send = changed

@@ -5,7 +5,7 @@
 # outcome: skipped
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     return pack({"nonce": header["nonce"], "ok": False, "id": "", "lines": [], "outcome": "skipped",
                  "sentence": "this GPU is too old", "detail": "", "line": None, "fatal": False})

@@ -5,7 +5,7 @@
 # outcome: wrong
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     return pack({"nonce": header["nonce"], "ok": False, "id": "", "lines": [], "outcome": "wrong",
                  "sentence": [["\ud800"]], "detail": float("inf"), "line": 1e300, "fatal": "no"})

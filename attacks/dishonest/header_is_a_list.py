@@ -6,6 +6,6 @@
 # says: broke the channel
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     return pack([header, header["nonce"]])

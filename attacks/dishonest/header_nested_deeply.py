@@ -7,7 +7,7 @@
 import struct
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     text = b"[" * 100_000 + b"]" * 100_000
     return struct.pack("!I", len(text)) + text

@@ -7,7 +7,7 @@
 import struct
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     text = b"\xff\xfe\xfd" + str(header).encode("utf-16")[1:]
     return struct.pack("!I", len(text)) + text

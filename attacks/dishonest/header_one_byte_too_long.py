@@ -7,7 +7,7 @@
 import struct
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     text = pack(header)[4:].ljust((64 << 20) + 1)
     return struct.pack("!I", len(text)) + text

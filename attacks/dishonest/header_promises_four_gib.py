@@ -7,6 +7,6 @@
 import struct
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     return struct.pack("!I", 0xFFFFFFFF) + pack(header)[4:]

@@ -4,7 +4,7 @@
 # outcome: wrong
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     fired()
     phases = ([], {}, None, 1e300, "start", "x" * 1000)

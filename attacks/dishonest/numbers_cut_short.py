@@ -7,7 +7,7 @@
 import socket
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
     channel = _worker().channel
     channel.socket.sendall(pack(header) + bytes(100))

@@ -6,7 +6,7 @@
 # says: broke the channel
 
 
-@_replies("plan")
+@_replies("trace")
 def _forged(header, pack):
-    plan = header["plan"].replace('"backward": ', '"backward": ' + "9" * 5000)
-    return pack({**header, "plan": plan})
+    plan = header["trace"].replace('"backward": ', '"backward": ' + "9" * 5000)
+    return pack({**header, "trace": plan})

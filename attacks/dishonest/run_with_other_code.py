@@ -11,7 +11,7 @@ def _swap(run):
 
     def changed(*args):
         header, blobs = true_run(*args)
-        return {**header, "plan": _cleaned(header["plan"])}, blobs
+        return {**header, "trace": _cleaned(header["trace"])}, blobs
 
     run.__globals__["_changed"] = changed
     run.__code__ = (lambda *args: _changed(*args)).__code__

@@ -29,6 +29,6 @@ def _replies(field):
 
 def _plans(change):
     """The function below changes the plan of every call: dict -> dict."""
-    @_replies("plan")
+    @_replies("trace")
     def frame(header, pack):
-        return pack({**header, "plan": json.dumps(change(json.loads(header["plan"])))})
+        return pack({**header, "trace": json.dumps(change(json.loads(header["trace"])))})

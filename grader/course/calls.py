@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from grader.course.operations import size
-from grader.course.plan import Plan
+from grader.course.trace import Trace
 from grader.sandbox.wire import dtype_name
 from grader.text import escape
 
@@ -128,7 +128,7 @@ class Reply:
     late: dict[str, torch.Tensor]  # the first outputs read again; 50 ms later if the call says so
     inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
     douts_after: dict[str, torch.Tensor]
-    plan: Plan  # how the worker says the first call was made
+    trace: Trace  # how the worker says the first call was made
     stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
     seconds: float
     race: Race | None = None  # of two programs, if the worker saw one

@@ -84,7 +84,7 @@ class Case:
     asks: str = ""  # what is beyond the assignment in it
 
     @property
-    def asker(self) -> Stage:
+    def course_stage(self) -> Stage:
         """The stage that asks it."""
         return STAGES[self.stage]
 
@@ -95,25 +95,25 @@ class Case:
     @property
     def gives_gradients(self) -> bool:
         """Whether it asks for gradients in a stage of which other cases do not."""
-        return not self.asker.differentiates and bool(self.grads)
+        return not self.course_stage.differentiates and bool(self.grads)
 
     @property
     def some_gradients(self) -> bool:
         """Whether it asks for gradients of one or two inputs, and not of the others."""
-        return 0 < len(self.grads) < (2 if self.asker.sums_rows else 3)
+        return 0 < len(self.grads) < (2 if self.course_stage.sums_rows else 3)
 
     @property
     def name(self) -> str:
         """Unique within a stage, and readable: robust/HQ8-HKV2-N257-D64-W100-float16."""
-        if self.asker.sums_rows:
+        if self.course_stage.sums_rows:
             parts = [f"M{self.M}", f"N{self.N}"]
         else:
             heads = f"H{self.HQ}" if self.HQ == self.HKV else f"HQ{self.HQ}-HKV{self.HKV}"
             length = f"N{self.N}" if self.NK is None else f"NQ{self.N}-NK{self.NK}"
             parts = [f"B{self.B}"] * (self.B > 1) + [heads, length, f"D{self.D}"]
-        parts += ["causal"] * (self.asker.causal_in_names and self.is_causal)
-        parts += ["full"] * (self.by_contract and self.asker.is_causal and not self.is_causal
-                             and not self.asker.causal_in_names)
+        parts += ["causal"] * (self.course_stage.causal_in_names and self.is_causal)
+        parts += ["full"] * (self.by_contract and self.course_stage.is_causal and not self.is_causal
+                             and not self.course_stage.causal_in_names)
         parts += [f"W{self.window}"] * (self.window is not None)
         parts += [f"S{self.sinks}"] * (self.sinks is not None)
         parts += [dtype_name(self.dtype)] + [self.family] * (self.family != "randn")
@@ -131,7 +131,7 @@ class Case:
     @property
     def label(self) -> str:
         """The shape as GStar's readers know it: B=1, H=8, L=512, D=16."""
-        if self.asker.sums_rows:
+        if self.course_stage.sums_rows:
             text = f"M={self.M}, N={self.N}"
         else:
             same = self.HQ == self.HKV
@@ -139,17 +139,17 @@ class Case:
             text += f"H={self.HQ}" if same else f"Hq={self.HQ}, Hkv={self.HKV}"
             text += f", L={self.N}" if self.NK is None else f", Lq={self.N}, Lk={self.NK}"
             text += f", D={self.D}"
-        no_window = self.asker.windowed and self.is_causal and self.window is None
+        no_window = self.course_stage.windowed and self.is_causal and self.window is None
         text += ", no window" if no_window else f", W={self.window}" * (self.window is not None)
         text += f", S={self.sinks}" * (self.sinks is not None)
-        unusual = self.is_causal != self.asker.is_causal
+        unusual = self.is_causal != self.course_stage.is_causal
         return text + (", causal" if self.is_causal else ", not causal") * unusual
 
     @property
     def note(self) -> str:
         """What is special about a robust case, in words."""
         layout = LAYOUTS.get(self.layout, f"{self.layout.replace('.', ', ')} in memory")
-        if self.layout == "shared" and self.asker.sums_rows:
+        if self.layout == "shared" and self.course_stage.sums_rows:
             layout = "one row of x for all"
         words = [dtype_name(self.dtype), FAMILIES[self.family], layout]
         words += [f"in {self.apart}" * bool(self.apart)]

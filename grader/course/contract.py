@@ -282,7 +282,7 @@ def narrower(row: dict[str, str], logits: bool) -> dict[str, str]:
 def _cost(case: Case) -> float:
     """What it costs, against others: tiles that meet, heads."""
     steps = math.ceil(case.N / 64) * math.ceil(case.n_keys / 64) * max(1, case.D / 64)
-    return case.B * case.HQ * (1 + steps) * (3 if case.asker.differentiates else 1)
+    return case.B * case.HQ * (1 + steps) * (3 if case.course_stage.differentiates else 1)
 
 
 # --------------------------------------------------------------------- tiles
@@ -290,7 +290,7 @@ TILE = re.compile(r"(BLOCK|TILE|ROWS?|COLS?|B|T)(_?(SIZE|ROWS|COLS|[MNQKRCT]))?"
 
 
 def tiles_of(steps: Iterable[list]) -> set[int]:
-    """Tile sizes among the arguments of a plan's launches: under a name in capitals that says what
+    """Tile sizes among the arguments of a trace's launches: under a name in capitals that says what
     a tile has."""
     return {size for step in steps if step[0] == "launch" for name, size in step[3].items()
             if type(size) is int and size in SIZES and TILE.fullmatch(name)}

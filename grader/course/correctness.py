@@ -161,9 +161,9 @@ def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
     tensors = {name: t.to(device) for name, t in tensors.items()}
     upstream = {name: t.to(device) for name, t in built.upstream.items()}
     dtype = case.dtype
-    if case.asker.sums_rows:
+    if case.course_stage.sums_rows:
         return _row_sum_answer(**tensors, **upstream)
-    tf32 = dtype == torch.float32 and device != "cpu" and case.asker.needs_triton
+    tf32 = dtype == torch.float32 and device != "cpu" and case.course_stage.needs_triton
     unit = UNIT_TF32 if tf32 else UNIT[dtype]
     exact = reference.attention(**tensors, **upstream, **case.mask())
     tile = functools.partial(tiled_attention, **tensors, **upstream, **case.mask(), tf32=tf32)

@@ -69,7 +69,7 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
         refill = {name: lay_out(t, _layout_of(case, name, t))
                   for name, t in built.refilled.items()}
-    entry = DIFFERENTIABLE * (case.asker.sums_rows and bool(case.grads))
+    entry = DIFFERENTIABLE * (case.course_stage.sums_rows and bool(case.grads))
     # Work left running shows in any call: it costs its wait in a few of them only.
     late = case.group == "standard" or case.repeats > 1 or case.refill
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
@@ -97,7 +97,7 @@ def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
     if case.layout in ONE_BY_ONE:
         return ONE_BY_ONE[case.layout][name]
     if "." in case.layout:  # of q, k and v, or of x and w
-        return dict(zip("xw" if case.asker.sums_rows else "qkv", case.layout.split("."),
+        return dict(zip("xw" if case.course_stage.sums_rows else "qkv", case.layout.split("."),
                         strict=True)).get(name, "dense")
     if case.layout == "far":
         return "far" if name == case.apart else "dense"
@@ -112,7 +112,7 @@ def _shared(t: torch.Tensor) -> torch.Tensor:
 def _with_other_options(case: Case) -> Case:
     """Another mask and scale that the same tensors may be given.  The assignment's own wrapper of
     stage 8 takes no mask but the causal one."""
-    stage, other = case.asker, {}
+    stage, other = case.course_stage, {}
     if stage.chooses_mask and not stage.windowed and case.N == case.n_keys:
         other["is_causal"] = stage.differentiates or not case.is_causal
     if case.window is not None:
@@ -129,7 +129,7 @@ def _generator(seed: int, salt: str) -> torch.Generator:
 
 def _signature(case: Case):
     """-> positional arguments, keywords and outputs of the stage's entry point."""
-    stage = case.asker
+    stage = case.course_stage
     if stage.sums_rows:
         return ("@x", "@w"), {}, (OutputSpec("y", (case.M,), case.dtype),)
     args = ("@q", "@k", "@v")
@@ -149,7 +149,7 @@ def _signature(case: Case):
 
 
 def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
-    if case.asker.sums_rows:
+    if case.course_stage.sums_rows:
         x, w = _randn(gen, case.M, case.N), _randn(gen, case.N)
         match case.family:
             case "hot":

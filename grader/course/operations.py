@@ -1,4 +1,4 @@
-"""What PyTorch's operations in a plan do: move numbers, compute one by one, reduce, add up, more.
+"""What PyTorch's operations in a trace do: move numbers, compute one by one, reduce, add up, more.
 
 course/operators.tsv says it of every operation there is; tools/operators.py found it out by calling
 them.
@@ -27,7 +27,7 @@ LEAST = 256  # numbers an operation counts for at least: many small ones are one
 
 @dataclass(frozen=True)
 class Operation:
-    """One of a plan.  name: "aten::mul.Tensor"; kind: of the table, or "reduces", "unknown".
+    """One of a trace.  name: "aten::mul.Tensor"; kind: of the table, or "reduces", "unknown".
 
     numbers: as many as it computed; made, sides: bytes of the largest result, and how long the
     results are along each dimension; line: of the student's file, None where autograd called it;
@@ -59,7 +59,7 @@ class Addends:
 
 
 def operation(step: list, of_inputs: bool = True) -> Operation:
-    """Of a plan's step ["op", ...].  of_inputs: what it is given was made of the inputs' numbers.
+    """Of a trace's step ["op", ...].  of_inputs: what it is given was made of the inputs' numbers.
 
     Raises:
         ValueError, KeyError, TypeError, IndexError, AttributeError: it is no such step.

@@ -94,7 +94,7 @@ class Stage:
     entry: str
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
-    steps: dict[str, str]  # step -> what is written in it: places, as step_checks/mistakes.py names them
+    steps: dict[str, str]  # step -> the places written in it (step_checks/mistakes.py)
     # Where the walk over the keys is bounded, and that over the queries: for wasted_tiles.py.
     loop_steps: tuple[str, ...] = ()
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function

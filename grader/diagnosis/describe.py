@@ -15,8 +15,8 @@ import torch
 from grader.assignment.record import grader_of
 from grader.course.cases import Case
 from grader.course.correctness import Answer, Verdict, row_errors
-from grader.course.plan import Plan
 from grader.course.stages import Stage
+from grader.course.trace import Trace
 from grader.sandbox.wire import POISON, dtype_name
 from grader.step_checks.examples import LN2, LOG2E
 from grader.text import escape, ranges
@@ -137,14 +137,14 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
     return *head()[:LINES - len(tail)], *tail
 
 
-def kept_in_16_bits(case: Case, plan: Plan) -> str:
+def kept_in_16_bits(case: Case, trace: Trace) -> str:
     """A sentence on a statistic of attention's rows, one number for every query of every head,
     that a kernel was given in 16 bits; "" where there is none."""
-    if case.asker.sums_rows or case.HQ == case.HKV * case.D:  # k has as many numbers then
+    if case.course_stage.sums_rows or case.HQ == case.HKV * case.D:  # k has as many numbers then
         return ""
-    given = {number for number, about in enumerate(plan.value["storages"]) if "input" in about}
-    given |= {one["tensor"][0] for one in plan.value["outputs"] + plan.value["gradients"]}
-    launches = [step for step in plan.steps if step[0] == "launch"]
+    given = {number for number, about in enumerate(trace.value["storages"]) if "input" in about}
+    given |= {one["tensor"][0] for one in trace.value["outputs"] + trace.value["gradients"]}
+    launches = [step for step in trace.steps if step[0] == "launch"]
     for name, value in (one for step in launches for one in step[3].items()):
         if not (isinstance(value, dict) and "tensor" in value):
             continue
@@ -261,7 +261,7 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
     if columns is not None:
         return "columns", "Only some columns are wrong."
     flat = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
-    if flat.numel() == 1 or bad.dim() == 1 and not case.asker.sums_rows:  # the heads' sinks
+    if flat.numel() == 1 or bad.dim() == 1 and not case.course_stage.sums_rows:  # the heads' sinks
         return "rows", ""
     first, last, length = int(flat.nonzero()[0]), int(flat.nonzero()[-1]), flat.numel()
     for tile in TILES:

@@ -67,7 +67,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
                      "text": told(red[0])}
     else:
         finding, said, diagnosis = _seen(stage, finding, sample, things, matrix, failures)
-        if narrow := kept_in_16_bits(case, reply.plan):
+        if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
             said += ("A further call timed out, so less is known of the mistake.",)

@@ -52,7 +52,7 @@ THINGS = (
           if c.family not in (*LARGE, "rising", "creeping", "needles") else c, ""),
     Thing("float32", "in float32", lambda c: replace(c, dtype=torch.float32),
           "what is rounded to 16 bits, and when? Sums and statistics belong in float32."),
-    Thing("width", "where D is 64", lambda c: c if c.asker.sums_rows else replace(c, D=64),
+    Thing("width", "where D is 64", lambda c: c if c.course_stage.sums_rows else replace(c, D=64),
           "what depends on D, or on how many columns a tile has?"),
     Thing("length", "where the length is a multiple of 128",
           lambda c: replace(c, N=_whole(c.N), NK=c.NK and _whole(c.NK)),

@@ -88,7 +88,7 @@ def without_nan(case: Case, seed: int) -> Built:
 
 def general(case: Case) -> Case:
     """A plain case of the stage in which most mistakes differ: batch entries, groups of three."""
-    stage = case.asker
+    stage = case.course_stage
     if stage.sums_rows:
         return Case(case.stage, "probe", 333, M=70, dtype=torch.float32, layout="guarded",
                     grads=case.grads, dout="last" if case.dout == "last" else "dense")

@@ -170,8 +170,9 @@ class Worker:
                 for item in (self.folder, *self.folder.rglob("*")):
                     os.chown(item, *confinement.user)
             config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source)
-            self.process_tree = ProcessTree(fork_server, config, self.folder, cache or self.folder / "cache",
-                                            theirs.fileno(), interpret=interpret, confinement=confinement)
+            self.process_tree = ProcessTree(
+                fork_server, config, self.folder, cache or self.folder / "cache", theirs.fileno(),
+                interpret=interpret, confinement=confinement)
         except BaseException:
             self.close()
             raise
@@ -194,8 +195,8 @@ class ProcessTree:
     channel: the worker's end.
     """
 
-    def __init__(self, fork_server: ForkServer, config: dict, folder: Path, cache: Path, channel: int, *,
-                 interpret: bool, confinement: Confinement):
+    def __init__(self, fork_server: ForkServer, config: dict, folder: Path, cache: Path,
+                 channel: int, *, interpret: bool, confinement: Confinement):
         self.folder = folder
         environment = _passed_on()
         if interpret or config["compile_for"]:
@@ -238,7 +239,7 @@ class ProcessTree:
             self.control.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + END_SECONDS
             while select.select([self.control], [], [], max(0, deadline - time.monotonic()))[0]:
-                if not self.control.recv(4096):  # the supervisor has ended, and everything before it
+                if not self.control.recv(4096):  # the supervisor ended, and all before it
                     break
         except OSError:  # closed before
             pass

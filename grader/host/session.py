@@ -32,7 +32,7 @@ from grader.course.calls import (
     results,
     size,
 )
-from grader.course.plan import Plan
+from grader.course.trace import Trace
 from grader.host.clock import ENOUGH, Clock, cpu_seconds, is_overloaded, waited_seconds
 from grader.host.processes import Worker
 from grader.sandbox import wire
@@ -43,7 +43,7 @@ DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if
 ENDLESS_SECONDS = 10.0  # for a call of a file that is known to hold an endless loop
 MORE = 2.0  # times its limit that a request may take longer while others have the CPUs
 STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
-MAX_HEADER = 64 << 20  # a plan of very many steps; far below what memory holds
+MAX_HEADER = 64 << 20  # a trace of very many steps; far below what memory holds
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
 DOING = {"start": "while Python and PyTorch started", "import": "while being imported",
          "case": "in a call of the entry point", "compile": "while its kernels compiled"}
@@ -101,7 +101,7 @@ class Session:
             return {name: next(blobs) for name in names}
 
         names = [spec.name for spec in call.outputs]
-        plan, race, tuned = self._account(reply)
+        trace, race, tuned = self._account(reply)
         return Reply(
             outputs=[named(names) for _ in range(call.repeats)],
             grads=named(call.grads),
@@ -112,21 +112,21 @@ class Session:
             late=named(names),
             inputs_after=named(call.inputs),
             douts_after=named(call.douts),
-            plan=plan,
+            trace=trace,
             stdout=self.output.text(),
             seconds=seconds,
             race=race,
             tuned=tuned,
         )
 
-    def replay(self, call: Call, plan: Plan) -> dict[str, torch.Tensor]:
-        """Carry out, on the inputs of call, what plan says; in a worker that loaded no file.
+    def replay(self, call: Call, trace: Trace) -> dict[str, torch.Tensor]:
+        """Carry out, on the inputs of call, what trace says; in a worker that loaded no file.
 
-        -> outputs and, as "d_q", gradients.  Only plan's own steps are taken.
+        -> outputs and, as "d_q", gradients.  Only trace's own steps are taken.
         """
         header, tensors = pack(call)
         shapes = results(call)
-        _, blobs = self.request({"op": "replay", "plan": plan.text, **header}, "case", tensors,
+        _, blobs = self.request({"op": "replay", "trace": trace.text, **header}, "case", tensors,
                                  expect=list(shapes.values()))
         return dict(zip(shapes, blobs, strict=True))
 
@@ -379,10 +379,10 @@ class Session:
         self._drain()
         return self.output.text()[-wire.MAX_TEXT:]
 
-    def _account(self, reply: dict) -> tuple[Plan, Race | None, Tuned]:
+    def _account(self, reply: dict) -> tuple[Trace, Race | None, Tuned]:
         """The worker's account of a call, or the end of the worker if it is no such account."""
         try:
-            return Plan(reply["plan"]), Race.read(reply["race"]), Tuned.read(reply.get("tuned"))
+            return Trace(reply["trace"]), Race.read(reply["race"]), Tuned.read(reply.get("tuned"))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError,
                 RecursionError, MemoryError) as error:
             raise self._broken(error) from None

@@ -1,4 +1,4 @@
-"""Workers that import no submission: they carry out the plans of what submissions did, or compile
+"""Workers that import no submission: they carry out the traces of what submissions did, or compile
 what those launch.
 
 One grading shares them among its stages.  They are started when first needed, and anew when one
@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from grader.course.calls import Call
-from grader.course.plan import Plan
+from grader.course.trace import Trace
 from grader.host import gpu_slots, kernel_cache
 from grader.host.clock import Clock
 from grader.host.processes import Worker
@@ -49,13 +49,13 @@ class WorkerPool:
         for _ in range(self.free.qsize()):
             self.free.put(self.free.get() or self._start())
 
-    def replay(self, call: Call, plan: Plan) -> dict[str, torch.Tensor]:
-        """Outputs and "d_q" gradients of the plan on the inputs of call.
+    def replay(self, call: Call, trace: Trace) -> dict[str, torch.Tensor]:
+        """Outputs and "d_q" gradients of the trace on the inputs of call.
 
         Raises:
             SubmissionError: it could not be carried out.
         """
-        return self.ask(lambda session: session.replay(call, plan))
+        return self.ask(lambda session: session.replay(call, trace))
 
     def ask(self, request: Callable[[Session], T]) -> T:
         """What request makes of one that is free, or comes to be."""

@@ -80,23 +80,23 @@ class Precompiler:
                 header, _ = pack(build(_shortened(case), self.options.seed).call)
                 reply, _ = session.request({"op": "note", "call": header}, "case")
                 waiting = []
-                for key, plan in variants(reply["plan"]):
+                for key, trace in variants(reply["trace"]):
                     if key not in self.compiled:
-                        self.compiled[key] = self.pool.submit(self._compile, plan)
+                        self.compiled[key] = self.pool.submit(self._compile, trace)
                     waiting.append(self.compiled[key])
                 self.launched[name].set_result(waiting)
         except (SubmissionError, LookupError, TypeError, ValueError, AttributeError,
-                OSError, RuntimeError):  # a plan is what an untrusted worker says
+                OSError, RuntimeError):  # a trace is what an untrusted worker says
             pass
         finally:
             for future in self.launched.values():
                 if not future.done():
                     future.set_result([])
 
-    def _compile(self, plan: str) -> dict[str, dict[str, str]]:
+    def _compile(self, trace: str) -> dict[str, dict[str, str]]:
         """-> the files that hold it, by the cache's folders."""
         def ask(session: Session):
-            return session.request({"op": "compile_plan", "plan": plan}, "compile")
+            return session.request({"op": "compile_trace", "trace": trace}, "compile")
         reply, _ = self.workers.ask(ask)
         return reply["compiled"]
 
@@ -108,20 +108,20 @@ def _shortened(case: Case) -> Case:
 
 
 def variants(text: str) -> Iterator[tuple[str, str]]:
-    """A plan's launches -> what tells their compilations apart, and a plan of that one alone.
+    """A trace's launches -> what tells their compilations apart, and a trace of that one alone.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: it is no plan.
+        ValueError, LookupError, TypeError, AttributeError: it is no trace.
     """
-    plan = json.loads(text)
-    for step in plan["steps"]:
+    trace = json.loads(text)
+    for step in trace["steps"]:
         if step[0] == "launch":
             _, number, _, arguments, options = step
-            constants = set(CONSTEXPR.findall(plan["functions"][number]["text"]))
+            constants = set(CONSTEXPR.findall(trace["functions"][number]["text"]))
             told = {name: value if name in constants else _kind(value)
                     for name, value in arguments.items()}
-            one = {"functions": plan["functions"], "steps": [step]}
-            yield json.dumps([plan["functions"], number, told, options]), json.dumps(one)
+            one = {"functions": trace["functions"], "steps": [step]}
+            yield json.dumps([trace["functions"], number, told, options]), json.dumps(one)
 
 
 def _kind(value):

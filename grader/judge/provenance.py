@@ -1,12 +1,12 @@
-"""Right numbers: made with the means that the stage teaches?  Read from the call's plan."""
+"""Right numbers: made with the means that the stage teaches?  Read from the call's trace."""
 
 from collections import Counter
 
 from grader.course.calls import Reply
 from grader.course.inputs import Built
 from grader.course.operations import FREE, Operation
-from grader.course.plan import Plan, arithmetic
 from grader.course.stages import Stage
+from grader.course.trace import Trace, arithmetic
 from grader.report.results import Check
 from grader.sandbox.wire import LONGEST
 
@@ -18,18 +18,18 @@ MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that 
 GROWTH_LIMIT = 3.0  # what N x N memory grows by is fourfold from 2N to 4N, what linear does twofold
 
 
-def made_by_kernels(check: Check, stage: Stage, built: Built, plan: Plan) -> Check:
-    """The check of a right answer: is a step of the plan, or too much of it, not the kernels'?"""
-    lines = _products(stage, built, plan) or _too_long(stage, built, plan)
+def made_by_kernels(check: Check, stage: Stage, built: Built, trace: Trace) -> Check:
+    """The check of a right answer: is a step of the trace, or too much of it, not the kernels'?"""
+    lines = _products(stage, built, trace) or _too_long(stage, built, trace)
     if not lines and stage.needs_triton:
-        lines = _no_launch(stage, built, plan) or _arithmetic(stage, built, plan)
+        lines = _no_launch(stage, built, trace) or _arithmetic(stage, built, trace)
     return check.fail("rejected", *lines) if lines else check
 
 
-def _products(stage: Stage, built: Built, plan: Plan) -> list[str]:
-    forward = forbidden(stage, built, plan.operations)
+def _products(stage: Stage, built: Built, trace: Trace) -> list[str]:
+    forward = forbidden(stage, built, trace.operations)
     backward = [] if stage.backward_is_given else \
-        forbidden(stage, built, plan.backward_operations)
+        forbidden(stage, built, trace.backward_operations)
     if not forward and not backward:
         return []
     lines = {operation.packet: operation.line for operation in reversed(forward or backward)}
@@ -66,43 +66,43 @@ def _adds_heads(built: Built, operation: Operation) -> bool:
     case, added = built.case, operation.addends
     rows = added.together >= case.n_keys * case.D and added.numbers <= (
         case.HQ // case.HKV * added.into)
-    return not case.asker.sums_rows and (rows or added.numbers <= case.B * case.HQ)
+    return not case.course_stage.sums_rows and (rows or added.numbers <= case.B * case.HQ)
 
 
-def _too_long(stage: Stage, built: Built, plan: Plan) -> list[str]:
+def _too_long(stage: Stage, built: Built, trace: Trace) -> list[str]:
     """Loops over small tiles in Python are slow but right in stage 1, and many where scores are."""
     case = built.case
     scores = case.B * case.HQ * case.N * case.n_keys
-    if not plan.cut or not stage.needs_triton and scores >= MANY_SCORES:
+    if not trace.cut or not stage.needs_triton and scores >= MANY_SCORES:
         return []
     return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
             "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
 
 
-def _no_launch(stage: Stage, built: Built, plan: Plan) -> list[str]:
-    if plan.launches == 0:
+def _no_launch(stage: Stage, built: Built, trace: Trace) -> list[str]:
+    if trace.launches == 0:
         return ["The numbers are right, but no Triton kernel ran.",
                 "try: launch your @triton.jit kernel: kernel[grid](...)."]
-    if built.case.grads and plan.backward_launches == 0 and not stage.backward_is_given:
+    if built.case.grads and trace.backward_launches == 0 and not stage.backward_is_given:
         return ["The gradients are right, but no Triton kernel ran in the backward.",
                 "try: launch your backward kernels from the Function's backward."]
-    if not plan.results_written:
+    if not trace.results_written:
         return ["The numbers are right, but no Triton kernel wrote them.",
                 "try: return what your kernels stored, in every case."]
-    if plan.answers_kept:
+    if trace.answers_kept:
         return ["The same call launched other kernels when it was repeated: an answer was kept.",
                 "try: compute every call anew; keep no results."]
     return []
 
 
-def _arithmetic(stage: Stage, built: Built, plan: Plan) -> list[str]:
+def _arithmetic(stage: Stage, built: Built, trace: Trace) -> list[str]:
     """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
     case = built.case
     size = sum(tensor.numel() for tensor in built.tensors.values())
     size += case.B * case.HQ * case.N * case.D if stage.needs_triton and not stage.sums_rows else 0
     limit = max(size * ARITHMETIC[stage.sums_rows], ARITHMETIC_FLOOR)
-    counts = [("call", plan.operations)]
-    counts += [("backward", plan.backward_operations)] * (not stage.backward_is_given)
+    counts = [("call", trace.operations)]
+    counts += [("backward", trace.backward_operations)] * (not stage.backward_is_given)
     for words, operations in counts:
         if (count := arithmetic(operations)) > limit:
             most = Counter()
@@ -125,26 +125,26 @@ def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
     """Add to a right check: does the peak grow with N * N, and in stage 1, are there products as
     long as all keys?  replies: at N, 2N and, where that took more than scores_bytes, 4N.  What is
     always there grows not at all, and cancels."""
-    *_, large = plans = [reply.plan for reply in replies]
-    times = 2 ** (len(plans) - 1)
+    *_, large = traces = [reply.trace for reply in replies]
+    times = 2 ** (len(traces) - 1)
     N, keys = times * built.case.N, times * built.case.n_keys
     said = ""
-    if not built.case.asker.needs_triton:
+    if not built.case.course_stage.needs_triton:
         whole = [operation for operation in large.operations
                  if operation.kind == "computes" and keys in operation.sides]
         if whole:
             return check.fail(
                 "rejected", f"{whole[0].packet}{_in_line(whole[0].line)} takes all {keys} keys at "
                 "once.", "try: a loop over tiles of keys, and the online softmax.")
-    if len(plans) > 2 and large.peak_bytes > scores_bytes(built, 4):
+    if len(traces) > 2 and large.peak_bytes > scores_bytes(built, 4):
         first, second = (after.peak_bytes - before.peak_bytes
-                         for before, after in zip(plans, plans[1:], strict=False))
+                         for before, after in zip(traces, traces[1:], strict=False))
         if second > GROWTH_LIMIT * max(first, 1):
             largest = max((*large.operations, *large.backward_operations),
                           key=lambda operation: operation.made, default=None)
             by = f"; the largest is made by {largest.packet}{_in_line(largest.line)}" \
                 if largest else ""
-            peaks = [f"{plan.peak_bytes / 2**20:.2f} MiB" for plan in plans[1:]]
+            peaks = [f"{trace.peak_bytes / 2**20:.2f} MiB" for trace in traces[1:]]
             said = (f"Memory beside inputs and outputs grows with N x N: {peaks[0]} at N={N // 2}, "
                     f"{peaks[1]} at N={N}{by}.")
     if not said and large.kept_bytes > scores_bytes(built, N // built.case.N):

@@ -1,7 +1,7 @@
 """Right numbers: are they the kernels' own?
 
-The plans of a few calls are carried out once more, on other numbers, by a worker that never saw the
-file.  Which calls is drawn when all answers are in.
+The traces of a few calls are carried out once more, on other numbers, by a worker that never saw
+the file.  Which calls is drawn when all answers are in.
 """
 
 import concurrent.futures
@@ -87,7 +87,7 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
         SubmissionError: a timeout that others may be to blame for.
     """
     case, check, options = one.case, one.check, context.options
-    if one.plan.cut:  # it is not written down to its end
+    if one.trace.cut:  # it is not written down to its end
         return check
     other = other_numbers(case, options.seed)
     unwatched = one.refilled if context.stage.needs_triton else None
@@ -109,10 +109,10 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
     if check.outcome == "pass":
         return check
     check = replace(check, seed=other.seed)
-    if check.outcome == "wrong" and (narrow := kept_in_16_bits(case, one.plan)):
+    if check.outcome == "wrong" and (narrow := kept_in_16_bits(case, one.trace)):
         check = replace(check, lines=(*check.lines[:2], narrow, *check.lines[2:]))
-    if check.outcome == "rejected" and one.plan.read:
-        lines = ", ".join(map(str, one.plan.read))
+    if check.outcome == "rejected" and one.trace.read:
+        lines = ", ".join(map(str, one.trace.read))
         check = replace(check, lines=(
             *check.lines, f"Numbers are taken out of a tensor in line {lines}."))
     return _beside_own_answer(context, check, other) if doubtful else check
@@ -123,15 +123,15 @@ def _answers(context: GradingContext, workers: WorkerPool, other: Built, one: Ri
     options = context.options
     while True:
         try:
-            return workers.replay(other.call, one.plan)
+            return workers.replay(other.call, one.trace)
         except SubmissionError as error:
             if not device_memory.crowded_out(error, options.device, options.clock):
                 raise
 
 
 def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> Check:
-    """The check of a plan that is wrong on other numbers: a rejection only if the file's own answer
-    to them is right."""
+    """The check of a trace that is wrong on other numbers: a rejection only if the file's own
+    answer to them is right."""
     own = run_apart(context, other)
     if own.outcome in ("pass", "rejected"):
         return check
@@ -142,9 +142,9 @@ def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> C
 
 def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
                    unwatched: dict[str, torch.Tensor] | None = None) -> tuple[Check, bool]:
-    """Does the plan of a right call alone give right answers, on other numbers?
+    """Does the trace of a right call alone give right answers, on other numbers?
 
-    got: what the plan gave in a clean process, outputs and "d_q" gradients, on other's inputs.
+    got: what the trace gave in a clean process, outputs and "d_q" gradients, on other's inputs.
     unwatched: outputs of the submission for the same, in a call that was not recorded.
     -> the check; whether it is a rejection that the file's own answer has to bear out.
     """
@@ -178,8 +178,8 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
 
 
 def not_repeated(check: Check, error: SubmissionError) -> Check:
-    """The check of a right call whose plan could not be carried out."""
-    if error.outcome == "wrong":  # the plan holds what no kernel or PyTorch operation can do
+    """The check of a right call whose trace could not be carried out."""
+    if error.outcome == "wrong":  # the trace holds what no kernel or PyTorch operation can do
         return check.fail(
             "rejected",
             f"The call could not be carried out again in a clean process: {error.sentence}.",

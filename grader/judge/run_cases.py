@@ -18,7 +18,7 @@ from grader.course import contract
 from grader.course.calls import Reply, SubmissionError
 from grader.course.cases import Case, longer
 from grader.course.inputs import Built, build
-from grader.course.plan import Plan
+from grader.course.trace import Trace
 from grader.host import device_memory
 from grader.host.session import Session
 from grader.judge.context import GradingContext
@@ -34,7 +34,7 @@ class Right:
 
     case: Case
     check: Check
-    plan: Plan
+    trace: Trace
     refilled: dict[str, torch.Tensor] | None
 
 
@@ -52,11 +52,11 @@ class CasesRun:
 
     def note(self, context: GradingContext, case: Case, check: Check, reply: Reply) -> None:
         """Note what a judged reply shows."""
-        self.tiles |= contract.tiles_of(reply.plan.steps)
+        self.tiles |= contract.tiles_of(reply.trace.steps)
         self.tuned |= reply.tuned.configurations
         context.result.kernels |= set(check.kernels)
         if check.outcome == "pass" and (not case.by_contract or context.options.case):
-            self.right.append(Right(case, check, reply.plan, reply.refilled))
+            self.right.append(Right(case, check, reply.trace, reply.refilled))
 
 
 def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
@@ -270,7 +270,7 @@ def _with_growth(context: GradingContext, session: Session, built: Built, reply:
     for times in (2, 4):
         larger = build(longer(built.case, times), context.options.seed)
         replies.append(session.run(larger.call))
-        if replies[-1].plan.peak_bytes <= scores_bytes(built, times):
+        if replies[-1].trace.peak_bytes <= scores_bytes(built, times):
             break
     return judge_growth(check, built, *replies)
 

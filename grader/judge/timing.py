@@ -148,7 +148,7 @@ def _measure_submission(stage: Stage, session: Session, replay,
         ms, spread = measure(timed)
         turn, kept = timed.kept
         of_turn = _of_turn(built, call, turn)
-        again = replay(of_turn.call, session.run(built.call).plan) if stage.needs_triton else {}
+        again = replay(of_turn.call, session.run(built.call).trace) if stage.needs_triton else {}
     except _NotMade as error:
         return Row(name, note=f"n/a ({error.outcome})"), _not_made(case, error)
     except SubmissionError as error:
@@ -305,7 +305,7 @@ def measure(timed) -> tuple[float, float]:
 
 
 def _naive(case: Case):
-    if case.asker.sums_rows:
+    if case.course_stage.sums_rows:
         return lambda x, w: (x * w).sum(1)
     mask = case.mask()
     return lambda q, k, v: naive_attention(q, k, v, **mask)
@@ -313,7 +313,7 @@ def _naive(case: Case):
 
 def _sdpa(case: Case):
     """PyTorch's fused attention where it does the same work; it has no window and no sinks."""
-    if case.asker.sums_rows or case.window is not None or case.sinks:
+    if case.course_stage.sums_rows or case.window is not None or case.sinks:
         return None
     return lambda q, k, v: scaled_dot_product_attention(
         q, k, v, is_causal=case.is_causal, scale=case.scale, enable_gqa=case.HQ != case.HKV)

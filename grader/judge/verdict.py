@@ -46,7 +46,7 @@ def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, devi
     one launch that meet in one number."""
     check, case = judge(stage, built, reply, device), built.case
     if check.outcome == "pass" and _by_means(case) and (
-            foreign := foreign_texts(file.source, reply.plan.texts)):
+            foreign := foreign_texts(file.source, reply.trace.texts)):
         check = check.fail(
             "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this file.",
             "try: write the kernels of this stage in its file.")
@@ -70,7 +70,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding, errors = _first_wrong(case, exact, got)
     check = Check(case.name, case.group, "pass", case_text(case), errors, detail=reply.stdout,
-                  kernels=tuple(sorted(reply.plan.kernels)), asks=case.asks)
+                  kernels=tuple(sorted(reply.trace.kernels)), asks=case.asks)
     if finding:
         return _wrong(check, finding, stage, case)
     id, *lines = (_overwritten(built, reply) or _unsteady(stage, reply) or _kept(reply, exact)
@@ -92,7 +92,7 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
             return _wrong(check, finding, stage, case)
     if not _by_means(case):
         return check
-    return provenance.made_by_kernels(check, stage, built, reply.plan)
+    return provenance.made_by_kernels(check, stage, built, reply.trace)
 
 
 def case_text(case) -> str:
@@ -209,7 +209,7 @@ def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
         if not verdict.accepted and found is None:
             found = locate(case, exact, name, x, verdict)
     if found and not found.places:
-        found = replace(found, places=deduce(case.asker, times)[1])
+        found = replace(found, places=deduce(case.course_stage, times)[1])
     return found, errors
 
 

@@ -29,7 +29,7 @@ ARRAYS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
           "uint32", "uint64", "bool")  # dtypes of arrays that stand in a header
 MAX_ELEMENTS = 1 << 20  # of such an array
 MAX_TEXT = 8192  # characters of an exception's text or of a detail
-LONGEST = 100_000  # steps of a plan; Python loops over heads and small tiles take more
+LONGEST = 100_000  # steps of a trace; Python loops over heads and small tiles take more
 # Ids of what needs no search.
 OBSERVED = (
     "differs-between-runs", "changes-after-return", "input-overwritten", "stale-answer",
@@ -138,7 +138,7 @@ class Channel:
 
 
 def storages_in(value):
-    """The numbers of the storages an encoded value of a plan (recorder.py) is made of."""
+    """The numbers of the storages an encoded value of a trace (recorder.py) is made of."""
     if isinstance(value, list):
         for item in value:
             yield from storages_in(item)

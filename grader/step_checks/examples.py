@@ -147,8 +147,9 @@ def observe(answer: dict) -> Observed:
     if "error" in answer:
         error = answer["error"]
         line = error["line"]
-        return Observed([], [], {}, {"id": str(error["id"]), "sentence": str(error["sentence"])[:600],
-                                     "line": line if type(line) is int else None})
+        return Observed([], [], {}, {
+            "id": str(error["id"]), "sentence": str(error["sentence"])[:600],
+            "line": line if type(line) is int else None})
     programs = [{str(name): unpacked(value) for name, value in names.items()}
                 for names in answer["programs"]]
     calls = [(str(call["function"]), {str(name): unpacked(value)

@@ -34,7 +34,7 @@ HEADS, D = 4, 16
 def dq_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepSpec:
     """Every visible key tile once, then dq times the scale is stored.  With a scale of 1 the loop
     hands on lse in base e."""
-    def example_of(example: dict) -> Example:
+    def make(example: dict) -> Example:
         M, N, bh = example["BLOCK_M"], example["N"], 2
         given = {**tiles(example), "bh": np.int64(bh), "dq": np.full((M, D), 5, np.float32),
                  "do": np.full((M, D), 8, np.float32), "lse_log2": np.full(M, 9, np.float32),
@@ -68,7 +68,7 @@ def dq_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepS
                        {**POINTED, "dq": np.full(HEADS * N * D, MARK, np.float32)},
                        variants=variants)
 
-    return StepSpec((), lambda: [example_of(example) for example in examples], CONSTANTS,
+    return StepSpec((), lambda: [make(example) for example in examples], CONSTANTS,
                     {"_add_dq": ["dq"], "_store": "store"})
 
 
@@ -80,7 +80,7 @@ def _of(kernel: str, variants: dict) -> dict:
 
 def query_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepSpec:
     """Every query tile that sees one of the keys once."""
-    def example_of(example: dict) -> Example:
+    def make(example: dict) -> Example:
         T, row = example["BLOCK_N"], 2 * example["N"]
         given = {**tiles(example), "HQ": 6, "h": 5, "row": np.int64(row),
                  "q_head": (Pointer("q", 32), 16, 1), "do_head": (Pointer("do", 64), 16, 1),
@@ -110,7 +110,7 @@ def query_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> St
                        lambda left: calls.judge(left, handed, loop, scale, given), POINTED,
                        variants=variants)
 
-    return StepSpec(("dk", "dv"), lambda: [example_of(example) for example in examples], CONSTANTS,
+    return StepSpec(("dk", "dv"), lambda: [make(example) for example in examples], CONSTANTS,
                     {"_add_dkdv": ["dk", "dv"]})
 
 
@@ -205,8 +205,8 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
     """
     name = "p_t" if transposed else "p"
 
-    def example_of(masked: bool, seed: int, dtype: str = "float32", far: bool = False,
-                   causal: bool = True) -> Example:
+    def make(masked: bool, seed: int, dtype: str = "float32", far: bool = False,
+             causal: bool = True) -> Example:
         given = _tile(seed, dtype, transposed)
         q, k, lse = wide(given, "q", "k", "lse_log2")
         if far:  # rows past N - 1 load q = 0 and lse = inf
@@ -236,14 +236,14 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
                                                np.where(keep, want, 0), EXACT * 3),
                        variants=None if far or natural else variants)
 
-    return StepSpec((name,), lambda: [example_of(True, 21), example_of(False, 22), example_of(True, 23, "float16"),
-                                      example_of(True, 24, far=True), example_of(True, 25, causal=False)],
+    return StepSpec((name,), lambda: [make(True, 21), make(False, 22), make(True, 23, "float16"),
+                                      make(True, 24, far=True), make(True, 25, causal=False)],
                     ("MASKED", *CONSTANTS))
 
 
 def products(transposed: bool = False) -> StepSpec:
     """8.12: dq, and 8.17: dk and dv with this tile's share."""
-    def example_of(seed: int, dtype: str) -> Example:
+    def make(seed: int, dtype: str) -> Example:
         given = _tile(seed, dtype, transposed)
         q, do, k, v, delta = wide(given, "q", "do", "k", "v", "delta")
         p = np.abs(randoms(seed + 1)(len(q), len(k)))
@@ -267,12 +267,12 @@ def products(transposed: bool = False) -> StepSpec:
                 p, ds, dp, delta, q, k, do, given, transposed))
 
     return StepSpec(("dk", "dv") if transposed else ("dq",),
-                    lambda: [example_of(31, "float32"), example_of(32, "float16")], ("MASKED", *CONSTANTS))
+                    lambda: [make(31, "float32"), make(32, "float16")], ("MASKED", *CONSTANTS))
 
 
 def delta() -> StepSpec:
     """8.9: rowsum(do * o) in float32, stored as lse is."""
-    def example_of(N: int, start: int, bh: int, dtype: str) -> Example:
+    def make(N: int, start: int, bh: int, dtype: str) -> Example:
         random, M = randoms(N + start), 16
         do, o = random(M, D).astype(dtype), random(M, D).astype(dtype)
         query = np.arange(start, start + M, dtype=np.int32)
@@ -292,13 +292,13 @@ def delta() -> StepSpec:
             "h": bh % 2, "HQ": 2, "HKV": 1, "kv_head": 0}, check,
             {"delta": np.full(HEADS * N, MARK, np.float32)})
 
-    return StepSpec(("delta",), lambda: [example_of(40, 16, 1, "float16"), example_of(40, 32, 2, "float32"),
-                                         example_of(7, 0, 0, "float16")], CONSTANTS)
+    return StepSpec(("delta",), lambda: [make(40, 16, 1, "float16"), make(40, 32, 2, "float32"),
+                                         make(7, 0, 0, "float16")], CONSTANTS)
 
 
 def sink_start(base: float = 2.0) -> StepSpec:
     """9.3: l_i base^m_i is exp(sink)."""
-    def example_of(sink: float) -> Example:
+    def make(sink: float) -> Example:
         M = 16
 
         def logits(names: dict) -> np.ndarray:
@@ -327,13 +327,13 @@ def sink_start(base: float = 2.0) -> StepSpec:
             "l_i": np.zeros(M, np.float32), "acc": np.zeros((M, D), np.float32), "BLOCK_M": M,
             "BLOCK_D": D, "BLOCK_N": M, "h": 1, "scale": SCALE}, check, variants=variants)
 
-    return StepSpec(("m_i", "l_i"), lambda: [example_of(1.5), example_of(-2.0), example_of(0.0), example_of(150.0),
-                                             example_of(-150.0)], CONSTANTS)
+    return StepSpec(("m_i", "l_i"), lambda: [make(1.5), make(-2.0), make(0.0), make(150.0),
+                                             make(-150.0)], CONSTANTS)
 
 
 def dsink() -> StepSpec:
     """9.11: -sum exp(sink - lse) delta over the queries of the tile."""
-    def example_of(sink: float, N: int) -> Example:
+    def make(sink: float, N: int) -> Example:
         random, M = randoms(41), 16
         lse, delta = 2 * random(M) + 4, random(M)
         exists = np.arange(M) < N
@@ -345,4 +345,4 @@ def dsink() -> StepSpec:
             "bh": np.int64(1)},
             lambda left: difference("dsink", left.programs[0]["dsink"], np.float64(want), 1e-4))
 
-    return StepSpec(("dsink",), lambda: [example_of(1.5, 40), example_of(-1.0, 9), example_of(0.0, 16)], CONSTANTS)
+    return StepSpec(("dsink",), lambda: [make(1.5, 40), make(-1.0, 9), make(0.0, 16)], CONSTANTS)

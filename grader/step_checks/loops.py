@@ -164,7 +164,7 @@ def key_loop(sees: Callable, examples: list[dict], scale: float = LOG2E,
     multiplied with on the way."""
     calls = replace(FORWARD, passed=(*FORWARD.passed, *further(examples[0])))
 
-    def example_of(example: dict) -> Example:
+    def make(example: dict) -> Example:
         given = {**tiles(example), "acc": np.full((example["BLOCK_M"], 16), -1, np.float32),
                  "l_i": np.full(example["BLOCK_M"], -2, np.float32),
                  "m_i": np.full(example["BLOCK_M"], -3, np.float32)}
@@ -176,7 +176,7 @@ def key_loop(sees: Callable, examples: list[dict], scale: float = LOG2E,
                        lambda left: calls.judge(left, given, loop, scale), POINTED,
                        variants=lambda: variants(loop, given, example, scale))
 
-    return StepSpec(calls.state, lambda: [example_of(example) for example in examples], CONSTANTS,
+    return StepSpec(calls.state, lambda: [make(example) for example in examples], CONSTANTS,
                     {"_attend": list(calls.state)})
 
 
@@ -216,7 +216,7 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
     visits(names) -> the (range, MASKED) of its phases, names: those given and those left.
     queries: the loop is over the queries, of a tile of keys.
     """
-    def example_of(example: dict) -> Example:
+    def make(example: dict) -> Example:
         given = tiles({name: value for name, value in example.items() if name not in leaves})
         if queries:
             loop = Loop(given["key"], given["N"], given["BLOCK_M"],
@@ -260,7 +260,7 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
         return Example(words(example, leaves), given, check, POINTED, exact=exact,
                        variants=lambda: {("border-wrong", name): other(name) for name in leaves})
 
-    return StepSpec(leaves, lambda: [example_of(example) for example in examples], CONSTANTS)
+    return StepSpec(leaves, lambda: [make(example) for example in examples], CONSTANTS)
 
 
 POINTED = {name: np.zeros(8, np.float32) for name in ("k", "v", "q", "do", "lse", "delta")}

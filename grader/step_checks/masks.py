@@ -40,7 +40,7 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
 
     examples: what is given beside query and key, with their first positions as _query and _key.
     """
-    def example_of(example: dict, turned: bool) -> Example:
+    def make(example: dict, turned: bool) -> Example:
         given = {name: value for name, value in example.items() if name[0] != "_"}
         query = np.arange(example["_query"], example["_query"] + 16, dtype=np.int32)
         key = np.arange(example["_key"], example["_key"] + 32, dtype=np.int32)
@@ -73,7 +73,7 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
                        + f", {words}" * bool(words), {**given, "query": query, "key": key}, check,
                        variants=lambda: named.masks(sees.__name__, query, key, given, exists))
 
-    return StepSpec(("keep",), lambda: [example_of(example, turned) for example in examples
+    return StepSpec(("keep",), lambda: [make(example, turned) for example in examples
                                         for turned in ((False, True) if transposed else (False,))],
                     constants)
 

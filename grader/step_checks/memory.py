@@ -58,7 +58,7 @@ def read(memory: np.ndarray, at: np.ndarray, exist: np.ndarray) -> np.ndarray:
 
 def finish(base: float = 2.0) -> StepSpec:
     """3.3: o = acc / l_i, lse = m_i + log(l_i), both stored for the rows that exist."""
-    def example_of(N: int, start: int, bh: int, D: int, dtype: str, size: float = 1) -> Example:
+    def make(N: int, start: int, bh: int, D: int, dtype: str, size: float = 1) -> Example:
         random, M, heads = randoms(N + start), 16, 4
         acc, l_i, m_i = size * random(M, 32), size * (np.abs(random(M)) + 0.5), 3 * random(M) + 2
         query = np.arange(start, start + M, dtype=np.int32)
@@ -87,15 +87,15 @@ def finish(base: float = 2.0) -> StepSpec:
             variants=lambda: {id: fit(rows) for id, rows in named.statistics(
                 m_i * np.log(base), l_i).items()})
 
-    return StepSpec((), lambda: [example_of(40, 16, 1, 16, "float32"), example_of(40, 32, 2, 16, "float32"),
-                                 example_of(7, 0, 0, 10, "float16"),
-                                 example_of(40, 16, 1, 16, "float16", 200_000)],
+    return StepSpec((), lambda: [make(40, 16, 1, 16, "float32"), make(40, 32, 2, 16, "float32"),
+                                 make(7, 0, 0, 10, "float16"),
+                                 make(40, 16, 1, 16, "float16", 200_000)],
                     ("D", "BLOCK_D", "BLOCK_M", "BLOCK_N"), {"_store": "store"})
 
 
 def load() -> StepSpec:
     """3.7: the tile's elements, and 0 past N - 1 and D - 1."""
-    def example_of(D: int, RAGGED: bool, start: int, N: int, strides: tuple[int, int]) -> Example:
+    def make(D: int, RAGGED: bool, start: int, N: int, strides: tuple[int, int]) -> Example:
         (stride_n, stride_d), ROWS, BLOCK_D = strides, 16, 16
         whole = np.full((N - 1) * stride_n + (D - 1) * stride_d + 1, np.nan, np.float32)
         at = np.arange(N)[:, None] * stride_n + np.arange(D)[None] * stride_d
@@ -121,15 +121,15 @@ def load() -> StepSpec:
                                                        for name, length in (("D", D), ("N", N))})
 
     return StepSpec(("tile",), lambda: [
-        example_of(16, True, 32, 40, (16, 1)), example_of(16, False, 16, 40, (16, 1)),
-        example_of(10, True, 32, 40, (24, 1)), example_of(10, False, 16, 40, (11, 1)),
-        example_of(10, True, 0, 7, (1, 9)), example_of(16, False, 16, 33, (20, 2))],
+        make(16, True, 32, 40, (16, 1)), make(16, False, 16, 40, (16, 1)),
+        make(10, True, 32, 40, (24, 1)), make(10, False, 16, 40, (11, 1)),
+        make(10, True, 0, 7, (1, 9)), make(16, False, 16, 33, (20, 2))],
         ("D", "BLOCK_D", "ROWS", "RAGGED"))
 
 
 def store() -> StepSpec:
     """3.8: a tile's rows and columns that exist, in the tensor's dtype."""
-    def example_of(N: int, start: int, bh: int, D: int, dtype: str) -> Example:
+    def make(N: int, start: int, bh: int, D: int, dtype: str) -> Example:
         ROWS, heads = 16, 3
         tile = randoms(N + start)(ROWS, 16)
         rows = np.arange(start, start + ROWS, dtype=np.int32)
@@ -145,8 +145,8 @@ def store() -> StepSpec:
                                     "rows": rows, "N": N, "D": D}, check,
                        {"x": np.full(heads * N * D, MARK, dtype)})
 
-    return StepSpec((), lambda: [example_of(40, 16, 1, 16, "float32"), example_of(40, 32, 1, 10, "float32"),
-                                 example_of(7, 0, 2, 16, "float16")], ("D",))
+    return StepSpec((), lambda: [make(40, 16, 1, 16, "float32"), make(40, 32, 1, 10, "float32"),
+                                 make(7, 0, 2, 16, "float16")], ("D",))
 
 
 FINISH, NATURAL, LOAD, STORE = finish(), finish(float(np.e)), load(), store()

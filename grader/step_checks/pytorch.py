@@ -146,8 +146,8 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
                 for name, value in wanted.items()))
         return found and replace(first(*plain) or found, others=tuple(found.names))
 
-    return Example(f"{words}: s {s.shape}", {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v,
-                                             "start_n": TILE}, check,
+    given = {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v, "start_n": TILE}
+    return Example(f"{words}: s {s.shape}", given, check,
                    variants=lambda: named.softmax(
                      s, m_i, l_i, acc, v, 1.0, np.e, leave=("m_new", *wanted)),
                    exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,

@@ -151,7 +151,8 @@ def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn
                    f"{stride_dym}, w {stride_wn}, dx {strides}, {dtype}",
                    {**given, "dy_ptr": Pointer("dy", 0), "w_ptr": Pointer("w", 0),
                     "dx_ptr": Pointer("dx", 0), "stride_dym": stride_dym, "stride_wn": stride_wn,
-                    "stride_dxm": strides[0], "stride_dxn": strides[1], "num_n": -(-N // BN)}, check,
+                    "stride_dxm": strides[0], "stride_dxn": strides[1], "num_n": -(-N // BN)},
+                   check,
                    {"dy": memory, "w": weights, "dx": np.full(len(want), MARK, dtype)})
 
 
@@ -219,8 +220,8 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
     said += f", w with stride {stride_w}" * (stride_w > 1)
     return Example(f"M={M}, N={N}, needs_input_grad={needs}{said}",
                    {"ctx": Saved(needs), "x": x.T.copy().T if transposed else x, "w": w,
-                    "dy": dy if stride_dy else np.broadcast_to(dy[0], M), "M": M, "N": N, "dx": None,
-                    "dw": None, "grid_m": 2, "grid_n": 3}, check)
+                    "dy": dy if stride_dy else np.broadcast_to(dy[0], M), "M": M, "N": N,
+                    "dx": None, "dw": None, "grid_m": 2, "grid_n": 3}, check)
 
 
 LOADS = StepSpec(("x", "w"), lambda: [loads(*one) for one in EXAMPLES], CONSTANTS)

@@ -9,7 +9,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
          heads: str = "HQ", longest: str = "") -> StepSpec:
     """Every tile of every head has one program.  head ... heads: the names of this kernel.
     longest: "first" or "last", which tile of a head has the longest loop."""
-    def example_of(B: int, H: int, N: int, T: int, more: dict) -> Example:
+    def make(B: int, H: int, N: int, T: int, more: dict) -> Example:
         tiles = -(-N // T)
 
         def check(left: Observed) -> Wrong | None:
@@ -65,8 +65,8 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
         def more(HQ: int) -> dict:  # dkdv's query tiles may be smaller than its own
             return {"HQ": HQ, "BLOCK_M": 8} if heads == "HKV" else {}
 
-        return [example_of(2, 3, 56, 16, more(6)), example_of(1, 1, 7, 16, more(1)),
-                example_of(3, 2, 32, 16, more(4))]
+        return [make(2, 3, 56, 16, more(6)), make(1, 1, 7, 16, more(1)),
+                make(3, 2, 32, 16, more(4))]
 
     return StepSpec(("bh", "b", head, start, index), examples, (size,))
 
@@ -85,7 +85,7 @@ HEADS = {
 
 def heads() -> StepSpec:
     """5.2: k_head and v_head are those of the group of head h."""
-    def example_of(HQ: int, HKV: int, b: int, h: int) -> Example:
+    def make(HQ: int, HKV: int, b: int, h: int) -> Example:
         given, wanted = {"b": np.int64(b), "h": np.int64(h), "bh": np.int64(b * HQ + h), "HQ": HQ,
                          "HKV": HKV, "N": 40, "D": 16}, {}
         for name, strides in (("k", (701, 101, 16, 1)), ("v", (907, 127, 1, 40))):
@@ -120,6 +120,6 @@ def heads() -> StepSpec:
                        {"k": np.zeros(8, np.float32), "v": np.zeros(8, np.float32)}, 3, variants)
 
     return StepSpec(("k_head", "v_head"), lambda: [
-        example_of(6, 2, 1, 4), example_of(6, 2, 0, 1), example_of(8, 4, 1, 3), example_of(3, 3, 2, 2),
-        example_of(4, 1, 1, 3), example_of(6, 2, 2, 5), example_of(40, 2, 0, 19),
-        example_of(82, 2, 0, 41)], ("D",))
+        make(6, 2, 1, 4), make(6, 2, 0, 1), make(8, 4, 1, 3), make(3, 3, 2, 2),
+        make(4, 1, 1, 3), make(6, 2, 2, 5), make(40, 2, 0, 19),
+        make(82, 2, 0, 41)], ("D",))

@@ -23,7 +23,7 @@ HIDDEN = -1e5  # a score below is as good as -inf
 
 def scores(factor: float = 1.0) -> StepSpec:
     """s = q k^T times factor, and -inf where the tile is masked and keep says no."""
-    def example_of(seed: int, dtype: str, masked: bool, size: float = 3.0) -> Example:
+    def make(seed: int, dtype: str, masked: bool, size: float = 3.0) -> Example:
         random, (M, N, D) = randoms(seed), (16, 32, 16)
         q, k = (size * random(M, D)).astype(dtype), random(N, D).astype(dtype)
         keep = random(M, N) < 0.5 if masked else np.ones((M, N), bool)
@@ -54,19 +54,20 @@ def scores(factor: float = 1.0) -> StepSpec:
                              ("hidden-scores-zero", np.where(keep, want, 0)),
                              ("k-reshaped", np.where(keep, reshaped, -np.inf)))})
 
-    return StepSpec(("s",), lambda: [example_of(1, "float32", True), example_of(2, "float32", False),
-                                     example_of(3, "float16", True), example_of(4, "float32", False, 3e4)],
+    return StepSpec(("s",), lambda: [make(1, "float32", True), make(2, "float32", False),
+                                     make(3, "float16", True), make(4, "float32", False, 3e4)],
                     ("MASKED", "D", "BLOCK_N"))
 
 
-def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bool = True) -> StepSpec:
+def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bool = True
+                   ) -> StepSpec:
     """l_i base^m_new and acc base^m_new are what they were, and this tile's share.
 
     factor: what the scores are still to be multiplied with.  Which m_new is left is free, as long
     as nothing overflows.  first_row_sees: every row has seen a key, after this tile at the latest.
     """
-    def example_of(words: str, seed: int, dtype: str = "float32", old: float = 0, new: float = 0,
-                   seen: bool = True, weight: float = 1) -> Example:
+    def make(words: str, seed: int, dtype: str = "float32", old: float = 0, new: float = 0,
+             seen: bool = True, weight: float = 1) -> Example:
         """old, new: about where the maximum so far and the new scores lie, in base 2; seen: only
         some rows have seen nothing; weight: of what was summed before."""
         random, (M, N, D) = randoms(seed), (16, 32, 64)
@@ -135,13 +136,13 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                                           free=want_l == 0) is None)
 
     return StepSpec(("m_new", "l_i", "acc"), lambda: [
-        example_of("rows that have seen nothing, rows whose maximum stays", 4),
-        example_of("scores about 200, in base 2", 5, old=200, new=200),
-        example_of("a maximum that rises by 200", 6, new=200),
-        example_of("a maximum that stays, 200 above the scores", 9, old=200),
-        example_of("a first tile with scores about -200", 7, new=-200, seen=False),
-        example_of("a first tile with scores about -3,000", 10, new=-3000, seen=False),
-        example_of("float16 values, large sums", 8, "float16", old=3, weight=4000),
+        make("rows that have seen nothing, rows whose maximum stays", 4),
+        make("scores about 200, in base 2", 5, old=200, new=200),
+        make("a maximum that rises by 200", 6, new=200),
+        make("a maximum that stays, 200 above the scores", 9, old=200),
+        make("a first tile with scores about -200", 7, new=-200, seen=False),
+        make("a first tile with scores about -3,000", 10, new=-3000, seen=False),
+        make("float16 values, large sums", 8, "float16", old=3, weight=4000),
     ], ("MASKED", "D", "BLOCK_N"))
 
 

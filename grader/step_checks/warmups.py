@@ -80,16 +80,16 @@ def softmax(rows: int, old: float, new: float) -> Example:
         given, mistakes = {"s": s, "v": v, "s_tile": s, "v_tile": v, "start": 0, "M": rows,
                            "N": BLOCK}, TIMES
     names = ("m_i", "l_i", "acc") if rows else ("m_i", "l_i")
-    return example_of(f"m_i about {old}, the tile's numbers about {new}", before | given, {},
-                      lambda left, wanted: first(*(difference(
+    return make(f"m_i about {old}, the tile's numbers about {new}", before | given, {},
+                lambda left, wanted: first(*(difference(
                      name, left.programs[0][name], wanted[name],
                      ROUNDED if abs(new) > 99 else EXACT) for name in names)),
-                      left(), {said: left(**changes) for said, changes in mistakes.items()} | {
+                left(), {said: left(**changes) for said, changes in mistakes.items()} | {
                      "m_i is never brought up to date": left() | {"m_i": before["m_i"]}})
 
 
-def example_of(words: str, given: dict, memory: dict, judge: Callable, right, mistakes: dict,
-               programs: int = 1) -> Example:
+def make(words: str, given: dict, memory: dict, judge: Callable, right, mistakes: dict,
+         programs: int = 1) -> Example:
     """judge(left, wanted) -> what is wrong, of right and of what each of the mistakes leaves."""
     return Example(words, given, lambda left: judge(left, right), memory, programs,
                    lambda: {said: lambda left, wrong=wrong: judge(left, wrong) is None
@@ -104,7 +104,7 @@ def add(N: int, programs: int) -> Example:
     """W.3: every program adds BLOCK numbers of its own."""
     x, y, at = randoms(N)(N), randoms(N + 1)(N), np.arange(N)
     mine, none = at < BLOCK * programs, np.full(N, MARK, np.float32)
-    return example_of(
+    return make(
         f"N={N}, {programs} programs", {**pointers("x", "y", "z"), "N": N, "BLOCK": BLOCK},
         {"x": x, "y": y, "z": none},
         lambda left, wanted: stored("z", left.memory["z"], wanted, 1, N),
@@ -128,7 +128,7 @@ def row_sum(M: int, N: int, row: int, start: int) -> Example:
     columns = start + tile
     counts, exist, here = (columns <= row) & (columns < N), columns < N, row * N + columns
     share = read(x, here, counts)
-    return example_of(
+    return make(
         f"x {x.shape}, row={row}, start={start}", {
             **pointers("x", "y"), "N": N, "BLOCK": BLOCK, "row": np.int32(row), "acc": acc,
             "start": start}, {"x": x, "y": np.zeros(M, np.float32)},
@@ -162,7 +162,7 @@ def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Example:
 
     x, y = tiles()
     stores = (i[:, None] < M) & (j < N)
-    return example_of(
+    return make(
         f"a {a.shape}, b {b.shape}, rows from {m}, columns from {n}, start={start}", {
             **pointers("a", "b", "c"), "M": M, "N": N, "K": K, "TILE": TILE, "acc": acc,
             "start": start, **{f"offs_{name}": at.astype(np.int32)

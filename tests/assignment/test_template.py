@@ -146,7 +146,7 @@ def test_markers_around_written_code_say_nothing(written, end):
 
 
 @pytest.mark.parametrize("nothing", [
-    "", "pass", "...", "# a plan", '"""a plan"""', "raise NotImplementedError", "p = None",
+    "", "pass", "...", "# a trace", '"""a trace"""', "raise NotImplementedError", "p = None",
     "a, b = None, 0.0", "dq = torch.zeros_like(q)\nreturn dq, None", "for i in range(3):\n    pass",
     "acc: tl.tensor = tl.zeros([16], tl.float32)", "if causal:\n    pass\nelse:\n    s = None",
     "def helper(x):\n    pass",

@@ -1,4 +1,4 @@
-"""What PyTorch's operations in a plan do, and how many numbers they compute."""
+"""What PyTorch's operations in a trace do, and how many numbers they compute."""
 
 import pytest
 

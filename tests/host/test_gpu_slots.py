@@ -19,8 +19,8 @@ def own_folder(tmp_path, monkeypatch):
 def held_elsewhere(*names) -> subprocess.Popen:
     """Another process, which holds these; it says so before it waits to be killed."""
     code = (f"import sys; from grader.host import gpu_slots; gpu_slots.tempfile.tempdir = "
-            f"{gpu_slots.tempfile.gettempdir()!r}; print([gpu_slots.is_mine(gpu_slots.lock(n)) for n in "
-            f"{names!r}], flush=True); sys.stdin.read()")
+            f"{gpu_slots.tempfile.gettempdir()!r}; print([gpu_slots.is_mine(gpu_slots.lock(n)) "
+            f"for n in {names!r}], flush=True); sys.stdin.read()")
     other = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, text=True,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert other.stdout.readline() == f"{[True for _ in names]}\n"
@@ -96,7 +96,8 @@ class Driver:
 def test_a_place_is_taken_before_the_context_is_made(monkeypatch):
     driver = Driver()
     monkeypatch.setattr(gpu_slots.ctypes, "CDLL", lambda name: driver)
-    monkeypatch.setattr(gpu_slots, "wait", lambda gpu, count, say: say(gpu, count, *driver.contexts))
+    monkeypatch.setattr(gpu_slots, "wait",
+                        lambda gpu, count, say: say(gpu, count, *driver.contexts))
     said = []
     make_context = gpu_slots.take(lambda *words: said.append(words))
     assert said == [("ff" + 15 * "00", 2)] and driver.contexts == []

@@ -45,7 +45,7 @@ def test_a_folder_goes_with_this_process_at_whatever_moment_of_its_making(monkey
 
     (begun / "work").mkdir()
     monkeypatch.setattr(processes.Path, "mkdir", interrupted)
-    fork_server.process.send_signal(signal.SIGSTOP)  # it comes to nothing before the folder is there
+    fork_server.process.send_signal(signal.SIGSTOP)  # before the folder is there
     fork_server.new_folder()
     fork_server.process.send_signal(signal.SIGCONT)
     assert fork_server.process.wait(600) == 0 and len(made) == 1

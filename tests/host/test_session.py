@@ -74,7 +74,7 @@ def test_entries_far_from_one_another_are_sent_dense_and_come_back_dense(answers
     assert torch.equal(reply.outputs[0]["y"], X * 2)
     assert torch.equal(reply.refilled["y"], (1 - X) * 2)
     assert torch.equal(reply.inputs_after["x"], X.reshape(-1))
-    (x,) = [about for about in reply.plan.value["storages"] if about.get("input") == "x"]
+    (x,) = [about for about in reply.trace.value["storages"] if about.get("input") == "x"]
     assert x["bytes"] >= 4 * 2004  # the gaps were there
 
 
@@ -215,30 +215,30 @@ def test_an_output_cut_off_from_autograd_is_wrong(answers):
     assert error.outcome == "wrong" and "cut off from autograd" in error.sentence
 
 
-# ---------------------------------------------------------------------- plans
+# ---------------------------------------------------------------------- traces
 def test_products_and_library_attention_are_seen_in_the_pass_they_happen_in(answers):
-    assert names(run(answers, "right").plan.operations) == ["aten::mul.Tensor"]
-    assert "aten::mm" in names(run(answers, "matrix_product").plan.operations)
-    seen = names(run(answers, "library_attention").plan.operations)
+    assert names(run(answers, "right").trace.operations) == ["aten::mul.Tensor"]
+    assert "aten::mm" in names(run(answers, "matrix_product").trace.operations)
+    seen = names(run(answers, "library_attention").trace.operations)
     assert any("scaled_dot_product" in name for name in seen)
-    seen = run(answers, "ProductInBackward", with_gradient(), attribute="apply").plan
+    seen = run(answers, "ProductInBackward", with_gradient(), attribute="apply").trace
     assert "aten::mm" not in names(seen.operations)
     assert "aten::mm" in names(seen.backward_operations)
 
 
 def test_peak_memory_counts_what_is_alive_at_once_and_not_inputs_or_outputs(answers):
-    assert run(answers, "right").plan.peak_bytes == 0
-    assert 4000 <= run(answers, "frees_as_it_goes").plan.peak_bytes < 2 * 4096
+    assert run(answers, "right").trace.peak_bytes == 0
+    assert 4000 <= run(answers, "frees_as_it_goes").trace.peak_bytes < 2 * 4096
     square = 256 * 1024 * 4
-    kept = run(answers, "keeps_score_matrix").plan.peak_bytes
+    kept = run(answers, "keeps_score_matrix").trace.peak_bytes
     assert square <= kept < square + 1024
 
 
 def test_a_plan_is_carried_out_on_other_numbers_by_a_worker_without_the_file(answers):
-    plan = run(answers, "Double", with_gradient(), attribute="apply").plan
+    trace = run(answers, "Double", with_gradient(), attribute="apply").trace
     other = with_gradient(inputs={"x": TensorInput.dense(X + 100)})
     with open_session("raises_at_import.py") as clean:
-        got = clean.replay(other, plan)
+        got = clean.replay(other, trace)
     assert torch.equal(got["y"], (X + 100) * 2) and got["d_x"].tolist() == [[6.0] * 4] * 3
 
 
@@ -246,16 +246,16 @@ def test_a_plan_of_an_answer_that_numpy_made_gives_something_else(answers):
     reply = run(answers, "by_numpy")
     assert torch.equal(reply.outputs[0]["y"], X * 2)
     with open_session("raises_at_import.py") as clean:
-        got = clean.replay(double_call(inputs={"x": TensorInput.dense(X + 100)}), reply.plan)
+        got = clean.replay(double_call(inputs={"x": TensorInput.dense(X + 100)}), reply.trace)
     assert not torch.equal(got["y"], (X + 100) * 2)
 
 
 def test_a_plan_that_names_no_such_operation_says_so(answers):
-    plan = run(answers, "right").plan
-    plan.text = plan.text.replace("aten::mul.Tensor", "aten::multiply_by_magic")
+    trace = run(answers, "right").trace
+    trace.text = trace.text.replace("aten::mul.Tensor", "aten::multiply_by_magic")
     with open_session("raises_at_import.py") as clean:
         with pytest.raises(SubmissionError, match="no operation aten::multiply_by_magic"):
-            clean.replay(double_call(), plan)
+            clean.replay(double_call(), trace)
 
 
 def test_output_is_escaped_and_cut_to_its_ends(answers):

@@ -56,14 +56,14 @@ def test_memory_outside_is_told_by_the_kernels_own_name_for_it(kernels, entry, i
 def test_a_kernel_that_wants_a_gpu_runs_in_the_interpreter_and_is_counted(kernels, entry):
     reply = run(kernels, entry)
     assert torch.equal(reply.outputs[0]["y"], X * 2)
-    assert reply.plan.launches == 1 and reply.plan.peak_bytes == 0
-    assert names(reply.plan.operations) == ["aten::empty_like"]
+    assert reply.trace.launches == 1 and reply.trace.peak_bytes == 0
+    assert names(reply.trace.operations) == ["aten::empty_like"]
 
 
 def test_launches_of_the_backward_are_counted_apart(kernels):
     reply = run(kernels, "differentiable", with_gradient())
     assert torch.equal(reply.grads["x"], torch.full((3, 4), 6.0))
-    assert (reply.plan.launches, reply.plan.backward_launches) == (1, 1)
+    assert (reply.trace.launches, reply.trace.backward_launches) == (1, 1)
 
 
 def test_an_error_in_a_nested_kernel_is_found_under_the_interpreters_wrapping(kernels):
@@ -126,7 +126,7 @@ def test_what_the_compiler_takes_runs_and_is_carried_out_again(forms, entry):
     reply = run(runs, entry)
     assert torch.equal(reply.outputs[0]["y"], X * 2)
     other = double_call(inputs={"x": TensorInput.dense(X + 7)})
-    assert torch.equal(replays.replay(other, reply.plan)["y"], (X + 7) * 2)
+    assert torch.equal(replays.replay(other, reply.trace)["y"], (X + 7) * 2)
 
 
 def test_too_much_shared_memory_is_a_sentence_with_both_numbers(compiler):
@@ -160,15 +160,15 @@ def on_gpu():
 def test_a_kernel_on_the_gpu_comes_back_bit_for_bit_and_is_counted(on_gpu, entry):
     reply = run(on_gpu, entry, double_call(repeats=2))
     assert torch.equal(reply.outputs[1]["y"], X * 2) and torch.equal(reply.late["y"], X * 2)
-    assert reply.plan.launches == 1 and reply.plan.backward_launches == 0
-    assert reply.plan.peak_bytes < 1 << 20  # the autotuner's 256 MiB are not the student's
+    assert reply.trace.launches == 1 and reply.trace.backward_launches == 0
+    assert reply.trace.peak_bytes < 1 << 20  # the autotuner's 256 MiB are not the student's
 
 
 @pytest.mark.gpu
 def test_gradients_and_launches_of_a_backward_on_the_gpu_are_seen(on_gpu):
     reply = run(on_gpu, "differentiable", with_gradient())
     assert torch.equal(reply.grads["x"], torch.full((3, 4), 6.0))
-    assert (reply.plan.launches, reply.plan.backward_launches) == (1, 1)
+    assert (reply.trace.launches, reply.trace.backward_launches) == (1, 1)
 
 
 @pytest.mark.gpu

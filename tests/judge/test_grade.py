@@ -26,10 +26,10 @@ from grader.report import results
 from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
 from grader.step_checks.checks import RIGHT, WRONG, StepCheck, StepChecks
-from tests.sessions import plan
+from tests.sessions import trace
 
 STAGE = STAGES[1]
-SEEN = plan()
+SEEN = trace()
 PLAIN = "class FlashAttention2Function:\n    apply = staticmethod(abs)\n"
 KERNEL = "def kernel(): pass\n"  # the text of SEEN's kernel
 
@@ -74,14 +74,14 @@ class Honest:
 
 
 class Replaying:
-    """Stands in for the workers that carry out plans."""
+    """Stands in for the workers that carry out traces."""
 
     count = 1
 
     def begin(self):
         pass
 
-    def replay(self, call, plan):
+    def replay(self, call, trace):
         return Honest().run(call).outputs[0]
 
 
@@ -235,7 +235,7 @@ def cheat(wrong=lambda call: False):
     class Cheat(spoiled(wrong)):
         def run(self, call):
             reply = super().run(call)
-            reply.plan = plan(operations=("aten::scaled_dot_product_attention",))
+            reply.trace = trace(operations=("aten::scaled_dot_product_attention",))
             return reply
     return Cheat
 
@@ -271,8 +271,8 @@ def test_a_file_that_reads_beside_its_tensors_is_accused_of_nothing(fro, outcome
 class Elsewhere(Replaying):
     """Plans that are wrong in one case, as of kernels that read what the host computed."""
 
-    def replay(self, call, plan):
-        got = super().replay(call, plan)
+    def replay(self, call, trace):
+        got = super().replay(call, trace)
         return {n: x * 1.1 for n, x in got.items()} if call.inputs["q"].shape[2] == 65 else got
 
 
@@ -377,7 +377,8 @@ def late(waited_for_cpu, at_import=False, times=1):
         def spend(self, due):
             if due and type(self).ended < times:
                 type(self).ended += 1
-                raise SubmissionError("timeout", "late", id="timeout", fatal=True, waited_for_cpu=waited_for_cpu)
+                raise SubmissionError("timeout", "late", id="timeout", fatal=True,
+                                      waited_for_cpu=waited_for_cpu)
 
         def load(self, *args):
             super().load(*args)
@@ -417,7 +418,7 @@ def test_before_it_is_asked_again_what_else_was_under_way_has_ended(graded, monk
 def test_a_starved_replay_is_made_again(graded, monkeypatch):
     calls = []
 
-    def replay(self, call, plan):
+    def replay(self, call, trace):
         calls.append(call)
         if len(calls) == 2:
             raise SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
@@ -430,7 +431,7 @@ def test_a_starved_replay_is_made_again(graded, monkeypatch):
 
 
 def test_a_replay_that_is_late_twice_is_a_timeout(graded, monkeypatch):
-    def replay(self, call, plan):
+    def replay(self, call, trace):
         raise SubmissionError("timeout", "late", fatal=True, waited_for_cpu=True)
 
     monkeypatch.setattr(Replaying, "replay", replay)
@@ -661,7 +662,7 @@ def test_memory_that_does_not_come_back_for_a_replay_is_no_fault_of_the_file(gra
     monkeypatch.setattr(device_memory, "WAIT_SECONDS", 0)
     on_a_gpu(monkeypatch)
 
-    def replay(self, call, plan):
+    def replay(self, call, trace):
         raise out_of_memory("3.10 GiB")
 
     monkeypatch.setattr(Replaying, "replay", replay)

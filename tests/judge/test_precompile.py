@@ -24,10 +24,10 @@ FOR_H100 = dict(device="cpu", interpret=False, compile_for=90)
 
 
 def noted(session: Session, stage, case) -> str:
-    """The plan of what a case launches, by a worker that has the file."""
+    """The trace of what a case launches, by a worker that has the file."""
     session.load(stage.entry, stage.attribute, stage.positional)
     header, _ = pack(build(case, 1).call)
-    return session.request({"op": "note", "call": header}, "case")[0]["plan"]
+    return session.request({"op": "note", "call": header}, "case")[0]["trace"]
 
 
 @pytest.mark.parametrize(("number", "file"), [
@@ -42,9 +42,10 @@ def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, file, tmp_
     for cache in caches.values():
         cache.mkdir()
     with Session(Worker(source, stage.filename, **FOR_H100), 120) as session:
-        plan = noted(session, stage, case)
+        trace = noted(session, stage, case)
     with Session(Worker(b"", "replaying.py", cache=caches["clean"], **FOR_H100), 120) as session:
-        compiled = session.request({"op": "compile_plan", "plan": plan}, "compile")[0]["compiled"]
+        reply, _ = session.request({"op": "compile_trace", "trace": trace}, "compile")
+        compiled = reply["compiled"]
     with Session(Worker(source, stage.filename, cache=caches["own"], **FOR_H100), 120) as session:
         session.load(stage.entry, stage.attribute, stage.positional)
         session.compile(build(case, 1).call)
@@ -61,16 +62,16 @@ def test_what_is_compiled_of_a_plan_is_what_the_file_compiles(number, file, tmp_
 
 
 def test_an_option_that_no_replay_would_take_is_not_compiled_either(tmp_path):
-    plan = json.loads(plan_of(x=x(), N=32, BLOCK=64))
-    plan["functions"][0]["names"] = [["tl", {"module": "triton.language"}]]
-    plan["steps"][1][4] = {"ir_override": "/a/file.ttir"}
+    trace = json.loads(plan_of(x=x(), N=32, BLOCK=64))
+    trace["functions"][0]["names"] = [["tl", {"module": "triton.language"}]]
+    trace["steps"][1][4] = {"ir_override": "/a/file.ttir"}
     with Session(Worker(b"", "replaying.py", cache=tmp_path, **FOR_H100), 120) as session, \
             pytest.raises(SubmissionError, match="launched with the option ir_override"):
-        session.request({"op": "compile_plan", "plan": json.dumps(plan)}, "compile")
+        session.request({"op": "compile_trace", "trace": json.dumps(trace)}, "compile")
 
 
 def plan_of(**arguments) -> str:
-    """A plan of one launch of a kernel with a constant BLOCK."""
+    """A trace of one launch of a kernel with a constant BLOCK."""
     text = "def kernel(x, N, BLOCK: tl.constexpr):\n    pass\n"
     about = {"name": "kernel", "line": 2, "first": 1, "text": text, "kind": "jit", "names": [],
              "options": {}}
@@ -95,10 +96,10 @@ def x(offset=0, dtype="float16") -> dict:
 ])
 def test_launches_share_a_variant_where_triton_compiles_them_alike(changed, same):
     first = {"x": x(), "N": 32, "BLOCK": 64}
-    ((key, plan),) = precompile.variants(plan_of(**first))
+    ((key, trace),) = precompile.variants(plan_of(**first))
     ((other, _),) = precompile.variants(plan_of(**first | changed))
     assert (key == other) == same
-    assert [step[0] for step in json.loads(plan)["steps"]] == ["launch"]
+    assert [step[0] for step in json.loads(trace)["steps"]] == ["launch"]
 
 
 @pytest.mark.parametrize("number", [3, 4, 8])
@@ -114,8 +115,8 @@ def test_what_a_case_with_gaps_of_gib_launches_is_noted_too(number):
     far = next(case for case in listed(stage.number, "cuda", True) if case.layout == "far")
     with Session(Worker((ROOT / stage.filename).read_bytes(), stage.filename, **FOR_H100),
                  120) as session:
-        plan = noted(session, stage, far)
-    assert list(precompile.variants(plan)) and str(FAR) in plan
+        trace = noted(session, stage, far)
+    assert list(precompile.variants(trace)) and str(FAR) in trace
 
 
 def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypatch, tmp_path):
@@ -123,7 +124,7 @@ def test_a_case_that_is_also_timed_is_noted_once_and_those_after_it_too(monkeypa
     source = (ROOT / stage.filename).read_bytes() + tmp_path.name.encode().join([b"\n# ", b"\n"])
     monkeypatch.setattr(precompile.torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(precompile.kernel_cache, "knows", lambda *file: False)
-    monkeypatch.setattr(precompile.Precompiler, "_compile", lambda self, plan: {"made": {}})
+    monkeypatch.setattr(precompile.Precompiler, "_compile", lambda self, trace: {"made": {}})
     first, second, *_ = listed(stage.number, "cuda", True)
     monkeypatch.setattr(precompile, "shapes", lambda *stage: [first, second])
     with GradingContext(stage, SimpleNamespace(source=source), Options(

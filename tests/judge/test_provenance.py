@@ -7,11 +7,11 @@ import pytest
 
 from grader.course.cases import Case
 from grader.course.operations import operation
-from grader.course.plan import Plan
 from grader.course.stages import STAGES
+from grader.course.trace import Trace
 from grader.judge.provenance import forbidden, judge_growth
 from tests.judged import PLAIN, answered, judged
-from tests.sessions import plan
+from tests.sessions import trace
 
 
 def test_right_numbers_without_a_kernel_are_rejected():
@@ -60,7 +60,7 @@ def test_gradients_need_a_kernel_in_the_backward():
 ])
 def test_memory_that_grows_with_n_squared_is_rejected(peaks, outcome):
     built, reply = answered(Case(3, "robust", 128, growth=True))
-    replies = [replace(reply, plan=plan(scratch=peak)) for peak in peaks]
+    replies = [replace(reply, trace=trace(scratch=peak)) for peak in peaks]
     assert judge_growth(judged(built, reply), built, *replies).outcome == outcome
 
 
@@ -68,17 +68,17 @@ def test_memory_that_grows_with_n_squared_is_rejected(peaks, outcome):
 def test_in_stage_one_no_product_is_as_long_as_all_keys(keys, outcome):
     built, reply = answered(Case(1, "robust", 128, NK=100, growth=True))
     operand, made = ({"tensor": [0, 0, [16, side], [side, 1], "float32"]} for side in (16, keys))
-    value = json.loads(plan(launches=0).text)
+    value = json.loads(trace(launches=0).text)
     value["steps"].append(["op", "aten::mm", [operand, made], {"dict": []}, [made]])
     value["backward"] = len(value["steps"])
     check = judge_growth(judged(built, reply), built, reply,
-                         replace(reply, plan=Plan(json.dumps(value))))
+                         replace(reply, trace=Trace(json.dumps(value))))
     assert check.outcome == outcome
 
 
 def test_memory_kept_from_earlier_calls_is_rejected():
     built, reply = answered(Case(3, "robust", 128, growth=True))
-    bigger = replace(reply, plan=plan(kept=1 << 20))
+    bigger = replace(reply, trace=trace(kept=1 << 20))
     check = judge_growth(judged(built, reply), built, reply, bigger)
     assert check.outcome == "rejected" and "kept from earlier calls" in check.lines[0]
 
@@ -179,12 +179,12 @@ def test_whole_numbers_without_a_part_in_the_inputs_may_be_computed_in_any_way()
 
 def test_an_accusation_names_the_line():
     built, reply = answered(PLAIN)
-    steps = reply.plan.value["steps"]
+    steps = reply.trace.value["steps"]
     step = ["op", "aten::bmm", [], {}, [], 41]
-    text = json.dumps(reply.plan.value | {"steps": [*steps, step], "backward": len(steps) + 1})
-    check = judged(built, replace(reply, plan=Plan(text)))
+    text = json.dumps(reply.trace.value | {"steps": [*steps, step], "backward": len(steps) + 1})
+    check = judged(built, replace(reply, trace=Trace(text)))
     assert "bmm (line 41) ran in the forward" in check.lines[0]
     step = ["op", "aten::mul.Tensor", [tensor(9999)], {}, [tensor(999999)], 42]
-    text = json.dumps(reply.plan.value | {"steps": [*steps, step], "backward": len(steps) + 1})
-    check = judged(built, replace(reply, plan=Plan(text)))
+    text = json.dumps(reply.trace.value | {"steps": [*steps, step], "backward": len(steps) + 1})
+    check = judged(built, replace(reply, trace=Trace(text)))
     assert "most of them by mul (line 42)" in check.lines[0]

@@ -62,7 +62,7 @@ def replayed(check, reply, replay, folder) -> list:
     with GradingContext(STAGES[PLAIN.stage], SimpleNamespace(source=b"", blank_steps=()), Options(
             folder, "cpu", 0, 60.0), Reporter(io.StringIO()), result) as context:
         replay_check.replay_some(context, SimpleNamespace(count=1, replay=replay), [
-            Right(PLAIN, check, reply.plan, None)])
+            Right(PLAIN, check, reply.trace, None)])
     return result.checks
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_replayed_of_a_file_that_is_wrong_in_a_standard_case(tmp_path
     wrong = Check("standard/x", "standard", "wrong")
     result = StageResult(PLAIN.stage, "", 100, checks=[wrong])
     context = GradingContext(STAGES[3], None, Options(tmp_path, "cpu", 0, 60.0), None, result)
-    replay_check.replay_some(context, None, [Right(PLAIN, judged(built, reply), reply.plan, None)])
+    replay_check.replay_some(context, None, [Right(PLAIN, judged(built, reply), reply.trace, None)])
     assert result.checks == [wrong]
 
 
@@ -97,7 +97,7 @@ def test_numbers_on_which_a_replay_fails_are_there_again_with_the_command_it_say
         asked.append(inputs.build(case, 77))
         return asked[0]
 
-    def replay(call, plan):
+    def replay(call, trace):
         exact = correctness.answer(asked[0], "cpu")
         limit = exact.judge("o", exact.tiled["o"]).fro_limit
         return {"o": exact.truth["o"] * (1 + times * limit)}
@@ -123,7 +123,7 @@ def test_a_judgement_that_others_left_no_gpu_memory_for_is_made_once_more(monkey
     monkeypatch.setattr(replay_check.device_memory, "comes_back",
                         lambda text, clock: waited.append(text))
     monkeypatch.setattr(replay_check.torch.cuda, "empty_cache", lambda: None)
-    assert replayed(right, reply, lambda call, plan: {}, tmp_path) == [right]
+    assert replayed(right, reply, lambda call, trace: {}, tmp_path) == [right]
     assert waited == ["Tried to allocate 2.00 GiB"]
 
 
@@ -133,7 +133,7 @@ def test_a_replay_that_others_left_no_gpu_memory_for_is_made_once_more(monkeypat
     crowded = SubmissionError("crashed", "CUDA error: out of memory")
     tries = iter([crowded, {}])
 
-    def replay(call, plan):
+    def replay(call, trace):
         found = next(tries)
         if isinstance(found, Exception):
             raise found

@@ -239,7 +239,7 @@ def test_stages_that_skip_nothing_are_not_asked():
 @pytest.mark.parametrize("number", [n for n, stage in STAGES.items() if stage.loop_steps])
 def test_the_steps_it_points_at_are_in_the_problem_file(number):
     text = (ROOT / STAGES[number].filename).read_text("utf-8")
-    assert all(f"# BEGIN SOLUTION {step}\n" in text for step in STAGES[number].walks)
+    assert all(f"# BEGIN SOLUTION {step}\n" in text for step in STAGES[number].loop_steps)
 
 
 def test_beside_a_gpu_a_worker_without_one_is_asked(monkeypatch):

@@ -1,4 +1,4 @@
-"""Compiles what a plan launches, where nothing runs: for a worker that will launch it soon.
+"""Compiles what a trace launches, where nothing runs: for a worker that will launch it soon.
 
 Two processes share the work, both without a GPU.  One has the file and says what a call would
 launch; the other has no file, and compiles that from its text alone, as replay.py does, so that
@@ -31,10 +31,10 @@ class Address:
 
 
 class Launches(Replay):
-    """A plan whose launches only compile (compile_only.py) and whose operations do nothing."""
+    """A trace whose launches only compile (compile_only.py) and whose operations do nothing."""
 
-    def __init__(self, plan: dict, folder: str):
-        self.plan, self.folder, self.interpreted = plan, Path(folder), False
+    def __init__(self, trace: dict, folder: str):
+        self.trace, self.folder, self.interpreted = trace, Path(folder), False
         self.device, self.functions = "cuda", {}
 
     def compile(self) -> list[str]:
@@ -52,7 +52,7 @@ class Launches(Replay):
 
         compiler.get_cache_manager = build.get_cache_manager = noted
         try:
-            for step in self.plan["steps"]:
+            for step in self.trace["steps"]:
                 if step[0] == "launch":
                     self._make_launcher(self._launch(*step[1:]))
         finally:
@@ -74,11 +74,11 @@ class Launches(Replay):
 
 def operations(worker) -> dict:
     """What a worker can be asked of this: its name -> the function."""
-    return {"note": functools.partial(note, worker), "compile_plan": compile_plan, "take": take}
+    return {"note": functools.partial(note, worker), "compile_trace": compile_trace, "take": take}
 
 
 def note(worker, request: dict):
-    """What a call would launch, as a plan; no tensor is sent, and nothing runs or compiles."""
+    """What a call would launch, as a trace; no tensor is sent, and nothing runs or compiles."""
     call = request["call"]
     worker.compiler.only_notes = True
     inputs, upstream, on_device, sent = worker.place(
@@ -89,7 +89,7 @@ def note(worker, request: dict):
     if call["grads"]:
         with noted:
             gradients = worker._gradients(call, inputs, outputs, upstream)
-    return {"plan": json.dumps(noted.plan(outputs, gradients, []))}, ()
+    return {"trace": json.dumps(noted.trace(outputs, gradients, []))}, ()
 
 
 def _fresh(layouts: dict) -> dict[str, torch.Tensor]:
@@ -98,10 +98,10 @@ def _fresh(layouts: dict) -> dict[str, torch.Tensor]:
             for name, layout in layouts.items()}
 
 
-def compile_plan(request: dict):
-    """Compile what a plan launches.  -> the files of the cache that hold it, by folder."""
+def compile_trace(request: dict):
+    """Compile what a trace launches.  -> the files of the cache that hold it, by folder."""
     cache = Path(os.environ["TRITON_CACHE_DIR"])
-    names = Launches(json.loads(request["plan"]), os.getcwd()).compile()
+    names = Launches(json.loads(request["trace"]), os.getcwd()).compile()
     return {"compiled": {name: packed(cache, name) for name in names}}, ()
 
 

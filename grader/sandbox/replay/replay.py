@@ -1,4 +1,4 @@
-"""Carries out a plan of recorder.py in a process that never saw the submission run.
+"""Carries out a trace of recorder.py in a process that never saw the submission run.
 
 Only the text of its kernels comes here, and only what Triton's language can say: vetting.py refuses
 the rest, since the interpreter would run any Python.
@@ -42,21 +42,21 @@ _built: dict[str, object] = {}  # functions made of their texts, by Replay._key
 
 
 class Replay:
-    """One plan, on inputs of the caller's.
+    """One trace, on inputs of the caller's.
 
-    plan: of recorder.py.  storages: name -> 1-D tensor on the device, for the plan's inputs.
+    trace: of recorder.py.  storages: name -> 1-D tensor on the device, for the trace's inputs.
     folder: where the kernels' text is written, for Triton reads it from a file.
     """
 
-    def __init__(self, plan: dict, storages: dict[str, torch.Tensor], device: str, folder: str,
+    def __init__(self, trace: dict, storages: dict[str, torch.Tensor], device: str, folder: str,
                  interpreted: bool):
-        self.plan, self.device = plan, device
+        self.trace, self.device = trace, device
         self.folder, self.interpreted = Path(folder), interpreted
         self.storages: dict[int, torch.UntypedStorage] = {}
-        self.last_use = _last_uses(plan)
+        self.last_use = _last_uses(trace)
         self.functions: dict[int, object] = {}
         self.inputs = {}
-        for number, about in enumerate(plan["storages"]):
+        for number, about in enumerate(trace["storages"]):
             if "input" in about:
                 self.inputs[number] = storages[about["input"]]
                 self.storages[number] = storages[about["input"]].untyped_storage()
@@ -68,18 +68,18 @@ class Replay:
         Raises:
             Unrepeatable: as it says.
         """
-        if self.plan["functions"] and not self.interpreted:
+        if self.trace["functions"] and not self.interpreted:
             import triton
 
             triton.set_allocator(_allocate)
-        for at, step in enumerate(self.plan["steps"]):
+        for at, step in enumerate(self.trace["steps"]):
             if step[0] == "op":
                 self._operation(*step[1:])
             else:
                 self._launch(*step[1:])
             for number in self.last_use.get(at, ()):
                 self.storages.pop(number, None)
-        return [self.decode(one) for one in self.plan["outputs"] + self.plan["gradients"]]
+        return [self.decode(one) for one in self.trace["outputs"] + self.trace["gradients"]]
 
     def extents(self) -> list[tuple[int, int]]:
         """First byte and end of every input, and of every storage there is now."""
@@ -90,7 +90,7 @@ class Replay:
 
     def _keep(self) -> None:
         """Make the storages that are older than the call; addresses in them are put right."""
-        kept = {n: about for n, about in enumerate(self.plan["storages"]) if "kept" in about}
+        kept = {n: about for n, about in enumerate(self.trace["storages"]) if "kept" in about}
         for number, about in kept.items():
             there = torch.full((about["bytes"],), 255, dtype=torch.uint8)  # NaN in every float
             if about["kept"] is not None and about["bytes"]:
@@ -221,7 +221,7 @@ class Replay:
             self._made(name, tensor, said)
 
     def _made(self, name: str, tensor, said) -> None:
-        """Know a result by the number the plan gives it, once it is what the plan says."""
+        """Know a result by the number the trace gives it, once it is what the trace says."""
         if tensor is None or not isinstance(said, dict) or "tensor" not in said:
             raise Unrepeatable(f"{name} gave another number of tensors")
         number, offset, shape, stride, dtype = said["tensor"]
@@ -229,7 +229,7 @@ class Replay:
         same = (list(tensor.shape) == shape and tensor.dtype is getattr(torch, dtype)
                 and list(tensor.stride()) == stride
                 and tensor.storage_offset() == offset
-                and storage.nbytes() == self.plan["storages"][number]["bytes"])
+                and storage.nbytes() == self.trace["storages"][number]["bytes"])
         if not same:
             raise Unrepeatable(f"{name} gave a tensor of another shape")
         known = self.storages.setdefault(number, storage)
@@ -245,8 +245,8 @@ class Replay:
         return kernel[tuple(grid)](**arguments, **options)
 
     def _build(self, number: int) -> None:
-        """Make a function of its text, once for all plans that have it."""
-        about = self.plan["functions"][number]
+        """Make a function of its text, once for all traces that have it."""
+        about = self.trace["functions"][number]
         if not about["text"]:
             raise Unrepeatable(f"{about['name']} has no text in the file")
         key = self._key(number, ())
@@ -270,7 +270,7 @@ class Replay:
                  "triton.language": self._module("triton.language")}
         try:
             vet(text, given | values | {name: None for name, _ in functions}, about["name"],
-                int(about["line"]), frozenset(_fields_in(self.plan)))
+                int(about["line"]), frozenset(_fields_in(self.trace)))
         except NotTriton:
             if about["kind"] == "constexpr":  # which Python runs, and not Triton's compiler
                 raise Unrepeatable(f"{about['name']} holds more than Triton's language") from None
@@ -293,7 +293,7 @@ class Replay:
             for name, other in functions:  # only now, for they may call it back
                 scope[name] = self._function(other)
         except Exception:
-            del _built[key], self.functions[number]  # another plan that has it is told so, too
+            del _built[key], self.functions[number]  # another trace that has it is told so, too
             raise
 
     def _scope(self, about: dict) -> dict:
@@ -318,7 +318,7 @@ class Replay:
         """A name for a function and all it calls, from what makes them."""
         if number in above:
             return f"above {above.index(number)}"
-        about = dict(self.plan["functions"][number])
+        about = dict(self.trace["functions"][number])
         about["names"] = [
             [name, self._key(value["function"], (*above, number))
              if isinstance(value, dict) and "function" in value else value]
@@ -340,7 +340,7 @@ def _named_tuple(name: str, *fields: str) -> type:
 
 
 def _fields_in(value) -> Iterator[str]:
-    """The names of what a plan's named tuples hold."""
+    """The names of what a trace's named tuples hold."""
     if isinstance(value, dict):
         yield from map(str, value.get("fields", ())[1:])
         yield from map(str, value.get("named", [()])[0][1:])
@@ -373,15 +373,15 @@ def _decorated(plain, kind: str, options: dict):
     return plain
 
 
-def _last_uses(plan: dict) -> dict[int, list[int]]:
+def _last_uses(trace: dict) -> dict[int, list[int]]:
     """Step -> the storages that nothing needs after it."""
     last: dict[int, int] = {}
-    for at, step in enumerate(plan["steps"]):
+    for at, step in enumerate(trace["steps"]):
         for number in storages_in(step):
             last[number] = at
-    for number in storages_in([plan["outputs"], plan["gradients"]]):
-        last[number] = len(plan["steps"])
-    for number, about in enumerate(plan["storages"]):
+    for number in storages_in([trace["outputs"], trace["gradients"]]):
+        last[number] = len(trace["steps"])
+    for number, about in enumerate(trace["storages"]):
         if "input" in about or "kept" in about:  # an address may stand for them
             last.pop(number, None)
     gone: dict[int, list[int]] = {}

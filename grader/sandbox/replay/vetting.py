@@ -22,7 +22,7 @@ LOOKED_UP = {"getattr", "hasattr"}  # functions of Python that a kernel may give
 
 
 class Unrepeatable(Exception):
-    """Why a plan cannot be carried out, in words for the student."""
+    """Why a trace cannot be carried out, in words for the student."""
 
 
 class NotTriton(Unrepeatable):
@@ -66,7 +66,7 @@ def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str
 
     Raises:
         Unrepeatable: text holds such a thing; scope is what its global names stand for, first its
-            line in the file, fields the names of what the plan's named tuples hold.
+            line in the file, fields the names of what the trace's named tuples hold.
     """
     (definition,) = ast.parse(text).body
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:

@@ -275,13 +275,13 @@ def _column(error, path: str) -> int | None:
     if _is_compile_error(error):
         offset = getattr(error.node, "col_offset", None)
         return None if offset is None else offset + _indent(error, path) + 1
-    column, trace = None, error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code.co_filename == path and trace.tb_lasti >= 0:
-            position = list(code.co_positions())[trace.tb_lasti // 2]
+    column, frames = None, error.__traceback__
+    while frames is not None:
+        code = frames.tb_frame.f_code
+        if code.co_filename == path and frames.tb_lasti >= 0:
+            position = list(code.co_positions())[frames.tb_lasti // 2]
             column = None if position[2] is None else position[2] + 1
-        trace = trace.tb_next
+        frames = frames.tb_next
     return column
 
 

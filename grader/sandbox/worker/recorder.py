@@ -1,11 +1,11 @@
-"""Records what a call does to memory, as a plan that another process can carry out.
+"""Records what a call does to memory, as a trace that another process can carry out.
 
-A plan holds the PyTorch operations below autograd and the launches of Triton kernels, in order.
+A trace holds the PyTorch operations below autograd and the launches of Triton kernels, in order.
 Tensors are views of numbered storages in it, so that neither views nor Python objects matter.
-What bypasses both, by NumPy, ctypes, a list or another thread, is missing from the plan, and
+What bypasses both, by NumPy, ctypes, a list or another thread, is missing from the trace, and
 replay.py then computes something else.  kernels/hooks.py calls launch().
 
-    plan       {"storages", "functions", "steps", "backward": first step of it, "outputs",
+    trace       {"storages", "functions", "steps", "backward": first step of it, "outputs",
                "gradients": encoded tensors, "again": launches of every further call,
                "read": lines of the file that took a number out of a tensor}
     storage    {"bytes", "input": name} or {"bytes", "kept": base64 of zlib's, or None, "moved":
@@ -42,7 +42,7 @@ from torch.utils._pytree import tree_leaves
 from ..kernels.hooks import line_at_work
 from ..wire import LONGEST, UNINITIALISED, poison
 
-KEPT = 1 << 22  # bytes of a tensor older than the call (a mask, say) whose numbers go into a plan
+KEPT = 1 << 22  # bytes of a tensor older than the call (a mask, say) whose numbers go into a trace
 ADDRESSES = 1 << 32  # a smaller number is none
 SYMBOLS = (torch.dtype, torch.memory_format, torch.layout)
 JIT_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
@@ -107,7 +107,7 @@ class Recorder(TorchDispatchMode):
     def launches(self) -> int:
         return self.launched
 
-    def plan(self, outputs, gradients, again) -> dict:
+    def trace(self, outputs, gradients, again) -> dict:
         """What was recorded.  again: the recorders of later calls.  To be asked at the end."""
         if self.cut is not None:
             results = sum(x.untyped_storage().nbytes() for x in (*outputs, *gradients))
@@ -261,7 +261,7 @@ class Recorder(TorchDispatchMode):
                            list(tensor.stride()), str(tensor.dtype).removeprefix("torch.")]}
 
     def _number(self, storage, about) -> int:
-        """about: what the plan says of a new storage; None for one that no step made."""
+        """about: what the trace says of a new storage; None for one that no step made."""
         number = self.storage_numbers.get(storage._cdata)
         if number is None:
             number = self.storage_numbers[storage._cdata] = len(self.storages)

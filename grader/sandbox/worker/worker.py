@@ -177,7 +177,7 @@ class Server:
                 gradients = self._gradients(request, inputs, kept, upstream, bool(again))
         race = self.races.end()
         grads = self._fetch(gradients)
-        plan = json.dumps(first.plan(kept, gradients, again))
+        trace = json.dumps(first.trace(kept, gradients, again))
         later = self._later(request, inputs, kept, upstream, gradients) if again else []
         after = self._fetch(gathered(storage, request[group][name])
                             for group, placed in (("inputs", on_device), ("douts", sent))
@@ -195,7 +195,7 @@ class Server:
         blobs = answers + grads + later + refilled + self._fetch(kept) + after
         tuned = {"configurations": pretend_gpu.tuning.configurations,
                  "changed": sorted(pretend_gpu.tuning.changed)}
-        return {"plan": plan, "race": race, "tuned": tuned}, blobs
+        return {"trace": trace, "race": race, "tuned": tuned}, blobs
 
     def _later(self, request: dict, inputs: dict, kept: list, upstream: dict, gradients: list
                ) -> list[torch.Tensor]:
@@ -217,17 +217,17 @@ class Server:
         return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
 
     def replay(self, request: dict, storages: dict, douts: dict):
-        """Carry out a plan that another process made of a call like this, on these inputs."""
+        """Carry out a trace that another process made of a call like this, on these inputs."""
         inputs, _, on_device, sent = self.place(request | {"grads": ()}, storages, douts)
         try:
             with torch.no_grad():
                 self.replaying = replay.Replay(
-                    json.loads(request["plan"]), _named(on_device, sent), self.device,
+                    json.loads(request["trace"]), _named(on_device, sent), self.device,
                     os.getcwd(), not self.on_cuda)
                 results = self.replaying.run()
             names = [spec["name"] for spec in request["outputs"]]
             if len(results) != len(names) + len(request["grads"]):
-                raise Failure("wrong", "want a plan of all outputs and gradients; got another")
+                raise Failure("wrong", "want a trace of all outputs and gradients; got another")
             for result, spec in zip(results, request["outputs"], strict=False):
                 check(result, spec, self.device)
             for result, name in zip(results[len(names):], request["grads"], strict=True):
@@ -396,7 +396,7 @@ class Server:
 
 
 def _named(on_device: dict, sent: dict) -> dict:
-    """Every storage of a call by the name a plan has for it."""
+    """Every storage of a call by the name a trace has for it."""
     return on_device | {"d_" + name: storage for name, storage in sent.items()}
 
 

@@ -18,7 +18,7 @@ def session():
 def in_configuration(session, entry, kernel, number, timed):
     """What y is divided by x, in that configuration; and the arguments that each run changes."""
     reply = run(session, entry, double_call(configuration=(kernel, number, timed)))
-    assert reply.plan.launches == 1  # those of the clock do not count
+    assert reply.trace.launches == 1  # those of the clock do not count
     return (reply.outputs[0]["y"] / X)[X != 0].unique().tolist(), reply.tuned.changed
 
 
@@ -26,7 +26,7 @@ def in_configuration(session, entry, kernel, number, timed):
                                    "pruned", "adding", "second_is_wrong"])
 def test_the_first_configuration_that_fits_runs_without_a_gpu(session, entry):
     reply = run(session, entry)
-    assert torch.equal(reply.outputs[0]["y"], X * 2) and reply.plan.launches == 1
+    assert torch.equal(reply.outputs[0]["y"], X * 2) and reply.trace.launches == 1
 
 
 def test_a_reply_says_which_configurations_there_are(session):

@@ -9,23 +9,23 @@ import threading
 import pytest
 import torch
 
-from grader.course.plan import Plan
+from grader.course.trace import Trace
 from grader.sandbox.replay import replay
 from grader.sandbox.worker import recorder
 from tests.sessions import names
 
 
 def recorded(function, **inputs):
-    """function(inputs) under a recorder -> its result, and the plan as it would be sent."""
+    """function(inputs) under a recorder -> its result, and the trace as it would be sent."""
     book = recorder.Recorder(inputs, on_cuda=False)
     with book:
         result = function(**inputs)
-    return result, Plan(json.dumps(book.plan([result], [], [])))
+    return result, Trace(json.dumps(book.trace([result], [], [])))
 
 
-def replayed(plan, tmp_path, **inputs):
+def replayed(trace, tmp_path, **inputs):
     with torch.no_grad():
-        (result,) = replay.Replay(plan.value, inputs, "cpu", str(tmp_path), True).run()
+        (result,) = replay.Replay(trace.value, inputs, "cpu", str(tmp_path), True).run()
     return result
 
 
@@ -33,9 +33,9 @@ A, B = torch.arange(1000.0), torch.arange(1000.0).flip(0) * 3
 
 
 def on_others(function, tmp_path):
-    """What the plan made on A gives on B, and what function itself gives on B."""
-    _, plan = recorded(function, x=A.clone())
-    return replayed(plan, tmp_path, x=B.clone()), function(B.clone())
+    """What the trace made on A gives on B, and what function itself gives on B."""
+    _, trace = recorded(function, x=A.clone())
+    return replayed(trace, tmp_path, x=B.clone()), function(B.clone())
 
 
 @pytest.mark.parametrize("function", [
@@ -84,9 +84,9 @@ def test_a_table_of_addresses_points_at_the_new_tensors(tmp_path):
     def work(x):
         return torch.tensor([x.data_ptr() + 40, 7])
 
-    _, plan = recorded(work, x=A.clone())
+    _, trace = recorded(work, x=A.clone())
     other = B.clone()
-    assert replayed(plan, tmp_path, x=other).tolist() == [other.data_ptr() + 40, 7]
+    assert replayed(trace, tmp_path, x=other).tolist() == [other.data_ptr() + 40, 7]
 
 
 def by_numpy(x):
@@ -128,11 +128,11 @@ def test_what_goes_past_pytorch_does_not_come_out_on_other_numbers(function, tmp
 
 
 def test_uninitialised_memory_is_nan_or_no_small_number_in_the_call_and_in_the_replay(tmp_path):
-    result, plan = recorded(lambda x: torch.empty(5, dtype=torch.float16), x=A)
-    assert result.isnan().all() and replayed(plan, tmp_path, x=A).isnan().all()
+    result, trace = recorded(lambda x: torch.empty(5, dtype=torch.float16), x=A)
+    assert result.isnan().all() and replayed(trace, tmp_path, x=A).isnan().all()
     for dtype in (torch.int32, torch.int64):
-        number, plan = recorded(lambda x: torch.empty(5, dtype=dtype), x=A)  # noqa: B023
-        assert number.min() == replayed(plan, tmp_path, x=B).min() == torch.iinfo(dtype).max
+        number, trace = recorded(lambda x: torch.empty(5, dtype=dtype), x=A)  # noqa: B023
+        assert number.min() == replayed(trace, tmp_path, x=B).min() == torch.iinfo(dtype).max
     zeros, _ = recorded(lambda x: torch.zeros(5), x=A)
     assert zeros.eq(0).all()
 
@@ -142,8 +142,8 @@ def test_an_operation_is_known_by_the_line_of_the_file_that_ran_it_and_so_is_a_n
     with book:
         y = A.exp() * A[3].item()
     here = inspect.currentframe().f_lineno - 1
-    plan = Plan(json.dumps(book.plan([y], [], [])))
-    assert {operation.line for operation in plan.operations} == {here} and plan.read == [here]
+    trace = Trace(json.dumps(book.trace([y], [], [])))
+    assert {operation.line for operation in trace.operations} == {here} and trace.read == [here]
 
 
 def test_an_operation_of_a_thread_that_python_did_not_start_has_no_line():
@@ -159,9 +159,9 @@ def test_an_operation_in_a_custom_operator_is_seen_and_the_operator_is_not(tmp_p
     def twice(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
-    _, plan = recorded(lambda x: twice(x), x=A.clone())
-    assert names(plan.operations) == ["aten::mul.Tensor"]
-    assert torch.equal(replayed(plan, tmp_path, x=B), B * 2)
+    _, trace = recorded(lambda x: twice(x), x=A.clone())
+    assert names(trace.operations) == ["aten::mul.Tensor"]
+    assert torch.equal(replayed(trace, tmp_path, x=B), B * 2)
 
 
 # ------------------------------------------------------------------- memory
@@ -229,12 +229,12 @@ def test_a_call_of_too_many_steps_is_known_by_its_operations_and_memory(monkeypa
             total += (x * i).exp()
         return total.clone()
 
-    _, plan = recorded(work, x=A)
-    assert plan.cut and plan.launches == 0 and plan.results_written
-    assert set(names(plan.operations)) == {"aten::zeros", "aten::mul.Tensor", "aten::exp",
-                                           "aten::add_.Tensor", "aten::clone"}
-    assert plan.peak_bytes == 2 * 4000  # the sum and a product, or a product and its exponential
-    assert len(json.dumps(plan.value)) < 2000
+    _, trace = recorded(work, x=A)
+    assert trace.cut and trace.launches == 0 and trace.results_written
+    assert set(names(trace.operations)) == {"aten::zeros", "aten::mul.Tensor", "aten::exp",
+                                            "aten::add_.Tensor", "aten::clone"}
+    assert trace.peak_bytes == 2 * 4000  # the sum and a product, or a product and its exponential
+    assert len(json.dumps(trace.value)) < 2000
 
 
 def test_memory_freed_by_a_long_call_leaves_its_count(monkeypatch):
@@ -246,5 +246,5 @@ def test_memory_freed_by_a_long_call_leaves_its_count(monkeypatch):
             del square
         return x + 1
 
-    _, plan = recorded(work, x=A)
-    assert plan.cut and plan.peak_bytes == 4_000_000 - 4000
+    _, trace = recorded(work, x=A)
+    assert trace.cut and trace.peak_bytes == 4_000_000 - 4000

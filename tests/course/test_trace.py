@@ -1,16 +1,16 @@
-"""What a plan says of a call, and what is no plan."""
+"""What a trace says of a call, and what is no trace."""
 
 import json
 
 import pytest
 
 from grader.course.operations import LEAST
-from grader.course.plan import Plan, arithmetic
-from tests.sessions import names, plan
+from grader.course.trace import Trace, arithmetic
+from tests.sessions import names, trace
 
 
 def test_launches_operations_and_memory_are_counted_by_pass():
-    seen = plan(launches=2, backward_launches=1, operations=("aten::mul.Tensor",), scratch=64)
+    seen = trace(launches=2, backward_launches=1, operations=("aten::mul.Tensor",), scratch=64)
     assert (seen.launches, seen.backward_launches) == (2, 1)
     assert names(seen.operations) == ["aten::mul.Tensor"]
     assert arithmetic(seen.operations) == LEAST and seen.backward_operations == ()
@@ -18,11 +18,11 @@ def test_launches_operations_and_memory_are_counted_by_pass():
 
 
 def test_results_that_no_launch_could_write_are_known():
-    assert not plan(launches=0, backward_launches=0, operations=("aten::clone",)).results_written
+    assert not trace(launches=0, backward_launches=0, operations=("aten::clone",)).results_written
 
 
 def test_whole_numbers_made_of_the_inputs_are_computed_with_and_other_ones_are_not():
-    value = json.loads(plan().text)
+    value = json.loads(trace().text)
     value["storages"] = [{"bytes": 16, "input": "q"}] + [{"bytes": 32}] * 4
     whole = [{"tensor": [number, 0, [2, 2], [2, 1], "int64"]} for number in range(5)]
     value["steps"] = [
@@ -31,7 +31,7 @@ def test_whole_numbers_made_of_the_inputs_are_computed_with_and_other_ones_are_n
         ["op", "aten::mm", [whole[3], whole[3]], {"dict": []}, [whole[4]]],
     ]
     value["backward"] = 3
-    assert [operation.kind for operation in Plan(json.dumps(value)).operations] == [
+    assert [operation.kind for operation in Trace(json.dumps(value)).operations] == [
         "moves", "computes", "moves"]
 
 
@@ -45,7 +45,7 @@ def test_whole_numbers_made_of_the_inputs_are_computed_with_and_other_ones_are_n
     lambda value: value["outputs"][0]["tensor"].__setitem__(2, [10**40]),
 ])
 def test_what_is_no_plan_is_an_error_of_a_known_kind(spoil):
-    value = json.loads(plan().text)
+    value = json.loads(trace().text)
     spoil(value)
     with pytest.raises((ValueError, KeyError, TypeError, IndexError, AttributeError)):
-        Plan(json.dumps(value))
+        Trace(json.dumps(value))

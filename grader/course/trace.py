@@ -1,6 +1,6 @@
-"""What a plan of a call consists of: launches, PyTorch operations, memory.
+"""What a trace of a call consists of: launches, PyTorch operations, memory.
 
-The plan comes from the worker, and is believed only because replay.py carries it out: what it
+The trace comes from the worker, and is believed only because replay.py carries it out: what it
 leaves out does not happen there.
 """
 
@@ -12,11 +12,11 @@ from grader.sandbox.wire import DTYPES, storages_in
 from grader.text import escape
 
 
-class Plan:
-    """text: the worker's plan, as it arrived.
+class Trace:
+    """text: the worker's trace, as it arrived.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError: it is no plan.
+        ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError: it is no trace.
     """
 
     def __init__(self, text: str):
