@@ -209,6 +209,7 @@ class _Grading:
         self.apart = arguments.case or arguments.step or arguments.warmup  # no whole stage
         self.seed = secrets.randbits(48) if arguments.seed is None else arguments.seed
         self.reporter = Reporter(verbose=arguments.verbose, whole=bool(arguments.case),
+                                 brief=arguments.submit,
                                  seed=self.seed if len(asked) == 1 or arguments.warmup else None)
         with _refusing("--worker-user"):
             self.confined = confinement(
@@ -299,7 +300,8 @@ class _Grading:
             bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
             quick=arguments.quick, benchmark=not arguments.no_benchmark,
             confinement=self.confined, case=arguments.case, own=own, show=arguments.show,
-            plot=arguments.plot, first=first, replays_all=arguments.replay_all)
+            plot=arguments.plot, first=first, replays_all=arguments.replay_all,
+            may_stop=not (arguments.json or arguments.submit or arguments.verbose))
 
     def warm_ups(self, options) -> int:
         from grader import watching

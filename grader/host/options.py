@@ -56,6 +56,7 @@ class Options:
     benchmark: bool = True
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
+    may_stop: bool = False  # in the robust cases, at the first that fails where a step is red
     replays_all: bool = False  # right answers, and not a handful of them
     case: str = ""  # the only one to ask, by its name
     own: tuple = ()  # cases that only the instructor has, of whatever stage

@@ -51,23 +51,36 @@ class GradingContext:
     def beside(self, work: Callable[[Session], object], compile_for: int | None = None
                ) -> concurrent.futures.Future:
         """work(session) in a thread of its own, with a new worker that has no GPU and ends with
-        it."""
+        it; once the step checks are done, which students wait for."""
         pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-        # Entered after the pool, so that it ends before the pool waits for it.
-        session = self.stack.enter_context(open_session(
-            self.stage, replace(self.options, device="cpu", spare=None), self.file.source,
-            compile_for))
-        future = pool.submit(work, session)
-        future.add_done_callback(lambda _: session.close())
+        # Entered after the pool, so that the worker ends before the pool waits for it.
+        opened, options = self.stack.enter_context(contextlib.ExitStack()), self.options
+
+        def run():
+            if self.step_checks and options.device == "cpu":
+                self.step_checks.result()
+            with opened.enter_context(open_session(
+                    self.stage, replace(options, device="cpu", spare=None), self.file.source,
+                    compile_for)) as session:
+                return work(session)
+
+        future = pool.submit(run)
         self.under_way.append(future)
         return future
 
     def all_right(self) -> bool:
         return all(check.outcome in ("pass", "needless work") for check in self.result.checks)
 
-    def show_steps(self) -> list[dict]:
-        """The steps as the JSON has them; the first call waits for them and shows them."""
-        self.result.steps = self.step_checks.shown(self.reporter) if self.step_checks else []
+    def show_steps(self) -> None:
+        """Wait for the step checks, and show them, once."""
+        if self.step_checks and self.step_checks.steps is None:
+            self.result.steps = self.step_checks.shown(self.reporter)
+
+    def explain_steps(self) -> list[dict]:
+        """The steps as the JSON has them, once all is known of those that are wrong."""
+        self.show_steps()
+        if self.step_checks:
+            self.result.steps = self.step_checks.as_dicts()
         return self.result.steps
 
     def end(self, outcome: str, sentence: str, detail: str = "") -> None:

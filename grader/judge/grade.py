@@ -74,13 +74,14 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     replaying.clock = options.clock
     if options.device == "cuda":
         replaying.begin()
-    compiling = compile_check.start(context) if options.spare is None else None
     context.step_checks = context.stack.enter_context(StepChecks(stage, options, context.file))
+    compiling = compile_check.start(context) if options.spare is None else None
     interpreted = interpreter_check.start(context)
     prepare = Precompiler(context, [*cases, *informational]).ready \
         if options.device == "cuda" else lambda session, case: None
 
     run = run_cases(context, session, cases, prepare)
+    context.explain_steps()
 
     def is_right() -> bool:
         return run.session is not None and context.all_right()

@@ -101,6 +101,9 @@ def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, plac
     if (check.diagnosis or {}).get("id") == "blank-step":
         step = check.diagnosis["step"]
         return "crashed", f"the other {left} cases wait for {f'step {step}' if step else 'it'}."
+    if context.options.may_stop and context.result.red and (
+            check.group == "robust" and check.outcome not in ("pass", "skipped")):
+        return check.outcome, f"step {context.result.red[0]} is wrong, {unrun}"
     if check.outcome == "timeout" and not alive:
         return "timeout", f"a call did not end, {unrun}"
     return (check.outcome, f"the worker died twice, {unrun}") if run.deaths > 1 else None
@@ -158,7 +161,7 @@ class Waiting:
             self.helping = pool.submit(self._help, run)
 
     def _help(self, run: CasesRun) -> None:
-        self.context.step_checks.result()
+        self.context.step_checks.explained()
         if (session := self.context.step_checks.worker()) is None:
             return
         session.timeout = self.context.options.timeout
@@ -283,7 +286,7 @@ def _explained(context: GradingContext, session: Session, built: Built, reply: R
     with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
                              ValueError):
         return follow_up.explain(check, session, built, reply, context.stage, context.options,
-                                 context.show_steps())
+                                 context.explain_steps())
     return check
 
 

@@ -40,14 +40,16 @@ class Reporter:
 
     verbose: a line for every case, and what held the files, instead of what is needed to go on.
     whole: a failing case in full though a step is red: it was asked for by its name.
+    brief: nothing of what is right but the line of its stage.
     seed: of a run of one stage, whose line of result says it; in a run of several there is a
     summary, which says that and which stages are not started.
     """
 
     def __init__(self, stream=None, verbose: bool = False, seed: int | None = None,
-                 whole: bool = False):
+                 whole: bool = False, brief: bool = False):
         self.stream = sys.stdout if stream is None else stream
         self.verbose, self.seed, self.whole = verbose, seed, whole or verbose
+        self.brief = brief and not verbose
         self.is_terminal = (bool(getattr(self.stream, "isatty", lambda: False)())
                             and os.environ.get("TERM") != "dumb")
         self.colour = self.is_terminal and not os.environ.get("NO_COLOR")
@@ -61,8 +63,9 @@ class Reporter:
         self.live = None
         self.failures: set[tuple[str, str]] = set()  # by their kind
         self.more = 0  # cases that failed as an earlier one did
-        self.passed: list[str] = []  # lines of cases that passed, until nothing can fail any more
+        self.passed: dict[str, tuple[Check, str]] = {}  # with its line, until nothing can fail
         self.printed = False  # whether the file did, in a case that passed, and it was not shown
+        self.told: dict[str, str] = {}  # what was shown of red steps
         self.lit, self.red = False, []  # whether lights were shown; the steps that are wrong
 
     # ------------------------------------------------------------- progress
@@ -114,12 +117,14 @@ class Reporter:
             stop.wait(0.5)
 
     def show_steps(self, stage: Stage, steps: list[dict], why: str = "") -> None:
-        """One light per step; what is wrong with the red ones is told at the end of the stage."""
+        """One sign per step, and what is wrong with those that are."""
         if why:
             self._line(f"steps  no lights: {why}.")
         if not any(step["light"] in ("right", "wrong") for step in steps):
             return
         self.lit, self.red = True, [step["id"] for step in steps if step["light"] == "wrong"]
+        if self.brief and not self.red:
+            return
         cells = [(f"{step['id']} {sign}", colour) for step in steps
                  for sign, colour in [LIGHTS[step["light"]]]]
         each = max(len(text) for text, _ in cells) + 2
@@ -128,9 +133,12 @@ class Reporter:
             row = "".join(self._paint(text, colour) + " " * (each - len(text))
                           for text, colour in cells[at:at + across])
             self._line(("       " if at else "steps  ") + row.rstrip(), wrap=False)
+        self._red_steps(steps)
 
-    def _red_steps(self, red: list[dict]) -> None:
+    def _red_steps(self, steps: list[dict]) -> None:
         """The first with its inputs, what it returned and what it should; the others in a line."""
+        red = [step for step in steps if step["light"] == "wrong"]
+        self.told = {step["id"]: step["text"] for step in red}
         for step in red[1:]:
             self._line(f"     step {step['id']}: {told(step)}.")
         for step in red[:1]:
@@ -144,12 +152,19 @@ class Reporter:
             more = overview.alone(step["id"], Path("."))
             self._line(f"       more: {more}, or --hint {step['id']}", wrap=False)
 
+    def _found_since(self, steps: list[dict]) -> None:
+        """What the search has added to the first red step since it was shown."""
+        for step in [step for step in steps if step["light"] == "wrong"][:1]:
+            before = self.told.get(step["id"], step["text"]).splitlines()
+            for line in [line for line in step["text"].splitlines() if line not in before]:
+                self._line(f"     step {step['id']}: {line}")
+
     def check_done(self, stage: Stage, check: Check) -> None:
         """Show the first failing case, in full where no step is red, and what is new in the others;
         one line per passing case where none fails.  All, in full, if verbose."""
         if self.lit and (check.diagnosis or {}).get("id") == "blank-step" and not self.verbose:
             return  # the lights say so
-        # A red step's own lines, below, say more, unless this came up elsewhere.
+        # A red step's own lines, above, say more, unless this came up elsewhere.
         elsewhere = (check.diagnosis or {}).get("step") not in self.red
         brief = self.red and not self.whole and not (check.outcome == "crashed" and elsewhere)
         words = "Passed!" if check.outcome == "pass" else WORDS[check.outcome]
@@ -160,9 +175,10 @@ class Reporter:
                 self._line(line, check.outcome)
                 self._detail(check.detail)
             else:
-                self.passed.append(line)
+                self.passed[check.name] = check, line
             self.printed = self.printed or bool(check.detail.strip()) and not self.verbose
             return
+        self.passed.pop(check.name, None)  # it failed when it was replayed
         alike, first = _failure(check) in self.failures, not self.failures
         self.failures.add(_failure(check))
         if first or self.verbose:
@@ -195,12 +211,15 @@ class Reporter:
             self._detail(result.detail)
             if points:
                 return
-        if self.printed:
+        if self.printed and not self.brief:
             self._line("     What the file printed in passing cases is shown with --verbose.")
         beyond = [check for check in result.checks if check.group == "beyond"]
         if len(result.checks) > len(beyond) > 0:
             self._line(_beyond(beyond))
-        self._red_steps([step for step in result.steps if step["light"] == "wrong"])
+        if self.lit:
+            self._found_since(result.steps)
+        else:
+            self._red_steps(result.steps)
         if result.red and result.outcome == "pass":
             self._line(f"     {NOT_AS_ASKED}")
         right = f"{result.steps_right}, " if result.outcome != "pass" and result.steps_right else ""
@@ -209,16 +228,24 @@ class Reporter:
                    + f", seed\N{NO-BREAK SPACE}{self.seed}" * (self.seed is not None))
 
     def _others(self) -> None:
-        """Cases that pass: a line each, or their number where some fail; and of these the rest."""
-        if not self.failures:
-            for line in self.passed:
-                self._line(line, "pass")
-        else:
+        """Cases that pass: a line for each standard one and one for all that are robust, or their
+        number where some fail; and of these the rest."""
+        if not self.failures and not self.brief:
+            robust = [check for check, _ in self.passed.values() if check.group == "robust"]
+            for check, line in self.passed.values():
+                if check.group != "robust":
+                    self._line(line, "pass")
+                elif check is robust[-1]:
+                    alone = sum(map(_is_one_case, robust))
+                    said = [f"{alone} case{'s' * (alone > 1)}"] * bool(alone)
+                    said += [one.label.strip("()") for one in robust if not _is_one_case(one)]
+                    self._line(f"{line.partition('Passed!')[0]}Passed! ({'; '.join(said)})", "pass")
+        elif self.failures:
             said = [f"{self.more} more fail"] * bool(self.more)
             said += [f"{len(self.passed)} pass"] * bool(self.passed)
             if said:
                 self._line(f"     and {', '.join(said)}")
-        self.passed, self.more = [], 0
+        self.passed, self.more = {}, 0
 
     def warm_up(self, outcome: str, text: str, lines: tuple[str, ...] = ()) -> None:
         """One line per warm-up, and what is wrong with it."""
@@ -327,6 +354,12 @@ def _first(check: Check) -> list[str]:
         return []
     ends = next((i for i, line in enumerate(check.lines) if i and not line.startswith("  ")), None)
     return [" ".join(line.strip() for line in check.lines[:ends])]
+
+
+def _is_one_case(check: Check) -> bool:
+    """Or many together: at borders of tiles, in all configurations, compiled."""
+    return check.name.startswith("robust/") and check.name not in (
+        "robust/contract", "robust/configurations")
 
 
 def _failure(check: Check) -> tuple[str, str]:

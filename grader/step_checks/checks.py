@@ -27,6 +27,7 @@ PLACED = 3  # red steps at most whose mistake is looked for by changes
 # Names that leave open where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
              "no-pivot", "handed-wrongly", "result-dropped", "alpha-in-another-base")
+SEARCH_SECONDS = 1.0  # that a red step waits for the search before it is shown
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
@@ -55,7 +56,8 @@ class Unasked(Exception):
 
 
 class StepChecks:
-    """`with` it around the cases of a stage; result() waits.  only: one step alone."""
+    """`with` it around the cases of a stage.  result() waits for the checks; explained() for the
+    search, too, that may add a line to what is wrong.  only: one step alone."""
 
     def __init__(self, stage: Stage, options: Options, file: submission.Submission,
                  only: str = ""):
@@ -64,6 +66,7 @@ class StepChecks:
                                timeout=min(options.timeout, REQUEST_SECONDS))
         self.stack = contextlib.ExitStack()
         self.found: concurrent.futures.Future | None = None
+        self.searched: concurrent.futures.Future | None = None
         self.why = ""  # there are no lights
         self.steps: list[dict] | None = None
 
@@ -82,7 +85,8 @@ class StepChecks:
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
             self.runner = Runner(self.stage, self.options, self.file)
             self.stack.callback(self.runner.close)  # before the pool waits for it
-            self.found = self.pool.submit(self.runner.lights, self.only)
+            self.found = self.pool.submit(self.runner.check_steps, self.only)
+            self.searched = self.pool.submit(lambda: self.runner.search(self.found.result()))
         return why
 
     def __exit__(self, *error) -> None:
@@ -91,9 +95,16 @@ class StepChecks:
     def shown(self, reporter) -> list[dict]:
         """result() for the JSON, and on the first call for the reader."""
         if self.steps is None:
-            self.steps = [light.as_dict() for light in self.result()] or unlit(self.file)
+            found = self.result()
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                found = self.searched and self.searched.result(SEARCH_SECONDS) or found
+            self.steps = [step.as_dict() for step in found] or unlit(self.file)
             reporter.show_steps(self.stage, self.steps, self.why)
         return self.steps
+
+    def as_dicts(self) -> list[dict]:
+        """explained() for the JSON."""
+        return [step.as_dict() for step in self.explained()] or unlit(self.file)
 
     def endless(self) -> bool:
         """Whether a step is known by now that does not end."""
@@ -102,15 +113,23 @@ class StepChecks:
 
     def worker(self) -> Session | None:
         """That of which the steps were asked, once it has nothing more to do; none if it died."""
-        session = self.runner.session if self.found is not None and self.found.done() else None
+        done = self.searched is not None and self.searched.done()
+        session = self.runner.session if done else None
         return session if session is not None and not session.gone else None
 
     def result(self) -> list[StepCheck]:
         """One a step, in the order of the file; none of a file without steps."""
-        if self.found is None:
+        return self._of(self.found)
+
+    def explained(self) -> list[StepCheck]:
+        """The same, with what the search found."""
+        return self._of(self.searched)
+
+    def _of(self, future: concurrent.futures.Future | None) -> list[StepCheck]:
+        if future is None:
             return []
         try:
-            return self.found.result(ALL_SECONDS)
+            return future.result(ALL_SECONDS)
         except Exception as error:  # whatever happened to them, the cases go on
             self.why = f"the steps could not be run on their own ({type(error).__name__}: {error})"
             return []
@@ -132,6 +151,11 @@ class Runner:
             self.session.close()
 
     def lights(self, only: str = "", known: dict[str, StepCheck] | None = None) -> list[StepCheck]:
+        """check_steps(), and search() for the mistakes of those that are wrong."""
+        return self.search(self.check_steps(only, known))
+
+    def check_steps(self, only: str = "", known: dict[str, StepCheck] | None = None
+                    ) -> list[StepCheck]:
         """One a step.  only: that one alone; known: those that need not be asked again."""
         found = dict(known or {})
         for id in self.blanks.steps:
@@ -156,11 +180,14 @@ class Runner:
             if len(right & wrong) > 1 and right == again.keys():
                 found |= again
                 wrong -= right
-        placeless = [id for id in self.blanks.steps if id in wrong
-                     and (found[id].mistake in PLACELESS or named.is_part(found[id].mistake))]
-        for id in placeless[:PLACED]:
-            found[id] = self.placed(found[id])
         return [found.get(id) or StepCheck(id, NONE) for id in self.blanks.steps]
+
+    def search(self, checks: list[StepCheck]) -> list[StepCheck]:
+        """The same; the first wrong ones that have no name, with the change that makes them right.
+        """
+        placeless = [check.id for check in checks if check.light == WRONG
+                     and (check.mistake in PLACELESS or named.is_part(check.mistake))][:PLACED]
+        return [self.placed(check) if check.id in placeless else check for check in checks]
 
     def light(self, id: str, asked: StepSpec | None, ids: tuple[str, ...] = ()) -> StepCheck:
         """One step; ids: it and those that run in front of it."""

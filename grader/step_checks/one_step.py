@@ -26,7 +26,7 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
                      f"step {step} is still blank. Next: {hint}")
         return False
     with StepChecks(stage, options, file, step) as lights:
-        found = next((light for light in lights.result() if light.id == step), None)
+        found = next((light for light in lights.explained() if light.id == step), None)
     if found is None or found.light == NONE:
         why = lights.why + "." if found is None else " ".join(found.lines)
         reporter.say(f"step {step} has no light: {why}")

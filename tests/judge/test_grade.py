@@ -144,6 +144,21 @@ def test_robust_cases_carry_thirty_percent(graded):
     assert (result.outcome, result.points, result.earned) == ("wrong", 140, ["standard"])
 
 
+@pytest.mark.parametrize("may_stop, unrun", [(True, True), (False, False)])
+def test_where_a_step_is_red_robust_cases_may_stop_at_the_first_that_fails(
+        graded, monkeypatch, may_stop, unrun):
+    red = [StepCheck("1.2", WRONG, lines=("N=7:", "no."))]
+    monkeypatch.setattr(StepChecks, "result", lambda checks: red)
+    monkeypatch.setattr(StepChecks, "explained", lambda checks: red)
+    result = graded(spoiled(lambda call: not is_standard(call)), may_stop=may_stop)
+    assert (result.outcome, result.points, result.earned) == ("wrong", 140, ["standard"])
+    assert ("step 1.2 is wrong, so the remaining " in result.sentence) == unrun
+    assert (len([c for c in result.checks if c.outcome == "wrong"]) == 1) == unrun
+    if unrun:  # all standard ones run, whatever a step check says
+        result = graded(spoiled(is_standard), may_stop=True)
+        assert result.points == 60 and "robust" in {check.group for check in result.checks}
+
+
 def test_standard_cases_carry_seventy_percent(graded):
     result = graded(spoiled(is_standard))
     assert (result.outcome, result.points, result.earned) == ("wrong", 60, ["robust", "walk"])

@@ -1,9 +1,11 @@
 """The human report: words beside every symbol, 80 columns, colour only on a terminal."""
 
 import io
+import itertools
 import re
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -25,12 +27,16 @@ class Terminal(io.StringIO):
         return True
 
 
+NUMBERS = itertools.count()
+
+
 def check(outcome, **more):
-    return Check("standard/x", "standard", outcome, "(B=1, H=8, L=512, D=16)", **more)
+    return Check(f"standard/{next(NUMBERS)}", "standard", outcome, "(B=1, H=8, L=512, D=16)",
+                 **more)
 
 
-def printed(stream, *checks, verbose=False):
-    reporter = Reporter(stream, verbose)
+def printed(stream, *checks, verbose=False, **chosen):
+    reporter = Reporter(stream, verbose, **chosen)
     reporter.stage_begins(STAGES[3])
     for one in checks:
         reporter.check_done(STAGES[3], one)
@@ -42,6 +48,29 @@ def test_a_passing_case_reads_as_in_the_assignment():
     text = printed(io.StringIO(), check("pass"))
     assert "--- Running Autograder for Problem 3: Non-Causal Flash Attention ---" in text
     assert "✅ P3 Correctness Test Passed! (B=1, H=8, L=512, D=16)" in text
+
+
+def test_robust_cases_that_pass_share_a_line():
+    robust = [Check(f"robust/{name}", "robust", "pass", label) for name, label in (
+        ("a", "(H=2, L=65) float16"), ("b", "(H=2, L=66) float32"),
+        ("contract", "(33 cases at the borders of its tiles, 32)"))]
+    text = printed(io.StringIO(), check("pass"), *robust)
+    assert text.count("Passed!") == 2
+    assert ("✅ P3 Robust Test Passed! (2 cases; 33 cases at the borders of its tiles, 32)\n"
+            in text)
+    assert printed(io.StringIO(), *robust, verbose=True).count("Passed!") == 3
+
+
+def test_of_what_is_right_the_result_is_enough_when_it_is_handed_in():
+    text = printed(io.StringIO(), check("pass"), brief=True)
+    assert "Passed!" not in text and "P3: 1 of 1 passed" in text
+    assert "Failed: wrong" in printed(io.StringIO(), check("wrong", lines=("o",)), brief=True)
+
+
+def test_a_case_that_fails_when_it_is_replayed_is_not_counted_as_passed():
+    right = check("pass")
+    wrong = replace(right, outcome="wrong", lines=("It only just passed.",))
+    assert "pass\n" not in printed(io.StringIO(), right, wrong)
 
 
 FAILING = [check("wrong", lines=(f"o differs {i}", "try: this"), detail=f"output {i}")
@@ -242,7 +271,16 @@ def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line()
     assert "Running step 3.4 on its own, with q (16, 16):\n       s[0, 2] is 0.\n" in text
     assert "     step 3.5: acc is not rescaled.\n" in text
     assert "     step 3.6: line 170: `and` does not join tiles.\n" in text
-    assert "more: python autograder.py --step 3.4, or --hint 3.4\nP3: 0 of 1 passed" in text
+    assert "more: python autograder.py --step 3.4, or --hint 3.4\n❌ P3 Correctness" in text
+
+
+def test_what_the_search_finds_later_is_added_and_nothing_is_told_twice():
+    reporter = Reporter(stream := io.StringIO())
+    first, line = RED[0] | {"text": "q (16, 16):\ns[0, 2] is 0."}, RED[0]["text"].splitlines()[-1]
+    reporter.show_steps(STAGES[3], [first])
+    reporter.stage_ends(STAGES[3], StageResult(3, "x", 200, "wrong", steps=RED[:1]))
+    text = stream.getvalue()
+    assert text.count("s[0, 2] is 0.") == 1 and f"     step 3.4: {line}\n" in text
 
 
 def with_red_steps(*checks, outcome="wrong"):
