@@ -46,7 +46,7 @@ Dtypes      float16, bfloat16, float32.  Softmax and sums run in float32; p is r
 Check       python autograder.py --p3
 Stuck       python autograder.py --hint 3.1      (any step number)
 Guide       "Stage 3" of the companion guide; README.md says where it is
-Faster      fast/README.md, once all of this passes
+Faster      sink_attn/README.md, once all of this passes
 Source      FlashAttention-2, arXiv 2307.08691, Algorithm 1
 """
 

@@ -25,7 +25,7 @@ Dtypes      as in problem 3
 Check       python autograder.py --p4
 Stuck       python autograder.py --hint 4.1      (any step number)
 Guide       "Stage 4" of the companion guide; README.md says where it is
-Faster      fast/README.md, once all of this passes
+Faster      sink_attn/README.md, once all of this passes
 Source      FlashAttention-2, arXiv 2307.08691, section 3.1 (causal masking)
 """
 

@@ -24,7 +24,7 @@ Dtypes      as in problem 3.  Causal, as in problem 4.
 Check       python autograder.py --p5
 Stuck       python autograder.py --hint 5.2      (any step number)
 Guide       "Stage 5" of the companion guide; README.md says where it is
-Faster      fast/README.md, once all of this passes
+Faster      sink_attn/README.md, once all of this passes
 Source      GQA, arXiv 2305.13245
 """
 

@@ -37,7 +37,7 @@ Dtypes      as in problem 3.  Causal and grouped, as in problems 4 and 5.
 Check       python autograder.py --p6
 Stuck       python autograder.py --hint 6.3      (any step number)
 Guide       "Stage 6" of the companion guide; README.md says where it is
-Faster      fast/README.md, once all of this passes
+Faster      sink_attn/README.md, once all of this passes
 Source      Longformer, arXiv 2004.05150; Mistral 7B, arXiv 2310.06825
 """
 

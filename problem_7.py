@@ -36,7 +36,7 @@ Dtypes      as in problem 3.  Causal, grouped and windowed, as in problems 4 to 
 Check       python autograder.py --p7
 Stuck       python autograder.py --hint 7.4      (any step number)
 Guide       "Stage 7" of the companion guide; README.md says where it is
-Faster      fast/README.md, once all of this passes
+Faster      sink_attn/README.md, once all of this passes
 Source      StreamingLLM, arXiv 2309.17453
 """
 

@@ -50,7 +50,7 @@ Dtypes      as in problem 3; P and dS are rounded to the input dtype before thei
 Check       python autograder_optional.py --p8
 Stuck       python autograder_optional.py --hint 8.3      (any step number)
 Guide       "Stage 8" of the companion guide; README.md says where it is
-Faster      fast/README.md, once all of this passes
+Faster      sink_attn/README.md, once all of this passes
 Source      FlashAttention-2, arXiv 2307.08691, Algorithm 2
 """
 

@@ -53,7 +53,7 @@ Dtypes      as in problem 8: in float16 dS overflows where v and do are both 400
 Check       python autograder_optional.py --p9
 Stuck       python autograder_optional.py --hint 9.3      (any step number)
 Guide       "Stage 9" of the companion guide; README.md says where it is
-Faster      fast/README.md, the kernel that examples/gpt_oss trains with
+Faster      sink_attn/README.md, the kernel that examples/gpt_oss trains with
 Source      GPT-OSS model card, arXiv 2508.10925; StreamingLLM, arXiv 2309.17453
 """
 

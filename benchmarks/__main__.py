@@ -1,4 +1,4 @@
-"""Time the problem files and fast/ beside their peers, in one run: python -m benchmarks --help."""
+"""Time the problem files and sink_attn beside their peers, in one run: python -m benchmarks -h."""
 
 import argparse
 import os

@@ -1,9 +1,9 @@
 """python -m benchmarks.packed [ours alone flex fa4]: packed sequences, those named or all four.
 
 GPT-OSS's and Llama-3's heads in bfloat16, sequences of one length and of many.  `ours` is
-fast.attention_varlen; `alone` fast.attention on each sequence, as it picks its kernels; `flex`
-flex_attention with a document mask, which takes minutes to compile; `fa4` FlashAttention-4, where
-it is installed.  Whole calls, in turn, median of some rounds.  A line of JSON each goes to
+sink_attn.attention_varlen; `alone` sink_attn.attention on each sequence, as it picks its kernels;
+`flex` flex_attention with a document mask, which takes minutes to compile; `fa4` FlashAttention-4,
+where it is installed.  Whole calls, in turn, median of some rounds.  A line of JSON each goes to
 $OUT/packed.jsonl, or the folder it is called from.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-import fast
+import sink_attn
 from benchmarks import measure
 
 ROUNDS = 5
@@ -56,7 +56,7 @@ PACKINGS += [Packing(lengths, (32, 8), 128, sink_logits=False) for lengths in LE
 # ------------------------------------------------------------- implementations
 # Each takes the packing and its borders; what it returns takes q, k, v (T, H, D) and sink logits.
 def ours(work: Packing, cu_seqlens):
-    return lambda q, k, v, x: fast.attention_varlen(
+    return lambda q, k, v, x: sink_attn.attention_varlen(
         q, k, v, cu_seqlens, cu_seqlens, max(work.lengths), window_size=work.window, sink_logits=x
     )
 
@@ -65,7 +65,7 @@ def alone(work: Packing, cu_seqlens):
     def attend(q, k, v, x):
         parts = zip(*(t.split(work.lengths) for t in (q, k, v)), strict=True)
         return torch.cat([
-            fast.attention(*(t.transpose(0, 1)[None] for t in part), window_size=work.window,
+            sink_attn.attention(*(t.transpose(0, 1)[None] for t in part), window_size=work.window,
                            sink_logits=x)[0].transpose(0, 1)
             for part in parts
         ])

@@ -100,13 +100,13 @@ def _problem(problem, work: Workload, tensors: Tensors) -> Call:
 
 
 def fast(work: Workload, tensors: Tensors, options) -> Call:
-    """fast/kernels.py, plain Triton."""
+    """sink_attn/kernels.py, plain Triton."""
     return _fast("triton", work, tensors)
 
 
 def gluon(work: Workload, tensors: Tensors, options) -> Call:
-    """fast/attention_hopper*.py, one level below Triton."""
-    from fast.entry import no_gluon
+    """sink_attn/attention_hopper*.py, one level below Triton."""
+    from sink_attn.entry import no_gluon
 
     if tensors.q.is_cuda and (reason := no_gluon(tensors.q.device)):
         raise Unsupported(reason)
@@ -114,7 +114,7 @@ def gluon(work: Workload, tensors: Tensors, options) -> Call:
 
 
 def _fast(kernel: str, work: Workload, tensors: Tensors) -> Call:
-    from fast import attention
+    from sink_attn import attention
 
     def attend(q, k, v, sinks=None):
         return attention(

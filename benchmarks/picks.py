@@ -1,9 +1,9 @@
-"""python -m benchmarks.picks: how far the pick of fast.attention is behind the better kernel.
+"""python -m benchmarks.picks: how far the pick of sink_attn.attention is behind the better kernel.
 
 On a Hopper.  Times plain Triton and Gluon, forward and backward, on shapes that the table in
-fast/policy.py was not made from.  A line of JSON a shape goes to $OUT/picks.jsonl, without OUT to
-the folder it is called from, as soon as it is timed: ms of each kernel, the pick, and its per cent
-behind the better one.
+sink_attn/policy.py was not made from.  A line of JSON a shape goes to $OUT/picks.jsonl, without OUT
+to the folder it is called from, as soon as it is timed: ms of each kernel, the pick, and its per
+cent behind the better one.
 """
 
 import json
@@ -19,9 +19,9 @@ import torch
 from benchmarks import measure
 from benchmarks.peers import PEERS, make_tensors
 from benchmarks.workloads import Workload
-from fast import policy
+from sink_attn import policy
 
-KERNELS = {"fast": "triton", "gluon": "gluon"}  # peers, as fast.attention calls them
+KERNELS = {"fast": "triton", "gluon": "gluon"}  # peers, as sink_attn.attention calls them
 DIRECTIONS = ("forward", "backward")
 ROUNDS = 7  # of all four, in an order of their own
 SECONDS = 240  # no shape is begun later

@@ -24,7 +24,7 @@ from grader.text import ranges
 PROBLEM = re.compile(r"problem_(\d+)\.py")
 EXERCISES = ("guide/__init__.py", "guide/exercises.py", "guide/exercises.json")  # without answers
 UNPUBLISHED = "Whoever handed out this folder has it."  # of assignment.md: where the guide is
-NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: fast/ is not given
+NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: sink_attn/ is not given
 IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
 REPLACED = Path(".autograder", "replaced")  # where --update leaves what it found changed
 
@@ -65,6 +65,8 @@ def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
     if published := project.get("urls", {}).get("Guide"):
         text = text.replace(UNPUBLISHED, f"It is at {published}.")
     files["README.md"] = _readme(text, stages, files)
+    agents = _contents(root / "grader/assignment/agents.md").decode()
+    files["AGENTS.md"] = _readme(agents, stages, files)
     needs = project["dependencies"]
     files["requirements.txt"] = "".join(f"{need}\n" for need in needs).encode()
     files[".gitignore"] = IGNORED.encode()

@@ -385,20 +385,20 @@ def gpt_oss() -> Table:
 
 
 def gluon() -> Table:
-    """The steps of the Gluon kernel, one after the other, as fast/README.md has them."""
-    lines = (ROOT / "fast" / "README.md").read_text(encoding="utf-8").splitlines()
+    """The steps of the Gluon kernel, one after the other, as sink_attn/README.md has them."""
+    lines = (ROOT / "sink_attn" / "README.md").read_text(encoding="utf-8").splitlines()
     start = lines.index("| | full | causal |")
     rows = []
     for line in lines[start + 2 :]:
         if not line.startswith("|") or line.startswith("| all but"):
             break
         rows.append([cell.strip(" *") for cell in line.strip("|").split("|")])
-    return Table(["D = 128, forward, ms", "full", "causal"], rows, "fast/README.md")
+    return Table(["D = 128, forward, ms", "full", "causal"], rows, "sink_attn/README.md")
 
 
 def flash_4() -> tuple[float, float]:
     """ms of FlashAttention-4, full and causal, in the run that the table gluon begins with."""
-    text = (ROOT / "fast" / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "sink_attn" / "README.md").read_text(encoding="utf-8")
     full, causal = (re.search(rf"^\| {row} \| \*\*.*?\*\* \| ([\d.]+) ", text, re.MULTILINE)[1]
                     for row in ("full, B=4, 16 heads, N=4096", "causal, the same"))
     return float(full), float(causal)

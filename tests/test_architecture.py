@@ -11,7 +11,7 @@ import pytest
 from grader.assignment.record import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
-OURS = ("grader", "reference", "attacks", "tools", "tests", "fast", "benchmarks", "examples",
+OURS = ("grader", "reference", "attacks", "tools", "tests", "sink_attn", "benchmarks", "examples",
         "classroom")
 
 
@@ -89,7 +89,7 @@ def test_what_is_asked_of_whom_is_not_known_to_those_who_run_it():
 
 
 @pytest.mark.parametrize("folders", [
-    ("grader",), ("tools",), ("attacks",), ("classroom",), ("fast", "benchmarks")],
+    ("grader",), ("tools",), ("attacks",), ("classroom",), ("sink_attn", "benchmarks")],
                          ids=lambda folders: folders[0])
 def test_no_files_import_each_other_in_a_circle(folders):
     graph = {module: imported(module) for module in modules(*folders)}
@@ -104,7 +104,7 @@ def test_the_grader_needs_nothing_but_itself_and_the_reference():
 def test_the_class_tool_knows_the_grader_and_nobody_knows_the_class_tool():
     found = {name.split(".")[0] for module in modules("classroom") for name in imported(module)}
     assert found <= {"classroom", "grader"}
-    others = modules("grader", "attacks", "tools", "fast", "benchmarks", "examples")
+    others = modules("grader", "attacks", "tools", "sink_attn", "benchmarks", "examples")
     assert not {module for module in others
                 if any(name.startswith("classroom") for name in imported(module))}
 

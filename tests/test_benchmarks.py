@@ -195,7 +195,7 @@ def test_fa4_gets_its_own_layout_and_counts_keys_before_the_query(window, direct
 
 
 def test_the_gluon_kernel_gets_the_mask_and_what_is_our_own_is_nobodys_best_peer(monkeypatch):
-    import fast
+    import sink_attn
 
     def attend(q, k, v, is_causal, window_size, sink_size, sink_logits, kernel):
         assert kernel == "gluon" and sink_size == 0
@@ -203,7 +203,7 @@ def test_the_gluon_kernel_gets_the_mask_and_what_is_our_own_is_nobodys_best_peer
                                   sink_logits=sink_logits)
         return out["o"].float()
 
-    monkeypatch.setattr(fast, "attention", attend)
+    monkeypatch.setattr(sink_attn, "attention", attend)
     work = replace(SMALL, sinks=0, D=64)
     tensors = peers.make_tensors(work, "cpu", torch.float32)
     assert measure.error(_answer("gluon", work, tensors), _truth(work, tensors)) < 1e-6

@@ -125,7 +125,7 @@ def test_borders_alone_say_where_a_sequence_begins(device):
 def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
     model, ids = _model(device).train(), _ids(device)
     want, want_grads = _logits_and_gradients(model, "eager", ids, None)
-    kernel = attention.fast.attention
+    kernel = attention.sink_attn.attention
 
     def faulty(q, k, v, **options):
         window = options["window_size"]
@@ -137,7 +137,7 @@ def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
             options |= {"window_size": None, "is_causal": window is not None}
         return kernel(q, k, v, **options)
 
-    monkeypatch.setattr(attention.fast, "attention", faulty)
+    monkeypatch.setattr(attention.sink_attn, "attention", faulty)
     got, got_grads = _logits_and_gradients(model, NAME, ids, None)
     errors = [_relative(got_grads[key], x) for key, x in want_grads.items()]
     assert _relative(got, want) > 1e-4 and max(errors) > 1e-2
@@ -188,9 +188,9 @@ def test_rows_may_be_packed_differently(device):
 
 def test_packed_sequences_are_one_launch_in_every_layer(device, monkeypatch):
     calls = []
-    kernel = attention.fast.attention_varlen
+    kernel = attention.sink_attn.attention_varlen
     monkeypatch.setattr(
-        attention.fast, "attention_varlen",
+        attention.sink_attn, "attention_varlen",
         lambda q, *rest, **options: calls.append(len(q)) or kernel(q, *rest, **options),
     )
     model = _model(device).eval()

@@ -14,7 +14,7 @@ from grader.starter import ROOT, WARM_UPS
 from tools import mask_picture, stage_table
 
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = [ROOT / "README.md", ROOT / "grader/assignment/assignment.md", ROOT / "fast/README.md",
+PAGES = [ROOT / "README.md", ROOT / "grader/assignment/assignment.md", ROOT / "sink_attn/README.md",
          ROOT / "containers/README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md",
          *(ROOT / "docs").rglob("*.md")]
 

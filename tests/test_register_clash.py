@@ -5,14 +5,14 @@ import torch
 
 from tools import register_clash
 from tools.compiled import map_pretending
-from tools.fast_resources import Call, many
+from tools.sink_attn_resources import Call, many
 
 HALF = torch.bfloat16
 
 
 def full_attention_with_narrow_key_tiles():
     """The forward with both products of one shape, 64 x 64 x 64: what it has to avoid."""
-    from fast import policy
+    from sink_attn import policy
 
     options = policy.forward_options
     changed = dict(BLOCK_N=64, Q_IN_REGISTERS=True)

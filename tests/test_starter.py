@@ -70,13 +70,14 @@ def repository(tmp_path) -> Path:
     (root / "grader/assignment/assignment.md").write_text(
         "all\n`problem_2.py` two\n`problem_9.py` nine\n<!-- 8-9 -->\nlate\n<!-- 1-10 -->\n"
         "python autograder.py --p1 --hint 1.1\n")
+    (root / "grader/assignment/agents.md").write_text("python autograder.py --p1\n")
     return root
 
 
-ASSIGNMENT = {"README.md", "autograder.py", "reference.py", "requirements.txt", ".gitignore",
-              "LICENSE", "guide/__init__.py", "guide/exercises.py", "guide/exercises.json",
-              "grader/course/stages.py", "grader/assignment/hints.toml", "grader/assignment.json",
-              "problem_2.py", "problem_10.py"}
+ASSIGNMENT = {"README.md", "AGENTS.md", "autograder.py", "reference.py", "requirements.txt",
+              ".gitignore", "LICENSE", "guide/__init__.py", "guide/exercises.py",
+              "guide/exercises.json", "grader/course/stages.py", "grader/assignment/hints.toml",
+              "grader/assignment.json", "problem_2.py", "problem_10.py"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -125,7 +126,8 @@ def test_the_readme_of_an_assignment_names_only_what_is_there(repository, tmp_pa
 
 def test_where_a_faster_kernel_is_described_is_not_said_where_it_is_not(repository, tmp_path):
     path = repository / "problem_2.py"
-    path.write_text('"""Two.\n\nCheck   this\nFaster  fast/README.md\n"""\n' + path.read_text())
+    head = '"""Two.\n\nCheck   this\nFaster  sink_attn/README.md\n"""\n'
+    path.write_text(head + path.read_text())
     assert main([str(tmp_path / "course")], repository) == 0
     text = contents(tmp_path / "course")["problem_2.py"].decode()
     assert text.startswith('"""Two.\n\nCheck   this\n"""\n')
@@ -413,7 +415,7 @@ def test_what_the_readme_names_is_there(real):
     text = (real / "README.md").read_text()
     for name in re.findall(r"[\w./-]+\.(?:py|txt|md|toml)\b|[\w-]+/(?=`)", text):
         assert (real / name).exists(), name
-    assert not re.search(r"docs/|make |tests|fast/|benchmarks|examples", text)
+    assert not re.search(r"docs/|make |tests|sink_attn/|benchmarks|examples", text)
 
 
 @pytest.mark.parametrize("stages", ["1-3", "1-7", "4", "8-9"])

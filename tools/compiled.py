@@ -2,7 +2,7 @@
 
 A process that pretends has a GPU of one architecture, for good, by pretend_gpu.py of
 grader/sandbox/kernels, and every launch in it becomes a compilation.  kernel_resources,
-fast_resources and register_clash stand on this.
+sink_attn_resources and register_clash stand on this.
 """
 
 import contextlib

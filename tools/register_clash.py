@@ -1,4 +1,4 @@
-"""python -m tools.register_clash: kernels of fast/ for Hopper that lose q, by a bug of ptxas.
+"""python -m tools.register_clash: kernels of sink_attn/ for Hopper that lose q, by a bug of ptxas.
 
 Prints each such kernel with the first instructions that overwrite it, and how many were looked at;
 three minutes on two cores.
@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 
 from tools.compiled import different, map_pretending
-from tools.fast_resources import whole_table
 from tools.machine_code import Instruction, loops
+from tools.sink_attn_resources import whole_table
 
 ARCH = 90  # the only one whose products (HGMMA) take their left factor from registers or not
 

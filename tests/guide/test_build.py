@@ -146,7 +146,7 @@ def test_names_of_functions_stand_apart_from_what_they_are_of(built):
 def test_numbers_are_set_to_the_right_on_the_site_and_in_print(built):
     from bs4 import BeautifulSoup
 
-    page = BeautifulSoup((built / "html" / "fast.html").read_text("utf-8"), "html.parser")
+    page = BeautifulSoup((built / "html" / "sink_attn.html").read_text("utf-8"), "html.parser")
     cells = {cell.get_text() for cell in page.select("td.number")}
     assert {"1.06", "–", "wrong"} <= cells and "stage 3, D=128" not in cells
     assert "table.cell(align: right)[1.06\n" in (built / "guide.typ").read_text("utf-8")

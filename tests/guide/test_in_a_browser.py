@@ -79,7 +79,7 @@ FRAME = """<iframe src="{}.html" style="width: {}px; height: 900px"></iframe>
 
 @pytest.mark.parametrize("width", [1400, 390])
 @pytest.mark.parametrize("page", [
-    "index", "memory", "algorithm", "stage_1", "stage_4", "stage_9", "tools", "fast"])
+    "index", "memory", "algorithm", "stage_1", "stage_4", "stage_9", "tools", "sink_attn"])
 def test_nothing_is_wider_than_its_page_and_figures_fit_it(built, page, width):
     site = built / "html"
     text = (site / f"{page}.html").read_text("utf-8").replace("</body>", WIDTHS + "</body>")
@@ -121,7 +121,7 @@ BROKEN = """<pre id="seen"></pre><script>addEventListener("load", () => {
 });</script>"""
 
 
-@pytest.mark.parametrize("page", ["tools", "fast", "stage_1", "stage_4"])
+@pytest.mark.parametrize("page", ["tools", "sink_attn", "stage_1", "stage_4"])
 def test_no_number_or_word_of_a_table_is_broken_in_two(built, page):
     text = (built / "html" / f"{page}.html").read_text("utf-8")
     assert left_by(built / "html", text.replace("</body>", BROKEN + "</body>"),

@@ -1,4 +1,4 @@
-"""fast/ in plain Triton against float64, in all the forms that its wrapper chooses from."""
+"""sink_attn/ in plain Triton against float64, in all the forms that its wrapper chooses from."""
 
 import functools
 import itertools
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import fast
 import reference
-from fast import policy
+import sink_attn
+from sink_attn import policy
 from tools import kernel_checks
 
-attention = functools.partial(fast.attention, kernel="triton")
+attention = functools.partial(sink_attn.attention, kernel="triton")
 
 # The forms of the forward depend on D, on N, on the window and on the size of the groups.
 CPU_AXES = kernel_checks.CPU_AXES | {
@@ -224,7 +224,7 @@ def test_other_dtypes_are_refused():
 
 # ---------------------------------------------------------------------- README
 def test_the_readme_names_functions_and_lengths_that_are_so():
-    folder = Path(fast.__file__).parent
+    folder = Path(sink_attn.__file__).parent
     readme = (folder / "README.md").read_text()
     places = re.findall(r"`(\w+\.py):(\w+)`(?: \((\w+)\))?", readme)
     assert len(places) > 15

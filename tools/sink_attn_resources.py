@@ -1,4 +1,4 @@
-"""python -m tools.fast_resources [80 90 ...]: what the kernels of fast/ take, without a GPU.
+"""python -m tools.sink_attn_resources [80 90 ...]: what sink_attn's kernels take, without a GPU.
 
 Compiles what launcher.py launches, for these architectures or all supported ones, and Gluon's
 kernels with 90, and prints shared memory, registers and stack, a row a kernel; half a minute
@@ -35,7 +35,7 @@ MHA, *GROUPS = HEAD_COUNTS = (16, 16), (32, 16), (64, 16), (128, 16)  # query, k
 
 @dataclass(frozen=True)
 class Call:
-    """One forward and backward of fast.attention."""
+    """One forward and backward of sink_attn.attention."""
 
     D: int
     dtype: torch.dtype
@@ -56,7 +56,7 @@ class Call:
         return ", ".join(words)
 
     def __call__(self) -> None:
-        from fast import attention, attention_varlen
+        from sink_attn import attention, attention_varlen
 
         inputs = compiled.attention_inputs(
             self.heads, self.N, self.D, self.dtype, self.logits, self.columns
@@ -165,7 +165,7 @@ def pretend() -> None:
 
 def call(D, dtype, N, sink_logits=False, **options) -> None:
     """One forward and backward."""
-    from fast import attention, hopper
+    from sink_attn import attention, hopper
 
     hopper._kernels.clear()  # what only compiles must not be launched a second time
     compiled.differentiate(
@@ -207,7 +207,7 @@ def rows() -> list[dict]:
 
 def serialised() -> list[dict]:
     """The forward in which a sum is touched before the wait for its product."""
-    file = Path(__file__).parents[1] / "fast/attention_hopper.py"
+    file = Path(__file__).parents[1] / "sink_attn/attention_hopper.py"
     text = file.read_text()
     assert text.count(RIGHT) == text.count(LATER) == 1
     wrong = Path(tempfile.mkdtemp(), "serialised.py")

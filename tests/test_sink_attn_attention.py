@@ -1,6 +1,6 @@
-"""fast.attention: what it picks and refuses, and that PyTorch's own machinery takes it as its own.
+"""attention: what it picks and refuses, and that PyTorch's own machinery takes it as its own.
 
-The kernels themselves are judged in test_fast.py and test_fast_hopper.py.
+The kernels themselves are judged in test_sink_attn.py and test_sink_attn_hopper.py.
 """
 
 import json
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import fast
 import reference
-from fast import entry, policy
+import sink_attn
+from sink_attn import entry, policy
 
 RESULTS = Path(__file__).parents[1] / "benchmarks/results"
 BEHIND = 1.03  # times the better kernel's time: what a pick may take at most
@@ -32,7 +32,7 @@ def _inputs(N=40, D=16, HQ=4, HKV=2, B=1, dtype=torch.float32, device="cpu"):
     return *leaves, torch.randn(shapes[0], device=device).to(dtype)
 
 
-def _run(q, k, v, sink_logits, do, attend=fast.attention, **options):
+def _run(q, k, v, sink_logits, do, attend=sink_attn.attention, **options):
     """o and the gradients."""
     o = attend(q, k, v, sink_logits=sink_logits, **options)
     return o, *torch.autograd.grad(o, (q, k, v, sink_logits), do)
@@ -73,7 +73,7 @@ def test_the_pick_is_at_most_3_percent_behind_where_both_were_measured(record, t
 
 
 def test_the_readme_has_the_table_of_picks():
-    readme = (Path(fast.__file__).parent / "README.md").read_text()
+    readme = (Path(sink_attn.__file__).parent / "README.md").read_text()
     for (direction, D, mask), keys in policy.GLUON.items():
         words = "any" if keys.start == 1 else f"from {keys.start} on"
         if keys.stop < policy.FAR:
@@ -99,7 +99,7 @@ def test_gluon_is_picked_only_where_it_runs_and_pays(options, want, monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked["capability"])
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     if not asked["importable"]:  # as with another Triton
-        monkeypatch.setitem(sys.modules, "fast.attention_hopper_launch", None)
+        monkeypatch.setitem(sys.modules, "sink_attn.attention_hopper_launch", None)
     q = torch.empty(1, asked["heads"], asked["N"], asked["D"], dtype=asked["dtype"])
     entry.no_gluon.cache_clear()
     forward, backward = entry.picked(
@@ -113,7 +113,7 @@ def test_gluon_is_picked_only_where_it_runs_and_pays(options, want, monkeypatch)
 def test_a_kernel_of_another_name_is_refused(device):
     q = torch.randn(1, 1, 4, 16, device=device)
     with pytest.raises(ValueError, match="want kernel None, 'triton' or 'gluon'; got 'cuda'"):
-        fast.attention(q, q, q, kernel="cuda")
+        sink_attn.attention(q, q, q, kernel="cuda")
 
 
 def test_the_interpreter_asked_for_after_triton_was_imported_is_refused():
@@ -121,12 +121,12 @@ def test_the_interpreter_asked_for_after_triton_was_imported_is_refused():
     program = """
 import os, torch, triton
 os.environ["TRITON_INTERPRET"] = "1"
-import fast
-fast.attention(*torch.zeros(3, 1, 1, 4, 16))
+import sink_attn
+sink_attn.attention(*torch.zeros(3, 1, 1, 4, 16))
 """
     environment = {k: x for k, x in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True,
-                          text=True, cwd=Path(fast.__file__).parents[1])
+                          text=True, cwd=Path(sink_attn.__file__).parents[1])
     assert "want CUDA tensors, or TRITON_INTERPRET=1 at start; got cpu" in done.stderr
 
 
@@ -161,7 +161,7 @@ def _one_graph_for_lengths(backend, options, inputs) -> None:
     """Compiled once, for all lengths of one batch: what it gives is what a plain call gives."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(fast.attention, fullgraph=True, dynamic=True, backend=backend)
+    compiled = torch.compile(sink_attn.attention, fullgraph=True, dynamic=True, backend=backend)
     for N in (300, 190, 257):
         at_n = inputs(N)
         got, want = _run(*at_n, attend=compiled, **options), _run(*at_n, **options)
@@ -186,7 +186,7 @@ def test_under_autocast_inputs_are_cast_and_gradients_keep_their_dtype(device):
     assert [x.dtype for x in got] == [torch.float16, q.dtype, k.dtype, v.dtype, sink_logits.dtype]
     assert all(torch.equal(x, y.to(x.dtype)) for x, y in zip(got, want, strict=True))
     with torch.autocast(device, torch.float16), pytest.raises(TypeError, match="got torch.float64"):
-        fast.attention(*(x.detach().double() for x in (q, k, v)))
+        sink_attn.attention(*(x.detach().double() for x in (q, k, v)))
 
 
 def test_deterministic_is_what_pytorch_was_asked_for(device, monkeypatch):
@@ -196,8 +196,8 @@ def test_deterministic_is_what_pytorch_was_asked_for(device, monkeypatch):
     with torch.no_grad():
         for wanted in (True, False):
             torch.use_deterministic_algorithms(wanted)
-            fast.attention(q, q, q)
-        fast.attention(q, q, q, deterministic=True)
+            sink_attn.attention(q, q, q)
+        sink_attn.attention(q, q, q, deterministic=True)
     assert seen == [True, False, True]
 
 

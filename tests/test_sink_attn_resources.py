@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tools.fast_resources import few, fewest, packed, table
+from tools.sink_attn_resources import few, fewest, packed, table
 
 # Bytes of stack on 8.0 and 9.0, by (arch, kernel, D): the larger of Triton 3.6's and 3.7.1's.  They
 # are a few scalars of kernels that take all registers they may, 168 a thread where three programs
@@ -18,7 +18,7 @@ KNOWN_STACKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [90, 80])
 def test_every_kernel_compiles_and_fits(arch):
-    # `python -m tools.fast_resources` takes them all.  These are the largest, those of D = 128.
+    # `python -m tools.sink_attn_resources` takes them all.  These are the largest: D = 128.
     calls = fewest(128, torch.bfloat16)
     if arch == 90:
         full, _, causal, _, eight_heads, window, sinks = few(128, torch.bfloat16)

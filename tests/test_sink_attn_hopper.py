@@ -1,6 +1,6 @@
 """The Gluon kernels: what they compile to, what they refuse, and, on a Hopper GPU, what they say.
 
-FAST_TRITON=folder:folder names further Triton installations to compile with, each made by
+SINK_ATTN_TRITON=folder:folder names further Triton installations to compile with, each made by
 `pip install --no-deps --target folder triton==...`.
 """
 
@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 import torch
 
-import fast
 import reference
-from fast.entry import no_gluon
+import sink_attn
+from sink_attn.entry import no_gluon
 from tools.kernel_checks import place
 
-attention = functools.partial(fast.attention, kernel="gluon")
+attention = functools.partial(sink_attn.attention, kernel="gluon")
 
 ROOT = Path(__file__).parents[1]
-TRITONS = ["", *filter(None, os.environ.get("FAST_TRITON", "").split(os.pathsep))]
+TRITONS = ["", *filter(None, os.environ.get("SINK_ATTN_TRITON", "").split(os.pathsep))]
 SHARED = {("_fwd_kernel", 128): 196900, ("_fwd_kernel", 64): 164164,
           ("_bwd_kernel", 128): 214400, ("_bwd_kernel", 64): 231808}
 # Bytes of stack, and loads and stores of them in a round of the loop over tiles, at the most: a few
@@ -47,7 +47,8 @@ def _in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
 
 def _compiled(*options: str, triton: str) -> tuple[str, list[dict]]:
     """-> version of Triton, a row for each kernel."""
-    out = _in_a_process("-m", "tools.fast_resources", "--gluon", "--json", *options, triton=triton)
+    out = _in_a_process(
+        "-m", "tools.sink_attn_resources", "--gluon", "--json", *options, triton=triton)
     found = json.loads(out.splitlines()[-1])
     return found["triton"], found["rows"]
 
@@ -84,17 +85,17 @@ from triton.compiler.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 launch = JITFunction.run
-from tools import fast_resources
+from tools import sink_attn_resources
 
-fast_resources.pretend()
+sink_attn_resources.pretend()
 JITFunction.run = launch  # this time up to the driver, which is left out
 CompiledKernel._init_handles = lambda kernel: setattr(kernel, "function", 0)
 passed = []
 CompiledKernel.run = property(lambda kernel: lambda *args: passed.append(args))
 
-from fast import hopper
-from fast.attention_hopper import forward
-from fast.attention_hopper_launch import backward
+from sink_attn import hopper
+from sink_attn.attention_hopper import forward
+from sink_attn.attention_hopper_launch import backward
 
 q, k = (torch.empty(1, heads, 300, 128, dtype=torch.bfloat16) for heads in (4, 2))
 sinks = torch.empty(4)
@@ -186,7 +187,7 @@ def test_another_triton_is_refused_by_the_import(version):
 import triton
 triton.__version__ = "{version}"
 try:
-    import fast.attention_hopper
+    import sink_attn.attention_hopper
 except ImportError as error:
     print(error)
 """
@@ -194,7 +195,7 @@ except ImportError as error:
 
 
 def test_what_the_copy_engine_cannot_step_through_is_copied():
-    from fast.hopper import copyable
+    from sink_attn.hopper import copyable
 
     x = torch.randn(2, 3, 10, 64).half()
     assert copyable(x) is x
@@ -206,7 +207,7 @@ def test_what_the_copy_engine_cannot_step_through_is_copied():
 
 
 def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long_as_its_own():
-    from fast.hopper import describe
+    from sink_attn.hopper import describe
 
     x = torch.randn(2, 3, 10, 64).half()
     assert describe(x, 64) is describe(x, 64) and describe(x, 64) is not describe(x, 128)
@@ -220,7 +221,7 @@ def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long
 
 @pytest.mark.interpreter
 def test_the_sums_before_the_backward_are_padded(device):
-    from fast.attention_hopper_launch import _prepare_kernel
+    from sink_attn.attention_hopper_launch import _prepare_kernel
 
     B, HQ, N, D, rows = 2, 3, 70, 64, 128
     o = torch.randn(B, HQ, N, D, device=device)
@@ -261,7 +262,7 @@ def _error(got, want) -> float:
 
 def _check(N, D, HQ=4, HKV=2, B=2, dtype=torch.bfloat16, layout="dense", dout="dense",
            is_causal=True, window_size=None, sinks=False, deterministic=False):
-    from fast.attention_hopper import forward
+    from sink_attn.attention_hopper import forward
 
     inputs = [place(x, layout) for x in _inputs(N, D, HQ, HKV, dtype, "cuda", B)]
     do = place(torch.randn(B, HQ, N, D, device="cuda").to(dtype), dout)
@@ -314,8 +315,8 @@ class TestRepeats:
 
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_forward_dk_and_dv_are_the_same_200_times(self, is_causal):
-        from fast.attention_hopper import forward
-        from fast.attention_hopper_launch import backward
+        from sink_attn.attention_hopper import forward
+        from sink_attn.attention_hopper_launch import backward
 
         q, k, v = _inputs(2048, 128, 16, 8, torch.bfloat16, "cuda", 2)  # several tiles a program
         do = torch.randn_like(q)
@@ -328,8 +329,8 @@ class TestRepeats:
             assert torch.equal(dk, again[1]) and torch.equal(dv, again[2])
 
     def test_deterministic_dq_is_the_same_every_time(self):
-        from fast.attention_hopper import forward
-        from fast.attention_hopper_launch import backward
+        from sink_attn.attention_hopper import forward
+        from sink_attn.attention_hopper_launch import backward
 
         q, k, v = _inputs(2048, 128, 8, 2, torch.bfloat16, "cuda", 2)
         do = torch.randn_like(q)
@@ -340,7 +341,7 @@ class TestRepeats:
             assert torch.equal(dq, again)
 
     def test_streams_and_graphs_do_not_share_a_counter(self):
-        from fast.attention_hopper import forward
+        from sink_attn.attention_hopper import forward
 
         q, k, v = _inputs(2048, 128, 16, 16, torch.bfloat16, "cuda", 2)
         o, lse = forward(q, k, v, True, 0.1)
@@ -362,7 +363,7 @@ class TestRepeats:
     def test_nothing_hangs(self):
         code = """
 import torch
-from fast import attention
+from sink_attn import attention
 for N in (1, 100, 4096):
     for causal in (True, False):
         q, k, v = (torch.randn(1, 16, N, 128, device="cuda", dtype=torch.bfloat16,

@@ -1,4 +1,4 @@
-"""fast.attention_varlen: every packed sequence against float64 on its own, and what it refuses."""
+"""attention_varlen: every packed sequence against float64 on its own, and what it refuses."""
 
 import itertools
 import random
@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-import fast
 import reference
-from fast import entry
+import sink_attn
+from sink_attn import entry
 from tools import kernel_checks
 
 # Every pair of values of two axes meets in some case.  Eight heads a group: another form.
@@ -47,7 +47,9 @@ def _inputs(lengths, D=16, heads=(4, 2), dtype=torch.float32, layout="dense", de
     return *(x.requires_grad_() for x in (*leaves, sink_logits)), do
 
 
-def _run(q, k, v, sink_logits, do, cu_seqlens, longest, attend=fast.attention_varlen, **options):
+def _run(
+    q, k, v, sink_logits, do, cu_seqlens, longest, attend=sink_attn.attention_varlen, **options
+):
     """o and the gradients; sink_logits may be None."""
     o = attend(q, k, v, cu_seqlens, cu_seqlens, longest, sink_logits=sink_logits, **options)
     leaves = [x for x in (q, k, v, sink_logits) if x is not None]
@@ -109,7 +111,7 @@ def test_a_query_sees_keys_of_its_own_sequence_alone(options, device):
     q, k = torch.zeros(2, T, 1, T, device=device)
     v = torch.eye(T, device=device)[:, None].requires_grad_()
     cu_seqlens = _borders(lengths, device)
-    o = fast.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 70, **options)
+    o = sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 70, **options)
     (dv,) = torch.autograd.grad(o, v, torch.eye(T, device=device)[:, None])
     masks = [reference.keep_mask(n, n, **{"is_causal": True} | options) for n in lengths]
     want = torch.block_diag(*masks).bool()
@@ -132,7 +134,7 @@ def test_a_sequence_of_nan_disturbs_no_other(heads, device):
 def test_the_scale_is_what_was_asked_for(device):
     q, k, v, _, do = _inputs([30, 12], device=device)
     cu_seqlens = _borders([30, 12], device)
-    o = fast.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 30, scale=0.7)
+    o = sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 30, scale=0.7)
     (want, *_) = _truth(q * (0.7 * 4), k, v, None, do, [30, 12], is_causal=True)  # D = 16
     assert (o - want).norm() <= 2e-3 * want.norm()
 
@@ -166,7 +168,7 @@ def test_what_is_no_packing_is_refused(changed, message, device):
         arguments[name] = x if x.is_floating_point() else x.int()
     arguments = {n: x.to(device) if torch.is_tensor(x) else x for n, x in arguments.items()}
     with pytest.raises(ValueError, match=message):
-        fast.attention_varlen(**arguments)
+        sink_attn.attention_varlen(**arguments)
 
 
 @pytest.mark.interpreter
@@ -177,11 +179,11 @@ def test_borders_are_read_once_and_again_when_they_have_changed(device, monkeypa
     tolist = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda x: read.append(x.shape) or tolist(x))
     for _ in range(2):
-        fast.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
+        sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
     assert len(read) == 1
     cu_seqlens[1] = 1
     with pytest.raises(ValueError, match="want max_seqlen >= 8, the longest sequence; got 5"):
-        fast.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
+        sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
 
 
 # ----------------------------------------------------------- PyTorch's machinery
@@ -203,7 +205,8 @@ def _one_graph_for_packings(backend, packings, device, **shape) -> None:
     """Compiled once, for other lengths and as many sequences; the numbers are those of a call."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(fast.attention_varlen, fullgraph=True, dynamic=True, backend=backend)
+    compiled = torch.compile(
+        sink_attn.attention_varlen, fullgraph=True, dynamic=True, backend=backend)
     for lengths in packings:
         inputs = *_inputs(lengths, **shape, device=device), _borders(lengths, device), max(lengths)
         want = _run(*inputs, window_size=17)
