@@ -2,7 +2,7 @@
 
 import gc
 import os
-
+import signal
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run side by side: a second thread of
 # NumPy's or of PyTorch's would wait for the others
 
@@ -12,6 +12,8 @@ import torch
 from grader.course.stages import interpreter_fault
 
 torch.set_num_threads(1)
+# A shell's `&` leaves it ignored, and the children that a test interrupts inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
     from grader.sandbox.kernels.interpreter_speedups import spare_repetition
