@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # tests run side by side: a second thread of
 # NumPy's or of PyTorch's would wait for the others
 
