@@ -152,7 +152,7 @@ def test_the_page_for_agents_is_one_page_of_folders_and_commands_that_are_there(
 
 
 def test_the_page_for_a_student_s_agent_names_options_that_are_there_and_shows_no_solution():
-    page = (ROOT / "docs/assignment-agents.md").read_text("utf-8")
+    page = (ROOT / "grader/assignment/agents.md").read_text("utf-8")
     shown = re.search(r"```\n(.*?)```", page, re.S)[1].splitlines()
     for command in shown:
         assert_is_here(command)
