@@ -115,11 +115,11 @@ def test_the_fork_server_is_started_before_this_process_imports_torch():
     assert done.stdout == "False\n", done.stderr
 
 
-def test_the_map_of_the_files_names_every_module_of_the_engine_and_nothing_else():
-    shown = re.search(r"```\n(grader/.*?)```", PAGE, re.S)[1]
-    named = set(re.findall(r"\b\w+\.(?:py|toml|md|npz)\b", shown))
-    there = {path.name for path in (ROOT / "grader").rglob("*")
-             if path.suffix in (".py", ".toml", ".md", ".npz") and path.name != "__init__.py"
-             and path.parent.name != "mistakes"}  # which are all of one kind
-    assert named - there == set(), "the map names what is not there"
-    assert there - named == set(), "the map lacks them"
+def test_the_page_names_every_room_and_no_file_that_is_not_there():
+    named = set(re.findall(r"`(?:\w+/)*(\w+\.(?:py|toml|tsv|md))`", PAGE)) - {
+        "problem_10.py", "test_problem_10.py", "stage_K.toml"}
+    folders = ("grader", "attacks", "tests", "tools", "benchmarks", "guide")
+    there = {path.name for path in (*ROOT.iterdir(), *(
+        path for folder in folders for path in (ROOT / folder).rglob("*")))}
+    assert named - there == set()
+    assert {name.partition(".")[0] for name in ROOMS} <= set(re.findall(r"`(\w+)/`", PAGE))
