@@ -31,7 +31,7 @@ from grader.host.processes import Worker, confinement
 from grader.host.session import Session
 from grader.judge.verdict import from_error, judge
 from grader.step_checks.checks import Runner, StepCheck
-from grader.step_checks.edits import RANKS
+from grader.step_checks.repair import PLACE, WORDS
 
 KINDS = ("mutants", "students", "honest")
 VERDICTS = ("rightly", "wrongly", "placed", "none")
@@ -121,7 +121,7 @@ def compare(got: list[str], want: list[str]) -> str:
     """
     if not got:
         return "none"
-    if all(one in RANKS for one in got):
+    if all(one in {*WORDS, PLACE} for one in got):
         return "placed"
     return "rightly" if all(set(one.split("/")) & set(want) for one in got) else "wrongly"
 

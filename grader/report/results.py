@@ -5,6 +5,7 @@ The JSON file is whole at every moment, and rewritten after every stage.
 
 import json
 import math
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from grader.course.stages import Stage, no_triton
 from grader.host import files
 
 FORMAT = 1  # of the JSON
-NOT_AS_ASKED = "Every case asked is right, and yet this step is not as the lesson asks."
+NOT_AS_ASKED = ("All tests pass, but this step does not do what its comment asks. It costs no "
+                "points: take it as advice.")
 RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
 
 
@@ -111,8 +113,9 @@ class StageResult:
 def told(step: dict) -> str:
     """What is wrong with a step of the JSON: its mistake, or else what it returned."""
     _, *lines = step["text"].splitlines() or [""]
-    named = [line.partition(": ")[2] for line in lines
-             if line.startswith(("the mistake: ", "one change makes "))]
+    named = [line.removeprefix("the mistake: ") for line in lines
+             if line.startswith("the mistake: ")] or [
+             line for line in lines if re.match(r"\S+\.py:\d+: ", line)]
     if step["mistake"] == "truth-of-a-tile":
         named = lines[-1:]
     return (named or lines or [step["text"]])[0].removesuffix(".")

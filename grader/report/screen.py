@@ -148,7 +148,8 @@ class Reporter:
             given, *lines = step["text"].splitlines()
             self._line(f"     Running step {step['id']} on its own, with {given}")
             for line in lines[:5]:
-                self._line("       " + line, wrap=not line.startswith(("visited ", "wanted ")))
+                self._line("       " + line, wrap=not line.startswith(
+                    ("your loop visits ", "it should visit ")))
             more = overview.alone(step["id"], Path("."))
             self._line(f"       more: {more}, or --hint {step['id']}", wrap=False)
 
@@ -222,6 +223,9 @@ class Reporter:
             self._red_steps(result.steps)
         if result.red and result.outcome == "pass":
             self._line(f"     {NOT_AS_ASKED}")
+        for step in result.steps if not (result.red or self.brief) else ():
+            if step["light"] == "right" and step["text"]:
+                self._line(f"     step {step['id']}: {step['text']}")
         right = f"{result.steps_right}, " if result.outcome != "pass" and result.steps_right else ""
         self._line(f"P{stage.number}: {self._outcome_words(result)}, {right}"
                    f"{_points(result)} points, {result.seconds:.1f} s"

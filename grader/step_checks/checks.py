@@ -17,7 +17,7 @@ from grader.course.stages import Stage, interpreter_fault
 from grader.host.options import Options, open_session
 from grader.host.session import Session
 from grader.report.results import RAISE_LEFT, unlit
-from grader.step_checks import named, repair
+from grader.step_checks import earlier, named, repair
 from grader.step_checks.blanks import Blanks
 from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, guarded, observe
 from grader.step_checks.table import MOVES, TOGETHER, entry
@@ -192,7 +192,7 @@ class Runner:
     def light(self, id: str, asked: StepSpec | None, ids: tuple[str, ...] = ()) -> StepCheck:
         """One step; ids: it and those that run in front of it."""
         return guarded(lambda: self.judged(id, asked, ids or (id,)), lambda error: StepCheck(
-            id, NONE, lines=(f"what it leaves was not understood ({error}).",)))
+            id, NONE, lines=(f"what it returned could not be read ({error}).",)))
 
     def judged(self, id: str, asked: StepSpec | None, ids: tuple[str, ...]) -> StepCheck:
         """As light(), but what is wrong with the check itself is raised."""
@@ -210,8 +210,8 @@ class Runner:
         if asked is None:
             raise Unasked("this step is not run on its own.")
         if not all(map(self.blanks.is_as_given, ids)):
-            raise Unasked("the code around it, or a function that it calls, is not as it was "
-                          "given: it is not run on its own.")
+            raise Unasked("the code around it, or a function that it calls, was changed, so it "
+                          "is not run on its own.")
         examples = asked.examples()
         try:
             text = self.text(ids, asked, examples)
@@ -219,18 +219,17 @@ class Runner:
             raise Unasked(f"{error}.") from None
         made, strange = self.elsewhere(ids, examples[0].given)
         if made:
-            raise Unasked(f"it uses {', '.join(sorted(made))}, which another step makes: it is not "
-                          "run on its own.")
+            raise Unasked(f"it uses {', '.join(sorted(made))}, which another step makes, so it is "
+                          "not run on its own.")
         answers = self.ask(id, text, asked, examples)
         if isinstance(answers, StepCheck):
             return answers
         said = str((answers[-1].get("error") or {}).get("sentence")) if answers else ""
         if re.search(r"static_assert\(|\bassert .* does not hold", said):
-            raise Unasked("it asserts what does not hold of the small tiles that it would be asked "
-                          "with.")
+            raise Unasked("it asserts something that does not hold for the small tiles used here.")
         if "'tuple' object has no attribute" in said:
-            raise Unasked("it reads what a tuple holds by names that this one does not have.")
-        note = tuple(repair.printed(text)) if asked.kernel else ()
+            raise Unasked("it reads a tuple by field names, and the tuple used here has none.")
+        note = tuple(repair.printed(text, self.stage.filename)) if asked.kernel else ()
         for one, answer in zip(examples, answers, strict=False):  # an error is the last
             found = self.judge(one, asked, observe(answer))
             if found is not None and not found.note:
@@ -242,19 +241,22 @@ class Runner:
                 if name and mistake.startswith("heads-") and id in ("8.8", "9.9"):
                     mistake = "dq-" + mistake
                 if joined := submission.misjoined_tiles(text.encode()):
-                    mistake, said = "truth-of-a-tile", (joined,)
-                for remedied, other, words in repair.remedies(text, one.given) if asked.kernel \
-                        and not joined else ():
+                    mistake, said = "truth-of-a-tile", (self.located(joined),)
+                remedies = repair.remedies(text, one.given, self.stage.filename)
+                for remedied, other, words in remedies if asked.kernel and not joined else ():
                     if remedied != mistake and self.is_right(id, other, asked, examples):
                         mistake, said = remedied, (words,)
                         break
-                seen = found.lines[:3]
+                if copied := self.earlier(id, mistake):
+                    mistake = earlier.ID if mistake is None or named.is_part(mistake) else mistake
+                    said = (copied, *said[1:2])
+                seen = (found.lines[0] + one.remark(found), *found.lines[1:3])
                 if strange and mistake == "name-not-defined":
                     if strange <= self.blanks.constants(id):  # all of its function may use these
-                        raise Unasked(f"it uses {', '.join(sorted(strange))}, which it is not "
-                                      "given when it is run on its own.")
-                    seen = (f"it uses {', '.join(sorted(strange))}, which the comment above it "
-                            "does not promise.",)
+                        raise Unasked(f"it uses {', '.join(sorted(strange))}, which it does not "
+                                      "have when it is run on its own.")
+                    seen = (f"It uses {', '.join(sorted(strange))}, which the comment above it "
+                            "does not offer.",)
                     name, *more = sorted(strange)
                     if not more and any(
                             self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, examples)
@@ -262,12 +264,13 @@ class Runner:
                             if type(value) is int and value > 1):  # a factor of 1 is none
                         line = next(number for number, row in enumerate(text.split("\n"), 1)
                                     if re.search(rf"\b{name}\b", row.partition("#")[0]))
-                        seen = (f"line {line}: another name belongs in the place of {name}.",)
+                        seen = (f"{self.stage.filename}:{line}: `{name}` is the wrong variable "
+                                "here.",)
                 return StepCheck(id, WRONG, mistake, (f"{one.words}:", *seen, *said), found.shown,
                                  {name: value for name, value in one.given.items()
                                   if type(value) is int})
             if found is not None:
-                note = note or (f"{one.words}: {found.lines[0]}.",)
+                note = note or (f"This is right, but {found.lines[0]} (with {one.words}).",)
         return StepCheck(id, RIGHT, None, note)
 
     def placed(self, light: StepCheck) -> StepCheck:
@@ -297,14 +300,34 @@ class Runner:
                 return [frozenset("?")]
 
         change = repair.find(
-            text, asked, self.blanks.numbers, (worst, left[worst], found[worst].name),
+            text, asked, self.stage.filename, self.blanks.numbers,
+            (worst, left[worst], found[worst].name),
             [_names(*one) for one in zip(examples, found, left, strict=False)], wrong)
         if change is None:
             return light
         if named.is_part(light.mistake):
-            return replace(light, lines=(*light.lines[:-1], change.words()))  # in the rule's place
+            return replace(light, lines=(*light.lines[:-1], change.words))  # in the rule's place
         return replace(light, mistake=light.mistake or change.id,
-                       lines=(*light.lines, change.words()))
+                       lines=(*light.lines, change.words))
+
+    def earlier(self, id: str, mistake: str | None) -> str:
+        """What is said of a step that is still the one that it should differ from; or ""."""
+        other, change = earlier.CHANGES.get(id, ("", ""))
+        if not other:
+            return ""
+        if earlier.is_copy(self.options.directory, other, self.blanks.body(id)):
+            return f"the mistake: this is step {other} unchanged; {change}."
+        asked = entry(other)
+        examples = asked.examples()
+        if (mistake is None or named.is_part(mistake)) and self.is_right(
+                id, self.text((id,), asked, examples), asked, examples):
+            return f"the mistake: this does what step {other} does; {change}."
+        return ""
+
+    def located(self, said: str) -> str:
+        """A sentence that begins with its line, in a form that editors link."""
+        return re.sub(r"^line (\d+)(?:, column (\d+))?: ", lambda at: ":".join(
+            filter(None, (self.stage.filename, *at.groups()))) + ": ", said)
 
     def is_right(self, id: str, text: str, asked: StepSpec, examples: list[Example]) -> bool:
         """Whether a step with this text would be."""
@@ -359,16 +382,15 @@ class Runner:
     def unfinished(self, one: Example, asked: StepSpec, left: Observed) -> Wrong | None:
         """Why there is nothing to compare."""
         if left.error is not None:
-            line = left.error["line"]
-            place = f"line {line}: " * (line is not None and str(line) not in
-                                        left.error["sentence"])
-            return Wrong((place + left.error["sentence"],), id=left.error["id"] or None)
+            line, said = left.error["line"], left.error["sentence"]
+            place = f"line {line}: " * (line is not None and str(line) not in said)
+            return Wrong((self.located(place + said),), id=left.error["id"] or None)
         if len(left.programs) < one.programs:
-            return Wrong(("it returns, and what is below it is never done.",))
+            return Wrong(("It returns, so the code below it never runs.",))
         for names in left.programs:
             for name in asked.leaves:
                 if name not in names:
-                    return Wrong((f"{name} is not made here, and the code below needs it.",))
+                    return Wrong((f"{name} is not assigned here, but the code below needs it.",))
         return None
 
 

@@ -15,7 +15,7 @@ from grader.step_checks.sites import FIXED, Source
 # The ids of mistakes, by how late they are looked for: what is taken away before what is put in
 # another's place, and last what is added, which may make up for a mistake elsewhere.
 FIRST = ("wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
-         "wrong-assignment", "one-too-many")
+         "wrong-assignment", "one-too-many", "wrong-condition")
 SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "arguments-exchanged",
           "wrong-argument", "names-exchanged", "wrong-grouping")
 THIRD = ("wrong-dtype", "one-missing", "bound-missing", "wrong-order", "line-too-many")
@@ -36,7 +36,8 @@ SIGNS = (  # a number's name -> how it may be missing, how late that is tried
 @dataclass(frozen=True)
 class Edit:
     """new for the bytes begin ... end; key: what edits of places that read alike share; part: the
-    piece that is changed, too many or missing."""
+    piece that is changed, too many or missing, or what must hold.  tier: of the rank, that of all
+    edits of such a kind in such a statement."""
 
     id: str
     line: int
@@ -47,6 +48,7 @@ class Edit:
     node: ast.AST  # which is quoted
     key: tuple
     part: str = ""
+    tier: float = 0
 
 
 class Text(Source):
@@ -80,8 +82,9 @@ class Text(Source):
 
     def edit(self, id: str, node, new: str, shown=None, late: float = 0, key=(), part="") -> Edit:
         """new in the place of node.  shown: what is quoted; late: after others of its kind."""
-        return Edit(id, node.lineno, RANKS[id] + late + self.late(node), *self.span(node), new,
-                    shown or self.around(node), key or (id, self.of(node), new), part)
+        tier = RANKS[id] + self.late(node)
+        return Edit(id, node.lineno, tier + late, *self.span(node), new,
+                    shown or self.around(node), key or (id, self.of(node), new), part, tier)
 
     def expression(self, id: str, node, new: str, shown=None, late: float = 0, part: str = ""
                    ) -> Edit:
@@ -95,6 +98,10 @@ class Text(Source):
             left, right = self.inner(node.left), self.inner(node.comparators[0])
             for new in ("<", "<=", ">", ">="):
                 yield self.edit("wrong-comparison", node, f"{left} {new} {right}")
+        elif isinstance(node, ast.If | ast.IfExp):
+            yield self.edit("wrong-comparison", node.test, f"not ({self.of(node.test)})")
+            for new, part in (("True", "narrow"), ("False", "wide")):
+                yield self.edit("wrong-condition", node.test, new, node.test, 0.5, part=part)
         elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
             old, left, right = OPERATORS[type(node.op)], self.inner(node.left), self.inner(
                 node.right)
@@ -192,7 +199,8 @@ class Text(Source):
             yield self.expression("wrong-dtype", node, own + cast)
 
     def names(self, node) -> Iterator[Edit]:
-        if isinstance(node, ast.Subscript | ast.Call) and self.kind(node) in ("number", "1 i"):
+        if isinstance(node, ast.Subscript | ast.Call | ast.BinOp) \
+                and self.kind(node) in ("number", "1 i"):
             for other, kind in self.kinds.items():  # in place of x.shape[1], tl.arange(0, ROWS)
                 if kind == self.kind(node):
                     yield self.expression("wrong-name", node, other, late=0.3,
@@ -200,12 +208,16 @@ class Text(Source):
         if not isinstance(node, ast.Name) or node.id in MODULES:
             return
         parent = self.parents.get(node)
+        if isinstance(parent, ast.If | ast.IfExp | ast.BoolOp):
+            return  # any other name would be true, or false, throughout
         if isinstance(node.ctx, ast.Store):
             for leaf in self.leaves:
                 if leaf not in self.bound:
                     yield self.edit("wrong-name", node, leaf, part=f"`{node.id}`")
         elif not (isinstance(parent, ast.Call) and parent.func is node):
             its = self.kinds.get(node.id, "")
+            if its == "number":
+                yield self.edit("wrong-number", node, "0", part=f"`{node.id}`")
             for other, kind in self.kinds.items():
                 if other != node.id and kind == its:
                     alike = other[:1] == node.id[:1] or other[1:] == node.id[1:] \
@@ -284,12 +296,13 @@ class Text(Source):
                                       part=f"`{sign} 1`")
         if isinstance(node, ast.BinOp) and its in ("number", ""):
             whole = self.of(node)
-            bounds = [(f"tl.maximum({whole}, 0)", "a bound, for it may be less than 0")] + [
-                (new, "a rounding to whole tiles") for size in self.kinds
+            bounds = [(f"tl.maximum({whole}, 0)", "must not be below 0")] + [
+                (new, "must be rounded to whole tiles") for size in self.kinds
                 if self.kinds[size] == "number" and "BLOCK" in size
                 for new in (f"{own} // {size} * {size}", f"tl.cdiv({whole}, {size}) * {size}")]
-            bounds += [(f"tl.{function}({whole}, {name})", f"a bound, {name}") for name, kind in
-                       self.kinds.items() for function in ("minimum", "maximum")
+            bounds += [(f"tl.{function}({whole}, {name})", f"must not {verb} {name}")
+                       for name, kind in self.kinds.items()
+                       for function, verb in (("minimum", "exceed"), ("maximum", "be below"))
                        if kind == "number" and re.search(SIGNS[2][0] + "|inner|^N", name)]
             for new, part in bounds:
                 yield self.expression("bound-missing", node, new, part=part)
@@ -332,20 +345,15 @@ class Text(Source):
                 for new in {"+": ("", "-"), "-": ("+",)}.get(old, ("",)):
                     yield self.edit("wrong-operator" if new else "wrong-assignment", node,
                                     f"{target} {new}= {self.of(node.value)}", node)
-            if isinstance(node, ast.If):
-                yield self.edit("wrong-comparison", node.test, f"not ({self.of(node.test)})")
-                if not node.orelse:
-                    yield self.edit("one-too-many", node.test, "True", late=0.5,
-                                    part="this condition")
             if not isinstance(node, ast.For | ast.If | ast.While):
                 yield from self.exchanged(node)
             for other in body[number + 1:]:
                 if not any(isinstance(one, ast.For | ast.If) for one in (node, other)):
                     (begin, first), (second, end) = self.span(node), self.span(other)
                     between = self.raw[first:second].decode()
-                    yield Edit("wrong-order", node.lineno, RANKS["wrong-order"]
-                               + self.late(node), begin, end,
-                               self.of(other) + between + self.of(node), node, (begin, end))
+                    tier = RANKS["wrong-order"] + self.late(node)
+                    yield Edit("wrong-order", node.lineno, tier, begin, end, self.of(other)
+                               + between + self.of(node), node, (begin, end), "", tier)
 
     def exchanged(self, statement: ast.stmt) -> Iterator[Edit]:
         """Two names of a statement, wherever they stand there; its axes."""

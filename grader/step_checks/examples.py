@@ -43,7 +43,8 @@ class Observed:
 class Wrong:
     """Why a step is wrong, in at most four lines.  shown: the whole of it, for --step.
     note: it is right, and this is only said beside it; id: of the mistake, where the lines name it;
-    others: further names that are wrong.
+    others: further names that are wrong; at: the place that the first line shows; ratio: what all
+    that is wrong is too large by, if that is one factor.
     """
 
     lines: tuple[str, ...]
@@ -51,6 +52,8 @@ class Wrong:
     note: bool = False
     id: str | None = None
     others: tuple[str, ...] = ()
+    at: tuple[int, ...] = ()
+    ratio: float | None = None
 
     @property
     def name(self) -> str:
@@ -69,7 +72,7 @@ class Example:
 
     words: the input in a few numbers.  variants() -> id of a mistake -> whether left is what it
     leaves (named.py).  exact(left): whether it is what the lesson's own answer leaves, where check
-    takes more than that.
+    takes more than that.  about(at): what is special about the row at this place.
     """
 
     words: str
@@ -79,6 +82,16 @@ class Example:
     programs: int = 1
     variants: Callable[[], dict[str, Callable[[Observed], bool]]] | None = None
     exact: Callable[[Observed], bool] | None = None
+    about: Callable[[tuple[int, ...]], str] | None = None
+
+    def remark(self, found: Wrong) -> str:
+        """A sentence on the number that is shown, after it; "" where there is nothing to add."""
+        if found.ratio is not None:
+            names = {name: value for name, value in self.given.items()
+                     if type(value) in (int, float)}
+            return f" All of these are {factor(found.ratio, names)} times the right number."
+        said = self.about(found.at) if self.about and found.at else ""
+        return f" In this row {said}." if said else ""
 
     def request(self, kernel: bool) -> dict:
         """As sandbox/worker/run_step.py takes it."""
@@ -218,7 +231,37 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     where = f"[{', '.join(map(str, at))}]" if at else ""
     count = f"{int(wrong.sum())} of {wrong.size} are wrong" if want.ndim else ""
     return Wrong((f"{name}{where}: want {number(want[at])}; got {number(got[at])}"
-                  + f" ({count})" * bool(count) + ".",))
+                  + f" ({count})" * bool(count) + ".",), at=at, ratio=_ratio(
+                      got[wrong], want[wrong], (np.broadcast_to(size, want.shape))[wrong]))
+
+
+def _ratio(got: np.ndarray, want: np.ndarray, size: np.ndarray) -> float | None:
+    """got / want, if it is the same for three numbers at least; size: of what lies around them."""
+    large = np.isfinite(got) & np.isfinite(want) & (np.abs(want) > 0.1 * size)
+    if large.sum() < 3 or not (np.isfinite(got) == np.isfinite(want)).all():
+        return None
+    ratios = got[large] / want[large]
+    middle = float(np.median(ratios))
+    return middle if abs(middle) > 1e-6 and np.allclose(got, middle * want, 1e-4, 1e-4 * np.max(
+        np.abs(got[large]))) else None
+
+
+def factor(ratio: float, names: dict[str, float]) -> str:
+    """A factor in words: "1.2247 = sqrt(1.5)".  names: of numbers that it may be made of."""
+    known = {"log2(e)": LOG2E, "ln(2)": LN2}
+    for name, value in names.items():
+        if value > 0 and value != 1:
+            known |= {name: value, f"1 / {name}": 1 / value, f"sqrt({name})": value**0.5,
+                      f"1 / sqrt({name})": value**-0.5}
+    for under in range(1, 5):
+        for over in range(1, 17):
+            known[f"sqrt({over / under:g})"] = (over / under)**0.5
+    whole = abs(ratio) * 12  # halves, thirds and quarters need no other name
+    if abs(whole - round(whole)) > 1e-4 * whole:
+        for name, value in known.items():
+            if abs(ratio - value) < 1e-4 * value:
+                return f"{number(ratio)} = {name}"
+    return number(ratio)
 
 
 def _kind(want: np.ndarray) -> str:

@@ -1,8 +1,8 @@
-"""Walks: every visible key tile exactly once, masked where it must be (3.2, 4.2 and their copies).
+"""Loops: every visible key tile exactly once, masked where it must be (3.2, 4.2 and their copies).
 
-The stand-in of _attend gives back other numbers than it was given, so that what a loop drops, or
-hands on wrongly, shows.  Another order, masking more than needed and tiles that show nothing are
-right; the two latter are a note.
+The fake of _attend returns other numbers than it was given, so that what a loop drops, or passes on
+wrongly, shows.  Another order, masking more than needed and tiles that show nothing are right; the
+two latter are a note.
 """
 
 from collections.abc import Callable
@@ -40,33 +40,37 @@ class Loop:
             tile = np.arange(begin, begin + self.size)
             inside = tile[(0 <= tile) & (tile < self.N)]
             if begin < 0:
-                return self.drawn(visits, f"a tile begins at {begin}, before the first row.")
+                return self.drawn(visits, f"A tile begins at {begin}, before the first row.")
             pairs = wanted[:, inside]
             if not masked and (len(inside) < self.size or not pairs.all()):
-                why = "rows past N - 1" if len(inside) < self.size else "pairs that are hidden"
-                return self.drawn(visits, f"the tile at {begin} has {why}, and MASKED is False.")
+                why = "rows past N - 1" if len(inside) < self.size else "hidden pairs"
+                return self.drawn(visits, f"The tile at {begin} has {why}, but MASKED is False.")
             if not self.sees(self.own[:, None], tile[None]).any():
                 in_vain.append(begin)
-            if masked and self.sees(self.own[:, None], tile[None]).all():
+            if masked and begin not in self.masked \
+                    and self.sees(self.own[:, None], tile[None]).all():
                 masked_more.append(begin)
             before = seen.sum(1)
             seen[:, inside] += pairs
             blind = (before == 0) & ~pairs.any(1)
             if self.first_sees and blind.any():
-                return self.drawn(visits, f"the tile at {begin} comes first and shows {mine} "
-                                  f"{own[blind][0]} nothing: -inf - (-inf) is NaN.")
+                return self.drawn(visits, f"The tile at {begin} comes first, and {mine} "
+                                  f"{own[blind][0]} sees nothing in it: -inf - (-inf) is NaN.")
         if (seen != wanted).any():
             i, j = np.argwhere(seen != wanted)[0]
-            count = ("never", "once", "twice")[seen[i, j]] if seen[i, j] < 3 else f"{seen[i, j]} x"
-            return self.drawn(visits, f"{mine} {own[i]} meets {theirs} {j} {count}, and should "
-                              f"meet it {'once' if wanted[i, j] else 'never'}.")
+            pair, times = f"{mine.capitalize()} {own[i]} {{}} {theirs} {j}", seen[i, j]
+            often = "twice" if times == 2 else f"{times} times"
+            return self.drawn(visits, pair.format("reaches") + f" {often}; it should only once."
+                              if times else pair.format("never reaches")
+                              + "; it should, exactly once.")
         if in_vain:
             drawn = self.drawn(visits, "").lines[1:]
-            return Wrong((f"right, but no {mine} sees a {theirs} in the tile at {in_vain[0]}: "
+            return Wrong((f"no {mine} sees a {theirs} in the tile at {in_vain[0]}: "
                           + ", ".join(" ".join(row.split()) for row in drawn),), note=True)
-        if masked_more and self.first_sees and all(masked for _, masked in visits):
-            return Wrong(("right, but every tile is masked, and the one at "
-                          f"{masked_more[0]} needs none",), note=True)
+        if masked_more and (self.first_sees or self.masked) and all(
+                masked for _, masked in visits):
+            return Wrong((f"the tile at {masked_more[0]} needs no mask, and MASKED=False is faster "
+                          "there",), note=True)
         return None
 
     def wanted(self) -> list[tuple[int, bool]]:
@@ -86,8 +90,8 @@ class Loop:
             return " ".join(shown + ["..."] * (len(tiles) > 14)) or "none"
 
         wanted = [(begin, masked or begin in self.masked) for begin, masked in self.wanted()]
-        return Wrong((words, f"visited  {row(visits)}",
-                      f"wanted   {row(wanted)}   (* masked)"))
+        return Wrong((words, f"your loop visits tiles  {row(visits)}",
+                      f"it should visit tiles   {row(wanted)}   (* with MASKED=True)"))
 
 
 @dataclass(frozen=True)
@@ -118,14 +122,14 @@ class Calls:
             return found
         now = {name: given[name] for name in self.state}
         for number, arguments in enumerate(calls):
-            call = f"call {number + 1} of {self.function}, for the tile at {visits[number][0]}"
+            call = f"Call {number + 1} of {self.function}, for the tile at {visits[number][0]}"
             wanted = now | {name: given[name] for name in self.passed}
             for name, value in wanted.items():
                 if not same(arguments.get(name), value):
-                    old = ", as the call before left it" if number and name in now else ""
+                    old = ", as the call before returned it" if number and name in now else ""
                     got = next((other for other, its in (own | now).items()
                                 if same(arguments.get(name), its)), "something else")
-                    got = f"{name} as it was before the walk" if got == name in now else got
+                    got = f"{name} as it was before the loop" if got == name in now else got
                     wants = name + _beyond(own.get(name), value, own)
                     return Wrong((f"{call}: want {wants}{old}; got {got}.",), id="handed-wrongly")
             if not same(arguments.get("scale_log2e"), SCALE * scale):
@@ -135,8 +139,8 @@ class Calls:
             now = self.after(number, given)
         for name, value in now.items():
             if name in left.programs[0] and not same(left.programs[0][name], value):
-                return Wrong((f"after the loop {name} is not what the last call of "
-                              f"{self.function} gave back.",), id="result-dropped")
+                return Wrong((f"After the loop, {name} is not what the last call of "
+                              f"{self.function} returned.",), id="result-dropped")
         return found
 
     def after(self, number: int, given: dict) -> dict[str, np.ndarray]:
@@ -233,17 +237,17 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 if isinstance(value, tuple | str | Pointer | None) or np.size(value) != 1:
                     return Wrong((f"{name}: want one number; got {value}.",))
                 found[name] = int(value)
-            said = ", ".join(f"{name} {value}" for name, value in found.items())
+            said = ", ".join(f"{name} is {value}" for name, value in found.items())
             called = [(begin, masked) for phase, masked in visits({**given, **found})
                       for begin in phase]
             if len(called) > 500:
-                return Wrong((f"{said}: the loop has {len(called)} tiles.",))
+                return Wrong((f"{said}, so the loop visits {len(called)} tiles.",))
             wrong = loop.judge(called)
             if wrong and not wrong.note and only:
                 alone = [name for name in leaves if other(name)(left)]
                 if len(alone) == 1:
                     said = f"{alone[0]} is {found[alone[0]]}, want {example[alone[0]]}"
-            return wrong and Wrong((f"{said}: {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
+            return wrong and Wrong((f"{said}. {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
 
         def other(name: str):
             """Whether the lesson's value of this one makes the loop right."""

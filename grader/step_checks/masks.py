@@ -63,9 +63,9 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
                 return None
             at = tuple(np.argwhere(wrong)[0])
             i, j = np.broadcast_to(query, wanted.shape)[at], np.broadcast_to(key, wanted.shape)[at]
-            verb = ("hides", "sees") if wanted[at] else ("sees", "hides")
-            return Wrong((f"query {i} {verb[0]} key {j}, and should {verb[1][:-1]} it "
-                          f"({wrong.sum()} of {wrong.size} are wrong).",),
+            verb, should = ("does not see", "visible") if wanted[at] else ("sees", "hidden")
+            return Wrong((f"Query {i} {verb} key {j}, which should be {should} "
+                          f"({wrong.sum()} of {wrong.size} pairs are wrong).",),
                          _drawn(got, wanted, exists, turned))
 
         words = ", ".join(f"{name}={value}" for name, value in given.items())
@@ -79,10 +79,10 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
 
 
 def _drawn(got, wanted, exists, turned: bool) -> tuple[str, ...]:
-    """A row a query: x seen, . hidden, ! wrongly seen, ? wrongly hidden."""
+    """A row per query: x seen, . hidden, ! wrongly seen, ? wrongly hidden."""
     signs = np.where(got, np.where(wanted, "x", "!"), np.where(wanted, "?", "."))
     signs = np.where(exists, signs, " ")
-    return ("a row a query: x seen, . hidden, ! wrongly seen, ? wrongly hidden",
+    return ("a row per query: x visible, . hidden, ! wrongly visible, ? wrongly hidden",
             *("".join(row) for row in (signs.T if turned else signs)))
 
 

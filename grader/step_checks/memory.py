@@ -34,13 +34,19 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
     def place(row: int) -> str:
         return f"row {row % N}" + f" of head {row // N}" * heads
 
+    mine = np.flatnonzero(want.reshape(-1) != MARK)
+    here, head = mine % (N * width), int(mine[0]) // (N * width) if mine.size else 0
+    if touched.size == mine.size > 0 and (touched == here).all() and np.allclose(
+            got[here].astype(np.float64), want.reshape(-1)[mine], error, error):
+        return Wrong((f"The rows of head {head} are stored in head 0 of {name}: the head is missing"
+                      " in the address.",), id="head-left-out")
     if touched.size:
-        return Wrong((f"{place(int(touched[0]) // width)} of {name} is written, and is not this "
-                      "program's.",))
+        return Wrong((f"This program also writes {place(int(touched[0]) // width)} of {name}, "
+                      "which belongs to another program.",))
     if found is None:
         return None
     if (got == MARK).all():
-        return Wrong((f"nothing is stored in {name}.",), id="nothing-stored")
+        return Wrong((f"Nothing is stored in {name}.",), id="nothing-stored")
     at = int(np.flatnonzero(~np.isclose(got.astype(np.float64), want.reshape(-1).astype(np.float64),
                                         rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
              .sum())

@@ -15,16 +15,17 @@ from grader.step_checks.mistakes import plain
 
 NEAR = 1e-4  # relative to the largest numbers of a row
 SAID = {  # mistakes that only show where a step is run on its own -> what is said of them
-    "phase-left-out": "the loop of {0} is missing",
-    "phase-too-late": "the loop of {0} begins too late",
-    "phase-too-short": "the loop of {0} ends too early",
-    "phase-too-long": "the loop of {0} goes on too far",
-    "phase-too-early": "the loop of {0} begins too early",
-    "phase-twice": "the loop of {0} is done twice",
-    "phase-unmasked": "the loop of {0} is not masked",
-    "border-wrong": "`{0}` is not as the lesson defines it; the others are right beside it",
+    "phase-left-out": "the loop over {0} is missing",
+    "phase-too-late": "the loop over {0} begins too late",
+    "phase-too-short": "the loop over {0} ends too early",
+    "phase-too-long": "the loop over {0} goes on too far",
+    "phase-too-early": "the loop over {0} begins too early",
+    "phase-twice": "the loop over {0} runs twice",
+    "phase-unmasked": "the loop over {0} is not masked",
+    "border-wrong": "`{0}` is wrong; the other bounds are right",
 }
-ONCE = "each tile with a pair that is seen is walked once, and masked where not all pairs are"
+ONCE = ("visit every tile that has a visible pair, once. Use MASKED=True where some of its pairs "
+        "are hidden")
 
 
 def name(answers: list[tuple[Example, Observed]]) -> tuple | None:

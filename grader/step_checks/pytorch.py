@@ -1,5 +1,6 @@
 """Stage 1, in PyTorch: the same arithmetic without kernels (1.1 to 1.8)."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from grader.step_checks.examples import (
     first,
     randoms,
 )
-from grader.step_checks.softmax import HIDDEN
+from grader.step_checks.softmax import HIDDEN, row
 
 B, H, M, N, D = 2, 3, 5, 7, 6
 TILE = 128  # BLOCK_M and BLOCK_N of the stage
@@ -52,7 +53,7 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Ex
         if isinstance(s, np.ndarray) and s.shape == want.shape and s.dtype.kind == "f" \
                 and not (s[hidden_all] < HIDDEN).all():
             at = tuple(np.argwhere(hidden_all & ~(s < HIDDEN))[0])
-            return Wrong((f"query {start_m + at[2]} must not see key {start_n + at[3]}, and s is "
+            return Wrong((f"Query {start_m + at[2]} must not see key {start_n + at[3]}, but s is "
                           f"{s[at]:.5g} there: want -inf.",))
         return difference("s", s, np.where(hidden, -np.inf, want), free=hidden)
 
@@ -68,13 +69,14 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Ex
                  "positions-of-the-tile": column > row} if is_causal else {
                      "always-causal": key > query}
         reshaped = q.astype(np.float64) @ k.reshape(B, H, D, N) / np.sqrt(D)
-        scaled = {"no-scale": raw, "scale-twice": raw / D, "k-reshaped": reshaped}
+        scaled = {"no-scale": raw, "scale-twice": raw / D, "k-reshaped": reshaped,
+                  "scale-rounded": raw / math.isqrt(D)}
         return {id: named.leaves(s=np.where(hidden, -np.inf, s)) for id, s in scaled.items()} | {
             id: named.leaves(s=np.where(other, -np.inf, want)) for id, other in masks.items()} | {
             "hidden-scores-zero": named.leaves(s=np.where(hidden, 0, want))}
 
-    return Example(f"q {q.shape}, k {k.shape}, start_m={start_m}, start_n={start_n}, "
-                   f"is_causal={is_causal}", {"q": q, "k": k, "start_m": start_m,
+    return Example(f"q of shape {q.shape}, k of shape {k.shape}, start_m={start_m}, "
+                   f"start_n={start_n}, is_causal={is_causal}", {"q": q, "k": k, "start_m": start_m,
                                               "start_n": start_n, "is_causal": is_causal}, check,
                    variants=variants)
 
@@ -88,13 +90,13 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
             return Wrong((f"end: want one number; got {end}.",))
         end = int(end)
         if end < needed:
-            return Wrong((f"end is {end}: key {needed - 1} is seen, and the loop stops before it.",
-                          f"want {needed}."))
+            return Wrong((f"end is {end}, so the loop stops before key {needed - 1}, which is "
+                          "visible.", f"want {needed}."))
         if -(-end // TILE) * TILE > -(-NK // TILE) * TILE:
-            return Wrong((f"end is {end}: the tile at {(end - 1) // TILE * TILE} has no keys.",
+            return Wrong((f"end is {end}, but the tile at {(end - 1) // TILE * TILE} has no keys.",
                           f"want {needed}."))
         if -(-end // TILE) > -(-needed // TILE):
-            return Wrong((f"right, but end is {end}, and no query sees a key from {needed} on",),
+            return Wrong((f"no query sees a key from {needed} on, and end is {end}",),
                          note=True)
         return None
 
@@ -147,11 +149,12 @@ def weights(words: str, seed: int, old: float, new: float, seen: bool, both: boo
         return found and replace(first(*plain) or found, others=tuple(found.names))
 
     given = {"s": s, "m_i": m_i, "l_i": l_i, "acc": acc, "v_tile": v, "start_n": TILE}
-    return Example(f"{words}: s {s.shape}", given, check,
+    return Example(f"{words}: s of shape {s.shape}", given, check,
                    variants=lambda: named.softmax(
                      s, m_i, l_i, acc, v, 1.0, np.e, leave=("m_new", *wanted)),
                    exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
-                                                 free=top == -np.inf) is None)
+                                                 free=top == -np.inf) is None,
+                   about=lambda at: row(m_i, s.max(-1), at))
 
 
 def sums() -> Example:
@@ -169,7 +172,7 @@ def sums() -> Example:
                 "alpha-on-the-new-sum": named.leaves(l_i=l_i + alpha * r, acc=acc + a * pv),
                 "last-tile-only": named.leaves(l_i=r, acc=pv)}
 
-    return matches(f"p {p.shape}, alpha {alpha.shape}", {
+    return matches(f"p of shape {p.shape}, alpha of shape {alpha.shape}", {
         "p": p, "alpha": alpha, "v_tile": v, "l_i": l_i, "acc": acc, "m_i": random(B, H, M),
         "m_new": random(B, H, M), "s": random(B, H, M, N)},
         variants=variants, l_i=alpha * l_i + p.sum(-1), acc=alpha[..., None] * acc + p @ v)
@@ -186,7 +189,7 @@ def finish(seed: int, size: float) -> Example:
             "not-normalised": named.leaves(o_tile=acc, lse_tile=m_i + ln),
             "divided-by-the-max": named.leaves(o_tile=acc / m_i[..., None], lse_tile=m_i + ln)}
 
-    return matches(f"acc {acc.shape}, l_i and m_i {l_i.shape}", {
+    return matches(f"acc of shape {acc.shape}, l_i and m_i of shape {l_i.shape}", {
         "acc": acc, "l_i": l_i, "m_i": m_i, "m_new": m_i, "alpha": np.abs(random(B, H, M)),
         "p": np.abs(random(B, H, M, N)), "s": random(B, H, M, N)},
         variants=variants, o_tile=acc / l_i[..., None], lse_tile=m_i + ln)
@@ -196,7 +199,7 @@ def shift() -> Example:
     random = randoms(5)
     do, o, dlse = random(B, H, M, D), random(B, H, M, D), random(B, H, NQ)
     delta = (do * o).sum(-1)
-    return matches(f"do_tile {do.shape}, dlse {dlse.shape}, rows 2-6", {
+    return matches(f"do_tile of shape {do.shape}, dlse of shape {dlse.shape}, rows 2-6", {
         "do_tile": do, "o_tile": o, "dlse": dlse, "m": ROWS, "start_m": 2,
         "q_tile": random(B, H, M, D)},
         variants=lambda: {"dlse-left-out": named.leaves(shift=delta)},
@@ -207,7 +210,7 @@ def again() -> Example:
     random = randoms(6)
     s, lse = random(B, H, M, N), random(B, H, NQ) + 5
     s[..., 0, 3:] = -np.inf
-    return matches(f"s {s.shape}, lse {lse.shape}, rows 2-6", {
+    return matches(f"s of shape {s.shape}, lse of shape {lse.shape}, rows 2-6", {
         "s": s, "lse": lse, "m": ROWS, "n": KEYS, "start_m": 2, "start_n": 1,
         "scale": 0.5}, p=np.exp(s.astype(np.float64) - lse[..., ROWS, None]))
 

@@ -17,50 +17,74 @@ from grader.step_checks.examples import Example, Observed, Pointer, StepSpec
 from grader.step_checks.sites import Source
 
 MOST = 500  # changes that are tried
+OTHERS = 100  # more of them, once one makes all right, to see whether it is the only one
 SECONDS = 0.3  # of CPU time for one of them on one example
 WORDS = {  # the id of a mistake -> what is said of the place
-    "wrong-comparison": "the comparison",
-    "wrong-flag": "True stands for False, or False for True",
-    "wrong-operator": "the operator",
-    "sides-exchanged": "its two sides stand the wrong way round",
-    "wrong-assignment": "= or +=",
-    "wrong-number": "another number belongs in the place of {0}",
-    "wrong-function": "another function belongs there",
-    "wrong-axes": "its axes",
-    "wrong-name": "another name belongs in the place of {0}",
-    "arguments-exchanged": "two arguments stand the wrong way round",
-    "wrong-argument": "its {0}",
-    "wrong-dtype": "its dtype",
-    "one-missing": "which lacks {0}",
-    "bound-missing": "which lacks {0}",
-    "one-too-many": "{0} is one too many",
-    "wrong-grouping": "its parentheses: another part belongs together",
-    "names-exchanged": "two names stand in each other's place",
-    "wrong-order": "it stands in the wrong place among the lines",
-    "line-too-many": "it is one line too many",
+    "wrong-comparison": "The comparison operator is wrong.",
+    "wrong-flag": "The flag has the wrong value.",
+    "wrong-operator": "The operator is wrong.",
+    "sides-exchanged": "The two sides are swapped.",
+    "wrong-assignment": "Should this be = or +=?",
+    "wrong-number": "{0} is the wrong value here.",
+    "wrong-function": "The function is wrong.",
+    "wrong-axes": "The axes are wrong.",
+    "wrong-name": "{0} is the wrong variable here.",
+    "arguments-exchanged": "Two arguments are swapped.",
+    "wrong-argument": "{0} is missing or wrong.",
+    "wrong-dtype": "The dtype is wrong.",
+    "one-missing": "{0} is missing.",
+    "bound-missing": "This {0}.",
+    "one-too-many": "{0} should not be there.",
+    "wrong-grouping": "The parentheses are in the wrong place.",
+    "names-exchanged": "Two names are swapped.",
+    "wrong-order": "This line is in the wrong place.",
+    "line-too-many": "This line should not be there.",
+    "wrong-condition": "The condition is too {0}.",
 }
+PLACE = "wrong-place"  # the id where several kinds of change make a step right: only where it is
+
 
 @dataclass(frozen=True)
 class Change:
-    """quoted: the code in line `line` of the file, part: the piece of it that is changed;
-    text: the step's with the change made, makes: what of it is right then."""
+    """quoted: the code in line `line` of file, part: the piece of it that is changed; said: of it;
+    span: its bytes; tier: as an Edit's.
+
+    text: the step's with the change made; makes: what of it is right then, where that is not all.
+    """
 
     id: str
+    file: str
     line: int
     quoted: str
     part: str
+    said: str
+    span: tuple[int, int]
+    tier: float
     text: str
-    makes: str = "it"
+    makes: str = ""
 
+    @property
     def words(self) -> str:
-        """What is said of it."""
-        words = WORDS[self.id].format(self.part or "what stands there")
-        return (f"one change makes {self.makes} right: line {self.line}, `{self.quoted}`, "
-                f"{words}.")
+        """The place, and what is wrong there."""
+        makes = f" Fixing that makes {self.makes} right." if self.makes else ""
+        quoted = f"`{self.quoted}`. " if self.quoted else ""
+        return f"{self.file}:{self.line}: {quoted}{self.said}{makes}"
+
+    def among(self, others: list["Change"]) -> "Change":
+        """What holds of it and of these, which make the step right, too."""
+        if all(other.words == self.words or (other.id, other.line) == ("one-missing", self.line)
+               for other in others):
+            return self  # one thing may be missing in several forms
+        if self.part and all((other.span, other.part) == (self.span, self.part)
+                             for other in others):
+            return replace(self, id=PLACE, said=f"{self.part} is wrong here.")
+        lines = sorted({other.line for other in others} - {self.line})
+        either = f", or in line {' or '.join(map(str, lines))}" if lines else ""
+        return replace(self, id=PLACE, quoted="", said=f"The mistake is in this line{either}.")
 
 
-def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = ""
-            ) -> Iterator[Change]:
+def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",
+            file: str = "") -> Iterator[Change]:
     """What is tried of a step's text, the likeliest first.
 
     kinds: of the names that may stand in it, as kind() has them; leaves: names that it is to make;
@@ -77,13 +101,17 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
                 compile(changed, "step", "exec", dont_inherit=True)
         except SyntaxError:
             continue
-        yield Change(edits[0].id, edits[0].line, whole.quoted(edits[0]),
-                     edits[0].part, changed)
+        first, *others = edits
+        said = WORDS[first.id].format(first.part or "This")
+        if alike := sorted({one.line for one in others} - {first.line}):
+            said = f"{said[:-1]}, here and in line {' and '.join(map(str, alike))}{said[-1]}"
+        yield Change(first.id, file, first.line, whole.quoted(first), first.part, said, (
+            first.begin, first.end), first.tier, changed)
         if len(seen) > MOST:
             return
 
 
-def remedies(text: str, given: dict) -> Iterator[tuple[str, str, str]]:
+def remedies(text: str, given: dict, file: str) -> Iterator[tuple[str, str, str]]:
     """Of a kernel's step: id of a mistake, the text without it, and what is said of it.
 
     given: of an example.  The remedy is no secret here: it is Triton's, and not the lesson's.
@@ -100,8 +128,8 @@ def remedies(text: str, given: dict) -> Iterator[tuple[str, str, str]]:
         yield "python-in-a-kernel", source.replaced([
             (begin, end, source.raw[begin:end].decode().replace("/", "//"))
             for begin, end in between]), (
-            f"the mistake: line {first.lineno}, `{source.of(first)}` is a fraction, and a whole "
-            "number is wanted. Write // in the place of /.")
+            f"the mistake: {file}:{first.lineno}: `{source.of(first)}` is a fraction, but a whole "
+            "number is needed. Write // instead of /.")
     loads = [node for node in source.nodes if isinstance(node, ast.Call)
              and source.of(node.func).endswith(".load")
              and [word.arg for word in node.keywords].count("mask")
@@ -109,12 +137,12 @@ def remedies(text: str, given: dict) -> Iterator[tuple[str, str, str]]:
     if loads:
         yield "load-without-other", source.replaced([
             (*[source.span(node)[1] - 1] * 2, ", other=0.0") for node in loads]), (
-            f"the mistake: line {min(node.lineno for node in loads)}: tl.load has mask= and no "
-            "other=: what the masked elements read is not said, and it counts here. Write "
-            "other=0.0.")
+            f"the mistake: {file}:{min(node.lineno for node in loads)}: tl.load has mask= but no "
+            "other=, so the masked elements are undefined, and they count here. Write other=0.0. "
+            "This may cost no points, for the interpreter reads 0 there; a GPU need not.")
 
 
-def printed(text: str) -> Iterator[str]:
+def printed(text: str, file: str) -> Iterator[str]:
     """What is said of the first print() in a kernel's step, if there is one."""
     for node in Source(text, {}, (), "").nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
@@ -122,7 +150,8 @@ def printed(text: str) -> Iterator[str]:
             titled = node.args and isinstance(getattr(node.args[0], "value", None), str)
             where = "in every program" if titled else (  # Triton's own print begins with a text
                 "which works in the interpreter and compiles for no GPU")
-            yield f"right, but line {node.lineno} prints, {where}: take it out before you hand in."
+            yield (f"This is right, but {file}:{node.lineno} prints, {where}: remove that before "
+                   "you submit.")
             return
 
 
@@ -143,24 +172,31 @@ def _makes(text: str, line: int, names: frozenset[str]) -> bool:
                for node in source.body)
 
 
-def find(text: str, asked: StepSpec, numbers: list[str], wrong: tuple[int, Observed, str],
-         was: list[frozenset[str]],
+def find(text: str, asked: StepSpec, file: str, numbers: list[str],
+         wrong: tuple[int, Observed, str], was: list[frozenset[str]],
          ask: Callable[[str, list[Example]], list[frozenset[str]] | None]) -> Change | None:
     """The change that makes a step right, to the letter; else one that makes right some of the
-    names that it leaves, and the others no worse; None where there is neither.
+    names that it leaves, and the others no worse; None where there is neither.  Where others of the
+    same tier make it right, too, only what is true of all of them is said.
 
-    text: of the step; numbers: names of the file that hold some; wrong: the number of an example
-    that is, what the step leaves there, and the first name that is wrong; was: the names that are
-    wrong in each example; ask(text, examples) -> the same of the changed step, None where it ended
-    its worker.
+    text: of the step; file: its name; numbers: names of the file that hold some; wrong: the number
+    of an example that is, what the step leaves there, and the first name that is wrong; was: the
+    names that are wrong in each example; ask(text, examples) -> the same of the changed step, None
+    where it ended its worker.
     """
     (worst, left, name), examples = wrong, asked.examples()
     kinds = {given: kind(value) for given, value in examples[worst].given.items()}
     kinds |= dict.fromkeys(numbers, "number")
     for names in left.programs[:1]:
         kinds |= {made: kind(value) for made, value in names.items()}
-    ends, partly = 0, None
-    for change in changes(text, kinds, asked.leaves, name):
+    ends, partly, right, left_to_try = 0, None, [], OTHERS
+    for change in changes(text, kinds, asked.leaves, name, file):
+        if right:
+            if change.tier != right[0].tier:
+                continue
+            left_to_try -= 1
+            if not left_to_try:
+                break
         found = ask(change.text, [examples[worst]])
         ends += found is None
         if ends > 2:
@@ -171,12 +207,12 @@ def find(text: str, asked: StepSpec, numbers: list[str], wrong: tuple[int, Obser
         if len(everywhere) < len(examples):
             continue
         if not any(everywhere):
-            return change
-        if len(was) < len(examples):  # it crashed, and of later examples nothing is known
+            right.append(change)
+        if right or len(was) < len(examples):  # it crashed, and of later examples nothing is known
             continue
         fixed = frozenset.union(*was) - frozenset.union(*everywhere)
         if fixed and all(map(str.isidentifier, fixed)) and _makes(
                 text, change.line, fixed) and all(
                 now <= old for now, old in zip(everywhere, was, strict=True)):
             partly = replace(change, makes=" and ".join(sorted(fixed)))
-    return partly
+    return right[0].among(right[1:]) if right else partly

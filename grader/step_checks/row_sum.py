@@ -43,7 +43,7 @@ def rows() -> Example:
                 row = next(row for row, one in zip(want, names["mask_m"], strict=True)
                            if one != (row < M))
                 return Wrong((f"program {program}: mask_m: want True for the rows below {M} and no "
-                              f"others; for row {row} it is {bool(row >= M)}.",))
+                              f"others; it is {bool(row >= M)} for row {row}.",))
         return None
 
     return Example(f"M={M}, BLOCK_M={BM}: 3 programs", {"M": M, "N": 70, "BLOCK_M": BM,
@@ -126,7 +126,8 @@ def sums(dtype: str) -> Example:
                 "w-squared": named.leaves(acc=acc + wide @ (w.astype(np.float64)**2)),
                 "last-tile-only": named.leaves(acc=want - acc)}
 
-    return Example(f"x {x.shape}, w {w.shape}, {dtype}", {"x": x, "w": w, "acc": acc},
+    return Example(f"x of shape {x.shape}, w of shape {w.shape}, {dtype}",
+                   {"x": x, "w": w, "acc": acc},
                    lambda left: difference("acc", left.programs[0]["acc"], want), variants=variants)
 
 
@@ -208,10 +209,11 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
             got = left.programs[0][name]
             if value is None or got is None:
                 if got is not None:
-                    return Wrong((f"{name}: want None, for its input needs no gradient; got a "
-                                  "tensor.",))
+                    return Wrong((f"{name}: want None, because {name[1:]} needs no gradient here; "
+                                  "got a tensor.", "This is advice, and costs no points: "
+                                  "ctx.needs_input_grad says which gradients are needed."))
                 if value is not None:
-                    return Wrong((f"{name}: want a tensor {value.shape}; got None.",))
+                    return Wrong((f"{name}: want a tensor of shape {value.shape}; got None.",))
             elif found := difference(name, got, value, 1e-4):
                 return found
         return None

@@ -19,13 +19,14 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                     return found
                 place = int(names["bh"]), int(names[start])
                 if place in taken:
-                    return _drawn(f"programs {taken[place]} and {program} have the same rows, "
-                                  f"from {place[1]} of head {place[0]} on: others have none.", left)
+                    return _drawn(f"Programs {taken[place]} and {program} take the same rows, from "
+                                  f"{place[1]} on of head {place[0]}; other rows have no program.",
+                                  left)
                 taken[place] = program
             order = [int(names[start]) for names in left.programs[:tiles]]
             if longest and order != sorted(order, reverse=longest == "last"):
-                return Wrong((f"right, but the programs of a head begin at {order}: the longest "
-                              "walk starts last",), note=True)
+                return Wrong((f"the programs of a head begin at {order}: start the longest loop "
+                              "first, so that it does not run alone at the end",), note=True)
             return None
 
         def _program(program: int, names: dict) -> Wrong | None:
@@ -35,16 +36,16 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                         or float(value) != int(value):
                     return Wrong((f"{name}: want one whole number; got {value}.",))
             if not 0 <= bh < B * H or first not in range(0, N, T):
-                return _told(program, names, f"heads go from 0 to {B * H - 1}, first rows are "
+                return _told(program, names, f"bh from 0 to {B * H - 1}, {start} one of "
                              f"{', '.join(map(str, range(0, N, T)))}")
             if (b, h) != (bh // H, bh % H):
-                return _told(program, names, f"head {int(bh)} of all is head {int(bh % H)} of "
-                             f"batch entry {int(bh // H)}")
+                return _told(program, names, f"for bh {int(bh)}, head {int(bh % H)} of batch entry "
+                             f"{int(bh // H)}")
             if isinstance(names[index], tuple):
-                return Wrong((f"{index} is a list of Python's: want a tile, by tl.arange(0, "
+                return Wrong((f"{index} is a Python list: want a tile, made by tl.arange(0, "
                               f"{size}).",), id="python-in-a-kernel")
             if not same(names[index], first + np.arange(T)):
-                return _told(program, names, f"{index} is {int(first)} ... {int(first) + T - 1}")
+                return _told(program, names, f"{index} {int(first)} ... {int(first) + T - 1}")
             return None
 
         def _told(program: int, names: dict, wanted: str) -> Wrong:

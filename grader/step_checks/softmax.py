@@ -40,11 +40,11 @@ def scores(factor: float = 1.0) -> StepSpec:
                 seen = ~(s.astype(np.float64) < HIDDEN)  # float16 does not reach so far
                 if (~keep & seen).any():
                     at = tuple(np.argwhere(~keep & seen)[0])
-                    return Wrong((f"s[{at[0]}, {at[1]}] is {s[at]:.5g}, and keep is False there: "
+                    return Wrong((f"s[{at[0]}, {at[1]}] is {s[at]:.5g}, but keep is False there: "
                                   "want -inf.",))
             return difference("s", s, np.where(keep, want, -np.inf), free=~keep)
 
-        return Example(f"q {q.shape}, k {k.shape}, {dtype}, MASKED={masked}",
+        return Example(f"q of shape {q.shape}, k of shape {k.shape}, {dtype}, MASKED={masked}",
                        {"q": q, "k": k, "keep": keep, "MASKED": masked, "scale_log2e": FACTOR,
                         "N": 64 + N, "D": D, "BLOCK_N": N, "start_n": 64,
                         "query": np.arange(200, 200 + M, dtype=np.int32),
@@ -57,6 +57,20 @@ def scores(factor: float = 1.0) -> StepSpec:
     return StepSpec(("s",), lambda: [make(1, "float32", True), make(2, "float32", False),
                                      make(3, "float16", True), make(4, "float32", False, 3e4)],
                     ("MASKED", "D", "BLOCK_N"))
+
+
+def row(m_i: np.ndarray, top: np.ndarray, at: tuple[int, ...]) -> str:
+    """What is special about a row of a tile, by its maximum so far and its largest score here."""
+    old, new = m_i[at[:m_i.ndim]], top[at[:m_i.ndim]]
+    if new == -np.inf:
+        return "all keys of this tile are hidden"
+    if old == -np.inf:
+        return "no key was seen before this tile"
+    if old > new:
+        return "the maximum stays: it is larger than all scores of this tile"
+    if new - old < 0.01:
+        return "the maximum grows by less than 0.01"
+    return "the scores are far below those of the other rows" if new < np.median(top) - 99 else ""
 
 
 def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bool = True
@@ -98,8 +112,8 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                 return difference("m_new", m_new, top)
             if (high := (want_l == 0) & ~(m_new < -1000)).any():
                 at = int(np.flatnonzero(high)[0])
-                return Wrong((f"m_new[{at}] is {m_new[at]:.5g}, and that row has seen no key yet: "
-                              "want -inf, or scores far below underflow.",), id="blind-row-max")
+                return Wrong((f"m_new[{at}] is {m_new[at]:.5g}, but that row has not seen a key "
+                              "yet: want -inf, or a very low score.",), id="blind-row-max")
             with np.errstate(all="ignore"):
                 back = np.power(base, m_new.astype(np.float64) - top)
                 back[(m_new == -np.inf) & (want_l == 0)] = 1  # nothing seen yet: all is 0
@@ -124,7 +138,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                               difference("acc", names["acc"], want_acc, error))
             return replace(plain or found, others=tuple(found.names))
 
-        return Example(f"{words}: s {s.shape}, {dtype} v", {
+        return Example(f"{words}: s of shape {s.shape}, {dtype} v", {
             "s": s, "m_i": m_i.astype(np.float32), "l_i": l_i.astype(np.float32), "acc": acc,
             "v": v, "scale_log2e": FACTOR, "MASKED": True,
             "keep": np.isfinite(s), "N": 400, "BLOCK_N": N, "D": D, "start_n": 64,
@@ -132,6 +146,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
             "key": np.arange(64, 64 + N, dtype=np.int32)}, check,
             variants=None if dtype == "float16" else lambda: named.softmax(
                 s, m_i, l_i, acc, v, factor, base),
+            about=lambda at: row(m_i, s.max(1) * factor, at),
             exact=lambda left: difference("m_new", left.programs[0]["m_new"], top,
                                           free=want_l == 0) is None)
 

@@ -259,7 +259,7 @@ def test_a_reader_that_leaves_early_does_not_stop_the_grading():
 
 
 RED = [{"id": "3.4", "light": "wrong", "mistake": "wrong-number",
-        "text": "q (16, 16):\ns[0, 2] is 0.\none change makes it right: line 151, `0.0`, x."},
+        "text": "q (16, 16):\ns[0, 2] is 0.\nproblem_3.py:151: `0.0`. x."},
        {"id": "3.5", "light": "wrong", "mistake": "acc-not-rescaled",
         "text": "s (16, 32):\nacc[0]: want 1; got 2.\nthe mistake: acc is not rescaled.\nz"},
        {"id": "3.6", "light": "wrong", "mistake": "truth-of-a-tile",
@@ -321,8 +321,13 @@ def test_a_raise_that_is_left_behind_a_solution_is_to_be_deleted():
 def test_a_stage_that_passes_with_a_red_step_says_so():
     text = with_red_steps(check("pass"), outcome="pass")
     assert "Passed!" in text and "Running step 3.4 on its own" in text
-    assert "Every case asked is right, and yet this step is not as the lesson asks.\nP3: 1 of 1" \
-        in text
+    assert "All tests pass, but this step does not do what its comment asks. It costs" in text
+
+
+def test_the_advice_on_a_right_step_is_shown():
+    advice = {"id": "4.2", "light": "right", "mistake": None, "text": "This is right, but slow."}
+    Reporter(stream := io.StringIO()).stage_ends(STAGES[4], replace(PASSED, steps=[advice]))
+    assert "     step 4.2: This is right, but slow.\n" in stream.getvalue()
 
 
 def test_what_waits_for_blank_steps_is_unfinished_and_has_not_crashed():

@@ -23,8 +23,9 @@ from grader.report.screen import Reporter
 from grader.sandbox.wire import OBSERVED
 from grader.sandbox.worker import run_step
 from grader.starter import blank
-from grader.step_checks import blanks, edits, named, one_step, repair
+from grader.step_checks import blanks, earlier, edits, named, one_step, repair
 from grader.step_checks.checks import StepChecks
+from grader.step_checks.examples import LOG2E, Example, Observed, StepSpec, factor
 from grader.step_checks.table import entry
 from tests.step_checks.blanks import lights, runner, solved, submitted
 from tests.step_checks.rearranged import REARRANGED
@@ -41,7 +42,7 @@ ALSO = {(1, "max_of_the_tile_no_rescale"),
 NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
 SAID_ALIKE = ("programs-alike", "zero-times-inf", "row-stride-ignored", "handed-wrongly",
               "result-dropped", "nothing-stored", "blind-row-max",
-              "load-without-other", "lse-in-base-2", *OBSERVED)
+              "load-without-other", "lse-in-base-2", "head-left-out", earlier.ID, *OBSERVED)
 
 
 @pytest.fixture(autouse=True)
@@ -135,8 +136,8 @@ def test_an_honest_file_with_markers_has_no_red_light(file):
     ("j = 0\nwhile j < N:\n    keep = key < N", "its loop goes on while j < N, and changes none"),
     ("keep = key < N\nimport os; os._exit(0)", "ended"),
     ("keep = key < M", "name 'M' is not defined"),
-    ("kept = key < N", "keep is not made here"),
-    ("return key < N", "what is below it is never done"),
+    ("kept = key < N", "keep is not assigned here"),
+    ("return key < N", "the code below it never runs"),
 ])
 def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_asked(
         text, says, monkeypatch):
@@ -148,7 +149,7 @@ def test_a_step_that_hangs_or_crashes_is_red_with_its_line_and_the_others_are_as
     assert says in " ".join(found["3.6"].lines)
     if "name" in says or "did not end" in says:
         step = next(step for step in submission.steps(source) if step.id == "3.6")
-        assert f"line {step.first_line + 1}" in " ".join(found["3.6"].lines)
+        assert f"problem_3.py:{step.first_line + 1}" in " ".join(found["3.6"].lines)
     assert len(colours(found, "right")) == 7
 
 
@@ -191,7 +192,7 @@ def test_a_first_slip_has_its_name(stage, step, old, new, id):
     found = lights(solved(stage).replace(old, new, 1), stage)
     assert colours(found, "wrong") == [step] and found[step].mistake == id
     said = " ".join(found[step].lines)
-    assert "the mistake: " in said or "nothing is stored" in said or "has no effect" in said
+    assert "the mistake: " in said or "Nothing is stored" in said or "has no effect" in said
 
 
 @pytest.mark.parametrize("stage, step, old, new, said", [
@@ -218,7 +219,8 @@ def test_a_launch_and_a_loop_are_told_by_what_is_wrong_with_them(stage, step, ol
 def test_a_walk_that_goes_on_in_vain_is_right_with_both_walks_beside_each_other():
     found = lights(solved(4).replace("range(start_m, start_m + BLOCK_M, BLOCK_N)",
                                      "range(start_m, N, BLOCK_N)"), 4)["4.2"]
-    assert found.light == "right" and "visited 0 16 32 48 64* 80* 96*, wanted 0" in found.lines[0]
+    assert found.light == "right"
+    assert "your loop visits tiles 0 16 32 48 64* 80* 96*, it should" in found.lines[0]
 
 
 @pytest.mark.parametrize("old, new, said", [
@@ -354,7 +356,7 @@ def test_a_fault_in_the_search_for_a_mistake_leaves_the_step_red(with_changes, m
     assert colours(found, "wrong") == ["1.5"]
 
 
-@pytest.mark.parametrize("broken", ["damaged", "Blanks", "Runner.lights"])
+@pytest.mark.parametrize("broken", ["damaged", "Blanks", "Runner.check_steps"])
 def test_a_fault_around_the_checks_is_said_and_ends_nothing(broken, monkeypatch):
     monkeypatch.setattr(f"grader.step_checks.checks.{broken}", fail)
     with StepChecks(STAGES[1], Options(ROOT, "cpu", 1, 60.0), submitted(solved(1), 1)) as stage:
@@ -392,7 +394,7 @@ def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
     found = lights(solved(3).replace("acc = tl.dot(p.to(v.dtype), v,",
                                      "acc = tl.dot(p.to(v.dtype), k,"), 3)
     assert colours(found, "wrong") == ["3.5"]
-    assert found["3.5"].lines[1] == "it uses k, which the comment above it does not promise."
+    assert found["3.5"].lines[1] == "It uses k, which the comment above it does not offer."
 
 
 @pytest.mark.parametrize("id, above, line", [
@@ -403,7 +405,7 @@ def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
 def test_a_step_that_asserts_what_only_its_small_tiles_break_has_no_light(id, above, line):
     found = lights(solved(3).replace(above, f"    {line}\n{above}"), 3)
     assert colours(found, "wrong") == []
-    assert found[id].light == "none" and "does not hold of the small tiles" in found[id].lines[0]
+    assert found[id].light == "none" and "does not hold for the small tiles" in found[id].lines[0]
 
 
 def test_a_step_that_reads_strides_by_the_names_of_a_named_tuple_has_no_light():
@@ -458,7 +460,8 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
 
     done = ran("--step", "3.2")
     assert done.returncode == 1
-    assert "visited  0 2*\n" in done.stdout and "wanted   0 16 32*" in done.stdout
+    assert "your loop visits tiles  0 2*\n" in done.stdout
+    assert "it should visit tiles   0 16 32*" in done.stdout
     path = tmp_path / "problem_3.py"
     options, reporter = Options(tmp_path, "cpu", 1, 60.0), Reporter(io.StringIO())
     assert one_step.ask(STAGES[3], "3.1", options, reporter)
@@ -475,7 +478,7 @@ def test_one_step_is_asked_alone_and_the_json_holds_all_lights(tmp_path):
     steps = json.loads((tmp_path / "out.json").read_text())["stages"][0]["steps"]
     assert [step["light"] for step in steps] == [
         "right", "wrong", "right", "right", "right", "blank", "right", "right"]
-    assert "wanted   0 16 32*" in steps[1]["text"]
+    assert "it should visit tiles   0 16 32*" in steps[1]["text"]
 
 
 def test_a_raise_left_behind_a_solution_is_said_everywhere_and_is_the_next_thing_to_do(tmp_path):
@@ -508,9 +511,9 @@ def test_an_endless_loop_is_known_by_its_light_before_a_case_has_taken_its_time(
 
 
 @pytest.mark.parametrize(("id", "said"), [
-    ("delta-added", "delta is added, not subtracted: dS = P * (dP + delta)"),
-    ("ds-without-p", "dS lacks its factor P"),
-    ("backward-without-lse", "it computes P without subtracting lse"),
+    ("delta-added", "delta is added instead of subtracted: dS = P * (dP + delta)"),
+    ("ds-without-p", "dS is not multiplied by P"),
+    ("backward-without-lse", "P is computed without subtracting lse"),
     ("dq-heads-divided-by-hkv", "query head h reads key/value head h // HKV")])
 def test_a_name_is_said_without_what_no_search_has_tried(id, said):
     assert named.words(id)[0] == f"the mistake: {said}."
@@ -535,58 +538,60 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
     assert light.mistake == id
     line = next(number for number, rows in enumerate(zip(
         source.splitlines(), solved(stage).splitlines(), strict=True), 1) if rows[0] != rows[1])
-    assert f"line {line}" in light.lines[-1] and old not in light.lines[-1]
+    assert light.lines[-1].startswith(f"problem_{stage}.py:{line}: ")
+    assert old not in light.lines[-1]
 
 
 @pytest.mark.parametrize("stage, old, new, said", [
-    (3, "% num_tiles * BLOCK_M", "% num_tiles * BLOCK_M + 1", "`+ 1` is one too many."),
+    (3, "% num_tiles * BLOCK_M", "% num_tiles * BLOCK_M + 1", "`+ 1` should not be there."),
     (8, "s = tl.dot(q, tl.trans(k))\n", "s = tl.dot(q, tl.trans(k)) * scale_log2e\n",
-     "`* scale_log2e` is one too many."),
-    (3, "acc / l_i[:, None]", "acc / (l_i[:, None] + 1.0)", "`+ 1.0` is one too many."),
+     "`* scale_log2e` should not be there."),
+    (3, "acc / l_i[:, None]", "acc / (l_i[:, None] + 1.0)", "`+ 1.0` should not be there."),
     (3, "tl.dot(p.to(v.dtype), v, acc * alpha[:, None])",
-     "acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, acc)", "`acc` is one too many."),
-    (6, "(num_tiles - 1 - tl", "(num_tiles - tl", "which lacks `- 1`."),
+     "acc * alpha[:, None] + tl.dot(p.to(v.dtype), v, acc)", "`acc` should not be there."),
+    (6, "(num_tiles - 1 - tl", "(num_tiles - tl", "`- 1` is missing."),
     (1, "key[None, :] > query[:, None]", "(key[None, :] >= query[:, None]) & (query[:, None] > 0)",
-     "`key[None, :] >= query[:, None]`, which lacks `+ 1`."),
+     "problem_1.py:84: The mistake is in this line, or in line 82."),
     (7, "start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N", "start_m - window_size + 1, 0)",
-     "which lacks a rounding to whole tiles."),
-    (3, "query = start_m + tl", "query = tl", "`tl.arange(0, BLOCK_M)`, which lacks start_m."),
-    (3, "(start + i < N)", "(i < N)", "`i < N`, which lacks start."),
+     "This must be rounded to whole tiles."),
+    (3, "query = start_m + tl", "query = tl", "`tl.arange(0, BLOCK_M)`. start_m is missing."),
+    (3, "(start + i < N)", "(i < N)", "`i < N`. start is missing."),
     (6, "start_m - window_size + 1", "start_m - window_size + 2",
-     "another number belongs in the place of `2`."),
+     "`2` is the wrong value here."),
     (3, "(bh * N + rows)[:, None] * D", "(bh * N + rows)[:, None] * N",
-     "another name belongs in the place of `N`."),
-    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "which lacks a bound, start_m."),
+     "`N` is the wrong variable here."),
+    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "This must not exceed start_m."),
     (5, "b, h = bh // HQ, bh % HQ", "b, h = bh // HKV, bh % HKV",
-     "another name belongs in the place of HKV."),
-    (1, "p.sum(dim=-1)\n            a", "p.sum()\n            a", "`p.sum()`, which lacks dim=."),
-    (3, "N:\n        acc, l_i, m_i = _attend", "N:\n        _attend", "lacks `acc, l_i, m_i =`."),
+     "`HKV` is the wrong variable here."),
+    (1, "p.sum(dim=-1)\n            a", "p.sum()\n            a", "`p.sum()`. dim= is missing."),
+    (3, "N:\n        acc, l_i, m_i = _attend", "N:\n        _attend",
+     "`acc, l_i, m_i =` is missing."),
     (3, "BLOCK_N):\n        acc, l_i, m_i = _attend", "BLOCK_N):\n        _attend",
-     "lacks `acc, l_i, m_i =`."),
+     "`acc, l_i, m_i =` is missing."),
     (7, "acc / l_i[:, None], bh", "acc.to(o_ptr.dtype.element_ty) / l_i[:, None], bh",
-     "`acc.to(o_ptr.dtype.element_ty)`, its dtype."),
-    (3, "p = tl.math.exp2(s", "p = tl.exp(s", "another function belongs there."),
+     "`acc.to(o_ptr.dtype.element_ty)`. The dtype is wrong."),
+    (3, "p = tl.math.exp2(s", "p = tl.exp(s", "The function is wrong."),
 ])
 @pytest.mark.usefixtures("with_changes")
 def test_the_piece_that_is_changed_is_named(stage, old, new, said):
     assert old in solved(stage)
     light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
               if light.light == "wrong")
-    assert light.lines[-1].endswith(said) and "line " in light.lines[-1]
+    assert light.lines[-1].endswith(said) and f"problem_{stage}.py:" in light.lines[-1]
 
 
 @pytest.mark.parametrize("stage, old, new, said", [
     (8, "outer = tl.maximum(N // BLOCK_M * BLOCK_M, inner)", "outer = tl.maximum(N, inner)",
-     "outer is 70, want 64: "),
-    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "inner is 80, want 64: "),
-    (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)", "wanted   0* 16* 32* 48* 64* 80*"),
+     "outer is 70, want 64. "),
+    (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "inner is 80, want 64. "),
+    (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)", "tiles   0* 16* 32* 48* 64* 80*"),
     (8, "lse_ptr + row", "lse_ptr", "want lse_ptr + row; got lse_ptr."),
     (3, "tl.math.exp2(m_i - m_new)", "tl.exp(m_i - m_new)", "one base for both, that in which m"),
     (3, "p = tl.math.exp2(s", "p = tl.exp(s", "alpha and the weights use different bases."),
     (1, "torch.maximum(m_i, s.amax(dim=-1))", "torch.maximum(m_i, s.max(dim=-1))",
-     "of values and indices; x.amax(dim=...) gives the values"),
+     "values and indices; x.amax(dim=...) "),
     (1, "m_new = torch.maximum(m_i, s.amax(dim=-1))", "m_new = s.max(dim=-1)",
-     "of values and indices; x.amax(dim=...) gives the values"),
+     "values and indices; x.amax(dim=...) "),
     (1, "p = torch.exp(s - lse[:, :, m, None])", "p = torch.softmax(s)",
      "Try: say along which axis"),
 ])
@@ -597,22 +602,166 @@ def test_what_was_wanted_is_said_beside_what_came(stage, old, new, said):
     assert any(said in line for line in light.lines), light.lines
 
 
+BESIDE = """
+@triton.jit
+def step(x, y, z):
+    first = x - y
+    keep = first - y
+    _leave(locals())
+"""
+
+
+@pytest.mark.parametrize("right, id, said", [
+    (["first = z - y"], "wrong-name", "4: `x - y`. `x` is the wrong variable here."),
+    (["first = 0 - y"], "wrong-number", "4: `x - y`. `x` is the wrong value here."),
+    (["first = z - y", "first = 0 - y"], repair.PLACE, "4: `x - y`. `x` is wrong here."),
+    (["first = z - y", "first = x - z"], repair.PLACE, "4: The mistake is in this line."),
+    (["first = z - y", "keep = first - z"], repair.PLACE,
+     "4: The mistake is in this line, or in line 5."),
+    (["first = x + y", "first = z - y"], "wrong-operator", "4: `x - y`. The operator is wrong."),
+])
+def test_of_several_changes_that_make_a_step_right_only_what_holds_of_all_is_said(right, id, said):
+    given = {"x": 1, "y": 2, "z": 3}
+    asked = StepSpec(("keep",), lambda: [Example("", given, lambda left: None)])
+
+    def ask(text, examples):
+        return [frozenset() if any(one in text for one in right) else frozenset(["keep"])]
+
+    change = repair.find(BESIDE, asked, "problem_3.py", [], (0, Observed([given], [], {}), "keep"),
+                         [frozenset(["keep"])], ask)
+    assert (change.id, change.words) == (id, f"problem_3.py:{said}")
+
+
+@pytest.mark.usefixtures("with_changes")
+@pytest.mark.parametrize("stage, old, new, said", [
+    (3, "if RAGGED or BLOCK_D != D else", "if RAGGED else",
+     "`RAGGED`. The condition is too narrow."),
+    (7, "range(0, sink_end, BLOCK_N)", "range(sink_size, sink_end, BLOCK_N)",
+     "`sink_size` is the wrong value here."),
+])
+def test_a_change_that_may_be_another_is_not_told_as_one_of_names(stage, old, new, said):
+    assert old in solved(stage)
+    light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
+              if light.light == "wrong")
+    assert light.lines[-1].endswith(said), light.lines
+
+
+@pytest.mark.usefixtures("with_changes")
+def test_flags_that_are_all_wrong_are_told_together():
+    source = solved(4).replace("MASKED=False)", "MASKED=None)").replace(
+        "MASKED=True)", "MASKED=False)").replace("MASKED=None)", "MASKED=True)")
+    light, = (light for light in lights(source, 4).values() if light.light == "wrong")
+    assert light.mistake == "wrong-flag"
+    assert "The flag has the wrong value, here and in line " in light.lines[-1]
+
+
+@pytest.mark.parametrize("stage, id, other, of, said", [
+    (4, "4.2", "3.2", 3, "this is step 3.2 unchanged; here the keys after the query are hidden"),
+    (4, "4.6", "3.6", 3, "this is step 3.6 unchanged; here the keys after the query are hidden"),
+    (6, "6.4", "4.2", 4, "this is step 4.2 unchanged; here the window ends on the left, too"),
+    (6, "6.7", "3.5", 3, "this is step 3.5 unchanged; here a row may not have seen a key yet"),
+    (6, "6.8", "4.6", 4, "this is step 4.6 unchanged; here the keys before the window are hidden"),
+    (7, "7.8", "6.8", 6, "this is step 6.8 unchanged; here the sinks are visible, too"),
+    (8, "8.18", "4.6", 4, "this is step 4.6 unchanged; here CAUSAL may be False"),
+])
+def test_an_earlier_step_that_should_have_changed_is_recognised(stage, id, other, of, said):
+    rows, theirs = submission.lines(solved(stage)), submission.lines(solved(of))
+    step = next(one for one in submission.steps(solved(stage)) if one.id == id)
+    source = next(one for one in submission.steps(solved(of)) if one.id == other)
+    rows[step.first_line:step.last_line - 1] = [
+        *theirs[source.first_line:source.last_line - 1], "    # as before\n"]
+    light = lights("".join(rows), stage)[id]
+    assert light.light == "wrong" and light.mistake
+    assert any(f"the mistake: {said}" in line for line in light.lines), light.lines
+
+
+def test_what_does_as_the_earlier_step_did_is_told_though_its_text_is_another():
+    source = solved(4)
+    step = next(one for one in submission.steps(source) if one.id == "4.2")
+    rows = submission.lines(source)
+    rows[step.first_line:step.last_line - 1] = [
+        "    for start_n in range(0, N, BLOCK_N):\n"
+        "        last = start_n + BLOCK_N > N\n"
+        "        acc, l_i, m_i = _attend(acc, l_i, m_i, q, k_head, v_head, query, start_n, N,\n"
+        "                                scale * LOG2E, D, BLOCK_N, MASKED=last)\n"]
+    light = lights("".join(rows), 4)["4.2"]
+    assert light.mistake == earlier.ID
+    assert light.lines[-1].startswith("the mistake: this does what step 3.2 does; here the keys")
+
+
+def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
+    assert all(entry(id) and entry(other) for id, (other, _) in earlier.CHANGES.items())
+
+
+@pytest.mark.parametrize("stage, id, old, new, said", [
+    (1, "1.1", "math.sqrt(q.shape[-1])", "math.isqrt(q.shape[-1])", "sqrt(D) is rounded down"),
+    (1, "1.5", "acc / l_i[..., None]", "acc / l_i[..., None] * 1.5",
+     "All of these are 1.5 times the right number."),
+    (3, "3.4", "s = tl.dot(q, tl.trans(k))\n", "s = tl.dot(q, tl.trans(k)) * D**-0.5\n",
+     "All of these are 0.25 times the right number."),
+    (8, "8.9", "delta_ptr + bh * N + query", "delta_ptr + query",
+     "The rows of head 1 are stored in head 0 of delta_ptr: the head is missing in the address."),
+    (3, "3.3", "lse_ptr + bh * N + query", "lse_ptr + query",
+     "The rows of head 1 are stored in head 0 of lse: the head is missing in the address."),
+])
+def test_what_a_wrong_number_means_is_said(stage, id, old, new, said):
+    assert old in solved(stage)
+    light = lights(solved(stage).replace(old, new, 1), stage)[id]
+    assert light.light == "wrong" and said in " ".join(light.lines), light.lines
+
+
+@pytest.mark.parametrize("ratio, names, said", [
+    (1.5**0.5, {}, "1.2247 = sqrt(1.5)"), (LOG2E, {}, "1.4427 = log2(e)"), (-2.0, {"N": 2}, "-2"),
+    (0.36, {"scale_log2e": 0.36}, "0.36 = scale_log2e"), (40.0, {"N": 40}, "40"),
+    (11**-0.5, {"D": 11}, "0.30151 = 1 / sqrt(D)"), (0.777, {}, "0.777")])
+def test_a_factor_has_a_name_where_it_is_that_of_a_constant(ratio, names, said):
+    assert factor(ratio, names) == said
+
+
+def test_what_is_special_about_the_row_that_is_shown_is_said():
+    right = "alpha = tl.math.exp2(m_i - m_new)"
+    found = lights(solved(3).replace(right, f"{right} * 0.5"), 3)["3.5"]
+    assert "In this row the maximum stays" in found.lines[1], found.lines
+
+
+@pytest.mark.parametrize("stage, old, new, said", [
+    (4, "MASKED=False)", "MASKED=True)", "the tile at 0 needs no mask, and MASKED=False is faster"),
+    (6, "MASKED=False)", "MASKED=True)", "needs no mask, and MASKED=False is faster there"),
+])
+def test_more_masks_than_needed_are_right_and_advice_says_so(stage, old, new, said):
+    assert old in solved(stage)
+    step = {4: "4.2", 6: "6.4"}[stage]
+    light = lights(solved(stage).replace(old, new), stage)[step]
+    assert light.light == "right" and said in light.lines[0], light.lines
+
+
+@pytest.mark.parametrize("stage, id, old, new, said", [
+    (2, "2.2", "stride_wn, mask=mask_n, other=0.0)\n", "stride_wn, mask=mask_n)\n",
+     "This may cost no points"),
+    (2, "2.6", "if ctx.needs_input_grad[0]:", "if True:", "This is advice, and costs no points"),
+])
+def test_a_red_step_that_costs_no_points_says_so(stage, id, old, new, said):
+    assert old in solved(stage)
+    light = lights(solved(stage).replace(old, new, 1), stage)[id]
+    assert light.light == "wrong" and said in " ".join(light.lines), light.lines
+
+
 # A mistake in one part of a loop; its id, and what is said of the part.
 PARTS = [
     (3, "if whole < N:", "if whole < N - 1:",
-     "phase-too-short", "the loop of the ragged last tile ends too early"),
+     "phase-too-short", "the loop over the ragged last tile ends too early"),
     (3, "range(0, whole, BLOCK_N)", "range(BLOCK_N, whole, BLOCK_N)",
-     "phase-too-late", "the loop of the full tiles begins too late"),
+     "phase-too-late", "the loop over the full tiles begins too late"),
     (6, "range(inner, start_m, BLOCK_N)", "range(first, start_m, BLOCK_N)",
-     "phase-too-early", "the loop of the interior begins too early"),
+     "phase-too-early", "the loop over the interior begins too early"),
     (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
-     "phase-too-long", "the loop of the sinks before the window goes on too far"),
+     "phase-too-long", "the loop over the sinks before the window goes on too far"),
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)",
-     "phase-left-out", "the loop of the sinks before the window is missing"),
+     "phase-left-out", "the loop over the sinks before the window is missing"),
     (9, "range(outer, last, BLOCK_M)", "range(last, last, BLOCK_M)",
-     "dkdv-phase-left-out", "the loop of the right edge is missing"),
+     "dkdv-phase-left-out", "the loop over the right edge is missing"),
     (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
-     "border-wrong", "`outer` is not as the lesson defines it; the others are right beside it"),
+     "border-wrong", "`outer` is wrong; the other bounds are right"),
 ]
 
 
@@ -623,7 +772,7 @@ def test_a_wrong_part_of_a_walk_has_its_name(stage, old, new, id, said):
               if light.light == "wrong")
     assert light.mistake == id
     assert f"the mistake: {said}." in light.lines
-    assert light.lines[-1].startswith("the rule: each tile")
+    assert light.lines[-1].startswith("the rule: visit every tile")
 
 
 @pytest.mark.usefixtures("with_changes")
@@ -632,7 +781,7 @@ def test_the_line_of_a_wrong_part_is_said_in_the_place_of_the_rule():
     light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
               if light.light == "wrong")
     assert light.mistake == id
-    assert light.lines[-1].startswith("one change makes it right: line ")
+    assert light.lines[-1].startswith("problem_3.py:")
 
 
 def test_a_maximum_that_is_never_below_0_is_not_said_to_be_taken_before_the_mask():
@@ -660,7 +809,8 @@ def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_rig
     light = lights(source.replace("acc / l_i[:, None], bh", "acc, bh"), 3)["3.3"]
     assert light.lines[1].startswith("o, row 16 of head 1, column 0: want ")
     line = 1 + source.splitlines().index(f"{right} + 1.0")
-    assert light.lines[2].startswith(f"one change makes lse right: line {line}, ")
+    assert light.lines[2].startswith(f"problem_3.py:{line}: ")
+    assert light.lines[2].endswith(" Fixing that makes lse right.")
 
 
 def test_every_kind_of_change_is_said_in_words_and_has_its_turn():
@@ -678,4 +828,4 @@ def test_tiles_that_are_joined_by_words_are_named_whatever_else_is_wrong(stage, 
     light, = (light for light in lights(solved(stage).replace(old, new, 1), stage).values()
               if light.light == "wrong")
     assert light.mistake == "truth-of-a-tile"
-    assert said in light.lines[-1] and light.lines[-1].startswith("line ")
+    assert said in light.lines[-1] and light.lines[-1].startswith(f"problem_{stage}.py:")
