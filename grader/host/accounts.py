@@ -1,13 +1,31 @@
 """The account that workers run as, and where the Python lies that it has to read."""
 
+import hashlib
 import importlib.util
 import os
 import pwd
+import secrets
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 AUTOMATIC_USER = "nobody"
+# No homes, no /var, /run and temporary folders, and of /etc only what loaders and Python read.
+SYSTEM = (
+    "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store",
+    "/run/opengl-driver", "/proc", "/sys/bus", "/sys/class", "/sys/devices", "/sys/fs/cgroup",
+    "/sys/kernel/mm", "/sys/module",
+    *(f"/etc/{name}" for name in (
+        "OpenCL", "alternatives", "crypto-policies", "group", "ld.so.cache", "ld.so.conf",
+        "ld.so.conf.d", "localtime", "nsswitch.conf", "nvidia", "os-release", "passwd",
+        "pki/tls/openssl.cnf", "ssl/certs", "ssl/openssl.cnf", "timezone")),
+)
+# Ids that no account gets: not by hand, not by systemd, its containers or a directory service.
+# Containers whose ids are few may have only the second.
+UNUSED_IDS = ((0x78000000, 1 << 26), (61184, 4336))
+ID_MAPS = ("/proc/self/uid_map", "/proc/self/gid_map")
+BESIDE_PROGRAMS = ("include", "lib", "lib64", "libexec")
 
 
 def find_user(name: str) -> tuple[int, int] | None:
@@ -42,6 +60,55 @@ def find_user(name: str) -> tuple[int, int] | None:
     if closed:
         raise ValueError(f"want a Python that {name!r} can read; got {closed[0]}")
     return entry.pw_uid, entry.pw_gid
+
+
+def ids_for_worker(user: tuple[int, int] | None, group: str = "") -> tuple[int, int] | None:
+    """(uid, gid) of one worker.  In the place of nobody's, which anything may run as, a uid of its
+    own; the gid is that of all workers with this group, or else as the uid."""
+    if user is None or user[0] != _nobody() or (ids := unused_ids()) is None:
+        return user
+    uid = ids[secrets.randbelow(len(ids))]
+    digest = int.from_bytes(hashlib.sha256(group.encode()).digest())
+    return uid, ids[digest % len(ids)] if group else uid
+
+
+def unused_ids() -> range | None:
+    """Ids of no account that this process may give; None where it has only a few of its own."""
+    try:
+        maps = [[tuple(map(int, row.split())) for row in Path(name).read_text().splitlines()]
+                for name in ID_MAPS]
+    except OSError:
+        return None
+    return next((range(first, first + count) for first, count in UNUSED_IDS if all(
+        any(start <= first and first + count <= start + length for start, _, length in rows)
+        for rows in maps)), None)
+
+
+def _nobody() -> int | None:
+    try:
+        return pwd.getpwnam(AUTOMATIC_USER).pw_uid
+    except KeyError:
+        return None
+
+
+def readable_folders(environment: dict[str, str], hidden: Iterable[Path] = ()) -> list[str]:
+    """What a worker has to read beside its own folder: the system's programs and libraries, Python,
+    and what its environment names for compilers and CUDA; of that nothing hidden, and no home.
+    """
+    homes = [Path(entry.pw_dir).resolve() for entry in pwd.getpwall()]
+    homes = [home for home in (*homes, Path.home().resolve()) if len(home.parts) > 1]
+    named = set()
+    for part in os.pathsep.join(environment.values()).split(os.pathsep):
+        if part.startswith("/"):
+            folder = Path(part).resolve()
+            folder = folder.parent if os.path.isfile(folder) else folder
+            named.add(folder)
+            if folder.name == "bin":
+                named.update(folder.parent / name for name in BESIDE_PROGRAMS)
+    named = {str(folder) for folder in named if len(folder.parts) > 1 and not any(
+        home.is_relative_to(folder) for home in homes) and not any(
+        folder.is_relative_to(other) for other in hidden)}
+    return sorted({*SYSTEM, *python_folders(), *named})
 
 
 def python_folders() -> list[str]:

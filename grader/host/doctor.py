@@ -4,7 +4,6 @@ PyTorch and Triton are imported in a process of their own, so that one that cann
 crashes, is a finding like any other.
 """
 
-import ctypes
 import functools
 import json
 import os
@@ -45,6 +44,16 @@ except Exception as error:
     facts["triton_fails"] = told(error)
 print(json.dumps(facts))
 """
+CONFINE = """
+from grader.sandbox.supervisor import confine, seccomp
+print(*confine.drop_privileges([]), *confine.confine([], [], []), *seccomp.confine(False))
+"""
+# What a file is kept from, by what `confined` in the JSON calls it.
+CLOSED = {
+    "files": "writing elsewhere", "reads": "reading other files", "network": "the network",
+    "signals": "signals to other processes", "processes": "their limits and priorities",
+    "ipc": "shared memory that outlives it", "privileges": "root's privileges",
+}
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,8 @@ class Machine:
     driver: bool  # whether there is a GPU, whatever PyTorch says
     compiler: str | None  # the path of a C compiler
     headers: bool  # whether Python's own, for C, are there
-    landlock: bool  # whether Linux can confine a process to its own files
-    user: str  # the account that files run as, "" for one's own
+    held: tuple[str, ...]  # what can hold a file: names of CLOSED
+    user: str  # as whom files run, "" for one's own account
     is_root: bool
     torch_fails: str = ""  # why PyTorch cannot be imported
     triton_fails: str = ""
@@ -196,10 +205,13 @@ def _gpu(machine: Machine) -> list[Remark]:
 def _confinement(machine: Machine) -> list[Remark]:
     """What keeps the files, while they run, from everything else."""
     found = []
-    if not machine.landlock and machine.system == "Linux":
-        found.append(warning("Landlock: none; what you grade can read and write your files"))
+    still_open = [words for name, words in CLOSED.items() if name not in machine.held]
+    if still_open:
+        found.append(warning("what you grade is not kept from " + ", ".join(still_open)))
+    else:
+        found.append(ok("what you grade is kept from " + ", ".join(CLOSED.values())))
     if machine.user:
-        found.append(ok(f"files run as the account {machine.user}"))
+        found.append(ok(f"files run as {machine.user}"))
     elif machine.is_root:
         found.append(warning("files run as root: the account nobody cannot read this Python; "
                              "--worker-user names another"))
@@ -219,7 +231,7 @@ def look() -> Machine:
         # Where Triton looks for one.
         compiler=shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang"),
         headers=Path(sysconfig.get_paths()["include"], "Python.h").exists(),
-        landlock=_landlock(), user=user, is_root=is_root, **(ask() if torch else {}))
+        held=held(), user=user, is_root=is_root, **(ask() if torch else {}))
 
 
 def ask(code: str = FACTS) -> dict:
@@ -232,19 +244,24 @@ def ask(code: str = FACTS) -> dict:
         return {"torch_fails": said or f"exit code {done.returncode}"}
 
 
-def _landlock() -> bool:
-    CREATE_RULESET, ASK_VERSION = 444, 1
-    return platform.system() == "Linux" and ctypes.CDLL(None).syscall(
-        CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION) > 0
+def held() -> tuple[str, ...]:
+    """What of CLOSED is closed to a process that is confined here as a worker is."""
+    if platform.system() != "Linux":
+        return ()
+    done = subprocess.run([sys.executable, "-c", CONFINE], capture_output=True, text=True,
+                          cwd=Path(__file__).parents[2])
+    return tuple(done.stdout.split())
 
 
 def _account() -> tuple[str, bool]:
-    """The account that files run as, "" for one's own, and whether that is root."""
+    """As whom files run, "" for one's own account, and whether that is root's."""
     try:
         import pwd
 
-        from grader.host.accounts import find_user
+        from grader.host.accounts import find_user, ids_for_worker
     except ImportError:  # Windows
         return "", False
     user = find_user("auto")
-    return pwd.getpwuid(user[0]).pw_name if user else "", os.geteuid() == 0
+    name = "" if user is None else f"the account {pwd.getpwuid(user[0]).pw_name}" \
+        if user == ids_for_worker(user) else "ids that no account has, each worker under its own"
+    return name, os.geteuid() == 0

@@ -13,6 +13,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from grader.host.accounts import ids_for_worker
+
 KEPT = 64  # files remembered; one takes a few MiB
 REPLAYED_KEPT = 4096  # compiled variants remembered for replaying workers; one takes some 100 KiB
 _held: dict[Path, int] = {}  # the open folders that this process holds a lock on
@@ -22,7 +24,8 @@ def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | Non
     """The folder for this file's kernels, made if need be; None where none can be written.
 
     user: (uid, gid) of another account that is to write there; its folders stand where that
-    account can reach them, and belong to it one by one, so that it cannot make more.
+    account can reach them, and belong to it one by one, so that it cannot make more.  Where each
+    worker has a uid of its own, those with the same folder share a group, which the folder has.
     """
     return _folder(hashlib.sha256(source).hexdigest(), user)
 
@@ -45,7 +48,10 @@ def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = No
         folder = base / name
         folder.mkdir(parents=True, exist_ok=True)
         if user is not None:
-            os.chown(folder, *user)
+            uid, gid = ids_for_worker(user, name)
+            shared = (uid, gid) != user
+            os.chown(folder, 0 if shared else uid, gid)
+            os.chmod(folder, 0o2770 if shared else 0o700)
         os.utime(folder)  # used now: the last to be forgotten
         if _hold(folder) and kept_in_it is not None:
             _forget(folder, kept_in_it)
@@ -95,7 +101,7 @@ def _base() -> Path:
 
 
 def _shared_base() -> Path:
-    base = Path("/var/tmp") / f"flash-attention-course-{os.geteuid()}"
+    base = Path("/var/tmp") / f"flash-attention-course-{os.geteuid()}-shared"
     base.mkdir(mode=0o711, exist_ok=True)
     if base.is_symlink() or base.stat().st_uid != os.geteuid():
         raise OSError("somebody else's folder stands in its place")

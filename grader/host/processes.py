@@ -16,7 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.host.accounts import find_user, package_folders, python_folders
+from grader.host.accounts import (
+    find_user,
+    ids_for_worker,
+    package_folders,
+    readable_folders,
+)
 from grader.sandbox import LENGTH
 
 GIB = 1 << 30
@@ -33,7 +38,8 @@ PASSED_ON = (
 class Confinement:
     """What a worker and its children may do beside computing.
 
-    user: (uid, gid) to run as; None for the grader's own account.  hidden: folders it may not see
+    user: (uid, gid) to run as, each worker as a uid of its own in the place of nobody; None for the
+    grader's own account.  hidden: folders it may not see
     where the kernel can hide them.  memory_bytes: of host memory, all processes together.
     """
 
@@ -104,7 +110,8 @@ class ForkServer:
         pairs = [socket.socketpair() for _ in range(2)]
         self.requests = [ours for ours, _ in pairs]  # to the one that compiles, that interprets
         announced, named = os.pipe()
-        self.folders = open(named, "wb", buffering=0)  # of workers; named here before they are made
+        self.folders = open(named, "wb", buffering=0)  # named here before they are made
+        self.folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
         fds = [*(theirs.fileno() for _, theirs in pairs), announced]
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", str(FORK_SERVER), ",".join(map(str, fds)),
@@ -128,12 +135,27 @@ class ForkServer:
         return self.process.poll() is not None or bool(select.select(self.requests, [], [], 0)[0])
 
     def new_folder(self) -> Path:
-        """A folder for one worker, which does not outlive this process however it ends."""
-        folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
+        """A folder for one worker, which does not outlive this process however it ends.  It stands
+        in one that can be entered and not listed, so that whoever shares its account, or can undo
+        its rights, does not know its name."""
+        folder = self.folder / f"grader-{secrets.token_hex(8)}"
+        with self._lock:
+            if not self.folder.exists():
+                self._make(self.folder, 0o311)
+            self._make(folder, 0o700)
+        return folder
+
+    def _make(self, folder: Path, mode: int) -> None:
         with suppress(OSError):  # nobody reads any more, and this process goes on
             self.folders.write(os.fsencode(folder) + b"\0")
         folder.mkdir(mode=0o700)
-        return folder
+        folder.chmod(mode)  # whatever this process's umask is
+
+    def forget(self, folder: Path) -> None:
+        """Remove what is left of a worker's folder, and the one around the last."""
+        shutil.rmtree(folder, ignore_errors=True)
+        with self._lock, suppress(OSError):  # another worker has one there
+            self.folder.rmdir()
 
     def send(self, config: dict, fds: list[int], interpret: bool) -> None:
         """Ask for a supervisor and its worker."""
@@ -157,8 +179,9 @@ class Worker:
         confinement = confinement or Confinement()
         interpret = interpret and not compile_for
         self.other_user = confinement.user is not None
+        ids = ids_for_worker(confinement.user, cache.name if cache else "")
         self.process_tree = None
-        fork_server = ForkServer.running()
+        self.fork_server = fork_server = ForkServer.running()
         self.folder = fork_server.new_folder()
         self.socket, theirs = socket.socketpair()
         try:
@@ -166,10 +189,11 @@ class Worker:
                 (self.folder / part).mkdir()
             self.path = path = self.folder / "work" / name
             path.write_bytes(source)
-            if confinement.user is not None:
+            if ids is not None:
                 for item in (self.folder, *self.folder.rglob("*")):
-                    os.chown(item, *confinement.user)
-            config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source)
+                    os.chown(item, *ids)
+            config = dict(path=str(path), device=device, compile_for=compile_for, idle=not source,
+                          user=ids, own_account=ids != confinement.user)
             self.process_tree = ProcessTree(
                 fork_server, config, self.folder, cache or self.folder / "cache", theirs.fileno(),
                 interpret=interpret, confinement=confinement)
@@ -185,7 +209,7 @@ class Worker:
         if self.process_tree is not None:
             self.process_tree.end()
             self.process_tree.stdout.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.fork_server.forget(self.folder)
 
 
 class ProcessTree:
@@ -203,13 +227,15 @@ class ProcessTree:
             environment["TRITON_INTERPRET"] = "1"  # files look for it to run without a GPU
         if config["device"] == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        environment |= {"HOME": str(folder), "TMPDIR": str(folder), "TRITON_CACHE_DIR": str(cache)}
+        environment |= {"HOME": str(folder), "TMPDIR": str(folder), "TRITON_CACHE_DIR": str(cache),
+                        "USER": "nobody"}  # PyTorch asks, and a uid of its own has no name
+        hidden = [path.resolve() for path in confinement.hidden]
         config = {
             **config, "folder": str(folder), "environment": environment,
-            "memory_bytes": confinement.memory_bytes, "user": confinement.user,
+            "memory_bytes": confinement.memory_bytes,
             "writable": [str(folder), str(cache)],
-            "hidden": [str(path.resolve()) for path in confinement.hidden],
-            "readable": python_folders(),
+            "hidden": [*map(str, hidden)],
+            "readable": readable_folders(environment, hidden),
         }
         self.control, theirs = socket.socketpair()
         output, printed = os.pipe()

@@ -17,7 +17,8 @@ from grader.host.doctor import Machine, findings, look, ways
 STAGES = [(1, False), *((n, True) for n in range(2, 8))]
 LAPTOP = Machine(
     system="Linux", torch="2.13.0+cpu", triton="3.7.1", numpy="2.4.0", torch_wants="",
-    driver=False, compiler="/usr/bin/gcc", headers=True, landlock=True, user="", is_root=False)
+    driver=False, compiler="/usr/bin/gcc", headers=True, held=tuple(doctor.CLOSED),
+    user="", is_root=False)
 SERVER = replace(
     LAPTOP, torch="2.11.0+cu130", torch_cuda="13.0", torch_wants="3.6.0", triton="3.6.0",
     numpy="2.3.5", driver=True, gpu="NVIDIA H200", capability=[9, 0], free_gib=130.0)
@@ -120,7 +121,9 @@ def test_any_patch_of_the_triton_that_pytorch_asks_for_will_do():
     ({"gpu": None, "why_no_gpu": "The NVIDIA driver is too old"}, "The NVIDIA driver is too old"),
     ({"free_gib": 1.0}, "GPU memory: 1.0 GiB free: want 4 GiB"),
     ({"torch": "2.9.1"}, "want 2.10 or later; pip install --upgrade torch"),
-    ({"landlock": False}, "can read and write your files"),
+    ({"held": ("files", "privileges")}, "not kept from reading other files, the network, signals"),
+    ({"held": tuple(name for name in doctor.CLOSED if name != "ipc")},
+     "what you grade is not kept from shared memory that outlives it"),
     ({"is_root": True}, "files run as root"),
 ])
 def test_what_keeps_no_stage_from_running_is_a_warning(changes, words):

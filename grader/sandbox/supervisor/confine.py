@@ -1,8 +1,8 @@
 """What a worker may touch: Linux's Landlock, which needs no privilege and cannot be undone.
 
-Once confined, a process and all its children write only where they are told (host/processes.py
-says where; what is hidden, cli.py), do not see the hidden folders, open no TCP connection, and
-signal or trace no process outside.
+Once confined, a process and all its children read and write only what they are told
+(host/processes.py says what; what is hidden of it, cli.py), open no TCP connection, and signal or
+trace no process outside.  seccomp.py closes what Landlock does not know.
 
 Source: https://docs.kernel.org/userspace-api/landlock.html
 """
@@ -20,45 +20,92 @@ FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 # Kernels learned these one after the other: version -> the first bits it does not know.
 ALL_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1}
 TCP, SCOPES = 0b11, 0b11  # bind and connect; abstract sockets and signals
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri", "kfd")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*", "dri", "kfd", "dxg")
+BOUNDING_DROP, AMBIENT, AMBIENT_RAISE, AMBIENT_CLEAR = 24, 47, 2, 4
+CAPABILITIES_VERSION, READ_ANYTHING, ALL = 0x20080522, 1 << 2, (1 << 64) - 1
+
+
+def drop_privileges(readable: list[str]) -> tuple[str, ...]:
+    """Give up root's capabilities, and with no_new_privs every way to gain some, for good.
+
+    -> "privileges" where none is left.  One is kept where without it root cannot read what a worker
+    needs, because Python lies in a private folder of another account.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(AMBIENT, AMBIENT_CLEAR, 0, 0, 0)
+    held = _capabilities(libc)
+    _set_capabilities(libc, effective=0, permitted=held, inheritable=0)
+    kept = 0 if all(map(_can_read, readable)) else held & READ_ANYTHING
+    _set_capabilities(libc, effective=held, permitted=held, inheritable=kept)
+    for capability in range(64):  # those that a program it starts may have
+        libc.prctl(BOUNDING_DROP, capability, 0, 0, 0)
+    _set_capabilities(libc, kept, kept, kept)
+    if kept:
+        libc.prctl(AMBIENT, AMBIENT_RAISE, kept.bit_length() - 1, 0, 0)
+    return () if _capabilities(libc) else ("privileges",)
+
+
+def _capabilities(libc) -> int:
+    """Those permitted to this process, as bits."""
+    sets = ctypes.create_string_buffer(24)
+    if libc.capget(struct.pack("Ii", CAPABILITIES_VERSION, 0), sets):
+        return ALL
+    _, low, _, _, high, _ = struct.unpack("6I", sets)
+    return low | high << 32
+
+
+def _set_capabilities(libc, effective: int, permitted: int, inheritable: int) -> None:
+    sets = (effective, permitted, inheritable)
+    words = [bits >> shift & 0xFFFFFFFF for shift in (0, 32) for bits in sets]
+    libc.capset(struct.pack("Ii", CAPABILITIES_VERSION, 0), struct.pack("6I", *words))
+
+
+def _can_read(folder: str) -> bool:
+    try:
+        os.scandir(folder).close()
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def confine(writable: list[str], hidden: list[str], readable: list[str]) -> tuple[str, ...]:
-    """Confine this process for good.  -> what was achieved: of "files", "network", "signals".
+    """Confine this process for good.  -> what was achieved: of "files", "reads", "signals".
 
-    writable and readable win over hidden.  Empty where the kernel has no Landlock.
+    readable: files and folders, without the hidden ones inside.  Wants no_new_privs set; empty
+    where the kernel has no Landlock.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION)
     if version < 1:
         return ()
     rights = ALL_RIGHTS[min(version, 3)]
-    achieved = ["files"]
+    achieved = ["files", "reads"]
     attributes = struct.pack("Q", rights)
     if version >= 4:
         attributes += struct.pack("Q", TCP)
-        achieved.append("network")
     if version >= 6:
         attributes += struct.pack("Q", SCOPES)
         achieved.append("signals")
     ruleset = libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
     if ruleset < 0:
         return ()
-    for path in _all_but([Path(path) for path in hidden]):
-        _allow(libc, ruleset, path, READ)
-    for path in readable:
-        _allow(libc, ruleset, path, READ)
+    for top in map(os.path.realpath, readable):  # one that is hidden itself is wanted all the same
+        for path in _all_but([Path(path) for path in hidden if path != top], Path(top)):
+            _allow(libc, ruleset, path, READ)
+    _allow(libc, ruleset, "/dev", READ_DIR)
     # CUDA does not start where it cannot name its threads, which is done in /proc/self.
     devices = (str(path) for name in DEVICES for path in Path("/dev").glob(name))
     for path in [*writable, "/proc/self", *devices]:
         _allow(libc, ruleset, path, rights)
-    libc.prctl(NO_NEW_PRIVS, 1, 0, 0, 0)
     restricted = libc.syscall(RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
     return tuple(achieved) if restricted == 0 else ()
 
 
-def _all_but(hidden: list[Path], top: Path = Path("/")):
+def _all_but(hidden: list[Path], top: Path):
     """The largest folders and files under top that hold none of the hidden ones."""
     if top in hidden:
         return

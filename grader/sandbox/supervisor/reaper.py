@@ -7,6 +7,7 @@ asked for a supervisor, and of a supervisor that could not begin or was killed. 
 torch, so that it is there at once, and so small that a machine without memory takes others first.
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -44,7 +45,7 @@ def fork_fork_server(folders_fd: int, its_fds: Iterable[int]) -> None:
         os.wait()  # for all of them
     except ChildProcessError:
         pass
-    for folder in filter(os.path.lexists, map(os.fsdecode, folders)):
+    for folder in filter(os.path.lexists, map(os.fsdecode, reversed(folders))):
         remove(folder)
     os._exit(0)
 
@@ -57,6 +58,8 @@ def inherit_orphans() -> None:
 
 def remove(folder: str) -> None:
     """Remove the folder though the submission took rights away or nested it deep."""
+    with contextlib.suppress(OSError):
+        return os.rmdir(folder)  # an empty one, which need not be listed
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):

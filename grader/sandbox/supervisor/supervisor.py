@@ -22,6 +22,7 @@ import resource
 import select
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import time
@@ -32,7 +33,7 @@ from types import ModuleType
 
 from .. import LENGTH
 from ..worker import worker
-from . import confine
+from . import confine, seccomp
 from .reaper import ON_LINUX, inherit_orphans, remove
 
 LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not every kernel does
@@ -185,6 +186,8 @@ def run_worker(config: dict) -> None:
         most = MAX_FOLDER_BYTES if most == resource.RLIM_INFINITY else min(most, MAX_FOLDER_BYTES)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         confined = []
+        if config["own_account"]:  # others of its group use the same cache; its folder is closed
+            os.umask(0o007)
         if config["user"] is not None:
             uid, gid = config["user"]
             os.setgroups([])
@@ -195,8 +198,10 @@ def run_worker(config: dict) -> None:
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             confined.append("user")
         if ON_LINUX:
+            confined += confine.drop_privileges(config["readable"])
             confined += confine.confine(
                 config["writable"], config["hidden"], config["readable"])
+            confined += seccomp.confine(config["own_account"])
         config["confined"] = confined
         # A child that the file starts would run the main module's file, ours, once more.
         sys.modules["__main__"] = ModuleType("__main__")
@@ -248,9 +253,10 @@ def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
         pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
         if len(members) > MAX_PROCESSES:
             return f"started more than {MAX_PROCESSES} processes"
-        used = sum(map(resident_bytes, members))
+        nameless = nameless_bytes(members)
+        used = nameless + sum(map(resident_bytes, members))
         if used > memory_bytes:  # shared pages were counted once a process: look again
-            used = sum(map(proportional_bytes, members))
+            used = nameless + sum(map(proportional_bytes, members))
         if used > memory_bytes:
             return (f"held {used / GIB:.1f} GiB of host memory, more than the "
                     f"{memory_bytes / GIB:.3g} GiB it may (--memory)")
@@ -352,6 +358,20 @@ def proportional_bytes(pid: int) -> int:
                           if line.startswith("Pss:"))
     except (OSError, IndexError, ValueError):
         return resident_bytes(pid)
+
+
+def nameless_bytes(members: list[int]) -> int:
+    """Of the files that these processes hold open and that no folder holds: deleted ones, and those
+    of memfd_create.  What of them is mapped counts twice."""
+    found = {}
+    for pid in members:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as opened:
+            for entry in opened:
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    file = entry.stat()
+                    if stat.S_ISREG(file.st_mode) and file.st_nlink == 0:
+                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
+    return sum(found.values())
 
 
 def folder_bytes(folder: str) -> int:

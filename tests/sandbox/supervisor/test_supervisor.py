@@ -149,6 +149,26 @@ def double(x):
     assert "GiB of host memory, more than the 1 GiB it may (--memory)" in error.sentence
 
 
+@pytest.mark.skipif(not supervisor.ON_LINUX, reason="needs Linux's /proc")
+@pytest.mark.parametrize("opened", ["os.memfd_create('x')", "deleted()"])
+def test_files_without_a_name_count_as_memory(opened):
+    source = f"""
+import os, time
+def deleted():
+    file = os.open("file", os.O_CREAT | os.O_RDWR)
+    os.unlink("file")
+    return file
+kept = []
+def double(x):
+    for _ in range(4):
+        kept.append({opened})
+        for _ in range(10):
+            os.write(kept[-1], bytes(32 << 20))
+    time.sleep(600)
+"""
+    assert "GiB of host memory, more than the 1 GiB it may (--memory)" in ending(source).sentence
+
+
 def test_memory_that_children_share_counts_once():
     source = """
 import os, time
@@ -183,10 +203,9 @@ def double(x):
 def test_a_folder_without_rights_and_a_deep_one_are_removed():
     source = """
 import os
-os.makedirs("locked/inside")
+os.mkdir("locked", 0o300)
+os.mkdir("locked/inside", 0o300)
 open("locked/inside/file", "w").close()
-os.chmod("locked/inside", 0)
-os.chmod("locked", 0)
 for _ in range(1500):
     os.mkdir("d")
     os.chdir("d")
