@@ -47,16 +47,16 @@ class Exercises(Stage):
 SOFTMAX = {  # what is said -> what is changed in a tile of the online softmax
     "l_i is not multiplied by exp(old maximum - new one)": named.UPDATES["l-not-rescaled"],
     "the factor is upside down: it is exp(old maximum - new one)": named.UPDATES["alpha-inverted"],
-    "only the last tile counts: what was summed before is not kept":
+    "only the last tile counts: the earlier sums are lost":
         named.UPDATES["last-tile-only"],
-    "the weights are made with the old maximum": named.UPDATES["weights-of-the-old-max"],
-    "m_i is the last tile's maximum: the old one takes no part": named.UPDATES["max-not-running"]}
+    "the weights are computed with the old maximum": named.UPDATES["weights-of-the-old-max"],
+    "m_i is the last tile's maximum: the earlier one is ignored": named.UPDATES["max-not-running"]}
 TIMES = SOFTMAX | {
     "acc is not multiplied by exp(old maximum - new one)": named.UPDATES["acc-not-rescaled"],
     "neither l_i nor acc is multiplied by exp(old maximum - new one)":
         named.UPDATES["nothing-rescaled"],
-    "m_i is one maximum for all rows: dim=1 is left out": named.UPDATES["max-over-the-block"],
-    "l_i is one sum for all rows: dim=1 is left out": dict(
+    "m_i is one maximum for all rows: dim=1 is missing": named.UPDATES["max-over-the-block"],
+    "l_i is one sum for all rows: dim=1 is missing": dict(
         total=lambda t, a, r: t.l_i * a + r.sum()),
     "l_i must keep the shape (M,): .sum(dim=1) drops an axis, and keepdim=True keeps it": dict(
         total=lambda t, a, r: t.l_i * a + r[:, None])}
@@ -85,7 +85,7 @@ def softmax(rows: int, old: float, new: float) -> Example:
                      name, left.programs[0][name], wanted[name],
                      ROUNDED if abs(new) > 99 else EXACT) for name in names)),
                 left(), {said: left(**changes) for said, changes in mistakes.items()} | {
-                     "m_i is never brought up to date": left() | {"m_i": before["m_i"]}})
+                     "m_i is never updated": left() | {"m_i": before["m_i"]}})
 
 
 def make(words: str, given: dict, memory: dict, judge: Callable, right, mistakes: dict,
@@ -109,17 +109,17 @@ def add(N: int, programs: int) -> Example:
         {"x": x, "y": y, "z": none},
         lambda left, wanted: stored("z", left.memory["z"], wanted, 1, N),
         np.where(mine, x + y, none), {
-            "every program has the same elements: tl.program_id(0) is left out":
+            "every program takes the same elements: tl.program_id(0) is missing":
                 np.where(at < BLOCK, x + y, none),
             "program i begins at element i, not at i * BLOCK":
                 np.where(at < BLOCK + programs - 1, x + y, none),
-            "every program adds all elements: want BLOCK of them each, by tl.program_id(0)": x + y,
-            "nothing is stored in z: tl.store is left out": none,
-            "every program stores one element: tl.arange(0, BLOCK) is left out":
+            "every program adds all elements: give each BLOCK of them, by tl.program_id(0)": x + y,
+            "nothing is stored in z: tl.store is missing": none,
+            "every program stores one element: tl.arange(0, BLOCK) is missing":
                 np.where(mine & (at % BLOCK == 0), x + y, none),
             "y is not added": np.where(mine, x, none), "x is not added": np.where(mine, y, none),
             "x is added to itself": np.where(mine, x + x, none),
-            "they are multiplied, not added": np.where(mine, x * y, none)}, programs)
+            "x and y are multiplied, not added": np.where(mine, x * y, none)}, programs)
 
 
 def row_sum(M: int, N: int, row: int, start: int) -> Example:
@@ -129,20 +129,21 @@ def row_sum(M: int, N: int, row: int, start: int) -> Example:
     counts, exist, here = (columns <= row) & (columns < N), columns < N, row * N + columns
     share = read(x, here, counts)
     return make(
-        f"x {x.shape}, row={row}, start={start}", {
+        f"x of shape {x.shape}, row={row}, start={start}", {
             **pointers("x", "y"), "N": N, "BLOCK": BLOCK, "row": np.int32(row), "acc": acc,
             "start": start}, {"x": x, "y": np.zeros(M, np.float32)},
         lambda left, wanted: difference("acc", left.programs[0]["acc"], wanted),
         acc + share.sum(), {
-            "all columns count: the mask lacks column <= row": acc + read(x, here, exist).sum(),
-            "the diagonal itself is left out: want column <= row":
+            "all columns count: column <= row is missing in the mask":
+                acc + read(x, here, exist).sum(),
+            "the diagonal itself does not count: want column <= row":
                 acc + read(x, here, exist & (columns < row)).sum(),
             "the columns from the diagonal on count, not those up to it":
                 acc + read(x, here, exist & (columns >= row)).sum(),
-            "only the last tile counts: acc is not added to": share.sum(),
-            "every tile begins at column 0: start is left out":
+            "only the last tile counts: its sum must be added to acc": share.sum(),
+            "every tile begins at column 0: start is missing":
                 acc + read(x, row * N + tile, (tile <= row) & (tile < N)).sum(),
-            "every program reads row 0: row * N is left out": acc + read(x, columns, counts).sum(),
+            "every program reads row 0: row * N is missing": acc + read(x, columns, counts).sum(),
             "row i is read from element i on, not from i * N on":
                 acc + read(x, row + columns, counts).sum(),
             "a row has N numbers, not BLOCK": acc + read(x, row * BLOCK + columns, counts).sum(),
@@ -163,22 +164,23 @@ def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Example:
     x, y = tiles()
     stores = (i[:, None] < M) & (j < N)
     return make(
-        f"a {a.shape}, b {b.shape}, rows from {m}, columns from {n}, start={start}", {
+        f"a of shape {a.shape}, b of shape {b.shape}, rows from {m}, columns from {n}, "
+        f"start={start}", {
             **pointers("a", "b", "c"), "M": M, "N": N, "K": K, "TILE": TILE, "acc": acc,
             "start": start, **{f"offs_{name}": at.astype(np.int32)
                                for name, at in zip("mnk", (i, j, k), strict=True)}},
         {"a": a, "b": b, "c": np.zeros(M * N, np.float32)},
         lambda left, wanted: difference("acc", left.programs[0]["acc"], wanted, EXACT, ~stores),
         acc + x @ y, {
-            "only the last tile counts: acc is not added to": x @ y,
-            "acc is added twice: tl.dot(a, b, acc) already adds it": 2 * acc + x @ y,
-            "number times number: want tl.dot, not *": acc + x * y,
-            "number times number, and that in 16 bits: want tl.dot, not *":
+            "only the last tile counts: the product must be added to acc": x @ y,
+            "acc is added twice: tl.dot(a, b, acc) adds it already": 2 * acc + x @ y,
+            "the tiles are multiplied element by element: want tl.dot, not *": acc + x * y,
+            "the tiles are multiplied element by element, in 16 bits: want tl.dot, not *":
                 acc + (x * y).astype(np.float16),
             "each tile of b is transposed: want rows offs_k[:, None], columns offs_n[None, :]":
                 acc + x @ y.T,
-            "a and b are exchanged: want tl.dot(a, b)": acc + y @ x,
-            "b is read with rows and columns exchanged":
+            "a and b are swapped: want tl.dot(a, b)": acc + y @ x,
+            "b is read with rows and columns swapped":
                 acc + np.matmul(*tiles(row_of_b=1, column_of_b=N)),
             "b is read as if it were (N, K)": acc + np.matmul(*tiles(row_of_b=1, column_of_b=K)),
             "a row of a has K numbers, not N": acc + np.matmul(*tiles(row_of_a=N)),
