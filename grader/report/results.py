@@ -66,7 +66,7 @@ class StageResult:
     checks: list[Check] = field(default_factory=list)
     benchmark: dict | None = None
     kernels: set[str] = field(default_factory=set)  # launched by any case: name@line
-    confined: tuple[str, ...] = ()  # what held the worker: "user", "files", "network", "signals"
+    confined: tuple[str, ...] = ()  # what held the worker: names of screen.HELD
     sentence: str = ""  # why there are no checks, or why they ended early
     detail: str = ""
     steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text

@@ -13,6 +13,7 @@ import unicodedata
 from pathlib import Path
 
 from grader.course.stages import Stage, no_triton
+from grader.host.doctor import CLOSED
 from grader.report import overview
 from grader.report.results import NOT_AS_ASKED, RAISE_LEFT, Check, Run, StageResult, told
 
@@ -30,8 +31,13 @@ KINDS = {"standard": "Correctness", "robust": "Robust", "walk": "Walk", "beyond"
 COLOURS = {"pass": "32", "skipped": "33", "grader_fault": "35"}
 OPEN = ("Self-check: the files ran with all rights of your account, so this is a fence against "
         "mistakes, not proof against a determined cheat.")
-HELD = {"user": "as another account", "files": "writing only into a folder of their own, this one "
-        "hidden", "network": "without network", "signals": "unable to signal others"}
+# What held the files, by the names of `confined`.
+HELD = {
+    "user": "as another account", "files": "writing only into a folder of their own, this one "
+    "hidden", "reads": "reading no other files than Python's and the system's",
+    "network": "without network", "signals": "unable to signal others",
+    "processes": "unable to change other processes", "ipc": "without lasting shared memory",
+    "privileges": "without root's privileges"}
 
 
 class Reporter:
@@ -383,11 +389,14 @@ def _beyond(checks: list[Check]) -> str:
 def _isolation(run: Run) -> str:
     """What held every file that was loaded."""
     loaded = [set(result.confined) for result in run.stages if result.checks or result.confined]
-    held = [words for name, words in HELD.items() if loaded and all(name in c for c in loaded)]
-    if not held:
+    held = [name for name in HELD if loaded and all(name in c for c in loaded)]
+    if not {"user", "files"} & set(held):
         return OPEN
-    return (f"Isolation: the files ran {', '.join(held)}. Right answers were made once more from "
-            "their kernels alone, on other numbers, by a process without the file.")
+    still = [words for name, words in CLOSED.items() if name not in held]
+    return (f"Isolation: the files ran {', '.join(map(HELD.get, held))}. "
+            + f"Not closed here: {', '.join(still)}. " * bool(still)
+            + "Right answers were made once more from their kernels alone, on other numbers, by a "
+            "process without the file.")
 
 
 def _colour(outcome: str) -> str:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from grader.course.stages import STAGES
+from grader.host.doctor import CLOSED
 from grader.report import screen
 from grader.report.results import Check, Run, StageResult
 from grader.report.screen import Reporter
@@ -240,6 +241,14 @@ def test_the_summary_of_several_stages_has_points_seed_and_the_next_command():
 
 def test_what_held_the_files_is_said_on_request():
     assert "Self-check" in summary(PASSED, verbose=True) and "Self-check" not in summary(PASSED)
+
+
+def test_what_is_not_closed_is_said_beside_what_held():
+    closed = replace(PASSED, confined=("privileges", *CLOSED))
+    assert "Not closed" not in summary(closed, verbose=True)
+    text = " ".join(summary(replace(PASSED, confined=("files", "signals")), verbose=True).split())
+    assert "unable to signal others. Not closed here: reading other files, the network" in text
+    assert "Self-check" in summary(replace(PASSED, confined=("privileges",)), verbose=True)
 
 
 def test_the_seed_of_a_single_stage_stands_in_its_line_of_result():
