@@ -31,7 +31,8 @@ def course(stages: list[int], minutes: float, given: Path | None, cases: Path | 
     files = record.engine() | {
         path.relative_to(ROOT).as_posix(): path.read_bytes()
         for path in sorted((ROOT / "classroom").rglob("*.py"))}
-    needs = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needs = project["dependencies"] + project["optional-dependencies"]["course"]
     files["requirements.txt"] = "".join(f"{need}\n" for need in needs).encode()
     for name in ("constraints.txt", "LICENSE"):
         files[name] = (ROOT / name).read_bytes()

@@ -8,5 +8,5 @@ FROM python:3.13-slim
 RUN apt-get update && apt-get install -y --no-install-recommends git make && rm -rf /var/lib/apt/lists/*
 COPY . /course
 WORKDIR /course
-RUN python -m pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt .
+RUN python -m pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt ".[course]"
 CMD ["python", "autograder.py"]

@@ -10,5 +10,5 @@ FROM python:3.13-slim
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY . /course
 WORKDIR /course
-RUN python -m pip install --no-cache-dir -c constraints.txt .
+RUN python -m pip install --no-cache-dir -c constraints.txt ".[course]"
 CMD ["python", "autograder.py"]

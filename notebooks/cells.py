@@ -52,7 +52,8 @@ def begin() -> None:
 def missing() -> list[str]:
     """The requirements of which no version is installed, as pip takes them."""
     project = tomllib.loads((COURSE / "pyproject.toml").read_text("utf-8"))["project"]
-    needs = project["dependencies"] + project["optional-dependencies"]["plots"]
+    extras = project["optional-dependencies"]
+    needs = project["dependencies"] + extras["course"] + extras["plots"]
     return [need for need in needs if not importlib.util.find_spec(re.match(r"\w+", need)[0])]
 
 

@@ -1,4 +1,15 @@
 """The stages' attention at full speed: kernels.py in plain Triton, attention_hopper* in Gluon."""
 
-from sink_attn.entry import attention as attention
-from sink_attn.entry import attention_varlen as attention_varlen
+from .entry import attention, attention_varlen
+from .flash_attn import flash_attn_func, flash_attn_varlen_func
+
+__all__ = [
+    "attention", "attention_varlen", "flash_attn_func", "flash_attn_varlen_func", "register",
+]
+
+
+def register() -> None:
+    """Make "sink_attn" an attn_implementation of Transformers, for any model.  Twice is once."""
+    from .transformers_attention import register
+
+    register()

@@ -51,7 +51,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from sink_attn import hopper
+from . import hopper
 
 BLOCK_M = gl.constexpr(128)  # queries a tile, 64 for each warpgroup
 BLOCK_N = gl.constexpr(128)  # keys a tile

@@ -37,7 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from sink_attn import hopper
+from . import hopper
 
 Q_EMPTY, DO_EMPTY = gl.constexpr(12), gl.constexpr(14)  # hardware barriers, the first of two each
 TURN = gl.constexpr(10)  # the warpgroups' own: the first of two

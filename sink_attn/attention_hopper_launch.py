@@ -6,8 +6,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from sink_attn import hopper
-from sink_attn.attention_hopper_backward import _bwd_kernel
+from . import hopper
+from .attention_hopper_backward import _bwd_kernel
 
 
 # ------------------------------------------------------------------ kernels

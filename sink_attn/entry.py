@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from triton import JITFunction
 from triton import language as tl
 
-from sink_attn import launcher, policy
+from . import launcher, policy
 
 LOG2E = 1.4426950408889634  # a logarithm in base 2 is a natural one times this
 
@@ -218,7 +218,7 @@ def no_gluon(device: torch.device) -> str:
     if capability != (9, 0):
         return f"want a GPU of compute capability 9.0 (Hopper); got {capability}"
     try:
-        import sink_attn.attention_hopper_launch  # noqa: F401
+        from .attention_hopper_launch import backward  # noqa: F401
     except ImportError as error:
         return str(error)
     return ""
@@ -245,7 +245,7 @@ def _forward(
 ):
     """-> o (B, HQ, N, D), lse (B, HQ, N), of Gluon a natural logarithm, of Triton in base 2."""
     if kernels[0] == "gluon":
-        from sink_attn.attention_hopper import forward
+        from .attention_hopper import forward
 
         return forward(q, k, v, is_causal, scale, window_size, sink_logits)
     if cu_seqlens is not None:
@@ -266,7 +266,7 @@ def _backward(
             q, k, v, sink_logits, cu_seqlens, o, lse_log2, do, max_seqlen, is_causal, window_size,
             sink_size, scale, needs,
         )
-    from sink_attn.attention_hopper_launch import backward
+    from .attention_hopper_launch import backward
 
     lse = lse if kernels[0] == "gluon" else lse / LOG2E
     return backward(
@@ -292,6 +292,7 @@ class AttentionFunction(torch.autograd.Function):
 
 
 # ------------------------------------------------- the same as operators of PyTorch
+# Hugging Face's kernels loads each version of this package under a name of its own.
 INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? sink_logits, Tensor? cu_seqlens"
 OPTIONS = (
     "SymInt? max_seqlen, bool is_causal, SymInt? window_size, SymInt sink_size, "
@@ -300,7 +301,7 @@ OPTIONS = (
 
 
 @torch.library.custom_op(
-    "sink_attn::attention", mutates_args=(), schema=
+    f"{__package__}::attention", mutates_args=(), schema=
     f"({INPUTS}, {OPTIONS}) -> (Tensor, Tensor)",
 )
 def _forward_operator(q, k, v, sink_logits, cu_seqlens, *options):
@@ -315,7 +316,7 @@ def _(q, k, v, sink_logits, cu_seqlens, *options):
 
 
 @torch.library.custom_op(
-    "sink_attn::attention_backward", mutates_args=(), schema=
+    f"{__package__}::attention_backward", mutates_args=(), schema=
     f"({INPUTS}, Tensor o, Tensor lse, Tensor do, {OPTIONS}, bool[] needs) -> Tensor[]",
 )
 def _backward_operator(q, k, v, sink_logits, cu_seqlens, o, lse, do, *options):

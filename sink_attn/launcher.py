@@ -6,8 +6,8 @@ Input is checked: entry.py does that.
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from sink_attn import policy
-from sink_attn.kernels import _dkdv_kernel, _dq_kernel, _fwd_kernel
+from . import policy
+from .kernels import _dkdv_kernel, _dq_kernel, _fwd_kernel
 
 LOG2E = 1.4426950408889634  # exp(x) == exp2(x * LOG2E)
 

@@ -1,8 +1,9 @@
-"""sink_attn.attention as an attention implementation of Transformers: register(), then NAME.
+"""The kernels as an attention implementation of Transformers: register() gives them a NAME.
 
-    from examples.gpt_oss.attention import NAME, register
-    register()
-    model = GptOssForCausalLM.from_pretrained(path, attn_implementation=NAME, dtype=torch.bfloat16)
+    import sink_attn
+    sink_attn.register()
+    model = GptOssForCausalLM.from_pretrained(
+        path, attn_implementation="sink_attn", dtype=torch.bfloat16)
 
 Transformers asks two functions, which it finds by one name.  Once a forward and kind of layer, the
 mask function says what each query sees; every layer hands that answer to the attention function.
@@ -10,8 +11,8 @@ Most implementations answer with an (N, N) mask.  A flash kernel knows its masks
 answers with a CourseMask, a few bytes: the window, and which tokens are padding.
 
 Where rows hold padding or several packed sequences, all sequences go one after the other into one
-call of sink_attn.attention_varlen, each alone, as its mask asks.  Padding is left out and gets
-zeros, as from the flash attention of Transformers.
+call of attention_varlen, each alone, as its mask asks.  Padding is left out and gets zeros, as
+from the flash attention of Transformers.
 
 Whatever else is asked for is refused, with a sentence that says so: a result that is not that of
 the model would be noticed, if at all, after days of training.
@@ -28,10 +29,10 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-import sink_attn
+from . import entry
 
 # Not "flash_...": Transformers replaces a name with "flash" in it by a kernel from its hub.
-NAME = "course"
+NAME = "sink_attn"
 INSTEAD = 'model.set_attn_implementation("eager") does that'
 
 # What models hand to every attention function, and what says nothing about the result.
@@ -257,7 +258,7 @@ def course_attention(
     packing = {name: options.get(name) for name in PACKING}
     cut = attention_mask.cut(position_ids, packing, B, N, query.device)
     if cut is None:
-        o = sink_attn.attention(
+        o = entry.attention(
             query, key, value, window_size=sliding_window, softmax_scale=scaling, sink_logits=s_aux
         ).transpose(1, 2)
     else:
@@ -275,7 +276,7 @@ def _attend_packed(
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
     if tokens is not None:
         q, k, v = (x[tokens] for x in (q, k, v))
-    o = sink_attn.attention_varlen(
+    o = entry.attention_varlen(
         q, k, v, cu_seqlens, cu_seqlens, max(lengths), window_size=sliding_window, scale=scaling,
         sink_logits=s_aux,
     )

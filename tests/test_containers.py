@@ -29,7 +29,7 @@ def test_a_dockerfile_installs_as_make_does_and_starts_what_is_there(path):
     makefile = (ROOT / "Makefile").read_text("utf-8")
     pins = re.search(r"-c (\S+)", said["RUN"])[1]  # of the last RUN
     assert f"-c {pins} " in makefile and (ROOT / pins).is_file()
-    assert said["RUN"].startswith("python -m pip install ") and said["RUN"].endswith(" .")
+    assert said["RUN"].startswith("python -m pip install ") and said["RUN"].endswith(' ".[course]"')
     assert json.loads(said["CMD"]) == ["python", "autograder.py"]
     assert not any(word == "USER" for word, _ in asked)  # root, so that workers run as nobody
     head = path.read_text("utf-8").partition("FROM")[0]

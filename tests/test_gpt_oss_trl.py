@@ -4,6 +4,9 @@ Whichever way the trainer lays sequences into rows, loss and gradient of the ste
 attention on each sequence alone.  Nothing is downloaded: model, tokenizer and data are made here.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -15,7 +18,7 @@ from tokenizers import Tokenizer, models  # noqa: E402
 from transformers import GptOssConfig, GptOssForCausalLM, PreTrainedTokenizerFast  # noqa: E402
 from trl import SFTConfig, SFTTrainer  # noqa: E402
 
-from examples.gpt_oss.attention import NAME, register  # noqa: E402
+import sink_attn  # noqa: E402
 
 LENGTHS, WINDOW, ROW = (13, 18, 1, 24, 6, 2), 7, 32  # wrapped, they fill two rows
 LIMIT = 2e-2 if torch.cuda.is_available() else 1e-4  # a GPU multiplies float32 in TF32
@@ -28,7 +31,8 @@ LAYOUTS = {
     "unpacked": dict(max_length=ROW),
 }
 
-register()
+NAME = "sink_attn"
+sink_attn.register()
 
 
 def _model(name):
@@ -42,12 +46,15 @@ def _model(name):
     return GptOssForCausalLM._from_config(config, attn_implementation=name)
 
 
-def _trainer(name, layout, folder):
-    """An SFTTrainer of one step on all sequences."""
+def _tokenizer():
     tokens = {token: i for i, token in enumerate(VOCABULARY)}
-    tokenizer = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel(tokens)), pad_token="<pad>", eos_token="</s>",
     )
+
+
+def _trainer(name, layout, folder):
+    """An SFTTrainer of one step on all sequences."""
     generator = torch.Generator().manual_seed(1)
     rows = [
         {"input_ids": torch.randint(2, 64, (n,), generator=generator).tolist(),
@@ -61,7 +68,7 @@ def _trainer(name, layout, folder):
         logging_steps=1, router_aux_loss_coef=0.0, completion_only_loss=True, **LAYOUTS[layout],
     )
     return SFTTrainer(
-        model=_model(name), args=arguments, processing_class=tokenizer,
+        model=_model(name), args=arguments, processing_class=_tokenizer(),
         train_dataset=Dataset.from_list(rows),
     )
 
@@ -108,3 +115,23 @@ def test_a_step_is_that_of_eager_on_each_sequence_alone(layout, tmp_path):
     (step,) = [entry for entry in trainer.state.log_history if "grad_norm" in entry]
     assert step["loss"] == pytest.approx(loss.item(), rel=LIMIT)
     assert step["grad_norm"] == pytest.approx(want, rel=LIMIT)
+
+
+def test_the_lines_of_the_readme_train(tmp_path, monkeypatch):
+    readme = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
+    (lines,) = re.findall(r"^```python\n(.*?)^```$", readme, re.S | re.M)
+    if not torch.cuda.is_available():  # Triton's interpreter has no bfloat16
+        options = "bf16=False, use_cpu=True"
+        assert lines.count("torch.bfloat16") == lines.count("packing=True") == 1
+        lines = lines.replace("torch.bfloat16", "torch.float32").replace(
+            "packing=True", f"packing=True, {options}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    _model("eager").save_pretrained("path/to/gpt-oss")
+    _tokenizer().save_pretrained("path/to/gpt-oss")
+    names = {"dataset": Dataset.from_list([{"input_ids": [2, 3, 4, 5, 6, 7]}] * 3)}
+    before = _model("eager").state_dict()
+    exec(compile(lines, "README.md", "exec"), names)
+    model = names["model"]
+    assert model.config._attn_implementation == NAME
+    assert any(not torch.equal(x.cpu(), before[key]) for key, x in model.state_dict().items())

@@ -32,8 +32,9 @@ from transformers.masking_utils import (  # noqa: E402
     sliding_window_causal_mask_function,
 )
 
-from examples.gpt_oss import attention  # noqa: E402
-from examples.gpt_oss.attention import NAME, course_mask, register, same_function  # noqa: E402
+import sink_attn  # noqa: E402
+from sink_attn import transformers_attention as attention  # noqa: E402
+from sink_attn.transformers_attention import NAME, course_mask, same_function  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 N, WINDOW, VOCABULARY = 70, 17, 64
@@ -41,7 +42,7 @@ LIMIT = 5e-2 if torch.cuda.is_available() else 1e-4  # a GPU multiplies float32 
 
 # What Transformers will take away breaks here first: 5.40 calls past_key_values cache.
 pytestmark = pytest.mark.filterwarnings("error:.*will be removed in version:FutureWarning")
-register()
+sink_attn.register()
 
 
 def _model(device, heads=(4, 2), **options):
@@ -125,7 +126,7 @@ def test_borders_alone_say_where_a_sequence_begins(device):
 def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
     model, ids = _model(device).train(), _ids(device)
     want, want_grads = _logits_and_gradients(model, "eager", ids, None)
-    kernel = attention.sink_attn.attention
+    kernel = attention.entry.attention
 
     def faulty(q, k, v, **options):
         window = options["window_size"]
@@ -137,7 +138,7 @@ def test_the_comparison_would_see_a_fault(fault, device, monkeypatch):
             options |= {"window_size": None, "is_causal": window is not None}
         return kernel(q, k, v, **options)
 
-    monkeypatch.setattr(attention.sink_attn, "attention", faulty)
+    monkeypatch.setattr(attention.entry, "attention", faulty)
     got, got_grads = _logits_and_gradients(model, NAME, ids, None)
     errors = [_relative(got_grads[key], x) for key, x in want_grads.items()]
     assert _relative(got, want) > 1e-4 and max(errors) > 1e-2
@@ -188,9 +189,9 @@ def test_rows_may_be_packed_differently(device):
 
 def test_packed_sequences_are_one_launch_in_every_layer(device, monkeypatch):
     calls = []
-    kernel = attention.sink_attn.attention_varlen
+    kernel = attention.entry.attention_varlen
     monkeypatch.setattr(
-        attention.sink_attn, "attention_varlen",
+        attention.entry, "attention_varlen",
         lambda q, *rest, **options: calls.append(len(q)) or kernel(q, *rest, **options),
     )
     model = _model(device).eval()
@@ -244,6 +245,27 @@ def test_one_new_token_has_the_logits_of_the_whole(device):
         model(ids[:, :-1], mask[:, :-1], None, cache)
         got = model(ids[:, -1:], mask, None, cache).logits[:, 0]
     assert _relative(got, want) < LIMIT
+
+
+@pytest.mark.filterwarnings("ignore:.*will be removed in version:FutureWarning")
+def test_a_cache_may_have_its_old_or_its_new_name(device):
+    """Transformers before 5.24 knows past_key_values, from 5.40 on cache, between them both."""
+    model, ids = _model(device).eval(), _ids(device)
+    model.set_attn_implementation(NAME)
+    taken = []
+    with torch.no_grad():
+        want = model(ids).logits[:, -1]
+        for name in ("past_key_values", "cache"):
+            cache = DynamicCache(config=model.config)
+            try:
+                model(ids[:, :-1], **{name: cache})
+            except ValueError as refusal:
+                assert f"got {name}: leave them out" in str(refusal)
+            else:
+                taken.append(name)
+                got = model(ids[:, -1:], **{name: cache}).logits[:, 0]
+                assert _relative(got, want) < LIMIT
+    assert taken
 
 
 def test_models_without_sinks_and_windows_are_served_too(device):

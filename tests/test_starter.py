@@ -66,7 +66,8 @@ def repository(tmp_path) -> Path:
                  "guide/__init__.py", "guide/exercises.py", "guide/exercises.json",
                  "grader/__pycache__/stages.pyc", "problem_notes.py"):
         (root / name).write_text(f"# {name}\n")
-    (root / "pyproject.toml").write_text('[project]\ndependencies = ["torch>=2.6", "numpy"]\n')
+    (root / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["torch>=2.6"]\noptional-dependencies.course = ["numpy"]\n')
     (root / "grader/assignment/assignment.md").write_text(
         "all\n`problem_2.py` two\n`problem_9.py` nine\n<!-- 8-9 -->\nlate\n<!-- 1-10 -->\n"
         "python autograder.py --p1 --hint 1.1\n")

@@ -17,10 +17,10 @@ from transformers.masking_utils import eager_mask
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
 import reference
-from examples.gpt_oss.attention import CourseMask, course_attention
 from examples.gpt_oss.model import DTYPES, OURS, SIZES, attention_name, build
 from examples.gpt_oss.text import Text, read_text
 from grader.course import correctness
+from sink_attn.transformers_attention import CourseMask, course_attention
 
 RECORDER = "course_recorder"  # eager attention that keeps what went through it
 FEW = 64  # numbers; the error of fewer says little, so a small bias is judged with its weight

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GptOssConfig
 
-from examples.gpt_oss.attention import NAME, register
+from sink_attn.transformers_attention import NAME, register
 
 # Every second layer has the window; a vocabulary of bytes.  Options are those of GptOssConfig.
 SIZES = {
