@@ -7,6 +7,7 @@ chip heats up and clocks down, and whoever comes last loses up to a tenth.
 import gc
 import math
 import multiprocessing
+import random
 import statistics
 import subprocess
 import time
@@ -113,6 +114,15 @@ def prepared(work: Workload, call: Call) -> Callable[[], tuple]:
             return torch.autograd.grad(
                 o, call.inputs, call.do, retain_graph=True, allow_unused=True)
     return run
+
+
+def medians(runs: dict, rounds: int) -> dict:
+    """ms of each run, the median over rounds: all in turn, every round in an order of its own."""
+    times = {key: [] for key in runs}
+    for _ in range(rounds):
+        for key in random.sample(list(runs), len(runs)):
+            times[key].append(_ms(runs[key]))
+    return {key: statistics.median(ms) for key, ms in times.items()}
 
 
 def extra_mib(run: Callable) -> float:
@@ -244,11 +254,14 @@ def truth(work: Workload, tensors: Tensors, b: int, kv_head: int) -> list[torch.
 
 # ------------------------------------------------------------------ helpers
 def _one_round(run: Callable, entry: dict) -> None:
+    entry.setdefault("rounds", []).append(_ms(run))
+
+
+def _ms(run: Callable) -> float:
     from triton.testing import do_bench
 
     time.sleep(NAP_S)
-    ms = do_bench(run, warmup=WARMUP_MS, rep=REP_MS, return_mode="median")
-    entry.setdefault("rounds", []).append(ms)
+    return do_bench(run, warmup=WARMUP_MS, rep=REP_MS, return_mode="median")
 
 
 def _guarded(entry: dict, action: Callable) -> None:

@@ -12,9 +12,7 @@ import itertools
 import json
 import os
 import random
-import statistics
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,8 +124,6 @@ KERNELS = {"ours": ours, "alone": alone, "flex": flex, "fa4": fa4}
 # --------------------------------------------------------------------- timing
 def timed(work: Packing, names=tuple(KERNELS)) -> dict:
     """-> the line of this packing: ms of forward and backward, and errors against the first."""
-    from triton.testing import do_bench
-
     torch.manual_seed(0)
     (HQ, HKV), T = work.heads, sum(work.lengths)
     q, k, v, do = (torch.randn(T, H, work.D, device="cuda", dtype=torch.bfloat16)
@@ -161,14 +157,8 @@ def timed(work: Packing, names=tuple(KERNELS)) -> dict:
             ((a - b).float().norm() / b.float().norm()).item()
             for a, b in zip(got, want, strict=True)
         )}
-    rounds = {key: [] for key in runs}
-    for _ in range(ROUNDS):
-        for key in random.sample(list(runs), len(runs)):
-            time.sleep(measure.NAP_S)
-            rounds[key].append(do_bench(
-                runs[key], warmup=measure.WARMUP_MS, rep=measure.REP_MS, return_mode="median"))
-    for (name, direction), ms in rounds.items():
-        line[name][direction] = statistics.median(ms)
+    for (name, direction), ms in measure.medians(runs, ROUNDS).items():
+        line[name][direction] = ms
     return line
 
 

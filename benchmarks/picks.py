@@ -9,7 +9,6 @@ cent behind the better one.
 import json
 import os
 import random
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -72,8 +71,6 @@ def works(shape: tuple) -> list[Workload]:
 
 def timed(shape: tuple) -> dict:
     """Both kernels of both directions in turn -> the line of this shape."""
-    from triton.testing import do_bench
-
     runs = {}
     for work in works(shape):
         tensors = make_tensors(work)
@@ -81,15 +78,10 @@ def timed(shape: tuple) -> dict:
             run = measure.prepared(work, PEERS[peer].build(work, tensors, None))
             run()  # compiles
             runs[work.direction, kernel] = run
-    rounds = {key: [] for key in runs}
-    for _ in range(ROUNDS):
-        for key in random.sample(list(runs), len(runs)):
-            time.sleep(measure.NAP_S)
-            rounds[key].append(do_bench(
-                runs[key], warmup=measure.WARMUP_MS, rep=measure.REP_MS, return_mode="median"))
+    times = measure.medians(runs, ROUNDS)
     line = {"shape": work.shape}
     for direction in DIRECTIONS:
-        ms = {kernel: statistics.median(rounds[direction, kernel]) for kernel in KERNELS.values()}
+        ms = {kernel: times[direction, kernel] for kernel in KERNELS.values()}
         pick = policy.pick(
             direction, work.B * work.HKV, work.N, work.D, work.causal, work.window)
         behind = 100 * (ms[pick] / min(ms.values()) - 1)

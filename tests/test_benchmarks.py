@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import os
+import statistics
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -285,6 +286,16 @@ def test_all_peers_are_timed_in_turn_and_the_median_counts(pretended_gpu):
     assert record["peers"]["fa2"]["ms"] == 4.0
     assert record["peers"]["fa2"]["extra_mib"] == 3.0
     assert record["peers"]["fa2"]["error"] < 1e-5
+
+
+def test_every_round_has_an_order_of_its_own_and_the_median_counts(pretended_gpu):
+    calls = []
+    runs = {name: lambda name=name: calls.append(name) for name in "abc"}
+    found = measure.medians(runs, 9)
+    rounds = [calls[i:i + 3] for i in range(0, 27, 3)]
+    assert all(sorted(names) == list("abc") for names in rounds) and len(set(map(str, rounds))) > 1
+    assert found == {name: statistics.median(i + 1 for i, x in enumerate(calls) if x == name)
+                     for name in "abc"}
 
 
 def test_a_slow_naive_call_is_timed_once(pretended_gpu):
