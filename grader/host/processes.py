@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import select
 import shutil
 import signal
@@ -15,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 from grader.host.accounts import (
     find_user,
@@ -111,7 +111,7 @@ class ForkServer:
         self.requests = [ours for ours, _ in pairs]  # to the one that compiles, that interprets
         announced, named = os.pipe()
         self.folders = open(named, "wb", buffering=0)  # named here before they are made
-        self.folder = Path(tempfile.gettempdir()).resolve() / f"grader-{secrets.token_hex(8)}"
+        self.around = f"grader-{token_hex(8)}"  # all workers' folders, in the temporary one
         fds = [*(theirs.fileno() for _, theirs in pairs), announced]
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", str(FORK_SERVER), ",".join(map(str, fds)),
@@ -138,10 +138,10 @@ class ForkServer:
         """A folder for one worker, which does not outlive this process however it ends.  It stands
         in one that can be entered and not listed, so that whoever shares its account, or can undo
         its rights, does not know its name."""
-        folder = self.folder / f"grader-{secrets.token_hex(8)}"
+        folder = Path(tempfile.gettempdir()).resolve() / self.around / f"grader-{token_hex(8)}"
         with self._lock:
-            if not self.folder.exists():
-                self._make(self.folder, 0o311)
+            if not folder.parent.exists():
+                self._make(folder.parent, 0o311)
             self._make(folder, 0o700)
         return folder
 
@@ -155,7 +155,7 @@ class ForkServer:
         """Remove what is left of a worker's folder, and the one around the last."""
         shutil.rmtree(folder, ignore_errors=True)
         with self._lock, suppress(OSError):  # another worker has one there
-            self.folder.rmdir()
+            folder.parent.rmdir()
 
     def send(self, config: dict, fds: list[int], interpret: bool) -> None:
         """Ask for a supervisor and its worker."""
