@@ -178,6 +178,9 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     """Read directory/filename; entry is the name the stage calls."""
     path = Path(directory) / filename
     try:
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):
+            # A grader may see solutions that whoever handed in the link does not.
+            raise OSError(errno.ELOOP, "it is a link to a file outside of this folder")
         data = read_regular(path)
     except FileNotFoundError:
         return Submission(path, None, None, "missing", f"there is no {path}", None, ())

@@ -317,3 +317,15 @@ def test_an_import_of_what_lies_beside_is_named(tmp_path, statement):
     assert found.beside(2) == ("utils.py lies beside it, but a file is graded alone: put what it "
                                "needs of that into problem_4.py")
     assert found.beside(1) == found.beside(None) == ""
+
+
+def test_a_link_is_followed_inside_its_folder_only(tmp_path):
+    (tmp_path / "solved.py").write_text(TWO_STEPS)
+    (folder := tmp_path / "handed_in").mkdir()
+    (folder / "mine.py").write_text(TWO_STEPS)
+    (folder / "problem_2.py").symlink_to("mine.py")
+    (folder / "problem_3.py").symlink_to(tmp_path / "solved.py")
+    assert read(folder, "problem_2.py", "entry").state == "ready"
+    found = read(folder, "problem_3.py", "entry")
+    assert found.state == "missing" and found.source is None
+    assert found.sentence.endswith("it is a link to a file outside of this folder")
