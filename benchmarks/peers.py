@@ -282,7 +282,8 @@ PEERS = {
 }
 OURS = ("stages", "fast")  # always timed, and compared with the others
 OWN = (*OURS, "gluon", "baseline")  # no competitors; judged by float32, and the others by "fast"
-TITLES = {"gluon": "fast (Gluon)"}  # of columns, where a name is not its own
+# What is shown, where it is not the name.
+TITLES = {"fast": "sink_attn", "gluon": "sink_attn (Gluon)"}
 TRITON_PEERS = ("flex", "tutorial")
 HOPPER_PEERS = ("cudnn", "fa4")
 

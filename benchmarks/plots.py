@@ -111,7 +111,7 @@ def _draw_overview(compared: list[tuple], results: dict, path: Path) -> None:
         if points:
             axis.plot(*zip(*points, strict=True), mark, color="black", markersize=5,
                       markerfacecolor="black" if own == "stages" else "white", label=column(own))
-    axis.legend(loc="lower right", fontsize="small")
+    axis.legend(loc="upper right", fontsize="small")
     axis.axvline(1.0, color="black", linewidth=1)
     axis.set_xlim(0, 1.15 * max(*values, 1.0))
     axis.margins(y=0.02)

@@ -66,11 +66,11 @@ def summary(results: dict) -> list[str]:
         found = [(ratio, record["label"]) for record in _group(results, "table")
                  if (ratio := best_ratio(record, own, names)) is not None]
         if not found:
-            lines.append(f"{own} against {title}: nothing to compare")
+            lines.append(f"{column(own)} against {title}: nothing to compare")
             continue
         mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
-        lines.append(f"{own} against {title}: at least {min(found)[0]:.2f}x ({min(found)[1]}), "
-                     f"geometric mean {mean:.2f}x, over {len(found)} workloads")
+        lines.append(f"{column(own)} against {title}: at least {min(found)[0]:.2f}x "
+                     f"({min(found)[1]}), geometric mean {mean:.2f}x, over {len(found)} workloads")
     return lines
 
 
@@ -103,10 +103,11 @@ def tables(results: dict) -> list[Table]:
             if records:
                 made.append(_times(f"{direction.capitalize()}{title}: ms (TFLOP/s)", records))
             if records and group == "table":
-                made.append(_fast(f"{direction.capitalize()}: fast, and the bound", records))
+                made.append(_fast(f"{direction.capitalize()}: {column('fast')}, and the bound",
+                                  records))
                 for own in OURS:
-                    made.append(_ratios(f"{direction.capitalize()}: ms of the others / ms of {own}",
-                                        records, own))
+                    words = f"{direction.capitalize()}: ms of the others / ms of {column(own)}"
+                    made.append(_ratios(words, records, own))
     if results["host"]:
         made.append(_host(results["host"]))
     return made

@@ -384,7 +384,7 @@ def test_one_command_leaves_json_csv_and_markdown(small_table, tmp_path, capsys)
     assert run["host"]["stage 6"] == {
         "stages": {"us": 12.5}, "fast": {"us": 12.5}, "fa2": {"skipped": "window"}}
     assert run["machine"]["gpu"] == H200
-    assert "fast against fa2: at least" in (tmp_path / "results.md").read_text()
+    assert "sink_attn against fa2: at least" in (tmp_path / "results.md").read_text()
     with open(tmp_path / "results.csv", newline="") as stream:
         assert len(list(csv.DictReader(stream))) == 5 * 4
     printed = capsys.readouterr().out
@@ -523,7 +523,7 @@ def test_the_text_shows_times_bound_and_fastest(made_up):
     times = next(line for line in lines if line.startswith("stage 4, D=64"))
     assert "0.500 (550)" in times and "0.450 (611)*" in times and "1.00 (275)" in times
     columns = next(line for line in lines if "HQ/HKV" in line).split("mask")[1].split()
-    assert columns == ["stages", "fast", "fast", "(Gluon)", "fa2", "cudnn", "flex", "fa4"]
+    assert columns == ["stages", "sink_attn", "sink_attn", "(Gluon)", "fa2", "cudnn", "flex", "fa4"]
     fast = next(line for line in lines if "0.450..0.550" in line)
     matrix_ms = TABLE[4].flops() / 790e12 * 1e3
     assert fast.split()[6:9] == ["matrix", f"{100 * matrix_ms / 0.5:.0f}", "%"]
@@ -605,7 +605,7 @@ def test_every_axis_has_numbers_and_the_overview_shows_both_of_our_fast_kernels(
                  if label.get_text() and low <= label.get_position()[1] <= high]
         assert len(shown) >= 2
     assert [line.get_label() for line in overview.axes[0].lines[:3]] == [
-        "stages", "fast", "fast (Gluon)"]
+        "stages", "sink_attn", "sink_attn (Gluon)"]
     assert list(overview.axes[0].lines[2].get_xdata()) == pytest.approx([0.55 / 0.45])
     for figure in drawn:
         pyplot.close(figure)

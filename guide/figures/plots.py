@@ -3,6 +3,7 @@
 import re
 from functools import cache
 
+from benchmarks.tables import column
 from guide.figures.pen import HATCHES, Pen
 from guide.measured import CEILING, WORK, entry, flash_4, gluon, records
 
@@ -31,7 +32,7 @@ def roofline(pen: Pen):
                   arrowprops={"arrowstyle": "-", "color": pen.faint, "linewidth": 0.6})
     for marker, colour, name, told in (
             ("o", "a", "stages", "stages, on the least bytes"),
-            ("^", "c", "fast", "fast, on the least bytes"),
+            ("^", "c", "fast", f"{column('fast')}, on the least bytes"),
             ("s", "b", "naive", "naive forward, on the bytes that it moves")):
         points = []
         for label, record in records().items():
@@ -83,7 +84,8 @@ def _sweep(pen, stage):
         for name, colour, line in (("stages", "a", "o-"), ("fast", "c", "s--"),
                                    ("cudnn", "e", "^:")):
             axis.plot(lengths, [entry(label, name)[key] / unit for label in labels], line,
-                      markersize=3.5, color=getattr(pen, colour), label=name, linewidth=1.4)
+                      markersize=3.5, color=getattr(pen, colour), label=column(name),
+                      linewidth=1.4)
         axis.set(xscale="log", xlabel="N", ylabel=words)
         axis.set_xticks(lengths[::2], [f"{N}" if N < 1024 else f"{N // 1024}k"
                                        for N in lengths[::2]])
@@ -98,12 +100,12 @@ def _sweep(pen, stage):
 
 
 def sweep_3(pen: Pen):
-    """Time and memory of a call against N, without a mask: stage 3, fast, cuDNN."""
+    """Time and memory of a call against N, without a mask: stage 3, sink_attn, cuDNN."""
     return _sweep(pen, 3)
 
 
 def sweep_4(pen: Pen):
-    """Time and memory of a call against N, causal: stage 4, fast, cuDNN."""
+    """Time and memory of a call against N, causal: stage 4, sink_attn, cuDNN."""
     return _sweep(pen, 4)
 
 
