@@ -108,8 +108,8 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     where = "In the backward, q" if matrix.backward else "Q"
     bad = ~torch.isfinite(found).all(1)
     if bool(bad.any()):
-        return "effect-nan", (f"{where}uery {_first(bad)} has weights that are NaN; "
-                              f"{int(bad.sum())} of {N} queries do.")
+        return "effect-nan", (f"{where}uery {_first(bad)} has NaN weights; {int(bad.sum())} of {N} "
+                              "queries do.")
     if not bool(matrix.wrong.any()):
         return None
     given = found > SEEN
@@ -121,11 +121,11 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
     if not bool((over.abs() > ALIKE).any()) and not _by_size(matrix, missing):
         if bool(extra.any()):
             i, j = extra.nonzero()[0].tolist()
-            return "effect-extra-keys", (f"{where}uery {i} sees key {j}, which it should not; "
+            return "effect-extra-keys", (f"{where}uery {i} sees key {j}, which should be hidden; "
                                          f"{_pattern(extra)}")
         if bool(missing.any()):
             i, j = missing.nonzero()[0].tolist()
-            return "effect-missing-keys", (f"{where}uery {i} does not see key {j}; "
+            return "effect-missing-keys", (f"{where}uery {i} does not see key {j}, and should; "
                                            f"{_pattern(missing)}")
         return _sums(matrix)
     return _proportions(matrix, given, over, where)
@@ -144,9 +144,9 @@ def _sums(matrix: Matrix) -> tuple[str, str]:
     """The right keys in the right proportions, but not the right sum."""
     ratio = matrix.found.sum(1) / matrix.expected.sum(1)
     first = int((ratio - 1).abs().argmax())
-    return "effect-row-sums", (f"The right keys are seen, in the right proportions, but the "
-                               f"weights of query {first} add up to {float(ratio[first]):.4g} "
-                               "times what they should.")
+    return "effect-row-sums", (f"The right keys are seen in the right proportions, but the weights "
+                               f"of query {first} add up to {float(ratio[first]):.4g} times what "
+                               "they should.")
 
 
 def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
@@ -164,22 +164,23 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
     near = ALIKE + 0.02 * float(w.abs().max())
     if enough and abs(slope - 1) > 0.01 and float((w - slope * s).abs().max()) < near:
         id = "effect-too-sharp" if slope > 1 else "effect-too-flat"
-        return id, (f"The weights are too {id[11:]}: those of scores that are {slope:.4g}"
-                    f"{constant(slope, matrix.case)} times what they should be.")
+        return id, (f"The weights are too {id[11:]}, as if every score was {slope:.4g}"
+                    f"{constant(slope, matrix.case)} times as large.")
     hidden = given & ~matrix.keep
     if bool(hidden.any()):
         i, j = hidden.nonzero()[0].tolist()
         return "effect-hidden-weights", (
-            f"{where}uery {i} gives key {j}, which it should not see, a weight that is not that of "
-            f"its score; {_pattern(hidden)}")
+            f"{where}uery {i} gives weight to key {j}, which should be hidden, and not the weight "
+            f"of its score; {_pattern(hidden)}")
     off = (over.abs() > ALIKE) & some
     if not bool(off.any()):  # a few large scores are all that is left
-        return "effect-too-sharp", "The weights are too sharp: only the largest scores are left."
+        return "effect-too-sharp", "The weights are too sharp: only the largest scores keep any."
     i, j = off.nonzero()[0].tolist()
     times = over[off].exp()
     if float(times.max() - times.min()) < ALIKE * float(times.max()):
-        return "effect-weights", (f"{where}uery {i} gives key {j} {float(times.median()):.3g} "
-                                  f"times its weight, beside the others; {_pattern(off)}")
+        return "effect-weights", (
+            f"{where}uery {i} gives key {j} {float(times.median()):.3g} times the right weight, "
+            f"relative to its other keys; {_pattern(off)}")
     return "effect-weights", f"The weights are not in the right proportions, from query {i} on."
 
 

@@ -5,33 +5,34 @@ from grader.course.stages import Stage
 # The wrong gradients -> what follows, and the places that are left.  In stages 8 and 9 one kernel
 # makes dq, and another dk and dv; in stage 1 all come of one P.
 KERNELS = {
-    ("q",): ("The gradients of k and v are right, so the saved lse and the stored delta are: the "
-             "mistake is in what makes dq alone.", ()),
-    ("k",): ("The gradient of v is right, which comes of the same P in the same walk: so dS is "
-             "wrong, by delta or dP, or what it is multiplied with.",
+    ("q",): ("The gradients of k and v are right, so the saved lse and delta are too: the mistake "
+             "is in the code that computes only dq.", ()),
+    ("k",): ("The gradient of v is right and comes from the same P in the same loop, so dS is "
+             "wrong (its delta or its dP), or what dS is multiplied by.",
              ("dkdv products", "delta", "dkdv calls")),
-    ("v",): ("The gradient of k is right, which comes of the same P in the same walk: so it is the "
-             "product of P and dO that is wrong.", ("dkdv products",)),
-    ("k", "v"): ("The gradient of q is right, so the saved lse is: the mistake is in what makes dk "
-                 "and dv alone: P, the walk over the queries, or which rows and heads it takes.",
+    ("v",): ("The gradient of k is right and comes from the same P in the same loop, so the "
+             "product of P and dO is wrong.", ("dkdv products",)),
+    ("k", "v"): ("The gradient of q is right, so the saved lse is too: the mistake is in the code "
+                 "that computes only dk and dv: P, the loop over queries, or its rows and heads.",
                  ()),
-    ("q", "k"): ("The gradient of v is right, so the saved lse and P are: dS is wrong, in both.",
-                 ("delta", "dq products", "dkdv products")),
-    ("q", "k", "v"): ("o is right, and no gradient is: what all share is the saved lse; or the "
-                      "same mistake stands in both kernels.", ("lse", "dq P", "dkdv P")),
-    ("sink_logits",): ("The other gradients are right, so lse and delta are.", ("dsink",)),
+    ("q", "k"): ("The gradient of v is right, so the saved lse and P are too: dS is wrong in both "
+                 "kernels.", ("delta", "dq products", "dkdv products")),
+    ("q", "k", "v"): ("o is right and every gradient is wrong. They share the saved lse; or both "
+                      "kernels have the same mistake.", ("lse", "dq P", "dkdv P")),
+    ("sink_logits",): ("The other gradients are right, so lse and delta are too.", ("dsink",)),
 }
 ONE_P = {
-    ("q",): ("The gradients of k and v are right, so P and dS are.", ("dq products",)),
-    ("k",): ("The gradients of q and v are right, so P and dS are.", ("dkdv products",)),
-    ("v",): ("The gradients of q and k are right, so P is.", ("dkdv products",)),
-    ("k", "v"): ("The gradient of q is right, so P and dS are.", ("dkdv products",)),
-    ("q", "k"): ("The gradient of v is right, so P is: dS is wrong.", ("delta", "dq products")),
-    ("q", "k", "v"): ("o and lse are right, and no gradient is: P, or each product with it.",
-                      ("dq P", "dq products")),
+    ("q",): ("The gradients of k and v are right, so P and dS are too.", ("dq products",)),
+    ("k",): ("The gradients of q and v are right, so P and dS are too.", ("dkdv products",)),
+    ("v",): ("The gradients of q and k are right, so P is too.", ("dkdv products",)),
+    ("k", "v"): ("The gradient of q is right, so P and dS are too.", ("dkdv products",)),
+    ("q", "k"): ("The gradient of v is right, so P is too: dS is wrong.",
+                 ("delta", "dq products")),
+    ("q", "k", "v"): ("o and lse are right and every gradient is wrong: so is P, or every product "
+                      "with it.", ("dq P", "dq products")),
 }
-GIVEN = ("o is right, and the backward, if it is as it was given, takes nothing else of yours but "
-         "lse: it is lse that is wrong, or the m and l that it is made of.", ("lse", "walk"))
+GIVEN = ("o is right. Unless you changed the given backward, lse is wrong, or the m and l that it "
+         "is made from: the backward uses nothing else of yours.", ("lse", "walk"))
 
 
 SURE = 0.5  # of the limit; a right kernel stays below, and what lies between may be either

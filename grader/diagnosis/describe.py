@@ -1,6 +1,6 @@
 """Where an answer is wrong, what that looks like, and the message that says so.
 
-locate() compares one tensor with its truth and says what it sees; describe() puts that into at most
+locate() compares one tensor with its truth and finds a pattern; describe() puts that into at most
 12 lines of 80 columns.  Nothing is guessed: a hint and a step follow from what was seen.
 """
 
@@ -8,7 +8,7 @@ import itertools
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import ceil, log10, prod, sqrt
+from math import isqrt, prod, sqrt
 
 import torch
 
@@ -26,24 +26,23 @@ TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
 # What was seen -> what it means to look at; "" where it means nothing in particular.  A hint holds
 # in every stage and for every case that its pattern is seen in.
 PATTERNS = {
-    "never-stored": "is every row worked on, and stored where it belongs? Which ones are not says "
-                    "what counts wrongly.",
-    "nan": "NaN comes of inf - inf, of 0 * inf and of 0 / 0, or it was read: the grader fills "
-           "fresh memory with it, and what lies around and between the inputs.",
-    "stored-otherwise": "was it allocated with the strides of an input, as empty_like does? What "
-                        "torch.empty(shape, ...) gives is contiguous.",
-    "rounded": "what holds a sum, a weight or the result in 16 bits?",
-    "zero": "these rows are exactly 0: were the values added, and to what is stored?",
-    "multiple": "the right keys in the right proportions, but not the right sum: what divides the "
-                "row, or what was added to that?",
-    "batch": "is the batch stride in every address?",
+    "never-stored": "is every row computed, and stored where it belongs? Which rows are missing "
+                    "tells you which index is wrong.",
+    "nan": "NaN comes from inf - inf, 0 * inf or 0 / 0, or it was read: the grader fills fresh "
+           "memory with NaN, and the memory around the inputs.",
+    "stored-otherwise": "was it allocated with the strides of an input, as empty_like does? "
+                        "torch.empty(shape, ...) is contiguous.",
+    "rounded": "which sum, weight or result is held in 16 bits?",
+    "zero": "were the values added, and is what they were added to stored?",
+    "multiple": "the keys and their proportions are right: what is the row divided by, and is "
+                "everything added to that?",
+    "batch": "does every address include the batch stride?",
     "heads": "",
-    "heads-in-groups": "which key/value head does query head h read? The first HQ / HKV heads read "
-                       "the first one, the next ones the second, and so on.",
-    "columns": "the other columns are right in every row: look at the addresses along a row, and "
-               "at what masks them.",
-    "tail": "what is left after the last whole tile hangs over the end: what masks its rows, and "
-            "its keys?",
+    "heads-in-groups": "which key/value head does query head h read? The first HQ / HKV read "
+                       "key/value head 0, the next ones head 1, and so on.",
+    "columns": "the other columns are right in every row: check the addresses along a row, and "
+               "their mask.",
+    "tail": "the last tile is only partly filled: what masks its rows, and its keys?",
     "rows": "",
     "everywhere": "",
 }
@@ -51,12 +50,14 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One wrong tensor.  id: of PATTERNS.  places: as of known.py, where what was seen fixes it."""
+    """One wrong tensor.  id: of PATTERNS.  places: as in mistakes.py, where what was seen fixes it.
+    worst: its worst element."""
 
     id: str
     where: str
     what: tuple[str, ...]
     places: tuple[str, ...] = ()
+    worst: str = ""
 
     @property
     def seen(self) -> str:
@@ -72,7 +73,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     if verdict.nan:  # these rows say more than those that are merely wrong
         bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
         id, sentence = _of_nan(sent, x)
-        what = (f"{verdict.nan} of the {x.numel()} numbers of {tensor_name(name)} are NaN or inf.",
+        what = (f"{verdict.nan} of the {x.numel()} values of {tensor_name(name)} are NaN or inf.",
                 sentence)
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
         return Finding(id, _where(bad, x, truth), what, places)
@@ -81,12 +82,11 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
         bad = rows > verdict.fro_limit
     if not bad.any():
         bad = torch.ones_like(rows, dtype=torch.bool)
-    what = [f"{tensor_name(name)} differs by {_percent(verdict.fro)} (limit "
-            f"{_percent(verdict.fro_limit)}), its worst row by {_percent(verdict.row)} (limit "
-            f"{_percent(verdict.row_limit)}): {_times(verdict)} the limit.", _worst(rows, x, truth)]
     id, seen = (_of_rounding(sent, tensor_name(name)) or _of_layout(answer, name, x)
-                or _of_factor(case, x, truth, bad, verdict) or _pattern(case, bad, x, truth))
-    return Finding(id, _where(bad, x, truth), tuple(what + [seen] * bool(seen)))
+                or _of_factor(case, x, truth, bad, verdict) or _of_small_errors(rows, verdict)
+                or _pattern(case, bad, x, truth))
+    what = (_how_far(tensor_name(name), verdict), *[seen] * bool(seen))
+    return Finding(id, _where(bad, x, truth), what, worst=_worst(case, name, rows, x, truth))
 
 
 # Where rows that are never stored are written: what says which they are, and what stores them.
@@ -101,18 +101,21 @@ def tensor_name(name: str) -> str:
 
 
 JUST_ROUNDED = 0.01  # a row that is so near a multiple of the right one is no multiple of it
+ROUNDING = 2.0**-8  # the spacing of bfloat16, relative to its numbers
+MOST = 99.99  # a larger error is a number that says nothing more
 LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
 def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
              seen: tuple[str, ...] = (), again: str = "", right: Collection[str] = ()
              ) -> tuple[str, ...]:
-    """-> verdict, where, what was seen, how to see more: at most 12 lines.
+    """-> verdict, where, what was seen, what to try: at most 12 lines.
 
     steps: to look at, where they are known; right: those that are right when run on their own;
-    seen: what follow_up.py saw in further cases; again: the command that asks this one case.
+    seen: what follow_up.py saw in further cases; again: the command that runs this one case.
     """
-    first, where = finding.what[0], f"where: {finding.where}."
+    first = finding.what[0]
+    where = f"where: {finding.where}" + f"; {finding.worst}" * bool(finding.worst) + "."
     middle = list(finding.what[1:])
     body = list(seen)
     if PATTERNS[finding.id] and not seen and (finding.places or not steps):  # else these say more
@@ -121,12 +124,11 @@ def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
     if left := [step for step in steps if step not in right]:
         tail = _wrapped(look_at(stage, *left))
     elif any("launch" in stage.steps.get(step, "") for step in steps):
-        tail = _wrapped("each step that does this is right when it is run on its own; the whole "
-                        "call is not")
+        tail = _wrapped("Each of these steps is right on its own, but the whole call is not.")
         tail += _wrapped(look_at(stage, *steps))
     elif steps:
-        tail = _wrapped("the steps that do this are right when they are run on their own: look "
-                        "outside of the steps, at what launches or calls them")
+        tail = _wrapped("The steps that do this are right on their own: look outside the steps, at "
+                        "what launches or calls them.")
     tail += [f"again: {again}"] * bool(again)  # in one piece, to be copied
 
     def head() -> list[str]:
@@ -164,8 +166,8 @@ def either(words) -> str:
 def look_at(stage: Stage, *steps: str) -> str:
     """Which of its steps to read again."""
     origin = stage.origins.get(steps[0], "")  # whose hints say more
-    carried = f", carried from {origin}" * (bool(origin) and len(steps) == 1)
-    return (f"look at step {either(steps)}{carried}; more: python {grader_of(stage.number)} "
+    copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
+    return (f"look at step {either(steps)}{copied}; more: python {grader_of(stage.number)} "
             f"--hint {origin or steps[0]}")
 
 
@@ -183,15 +185,13 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
         dtype, bits = POISON[sent.dtype]
         untouched = (sent.contiguous().view(dtype) == bits).to(bad.device)
     if not bool((bad & untouched).any()):
-        inf = " (inf, in part)" * bool(torch.isinf(x).any())
-        return "nan", f"They were computed{inf}: something was stored there."
-    known = "nothing was stored there"
-    if sent.dtype == torch.float32:
-        known += ", or what was computed from such memory"
+        inf = " (some are inf)" * bool(torch.isinf(x).any())
+        return "nan", f"Your code computed and stored them{inf}."
+    known = ", or computed them from memory that it never wrote" * (sent.dtype == torch.float32)
     if bool((bad & ~untouched).any()):
-        return "nan", (f"{int(untouched.sum())} of them are what fresh memory is filled with: "
-                       f"{known}. The others were computed.")
-    return "never-stored", f"They are what fresh memory is filled with: {known}."
+        return "nan", (f"Your code never wrote {int(untouched.sum())} of them{known}. It computed "
+                       "the others.")
+    return "never-stored", f"Your code never wrote these elements{known}."
 
 
 def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
@@ -200,7 +200,18 @@ def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
         return None
     for dtype in (torch.float16, torch.bfloat16):
         if torch.equal(sent.to(dtype).float(), sent):
-            return "rounded", f"Every number of {name} is one that {dtype_name(dtype)} can hold."
+            return "rounded", (f"Every value of {name} fits in {dtype_name(dtype)}: it was rounded "
+                               "to 16 bits.")
+    return None
+
+
+def _of_small_errors(rows: torch.Tensor, verdict: Verdict) -> tuple[str, str] | None:
+    """As small in every row as 16 bits make them: another mistake spares some rows, or spoils some
+    far more than others."""
+    even = float((rows > verdict.fro / 4).double().mean()) > 0.95
+    if even and verdict.row < 8 * verdict.fro < 8 * max(ROUNDING, 2 * verdict.fro_limit):
+        return "rounded", ("An error this small in every row usually comes from rounding to 16 "
+                           "bits.")
     return None
 
 
@@ -209,18 +220,20 @@ def _of_layout(answer: Answer, name: str, x: torch.Tensor) -> tuple[str, str] | 
     for axes in itertools.permutations(range(x.dim())):
         if list(axes) != sorted(axes) and answer.judge(
                 name, x.permute(axes).reshape(x.shape)).accepted:
-            return ("stored-otherwise", f"All numbers of {tensor_name(name)} are right and in the "
-                    "wrong places: it is stored as if it were contiguous, and returned with other "
-                    "strides.")
+            return ("stored-otherwise", f"All values of {tensor_name(name)} are right but in the "
+                    "wrong places: they are stored as in a contiguous tensor, and it is returned "
+                    "with other strides.")
     return None
 
 
 def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] | None:
-    """Wrong rows that are multiples of the right ones."""
-    if truth.dim() == bad.dim() or truth.shape[-1] < 4:
+    """Wrong rows that are multiples of the right ones; a tensor of single numbers is one row."""
+    x, truth, row = x[bad], truth[bad], "row"
+    if truth.dim() == 1:
+        x, truth, row = x[None], truth[None], "value"
+    if truth.shape[-1] < 4:
         return None
-    x, truth = x[bad], truth[bad]
-    which = "Every row" if bool(bad.all()) else "Every wrong row"
+    which = f"Every {row}" if bool(bad.all()) else f"Every wrong {row}"
     if not bool(x.any()):
         return "zero", f"{which} is 0."
     size = truth.square().sum(-1)
@@ -234,19 +247,22 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
     if high - low <= 2 * verdict.row_limit * abs(high):
         middle = float(factor.median())
         return "multiple", f"{which} is {middle:.5g}{constant(middle, case)} times the right one."
-    return "multiple", f"{which} is a multiple of the right one, by {low:.4g} to {high:.4g}."
+    return "multiple", f"{which} is the right one times a factor, from {low:.4g} to {high:.4g}."
 
 
 def constant(factor: float, case: Case) -> str:
     """What a factor may well be: " = log2(e)", or ""."""
     known = {"log2(e)": LOG2E, "ln 2": LN2, "sqrt(2)": sqrt(2), "2": 2.0, "1 / 2": 0.5, "-1": -1.0}
     for words, number in {"sqrt(D)": sqrt(case.D), "D": float(case.D),
-                          "HQ / HKV": case.HQ / case.HKV}.items():
-        known |= {words: number, f"1 / {words}" if "/" not in words else "HKV / HQ": 1 / number}
+                          "HQ / HKV": case.HQ / case.HKV,
+                          "sqrt(D) / isqrt(D)": sqrt(case.D) / isqrt(case.D)}.items():
+        inverse = " / ".join(reversed(words.split(" / "))) if "/" in words else f"1 / {words}"
+        known |= {words: number, inverse: 1 / number}
     for words, number in known.items():
         if abs(factor - number) < 1e-3 * abs(number) and number != 1.0:
             return "" if words == f"{number:g}" else f" = {words}"
-    return ""
+    twice = round(2 * factor**2) if 0 < factor < 2 else 0  # more would all be near such a root
+    return f" = sqrt({twice / 2:g})" if abs(sqrt(twice / 2) - factor) < 2e-4 * factor else ""
 
 
 def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
@@ -254,7 +270,7 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
     if bad.dim() == 3:
         batches, heads = bad.any(2).any(1), bad.any(2).any(0)
         if bad.shape[0] > 1 and not batches[0] and bool(batches[1:].all()):
-            return "batch", "The first batch entry is right, all others are wrong."
+            return "batch", "Batch entry 0 is right; all others are wrong."
         if not heads.all():
             return _of_heads(case, heads)
     columns = _columns(x, truth)
@@ -263,17 +279,20 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
     flat = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
     if flat.numel() == 1 or bad.dim() == 1 and not case.course_stage.sums_rows:  # the heads' sinks
         return "rows", ""
-    first, last, length = int(flat.nonzero()[0]), int(flat.nonzero()[-1]), flat.numel()
+    first, length = int(flat.nonzero()[0]), flat.numel()
     for tile in TILES:
         start = length // tile * tile
         if 0 < start < length and first == start:
-            return "tail", f"Only what is left after tiles of {tile} is wrong."
+            return "tail", f"Only the rows after the last whole tile of {tile} are wrong."
     if case.window is not None and case.window <= first <= case.window + 1 < length:
-        return "rows", f"Rows are right until the window (W={case.window}) first cuts a key off."
-    if first:
-        return "rows", f"Rows before {first} are right."
-    if last < length - 1:
-        return "rows", f"Rows after {last} are right."
+        return "rows", f"Rows are right until the window (W={case.window}) first hides a key."
+    wrong = flat.nonzero().flatten()
+    for tile in TILES if len(wrong) > 1 else ():
+        for place, which in ((0, "first"), (tile - 1, "last")):
+            if bool((wrong % tile == place).all()):
+                return "rows", f"All wrong rows are the {which} of a tile of {tile}."
+    if first or int(wrong[-1]) < length - 1:
+        return "rows", ""
     return ("everywhere", "") if bool(bad.all()) else ("rows", "")
 
 
@@ -285,9 +304,9 @@ def _of_heads(case: Case, heads: torch.Tensor) -> tuple[str, str]:
         if len(wrong) == len(groups) * group:
             return "heads", f"Only heads that read key/value head {ranges(groups, 4)} are wrong."
         if not heads[0]:
-            return ("heads-in-groups",
-                    f"{len(wrong)} of {len(heads)} heads are wrong, not the first.")
-    return "heads", f"{len(wrong)} of {len(heads)} heads are wrong."
+            return "heads-in-groups", (
+                "The wrong heads are not those that share one key/value head.")
+    return "heads", ""
 
 
 def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
@@ -303,7 +322,7 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
                 wrong = hit.nonzero().flatten().tolist()
                 label = label.removesuffix("s") if len(wrong) == 1 else label
                 parts.append(f"{label} {ranges(wrong, 4)} of {hit.numel()}")
-        text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, all over"
+        text = ", ".join(parts) or f"{int(bad.sum())} of {bad.numel()} rows, scattered"
     else:
         text = f"entries {ranges(bad.nonzero().flatten().tolist(), 4)} of {bad.numel()}"
     columns = _columns(x, truth)
@@ -326,27 +345,44 @@ def _columns(x: torch.Tensor, truth: torch.Tensor) -> list[int] | None:
     return columns.nonzero().flatten().tolist()
 
 
-def _worst(rows: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
-    index = torch.unravel_index(rows.argmax(), rows.shape)
-    index = tuple(int(i) for i in index)
-    one = "entry" if truth.dim() == rows.dim() else "row"
-    names = {3: ("batch", "head", "row"), 1: (one,)}[rows.dim()]
-    place = ", ".join(f"{n} {i}" for n, i in zip(names, index, strict=True))
+def _worst(case: Case, name: str, rows: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
+    """ "o[0, 1, 99, 3] (in the last row) is 0.5 and should be 0.25"."""
+    index = tuple(int(i) for i in torch.unravel_index(rows.argmax(), rows.shape))
     got, want = x[index].flatten(), truth[index].flatten()
-    column = int((got - want).abs().argmax())
-    if got.numel() > 1:
-        place += f", column {column}"
-    return f"worst at {place}: got {got[column]:.5g}, want {want[column]:.5g}."
+    column, special = int((got - want).abs().argmax()), ""
+    if truth.dim() == 4 and truth.shape[2] > 1:
+        special = {truth.shape[2] - 1: "the last row", case.window: "the first row that the window "
+                   "hides a key from"}.get(index[2], "")
+    place = ", ".join(map(str, (*index, *[column] * (truth.dim() > rows.dim()))))
+    name = f"{name[2:]}.grad" if name.startswith("d_") else name
+    return (f"{name}[{place}]" + f" (in {special})" * bool(special)
+            + f" is {got[column]:.5g} and should be {want[column]:.5g}")
 
 
-def _times(verdict: Verdict) -> str:
-    """ "1.3 times": below 10 with a decimal, and near 1 with as many as tell it from 1."""
-    if verdict.times >= 9.95:
-        return f"{verdict.times:.0f} times"
-    return f"{verdict.times:.{max(1, ceil(-log10(max(verdict.times - 1, 1e-6))))}f} times"
+def _how_far(name: str, verdict: Verdict) -> str:
+    """ "o is 96 % off (0.07 % allowed); its worst row is 2082 % off."."""
+    whole, row = _percent(verdict.fro), _percent(verdict.row)
+    if verdict.fro > verdict.fro_limit:
+        whole, limit = _apart(verdict.fro, verdict.fro_limit)
+        said = f"{name} is {whole} off ({limit} allowed)"
+        return said + f"; its worst row is {row} off." if row != whole else f"{said}."
+    row, limit = _apart(verdict.row, verdict.row_limit)
+    return f"{name} is {whole} off, but its worst row is {row} off ({limit} allowed)."
+
+
+def _apart(error: float, limit: float) -> tuple[str, str]:
+    """Both as percentages, with as many digits as tell them apart."""
+    said = _percent(error), _percent(limit)
+    digits = 2
+    while said[0] == said[1] and digits < 8:
+        digits += 1
+        said = f"{100 * error:.{digits}g} %", f"{100 * limit:.{digits}g} %"
+    return said
 
 
 def _percent(error: float) -> str:
     if error < 0.001:
         return f"{100 * error:.1g} %"
+    if error > MOST:
+        return f"more than {100 * MOST:.0f} %"
     return f"{100 * error:.2g} %" if error < 0.995 else f"{100 * error:.0f} %"

@@ -25,24 +25,24 @@ def text(matrix: Matrix) -> list[str]:
     for row in range(len(panels[0])):
         edge = ">" if row * cell % tile < cell else " "
         lines.append(f"{edge} " + "   ".join(panel[row] for panel in panels))
-    unit = "one key" if cell == 1 else f"{cell} by {cell} pairs"
-    lines.append(f"A character is {unit}, darker is more weight; v and > mark tiles of {tile}.")
-    lines.append("difference: X hidden key seen, o key not seen, + - too much or little, ! NaN.")
-    lines.append("One wrong weight changes all others of its row: they add up to 1.")
-    lines.append("Look at: " + caption(matrix))
+    unit = "one pair" if cell == 1 else f"{cell} x {cell} pairs"
+    lines.append(f"A character is {unit}, darker for more weight; v and > mark tiles of {tile}.")
+    lines.append("difference: X hidden key seen, o key missed, + too much, - too little, ! NaN")
+    lines.append("One wrong weight changes all others in its row, because they add up to 1.")
+    lines.append(caption(matrix))
     return lines
 
 
 def caption(matrix: Matrix) -> str:
-    """One sentence: where the first difference is."""
+    """One sentence: what to look at first."""
     wrong = matrix.wrong
     if not bool(wrong.any()):
-        return "nothing here: these weights are right, so the mistake lies elsewhere."
+        return "These weights are all right, so the mistake is somewhere else."
     telling = wrong & (~matrix.keep | (matrix.found.abs() <= 1e-6))  # seen or unseen by mistake
     i, j = (telling if bool(telling.any()) else wrong).nonzero()[0].tolist()
     got, want = float(matrix.found[i, j]), float(matrix.expected[i, j])
-    return (f"query {i}, key {j}: weight {got:.3g}, want {want:.3g}; {int(wrong.sum())} of "
-            f"{wrong.numel()} weights differ.")
+    return (f"Look at query {i}, key {j}: weight {got:.3g}, should be {want:.3g} "
+            f"({int(wrong.sum())} of {wrong.numel()} are wrong).")
 
 
 def plot(matrix: Matrix, path: Path) -> None:
@@ -71,7 +71,7 @@ def plot(matrix: Matrix, path: Path) -> None:
                     line(edge - 0.5, color="tab:orange", linewidth=0.8, linestyle=":")
         axis.set(title=title, xlabel="key", ylabel="query")
         figure.colorbar(image, ax=axis, shrink=0.8)
-    figure.suptitle(f"Head {matrix.head}. Look at: {caption(matrix)}", fontsize=10)
+    figure.suptitle(f"Head {matrix.head}. {caption(matrix)}", fontsize=10)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 

@@ -1,6 +1,6 @@
-"""After a wrong answer: asks the live worker a little more, and says what that looks like.
+"""After a wrong answer: runs a few more cases in the live worker, and says what they show.
 
-What comes back is only data: it is compared, never believed, and it decides no verdict.
+What comes back is only data: it is compared, never trusted, and it decides no verdict.
 """
 
 import contextlib
@@ -70,10 +70,10 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
-            said += ("A further call timed out, so less is known of the mistake.",)
+            said += ("Another call timed out, so less is known about the mistake.",)
     steps = steps or stage.steps_of(finding.places)
     diagnosis["step"] = either([step for step in steps if step not in right]) or None
-    # The command that asks this one case, with the same numbers.
+    # The command that runs this one case, with the same numbers.
     again = command(case.stage, options.directory,
                     f" --seed {options.seed} --case {case.name}")
     lines = describe(finding, stage, steps, seen=said, again=again, right=right)
@@ -81,9 +81,9 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     if matrix is not None and options.plot:
         try:
             drawing.plot(matrix, options.plot)
-            picture = [*picture, f"The picture is in {options.plot}."]
+            picture = [*picture, f"Picture written to {options.plot}."]
         except ImportError:
-            picture = [*picture, "--plot wants matplotlib: pip install matplotlib."]
+            picture = [*picture, "--plot needs matplotlib: pip install matplotlib"]
     return replace(check, diagnosis=diagnosis, lines=lines, picture=tuple(picture))
 
 
@@ -93,7 +93,7 @@ def _tensors(reply: Reply) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def _patience(session: Session):
-    """Less of it than for what decides points."""
+    """A shorter timeout than for what decides points."""
     usual, session.timeout = session.timeout, min(session.timeout, PROBE_SECONDS)
     try:
         yield
@@ -105,7 +105,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
           matrix: attention_map.Matrix | None, failures):
     """All that was seen, where no step is red.
 
-    -> the finding, with the places that are left; sentences, what says most first; the JSON.
+    -> the finding, with the places that are left; sentences, the most telling first; the JSON.
     """
     said = in_words(things)
     seen = attention_map.describe(matrix) if matrix is not None else None
@@ -123,7 +123,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
     if seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
-        said = (f"seen in {matrix.label}: {seen[1]} --show draws it.", *said)
+        said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)
     if len(things) == 1:
         record = {"id": "only-" + things[0].id, "kind": "isolated", "text": in_words(things)[0]}
     for case, error in failures:  # how long an answer takes says little of a mistake in it

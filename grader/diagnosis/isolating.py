@@ -1,7 +1,7 @@
 """What of a case makes its answer wrong, where a plain case is right and no step is red?
 
-The case is asked again with one thing at a time made plain.  Where that makes it right, that thing
-is what the submission does not bear: an observation, from which a hint follows.
+The case runs again with one thing at a time made plain.  Where that makes it right, that thing is
+what the submission cannot handle: an observation, from which a hint follows.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from grader.diagnosis.deduce import SURE
 from grader.diagnosis.samples import Sample
 
 LARGE = "shift+", "shift-", "deep", "steep"
-LONGEST = 1024  # longer cases are asked but once
+LONGEST = 1024  # longer cases run only once
 
 
 @dataclass(frozen=True)
@@ -28,48 +28,47 @@ class Thing:
 
 
 THINGS = (
-    Thing("strides", "with inputs that lie side by side in memory",
+    Thing("strides", "with contiguous inputs",
           lambda c: replace(c, layout="dense"),
-          "use the strides of every axis of every tensor as they were passed, and read nothing "
-          "that lies between."),
-    Thing("dout-strides", "where the gradient that arrives is contiguous",
+          "use every tensor's own strides, one for each axis, and read nothing that lies between."),
+    Thing("dout-strides", "with a contiguous incoming gradient",
           lambda c: replace(c, dout="dense")
           if c.dout in ("expanded", "transposed", "odd", "shared") else c,
-          "the gradient that arrives may have any strides, 0 too: use its own."),
+          "the incoming gradient may have any strides, even 0: use its own."),
     Thing("large-scores", "with ordinary scores",
           lambda c: replace(c, family="randn") if c.family in LARGE else c,
-          "the scores are far from 0 here: what is the largest exponent? A row's own maximum, "
-          "subtracted first, leaves none above 0."),
-    Thing("rising-maximum", "where the maximum does not rise from tile to tile",
+          "the scores are far from 0 here: what is the largest exponent? Subtracting each row's "
+          "own maximum first leaves none above 0."),
+    Thing("rising-maximum", "with a maximum that does not rise from tile to tile",
           lambda c: replace(c, family="randn") if c.family in ("rising", "creeping") else c,
-          "when the maximum grows by x, what is summed so far must shrink by exp(-x): the sum of "
-          "the weights and that of the values alike."),
-    Thing("edges", "with ordinary weights; here one key a row, at the mask's edge, has them all",
+          "when the maximum grows by x, both running sums must shrink by exp(-x): that of the "
+          "weights and that of the values."),
+    Thing("edges", "with ordinary weights; here one key per row, at the mask's edge, has them all",
           lambda c: replace(c, family="randn") if c.family == "needles" else c,
-          "compare the first wrong row with the mask's rule: which key at its edges is seen or "
-          "missed?"),
-    Thing("family", "with normally distributed numbers", lambda c: replace(c, family="randn")
+          "compare the first wrong row with the mask's rule: which key at its edge is wrongly "
+          "seen or missed?"),
+    Thing("family", "with normally distributed inputs", lambda c: replace(c, family="randn")
           if c.family not in (*LARGE, "rising", "creeping", "needles") else c, ""),
     Thing("float32", "in float32", lambda c: replace(c, dtype=torch.float32),
           "what is rounded to 16 bits, and when? Sums and statistics belong in float32."),
-    Thing("width", "where D is 64", lambda c: c if c.course_stage.sums_rows else replace(c, D=64),
-          "what depends on D, or on how many columns a tile has?"),
-    Thing("length", "where the length is a multiple of 128",
+    Thing("width", "with D = 64", lambda c: c if c.course_stage.sums_rows else replace(c, D=64),
+          "what depends on D, or on the number of columns in a tile?"),
+    Thing("length", "with a length that is a multiple of 128",
           lambda c: replace(c, N=_whole(c.N), NK=c.NK and _whole(c.NK)),
-          "what happens in the last tile, where fewer rows or keys are left?"),
+          "what happens in the last tile, which is only partly filled?"),
     Thing("window", "with a window that hides nothing",
           lambda c: replace(c, window=c.N + 1) if c.window is not None else c,
-          "query i sees W keys, itself and those before it."),
+          "query i sees W keys: itself and the W - 1 before it."),
     Thing("sinks", "without sinks", lambda c: replace(c, sinks=0) if c.sinks else c,
           "keys j < S stay visible to every later query, and count once."),
-    Thing("scale", "without a scale of its own", lambda c: replace(c, scale=None),
-          "the caller's scale belongs wherever there is a scale."),
+    Thing("scale", "with the default scale", lambda c: replace(c, scale=None),
+          "use the caller's scale wherever there is a scale."),
     Thing("sink-logits", "without sink logits", lambda c: replace(
         c, sink_logits=False, grads=tuple(g for g in c.grads if g != "sink_logits")),
-          "the logit counts in the sum, once, and in lse, but has no value."),
-    Thing("batch", "with one batch entry", lambda c: replace(c, B=1),
-          "what depends on the batch entry?"),
-    Thing("groups", "where every query head has keys and values of its own",
+          "the logit is added to the sum once, and so to lse, but it has no value."),
+    Thing("batch", "with a single batch entry", lambda c: replace(c, B=1),
+          "what depends on the batch index?"),
+    Thing("groups", "with keys and values of its own for every query head",
           lambda c: replace(c, HKV=c.HQ),
           "what depends on how many query heads share keys and values?"),
 )
@@ -77,8 +76,8 @@ THINGS = (
 
 NUMBERS = Thing("numbers", "with other numbers", lambda c: c, "")
 SURROUNDINGS = Thing(
-    "surroundings", "where numbers, not NaN, lie around and between the inputs", lambda c: c,
-    "something outside of the inputs is read, and multiplied by 0: 0 * NaN is NaN. Do not read it.")
+    "surroundings", "with numbers instead of NaN stored around and between the inputs", lambda c: c,
+    "something outside the inputs is read and multiplied by 0, but 0 * NaN is NaN: do not read it.")
 
 
 def isolate(case: Case, answer: Callable[[Case], Sample | None], names: list[str]) -> list[Thing]:

@@ -36,7 +36,7 @@ def test_the_matrix_of_a_right_function_is_the_expected_one(backward):
     matrix = attention_map.read(ask(lambda keep: keep), case, 1, backward)
     torch.testing.assert_close(matrix.found, matrix.expected, atol=1e-6, rtol=1e-5)
     assert attention_map.describe(matrix) is None
-    assert drawing.caption(matrix).startswith("nothing")
+    assert drawing.caption(matrix).startswith("These weights are all right")
 
 
 def test_extra_keys_are_found_with_what_they_have_in_common():
@@ -72,13 +72,15 @@ def doubled(p, s):
 
 @pytest.mark.parametrize("change, id, said", [
     (lambda p, s: torch.softmax(s * 40, -1), "effect-too-sharp", "too sharp"),
-    (lambda p, s: torch.softmax(s * 1.4427, -1), "effect-too-sharp", "1.443 = log2(e) times"),
-    (lambda p, s: torch.softmax(s * 0.25, -1), "effect-too-flat", "0.25 = 1 / sqrt(D) times"),
+    (lambda p, s: torch.softmax(s * 1.4427, -1), "effect-too-sharp",
+     "1.443 = log2(e) times as large"),
+    (lambda p, s: torch.softmax(s * 0.25, -1), "effect-too-flat",
+     "0.25 = 1 / sqrt(D) times as large"),
     (lambda p, s: torch.softmax(s.masked_fill(s == -torch.inf, 0), -1), "effect-hidden-weights",
-     "gives key 1, which it should not see"),
+     "gives weight to key 1, which should be hidden"),
     (lambda p, s: p * 0.5, "effect-row-sums", "0.5 times"),
     (doubled, "effect-weights", "all among the first 16 keys"),
-    (lambda p, s: p.flip(-1), "effect-hidden-weights", "query 0 gives key"),
+    (lambda p, s: p.flip(-1), "effect-hidden-weights", "query 0 gives weight to key"),
 ])
 def test_a_key_is_not_said_to_be_hidden_where_no_mask_hides_it(change, id, said):
     found = attention_map.describe(attention_map.read(weights(change), CASE, 0))
@@ -89,7 +91,7 @@ def test_the_picture_fits_a_terminal_and_marks_what_differs():
     lines = drawing.text(attention_map.read(ask(later), CASE, 0))
     assert all(len(line) <= 80 for line in lines)
     assert any("X" in line.split("   ")[-1] for line in lines[3:-4])
-    assert lines[-1].startswith("Look at: query 0, key 1")
+    assert lines[-1].startswith("Look at query 0, key 1: ")
 
 
 def test_the_plot_is_written(tmp_path):

@@ -1,5 +1,6 @@
 """The message: where it is wrong, what follows from that and nothing else, in twelve lines."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from grader.course.cases import Case
-from grader.course.correctness import Answer
+from grader.course.correctness import Answer, Verdict
 from grader.course.stages import STAGES
 from grader.diagnosis import describe
 from grader.diagnosis.isolating import NUMBERS, SURROUNDINGS, THINGS
@@ -58,13 +59,14 @@ def test_only_the_ragged_tail():
 
 def test_rows_right_until_the_window_cuts():
     finding = found(CASE, noisy(slice(None), slice(None), slice(20, None)))
-    assert "until the window (W=20)" in finding.seen and "rows 20-99" in finding.where
+    assert finding.seen == "Rows are right until the window (W=20) first hides a key."
+    assert "rows 20-99" in finding.where
 
 
 def test_right_numbers_in_the_order_of_another_layout_are_said_to_be_so():
     finding = found(CASE, lambda x: x.reshape(2, 100, 4, 8).transpose(1, 2))
     assert finding.id == "stored-otherwise"
-    assert finding.seen.startswith("All numbers of o are right and in the wrong places")
+    assert finding.seen.startswith("All values of o are right but in the wrong places")
 
 
 def test_wrong_columns_are_named():
@@ -88,13 +90,15 @@ def test_a_share_is_a_plain_number(error, said):
     assert describe._percent(error) == said
 
 
-@pytest.mark.parametrize("times, said", [
-    (1.0004, "1.0004 times"), (1.04, "1.04 times"), (1.32, "1.3 times"), (2.0, "2.0 times"),
-    (9.97, "10 times"), (942.3, "942 times")])
-def test_how_far_over_the_limit(times, said):
-    from types import SimpleNamespace
-
-    assert describe._times(SimpleNamespace(times=times)) == said
+@pytest.mark.parametrize("fro, row, said", [
+    (0.96, 20.8, "o is 96 % off (0.07 % allowed); its worst row is 2080 % off."),
+    (4.66, 4.66, "o is 466 % off (0.07 % allowed)."),
+    (0.0007004, 0.001, "o is 0.07004 % off (0.07 % allowed); its worst row is 0.1 % off."),
+    (0.0003, 0.12, "o is 0.03 % off, but its worst row is 12 % off (0.39 % allowed)."),
+    (9e4, 9e5, "o is more than 9999 % off (0.07 % allowed).")])
+def test_how_far_it_is_off_is_one_line(fro, row, said):
+    verdict = Verdict(fro, 0.0007, row, 0.0039, 0)
+    assert describe._how_far("o", verdict) == said
 
 
 @pytest.mark.parametrize("factor, said", [
@@ -107,7 +111,53 @@ def test_a_constant_multiple_of_the_right_rows_is_said_as_such(factor, said):
 
 def test_rows_that_are_multiples_by_several_factors_are_said_as_such():
     factors = torch.linspace(0.5, 0.9, 64, dtype=torch.float64)[:, None]
-    assert "by 0.5 to 0.9" in found(PLAIN, lambda x: x * factors).seen
+    assert "from 0.5 to 0.9" in found(PLAIN, lambda x: x * factors).seen
+
+
+def test_a_tensor_of_single_numbers_has_a_factor_too():
+    gen = torch.Generator().manual_seed(0)
+    lse = torch.randn(1, 2, 64, generator=gen, dtype=torch.float64)
+    answer = Answer({"lse": lse}, {"lse": lse.abs() + 1}, {"lse": lse}, 2.0**-21)
+    x = lse * describe.LOG2E
+    finding = describe.locate(PLAIN, answer, "lse", x, answer.judge("lse", x))
+    assert finding.what[1] == "Every value is 1.4427 = log2(e) times the right one."
+
+
+@pytest.mark.parametrize("factor, D, said", [
+    (1.5**0.5, 8, " = sqrt(1.5)"), (0.5**0.5, 16, " = sqrt(0.5)"),
+    (80**0.5 / 8, 80, " = sqrt(D) / isqrt(D)"), (8 / 80**0.5, 80, " = isqrt(D) / sqrt(D)"),
+    (4.0, 16, " = sqrt(D)"), (0.75, 64, ""), (1.2243, 64, ""), (3.0, 64, ""), (0.0, 64, ""),
+    (-1.0, 64, "")])
+def test_a_factor_that_is_a_known_constant_is_named(factor, D, said):
+    assert describe.constant(factor, Case(3, "standard", 64, D=D, HQ=2, HKV=2)) == said
+
+
+def test_small_errors_that_are_everywhere_are_called_rounding_and_others_are_not():
+    noise = torch.randn(1, 2, 64, 8, generator=torch.Generator().manual_seed(1)).double()
+    finding = found(PLAIN, lambda x: x * (1 + noise * 2e-3))
+    assert finding.id == "rounded" and "usually comes from rounding" in finding.seen
+
+    def half_of_the_rows(x):
+        x[:, :, 32:] *= 1 + noise[:, :, 32:] * 2e-3
+        return x
+    assert found(PLAIN, half_of_the_rows).id != "rounded"
+    assert found(PLAIN, lambda x: x * (1 + noise * 2e-2)).id == "everywhere"
+
+
+@pytest.mark.parametrize("rows, said", [
+    (slice(16, None, 16), "All wrong rows are the first of a tile of 16."),
+    (slice(31, None, 32), "All wrong rows are the last of a tile of 32.")])
+def test_wrong_rows_that_all_begin_or_end_a_tile_are_said_to(rows, said):
+    assert found(PLAIN, noisy(slice(None), slice(None), rows)).seen == said
+
+
+@pytest.mark.parametrize("row, said", [
+    (99, "] (in the last row) is "), (20, "] (in the first row that the window hides a key from) "),
+    (50, "] is ")])
+def test_the_worst_row_says_what_is_special_about_it(row, said):
+    finding = found(CASE, noisy(slice(None), slice(None), row))
+    assert re.match(rf"o\[\d, \d, {row}, \d", finding.worst) and said in finding.worst
+    assert f"; {finding.worst}." in _text(describe.describe(finding, STAGES[7]))
 
 
 def test_zero_is_zero():
@@ -133,11 +183,12 @@ def test_memory_that_nothing_was_stored_in_is_told_from_what_was_computed(dtype)
         x[:, 1] = float("nan")
         return never(x)
     finding = found(PLAIN, never, dtype=dtype)
-    assert finding.id == "never-stored" and "nothing was stored there" in finding.seen
+    assert finding.id == "never-stored" and "Your code never wrote" in finding.seen
     assert STAGES[3].steps_of(finding.places) == ["3.1", "3.8"]
     finding = found(PLAIN, computed, dtype=dtype)
-    assert finding.id == "nan" and "They were computed" in finding.seen and not finding.places
-    assert "The others were computed" in found(PLAIN, both, dtype=dtype).seen
+    assert finding.id == "nan" and "Your code computed and stored them" in finding.seen
+    assert not finding.places
+    assert "It computed the others" in found(PLAIN, both, dtype=dtype).seen
 
 
 def test_what_is_computed_in_16_bits_is_no_poison():
@@ -179,7 +230,7 @@ def test_what_was_seen_of_a_gradient_points_at_the_steps_that_are_left():
 def test_a_step_that_is_a_copy_is_named_with_its_origin():
     finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("softmax",))
     lines = describe.describe(finding, replace(STAGES[4], origins={"4.5": "3.5"}))
-    assert "look at step 4.5, carried from 3.5; more: python autograder.py --hint 3.5" in lines
+    assert "look at step 4.5, copied from 3.5; more: python autograder.py --hint 3.5" in lines
 
 
 def test_steps_that_are_right_asked_alone_are_not_pointed_at():
@@ -187,7 +238,7 @@ def test_steps_that_are_right_asked_alone_are_not_pointed_at():
     lines = describe.describe(finding, STAGES[7], right=["7.8"])
     assert "look at step 7.4; more: python autograder.py --hint 7.4" in lines
     text = _text(describe.describe(finding, STAGES[7], right=["7.4", "7.8"]))
-    assert "look at step" not in text and "look outside of the steps" in text
+    assert "look at step" not in text and "look outside the steps" in text
 
 
 def _text(lines: tuple[str, ...]) -> str:
