@@ -21,6 +21,7 @@ STRANGERS = (
     (r"<(!|\?xml|html)", "a web page: save the file itself, on GitHub by its Raw button"),
     (r"<<<<<<<|=======$|>>>>>>>", "git, which could not merge two texts here: keep one of them"),
 )
+WARNING = re.compile(r"^(?:\S*/)?([^/\s]+\.py:\d+: \w*Warning: )(.*)$", re.MULTILINE)
 
 
 def syntax_tree(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
@@ -111,6 +112,17 @@ def _shown(char: str) -> str:
     if code < 256:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+def brief(printed: str, filename: str) -> str:
+    """What a submission printed, without the temporary folder of its file, and with the first
+    sentence only of a warning: PyTorch's go on with places in PyTorch."""
+    def warning(found: re.Match) -> str:
+        said = found[2].partition(". ")[0]
+        return found[1] + (said if len(said) <= 150 else said[:147] + "...")
+
+    printed = re.sub(rf"[^\s\"'(]*/(?={re.escape(filename)}\b)", "", printed)
+    return WARNING.sub(warning, printed)
 
 
 def ranges(numbers: list[int] | tuple[int, ...], at_most: int | None = None) -> str:

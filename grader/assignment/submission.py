@@ -46,8 +46,8 @@ class Step:
 
     @property
     def words(self) -> str:
-        """ "step 4.3, carried from 3.3"."""
-        return f"step {self.id}" + f", carried from {self.origin}" * bool(self.origin)
+        """ "step 4.3, copied from step 3.3"."""
+        return f"step {self.id}" + f", copied from step {self.origin}" * bool(self.origin)
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class Submission:
 
     @property
     def place(self) -> str:
-        """ " (problem_4.py, line 7)", to follow a sentence that does not say where, or "" """
+        """ " (problem_4.py:7)", to follow a sentence that does not say where, or "" """
         if self.line is None or f"line {self.line}" in self.sentence:
             return ""
-        return f" ({self.path.name}, line {self.line})"
+        return f" ({self.path.name}:{self.line})"
 
     @property
     def nothing_yet(self) -> str:

@@ -162,6 +162,13 @@ class SubmissionError(Exception):
         self.outcome, self.sentence, self.id, self.detail = outcome, sentence, id, detail
         self.line, self.lines, self.fatal, self.waited_for_cpu = line, lines, fatal, waited_for_cpu
 
+    def located(self, filename: str) -> str:
+        """The sentence behind its line of the file, "problem_1.py:95: ...", as editors link it."""
+        place = f"{filename}:{self.line}"
+        if self.line is None or self.sentence.startswith(f"{place}:"):
+            return self.sentence
+        return f"{place}: {self.sentence}"
+
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit for bit, so that the NaN around a strided view equals itself."""

@@ -1,4 +1,4 @@
-"""Compiles a submission's kernels for a GPU that is not here, while its cases are asked.
+"""Compiles a submission's kernels for a GPU that is not here, while its cases run.
 
 The interpreter lets through what the compiler refuses, and knows no bfloat16.
 """
@@ -44,11 +44,11 @@ def finish(context: GradingContext, compiling: concurrent.futures.Future | None)
     other = sorted(kernel for kernel in set(check.kernels) - kernels
                    if kernel.partition("@")[0] in names)
     if check.outcome == "pass" and (other or not check.kernels):
-        launched = f"another {other[0].partition('@')[0]} than in the interpreter" if other \
-            else "none"
+        launched = f"a different {other[0].partition('@')[0]} than in the interpreter" if other \
+            else "no kernel"
         check = check.fail(
-            "rejected", f"Where kernels are compiled the file launches {launched}.",
-            "try: launch the same kernels everywhere; the interpreter is only for lack of a GPU.")
+            "rejected", f"When kernels are compiled, the file launches {launched}.",
+            "try: launch the same kernels with and without the interpreter.")
     record(context, check)
 
 
@@ -76,6 +76,7 @@ def _compile(context: GradingContext, session: Session) -> tuple[Check, Submissi
                   kernels=tuple(names))
     warnings = [warning for kernel in kernels for warning in kernel.warnings]
     if warnings:
-        check = check.fail("wrong", *(f"line {line}: {text}" for line, text in warnings[:10]),
-                           where=f"{stage.filename}:{warnings[0][0]}")
+        places = [f"{stage.filename}:{line}" for line, _ in warnings]
+        check = check.fail("wrong", *(f"{place}: {text}" for place, (_, text) in zip(
+            places[:10], warnings, strict=False)), where=places[0])
     return check, None

@@ -33,17 +33,17 @@ def _products(stage: Stage, built: Built, trace: Trace) -> list[str]:
     if not forward and not backward:
         return []
     lines = {operation.packet: operation.line for operation in reversed(forward or backward)}
-    names = ", ".join(f"{name}{_in_line(line)}" for name, line in sorted(lines.items())[:4])
+    names = ", ".join(f"{name}{_at(stage, line)}" for name, line in sorted(lines.items())[:4])
     allowed = ("PyTorch may allocate, cast, pad, move and reduce, and add up the heads of a group; "
-               "the products and the softmax are the kernel's.")
+               "matrix products and the softmax belong in your kernel.")
     if not stage.needs_triton:
-        allowed = "this stage is about the tiles; compute them from matrix products."
+        allowed = "this stage is about tiles; compute each one from matrix products."
     return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
             f"{'forward' if forward else 'backward'}.", "try: " + allowed]
 
 
-def _in_line(line: int | None) -> str:
-    return "" if line is None else f" (line {line})"
+def _at(stage: Stage, line: int | None) -> str:
+    return "" if line is None else f" ({stage.filename}:{line})"
 
 
 def forbidden(stage: Stage, built: Built, operations: tuple[Operation, ...]) -> list[Operation]:
@@ -76,7 +76,7 @@ def _too_long(stage: Stage, built: Built, trace: Trace) -> list[str]:
     if not trace.cut or not stage.needs_triton and scores >= MANY_SCORES:
         return []
     return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
-            "try: larger tiles, and all heads at once; from stage 2 on, one launch for all."]
+            "try: larger tiles, and all heads at once; from stage 2 on, launch one kernel for all."]
 
 
 def _no_launch(stage: Stage, built: Built, trace: Trace) -> list[str]:
@@ -91,7 +91,7 @@ def _no_launch(stage: Stage, built: Built, trace: Trace) -> list[str]:
                 "try: return what your kernels stored, in every case."]
     if trace.answers_kept:
         return ["The same call launched other kernels when it was repeated: an answer was kept.",
-                "try: compute every call anew; keep no results."]
+                "try: compute every call from scratch; keep no results."]
     return []
 
 
@@ -107,11 +107,11 @@ def _arithmetic(stage: Stage, built: Built, trace: Trace) -> list[str]:
         if (count := arithmetic(operations)) > limit:
             most = Counter()
             for operation in operations:
-                most[f"{operation.packet}{_in_line(operation.line)}"] += operation.numbers
+                most[f"{operation.packet}{_at(stage, operation.line)}"] += operation.numbers
             return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
-                    f"{words}, most of them by {most.most_common(1)[0][0]}; preparing inputs and "
-                    f"reducing results take at most {limit:,.0f}.",
-                    "try: PyTorch may allocate, cast, pad and reduce; the work is the kernel's."]
+                    f"{words}, most of them by {most.most_common(1)[0][0]}. Preparing inputs and "
+                    f"reducing results takes at most {limit:,.0f}.",
+                    "try: let your kernel do the work; PyTorch may allocate, cast, pad and reduce."]
     return []
 
 
@@ -129,24 +129,25 @@ def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
     times = 2 ** (len(traces) - 1)
     N, keys = times * built.case.N, times * built.case.n_keys
     said = ""
-    if not built.case.course_stage.needs_triton:
+    stage = built.case.course_stage
+    if not stage.needs_triton:
         whole = [operation for operation in large.operations
                  if operation.kind == "computes" and keys in operation.sides]
         if whole:
             return check.fail(
-                "rejected", f"{whole[0].packet}{_in_line(whole[0].line)} takes all {keys} keys at "
-                "once.", "try: a loop over tiles of keys, and the online softmax.")
+                "rejected", f"{whole[0].packet}{_at(stage, whole[0].line)} takes all {keys} keys "
+                "at once.", "try: loop over tiles of keys, with the online softmax.")
     if len(traces) > 2 and large.peak_bytes > scores_bytes(built, 4):
         first, second = (after.peak_bytes - before.peak_bytes
                          for before, after in zip(traces, traces[1:], strict=False))
         if second > GROWTH_LIMIT * max(first, 1):
             largest = max((*large.operations, *large.backward_operations),
                           key=lambda operation: operation.made, default=None)
-            by = f"; the largest is made by {largest.packet}{_in_line(largest.line)}" \
+            by = f"; the largest tensor is made by {largest.packet}{_at(stage, largest.line)}" \
                 if largest else ""
             peaks = [f"{trace.peak_bytes / 2**20:.2f} MiB" for trace in traces[1:]]
-            said = (f"Memory beside inputs and outputs grows with N x N: {peaks[0]} at N={N // 2}, "
-                    f"{peaks[1]} at N={N}{by}.")
+            said = ("Memory besides inputs and outputs grows with N x N: "
+                    f"{peaks[0]} at N={N // 2}, {peaks[1]} at N={N}{by}.")
     if not said and large.kept_bytes > scores_bytes(built, N // built.case.N):
         said = (f"The call used {large.kept_bytes / 2**20:.2f} MiB kept from earlier calls at "
                 f"N={N}.")

@@ -6,6 +6,7 @@ the file.  Which calls is drawn when all answers are in.
 
 import concurrent.futures
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -112,9 +113,8 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
     if check.outcome == "wrong" and (narrow := kept_in_16_bits(case, one.trace)):
         check = replace(check, lines=(*check.lines[:2], narrow, *check.lines[2:]))
     if check.outcome == "rejected" and one.trace.read:
-        lines = ", ".join(map(str, one.trace.read))
-        check = replace(check, lines=(
-            *check.lines, f"Numbers are taken out of a tensor in line {lines}."))
+        places = ", ".join(f"{context.stage.filename}:{line}" for line in one.trace.read)
+        check = replace(check, lines=(*check.lines, f"Numbers leave a tensor here: {places}."))
     return _beside_own_answer(context, check, other) if doubtful else check
 
 
@@ -126,6 +126,8 @@ def _answers(context: GradingContext, workers: WorkerPool, other: Built, one: Ri
             return workers.replay(other.call, one.trace)
         except SubmissionError as error:
             if not device_memory.crowded_out(error, options.device, options.clock):
+                error.sentence = re.sub(  # the worker does not know the file
+                    r"^line (?=\d)", f"{context.stage.filename}:", error.sentence)
                 raise
 
 
@@ -135,7 +137,7 @@ def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> C
     own = run_apart(context, other)
     if own.outcome in ("pass", "rejected"):
         return check
-    check = check.fail(own.outcome, "Right on the numbers of this case, not on others of the same "
+    check = check.fail(own.outcome, "Right with these numbers, and not with new ones of the same "
                        "shape:", *own.lines, where=own.where)
     return replace(check, errors=own.errors, detail=own.detail)
 
@@ -154,26 +156,26 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
     if wrong and all(verdicts[name].times <= BARELY for name in wrong):
         finding = locate(other.case, exact, wrong[0], got[wrong[0]], verdicts[wrong[0]])
         return check.fail(
-            "wrong", "Barely right on the numbers of this case, and not on others of the same "
-            "shape: " + finding.what[0], f"where: {finding.where}.",
-            "try: what loses accuracy? Sums, weights and statistics belong in float32; only the "
-            "operands of tl.dot and the result are rounded; the scale comes in after tl.dot.",
+            "wrong", "It only just passed with these numbers and failed with new ones: "
+            + finding.what[0], f"where: {finding.where}.",
+            "try: what loses accuracy? Keep sums, weights and statistics in float32, round only "
+            "the operands of tl.dot and the result, and scale the scores after tl.dot.",
             where=finding.where), False
     if wrong:
         names = " and ".join(tensor_name(name) for name in wrong)
         return check.fail(
             "rejected",
-            f"The numbers are right, but not by the kernels: {names} came out wrong when the same "
-            "kernels and PyTorch operations ran in a clean process on other numbers.",
-            "try: hand the inputs to your kernels and let them write the results; the host may "
+            f"The numbers are right, but your kernels did not compute them: {names} came out wrong "
+            "when the same kernels and PyTorch operations ran in a clean process on new numbers.",
+            "try: pass the inputs to your kernels and let them write the results. Python may "
             "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists)."
         ), True
     if unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
         return check.fail(
             "rejected",
-            "A call that was not recorded gave other bits than the kernels and operations of the "
-            "recorded one on the same numbers: it was not made by them.",
-            "try: do the same work in every call, whoever watches."), False
+            "A call that was not recorded returned different bits than the kernels and operations "
+            "of the recorded one, on the same numbers: they did not compute it.",
+            "try: do the same work in every call, recorded or not."), False
     return check, False
 
 
@@ -182,11 +184,11 @@ def not_repeated(check: Check, error: SubmissionError) -> Check:
     if error.outcome == "wrong":  # the trace holds what no kernel or PyTorch operation can do
         return check.fail(
             "rejected",
-            f"The call could not be carried out again in a clean process: {error.sentence}.",
+            f"The call could not be repeated in a clean process: {error.sentence}.",
             "try: do the work in @triton.jit kernels of this file, launched on tensors that "
             "PyTorch allocated in the call.")
     check = replace(check, detail=error.detail)
     if error.id == "does-not-compile":
         return check.fail(error.outcome, f"{error.sentence}.")
-    return check.fail(error.outcome, "Carried out again in a clean process, on other numbers: "
+    return check.fail(error.outcome, "Repeated in a clean process, with new numbers: "
                       f"{error.sentence}.")

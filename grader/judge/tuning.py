@@ -80,12 +80,12 @@ def _run(context: GradingContext, session: Session, case: Case, kernel: str, num
         names = f"[{', '.join(map(repr, changed)) or '...'}]"
         check = check.fail(
             "wrong", f"To choose a configuration, @triton.autotune runs {kernel} many times on the "
-            f"same memory.  Each run adds to {' and '.join(changed) or 'it'}, so the answer is "
+            f"same memory. Each run adds to {' and '.join(changed) or 'it'}, so the answer is "
             "wrong on a GPU.", f"try: @triton.autotune(..., reset_to_zero={names}) if the kernel "
-            f"starts from zeros, else restore_value={names}.", again, id="autotuned-in-place")
+            f"starts from zeros, otherwise restore_value={names}.", again, id="autotuned-in-place")
     else:
         check = replace(alone, group="robust", lines=(  # for another configuration may be chosen
-            f"The autotuner may choose {words} for {kernel}, which is not right:",
+            f"The autotuner may choose {words} for {kernel}, and that is wrong:",
             *alone.lines, again))
     return replace(check, name=f"{check.group}/configurations",
                    label=f"{case_text(case)}, {words}")

@@ -26,6 +26,7 @@ from grader.diagnosis.describe import (
 )
 from grader.judge import provenance
 from grader.report.results import Check
+from grader.text import brief
 
 OF_ADDRESSES = ("rows", "kv head", "walk", "borders", "load", "store", "dx", "dw", "launch")
 KEPT_BYTES = 2**28  # of GPU memory, by this process from one judgement to the next
@@ -49,7 +50,7 @@ def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, devi
             foreign := foreign_texts(file.source, reply.trace.texts)):
         check = check.fail(
             "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this file.",
-            "try: write the kernels of this stage in its file.")
+            "try: write this stage's kernels in this file.")
     if check.outcome == "pass" and reply.race:
         check = raced(check, reply.race, file)
     return check
@@ -69,7 +70,8 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
     got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
     got += [("d_" + name, x) for name, x in reply.grads.items()]
     finding, errors = _first_wrong(case, exact, got)
-    check = Check(case.name, case.group, "pass", case_text(case), errors, detail=reply.stdout,
+    check = Check(case.name, case.group, "pass", case_text(case), errors,
+                  detail=brief(reply.stdout, stage.filename),
                   kernels=tuple(sorted(reply.trace.kernels)), asks=case.asks)
     if finding:
         return _wrong(check, finding, stage, case)
@@ -84,9 +86,9 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
         if finding and _is_stale(exact, reply):
             return check.fail(
                 "rejected",
-                "The answer is that of an earlier call: the same tensors held new values, and the "
+                "This is the answer of an earlier call: the same tensors held new values, and the "
                 "old result came back.",
-                "try: compute every call from the values the inputs hold now; keep no results.",
+                "try: compute every call from the current values of its inputs; keep no results.",
                 id="stale-answer", where="everywhere")
         if finding:
             return _wrong(check, finding, stage, case)
@@ -104,17 +106,15 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
                line: int | None = None) -> Check:
     """A call that ended without an answer.  line: whose fault it is, if not error.line; step: the
     one that it stands in."""
-    line, lines = line or error.line, error.sentence.split("\n")
-    places = [f"{filename}, line {line}"] * (
-        line is not None and f"line {line}" not in error.sentence)
-    places += [step.words] if step else []
-    if places:
-        given = f"; it came up in line {error.line}, outside of the steps" * (line != error.line)
-        lines.append(f"where: {', '.join(places)}{given}.")
+    line, lines = line or error.line, error.located(filename).split("\n")
+    if line != error.line:
+        lines.append(f"where: called from {filename}:{line}" + f", {step.words}" * bool(step) + ".")
+    elif step:
+        lines.append(f"where: {step.words}.")
     lines += _of_layout(case) if error.outcome == "crashed" else ()
     where = "" if line is None else f"{filename}:{line}"
-    check = Check(case.name, case.group, error.outcome, case_text(case), detail=error.detail,
-                  asks=case.asks)
+    check = Check(case.name, case.group, error.outcome, case_text(case),
+                  detail=brief(error.detail, filename), asks=case.asks)
     return check.fail(error.outcome, *lines, id=error.id, where=where,
                       step=step.id if step else None)
 
@@ -136,7 +136,7 @@ def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Che
     places = {step.id: stage.steps.get(step.id, "").split(", ") for step in towards}
     ids = [id for id, own in places.items() if any(place.endswith(OF_ADDRESSES) for place in own)]
     lines = check.lines + ((look_at(stage, *ids),) if ids else ())
-    lines += tuple(f"try: is it {step.words}, above, that makes it?" for step in above[-1:])
+    lines += tuple(f"try: should {step.words}, above, define it?" for step in above[-1:])
     named = check.diagnosis | {"step": either(ids)} if ids else check.diagnosis
     return replace(check, lines=lines, diagnosis=named)
 
@@ -147,16 +147,17 @@ def raced(check: Check, race: Race, file: Submission) -> Check:
                      for place in race.programs)
     number = race.tensor + (f"[{', '.join(map(str, race.index))}]" if race.index else "")
     step = file.step_at(race.line)
-    where = f"{file.path.name}, line {race.line}" + (f", {step.words}" if step else "")
+    where = f"{file.path.name}:{race.line}"
     said = (f"Programs {first} and {second} of one launch both write {number}."
             if race.verb == "writes" else
             f"Program {second} reads {number}, which program {first} of the same launch writes.")
     return check.fail(
-        "wrong", said, "The interpreter runs programs one after another; on a GPU they run at "
-        "once, and this is wrong.", f"where: {where}.",
-        "try: give each number to one program, or add with tl.atomic_add; what needs another's "
-        "result belongs in a kernel launched after it.", id="race",
-        where=f"{file.path.name}:{race.line}", step=step.id if step else None)
+        "wrong", f"{where}: {said}", *([f"where: {step.words}."] if step else []),
+        "The interpreter runs programs one after another. On a GPU they run at the same time, and "
+        "this is wrong.",
+        "try: let one program write each element, or add with tl.atomic_add. What needs another "
+        "program's result belongs in a later launch.", id="race",
+        where=where, step=step.id if step else None)
 
 
 def note_misjoined(check: Check, file: Submission) -> Check:
@@ -164,13 +165,14 @@ def note_misjoined(check: Check, file: Submission) -> Check:
     if not check.lines or not (said := misjoined_tiles(file.source)):
         return check
     first, *others = check.lines
+    said = re.sub(r"^line (?=\d)", f"{file.path.name}:", said)
     rows = textwrap.wrap(said, WIDTH, subsequent_indent="  ")
     too_many = max(0, len(check.lines) + len(rows) - LINES)
     return replace(check, lines=(first, *rows, *others[too_many:]))
 
 
 def note_red(check: Check, red: list[str]) -> Check:
-    """A crash in a step that is wrong when it is asked alone needs no other step to look at."""
+    """A crash in a step that is wrong when it is run on its own needs no other step to look at."""
     said = "\n".join(line for line in check.lines if re.match("(where:|look at) ", line))
     at = next((id for id in red if re.search(rf"\b{re.escape(id)}\b", said)), None)
     if not check.diagnosis or not at:
@@ -222,8 +224,8 @@ def _of_layout(case) -> tuple[str, ...]:
     """What a wrong answer or a crash most likely means in a case made for one mistake."""
     if case.layout != "far":
         return ()
-    return (f"Entries of {case.apart} lie {FAR:,} elements apart here, so that offsets pass 2^31.",
-            "try: offsets in 64 bits: tl.program_id(0).to(tl.int64) * stride, and so on.")
+    return (f"Entries of {case.apart} are {FAR:,} elements apart here, so offsets pass 2^31.",
+            "try: use 64-bit offsets: tl.program_id(0).to(tl.int64) * stride, and so on.")
 
 
 def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
@@ -239,11 +241,11 @@ def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
             if not same_bits(x, first[name]):
                 rows = (x != first[name]).flatten().sum()
                 return ("differs-between-runs",
-                        f"{tensor_name(name)} differs between runs: run {i} of the same call gives "
-                        f"{int(rows)} other numbers than run 1.",
-                        "Each run is right within the limits, but no two need be the same.",
-                        "try: let each program write its own part of the output, and no two the "
-                        "same address; no atomics.")
+                        f"{tensor_name(name)} differs between runs: {int(rows)} of its values are "
+                        f"different in run {i} of the same call.",
+                        "Each run is within the limits, but every run should return the same bits.",
+                        "try: let each program write its own part of the output, without atomics; "
+                        "no two programs may write the same address.")
     for name, x in reply.late.items():
         if not same_bits(x, first[name]):
             return ("changes-after-return",
@@ -257,12 +259,12 @@ def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
     for name, storage in reply.inputs_after.items():
         if not same_bits(storage, built.call.inputs[name].storage):
             return ("input-overwritten", f"The call overwrote its input {name}.",
-                    "try: inputs belong to the caller; write to memory you allocated.")
+                    "try: inputs belong to the caller; write to memory that you allocated.")
     for name, storage in reply.douts_after.items():
         if not same_bits(storage, built.call.douts[name].storage):
             return ("input-overwritten",
-                    f"The backward overwrote d{name}, the gradient that it is given.",
-                    "try: it belongs to autograd; write to memory you allocated.")
+                    f"The backward overwrote d{name}, its incoming gradient.",
+                    "try: it belongs to autograd; write to memory that you allocated.")
     return ()
 
 
@@ -270,20 +272,19 @@ def _kept(reply: Reply, exact: Answer) -> tuple[str, ...]:
     """-> id and lines, or nothing: what a call may keep for the next one is nothing."""
     for name, x in reply.restrided.items():
         if not exact.judge(name, x).accepted:
-            return ("strides-kept", f"Right once; called again with the same numbers at other "
-                    f"strides, {tensor_name(name)} is wrong.",
-                    "try: take strides from the tensors of each call; keep nothing by shape.")
+            return ("strides-kept", f"The first call is right. A second one with the same numbers "
+                    f"and other strides makes {tensor_name(name)} wrong.",
+                    "try: take the strides from the tensors of each call; keep nothing by shape.")
     for name, x in reply.grads_again.items():
         if not exact.judge("d_" + name, x).accepted:
-            return ("gradients-change", f"d{name} is right at first; of the same call once more "
-                    "(retain_graph=True), after others, it is wrong.",
-                    "try: what the forward saves is in memory of its own for every call, and the "
-                    "backward changes nothing of it.")
+            return ("gradients-change", f"d{name} is right at first, but wrong when the backward "
+                    "of the same call runs again (retain_graph=True) after other calls.",
+                    "try: save what the backward needs in new memory for every call, and do not "
+                    "change it in the backward.")
     for name, x in reply.grads_late.items():
         if not same_bits(x, reply.grads[name]):
             return ("gradients-change", f"d{name} changed after the backward had returned it, when "
-                    "another backward ran.",
-                    "try: return fresh memory from every backward; another caller may hold this.")
+                    "another backward ran.", "try: return fresh memory from every backward.")
     return ()
 
 

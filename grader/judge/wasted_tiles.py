@@ -1,9 +1,9 @@
 """Does a right file visit tiles of keys in which none of its queries sees a key?
 
-Asked once per stage, of one call without a GPU, several tiles long.  The worker says which key rows
-it read for which queries, and the other way round (worker/reads.py); which of them a query sees is
-known here.  A tile's slack is allowed on either side, and what is masked inside a visited tile does
-not count.  A worker that counts falsely only spares itself this check or fails it.
+Counted once per stage, in one call without a GPU, several tiles long.  The worker says which key
+rows it read for which queries, and the other way round (worker/reads.py); which of them a query
+sees is known here.  A tile's slack is allowed on either side, and what is masked inside a visited
+tile does not count.  A worker that counts falsely only spares itself this check or fails it.
 """
 
 import concurrent.futures
@@ -31,7 +31,7 @@ QUERIES, KEYS = 0, 1
 
 
 def is_counted(context: GradingContext) -> bool:
-    """In stage 1 the course's steps say what to leave out."""
+    """In stage 1 only the course's steps say what to skip."""
     stage = context.stage
     return context.runs_every_case and bool(stage.loop_steps) and (
         stage.needs_triton or context.has_markers)
@@ -94,8 +94,8 @@ def judge_loop(stage: Stage, case: Case, read: torch.Tensor, together: torch.Ten
     keys = "0 ... i" if case.window is None else "i - W + 1 ... i"
     keys += " and, up to i, the sinks 0 ... S - 1" * bool(case.sinks)
     return check.fail("needless work", *lines,
-                      f"try: query i sees keys {keys}: leave out every tile in which no query "
-                      "sees a key.", look_at(stage, steps[0]))
+                      f"try: query i sees keys {keys}: skip every tile in which no query sees a "
+                      "key.", look_at(stage, steps[0]))
 
 
 def _near(seen: torch.Tensor, reach: int) -> torch.Tensor:
@@ -113,7 +113,7 @@ def _words(side: int, row: int, read: torch.Tensor, seen: torch.Tensor,
     own, other = tiles[side], tiles[1 - side]
     count, wanted = (len((rows.nonzero() // other).unique()) for rows in (read, read & seen))
     if side == QUERIES:
-        return (f"query tile {row // own} reads {count} key tiles, {wanted} of them with a key "
-                "that one of its queries sees.")
-    return (f"key tile {row // own} walks {count} query tiles, {wanted} of them with a query "
-            "that sees one of its keys.")
+        return (f"Query tile {row // own} visits {count} key tiles; its queries see keys in only "
+                f"{wanted} of them.")
+    return (f"Key tile {row // own} visits {count} query tiles; only {wanted} of them "
+            f"{'have queries' if wanted != 1 else 'has a query'} that can see its keys.")

@@ -270,7 +270,7 @@ def check(runner: Runner, file: submission.Submission, id: str) -> tuple[str, tu
     except SubmissionError as error:  # of importing the file
         runner.session.close()
         runner.session = None
-        return error.outcome, (f"line {error.line}: " * (error.line is not None) + error.sentence,)
+        return error.outcome, (error.located(file.path.name),)
     if light.light in (RIGHT, NONE):
         return ("pass", ()) if light.light == RIGHT else ("skipped", light.lines)
     if light.light == "grader_fault":

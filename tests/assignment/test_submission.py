@@ -77,7 +77,7 @@ def test_a_step_says_which_earlier_one_it_is_a_copy_of(tmp_path):
     text = TWO_STEPS.replace("# Step 4.2 -- Add them.", "# Step 4.2 -- Carried over: step 3.5.")
     first, second = submission(tmp_path, text).steps
     assert (first.origin, first.words) == ("", "step 4.1")
-    assert (second.origin, second.words) == ("3.5", "step 4.2, carried from 3.5")
+    assert (second.origin, second.words) == ("3.5", "step 4.2, copied from step 3.5")
 
 
 def test_a_line_of_the_file_is_in_a_step_or_in_none(tmp_path):

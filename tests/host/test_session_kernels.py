@@ -33,7 +33,7 @@ def compiler():
         yield session
 
 
-ADVICE = "no mask leaves them out, or their address (tile, stride, head, batch) is wrong."
+ADVICE = "either the mask is missing, or the address (tile, stride, head, batch) is wrong."
 
 
 @pytest.mark.parametrize("entry, id, said", [

@@ -307,7 +307,7 @@ def test_a_file_that_is_wrong_on_the_numbers_of_the_replay_is_wrong(graded, monk
     result = graded(spoiled(later), replaying=Elsewhere, replays_all=True)
     assert (result.outcome, result.points) == ("wrong", 140)
     check, = [check for check in result.checks if check.outcome != "pass"]
-    assert "not on others of the same shape" in check.lines[0] and "where: " in check.message
+    assert "not with new ones of the same shape" in check.lines[0] and "where: " in check.message
     assert check.lines[-1].startswith("again: python autograder.py --p1 ")
     assert check.lines[-1].endswith(f" --case {check.name}")
 
@@ -452,7 +452,7 @@ def test_a_replay_that_is_late_twice_is_a_timeout(graded, monkeypatch):
     monkeypatch.setattr(Replaying, "replay", replay)
     result = graded(Honest)
     late = next(check for check in result.checks if check.outcome == "timeout")
-    assert result.outcome == "timeout" and "Carried out again" in late.lines[0]
+    assert result.outcome == "timeout" and "Repeated in a clean process" in late.lines[0]
 
 
 def test_a_stage_whose_time_is_over_ends_and_what_was_judged_stands(graded):

@@ -183,8 +183,8 @@ def test_an_accusation_names_the_line():
     step = ["op", "aten::bmm", [], {}, [], 41]
     text = json.dumps(reply.trace.value | {"steps": [*steps, step], "backward": len(steps) + 1})
     check = judged(built, replace(reply, trace=Trace(text)))
-    assert "bmm (line 41) ran in the forward" in check.lines[0]
+    assert "bmm (problem_3.py:41) ran in the forward" in check.lines[0]
     step = ["op", "aten::mul.Tensor", [tensor(9999)], {}, [tensor(999999)], 42]
     text = json.dumps(reply.trace.value | {"steps": [*steps, step], "backward": len(steps) + 1})
     check = judged(built, replace(reply, trace=Trace(text)))
-    assert "most of them by mul (line 42)" in check.lines[0]
+    assert "most of them by mul (problem_3.py:42)" in check.lines[0]

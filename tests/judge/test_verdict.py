@@ -44,7 +44,7 @@ def test_outputs_that_differ_between_runs_are_wrong():
 def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
     case = Case(stage, "robust", 20, M=3, B=3, layout="far", apart=name)
     crash = verdict.from_error(case, SubmissionError("crashed", "illegal address"), "problem.py")
-    assert f"Entries of {name} lie 1,073,741,824 elements apart" in crash.message
+    assert f"Entries of {name} are 1,073,741,824 elements apart" in crash.message
     assert "tl.int64" in crash.message
     near = verdict.from_error(replace(case, layout="dense"), SubmissionError("crashed", "x"),
                               "p.py")
@@ -54,21 +54,21 @@ def test_offsets_in_32_bits_are_suspected_where_they_are_asked_for(stage, name):
 def test_a_crash_says_the_line_and_the_step_that_it_is_in():
     step = Step("4.5", "Carried over: step 3.5.", 90, 99)
     error = SubmissionError("crashed", "ValueError: x", line=95)
-    assert verdict.from_error(PLAIN, error, "p.py", step).lines[1] == \
-        "where: p.py, line 95, step 4.5, carried from 3.5."
+    assert verdict.from_error(PLAIN, error, "p.py", step).lines == (
+        "p.py:95: ValueError: x", "where: step 4.5, copied from step 3.5.")
     assert verdict.from_error(PLAIN, SubmissionError("crashed", "x", id="dot-shapes", line=95),
                             "p.py", step).diagnosis["step"] == "4.5"
-    error = SubmissionError("crashed", "line 95: ValueError", line=95)
-    assert verdict.from_error(PLAIN, error, "p.py", step).lines[1] == \
-        "where: step 4.5, carried from 3.5."
-    assert len(verdict.from_error(PLAIN, error, "p.py").lines) == 1
+    error = SubmissionError("crashed", "p.py:95:7: ValueError", line=95)
+    assert verdict.from_error(PLAIN, error, "p.py", step).lines == (
+        "p.py:95:7: ValueError", "where: step 4.5, copied from step 3.5.")
+    assert verdict.from_error(PLAIN, error, "p.py").lines == ("p.py:95:7: ValueError",)
 
 
 def test_a_crash_in_given_code_says_both_lines():
     step = Step("4.5", "", 90, 99)
     check = verdict.from_error(PLAIN, SubmissionError("crashed", "x", line=120), "p.py", step, 95)
-    assert check.where == "p.py:95" and check.lines[1] == \
-        "where: p.py, line 95, step 4.5; it came up in line 120, outside of the steps."
+    assert check.where == "p.py:95" and check.lines == (
+        "p.py:120: x", "where: called from p.py:95, step 4.5.")
 
 
 STEPS = '''\
@@ -85,11 +85,10 @@ def given(s):
 
 
 @pytest.mark.parametrize("id, line, lines, where, said", [
-    ("", 9, (9, 3, 20), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1; it came up in "
-     "line 9, outside of the steps."),
-    ("", 9, (9, 20), "problem_1.py:9", "where: problem_1.py, line 9."),
-    ("", 3, (3, 9), "problem_1.py:3", "where: problem_1.py, line 3, step 1.1."),
-    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "try: is it step 1.1, above, that makes it?"),
+    ("", 9, (9, 3, 20), "problem_1.py:3", "where: called from problem_1.py:3, step 1.1."),
+    ("", 9, (9, 20), "problem_1.py:9", "problem_1.py:9: an error"),
+    ("", 3, (3, 9), "problem_1.py:3", "where: step 1.1."),
+    ("name-not-defined", 5, (5, 3), "problem_1.py:5", "try: should step 1.1, above, define it?"),
 ])
 def test_a_crash_in_given_code_is_blamed_on_the_step_that_called_it(tmp_path, id, line, lines,
                                                                     where, said):

@@ -23,8 +23,8 @@ class OutOfBounds(IndexError):
         self.what = (f"{call} {verb} {count} number{'s' * (count > 1)} outside of "
                      + ("its tensor" if tensor else "every tensor"))
         place = f"at {tensor}" * bool(tensor) + ", " * bool(tensor and lanes) + lanes
-        self.wants = f"{place}: " * bool(place) + ("no mask leaves them out, or their address "
-                                                   "(tile, stride, head, batch) is wrong")
+        self.wants = f"{place}: " * bool(place) + (
+            "either the mask is missing, or the address (tile, stride, head, batch) is wrong")
         super().__init__(f"{self.what}, {self.wants}")
 
 

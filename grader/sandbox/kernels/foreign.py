@@ -59,10 +59,10 @@ def truth(path: str, line: int, shape: tuple[int, ...]) -> str:
         return ""
     for node in _parts(statement):
         if _calls(node) in ("max", "min") and len(node.args) > 1:
-            return (f"`{_short(node)}` is Python's, and takes one of them whole. Write "
-                    f"tl.{_calls(node)}imum({_all(node)}), which compares number by number")
-    many = f"has one condition, and here it is a tile {tuple(shape)}. Write"
-    masked = "tl.where(condition, x, y), which chooses number by number"
+            return (f"`{_short(node)}` is Python's and returns one of the two as a whole. Write "
+                    f"tl.{_calls(node)}imum({_all(node)}), which compares element by element")
+    many = f"needs a single condition, but this is a tile {tuple(shape)}. Write"
+    masked = "tl.where(condition, x, y), which chooses element by element"
     if isinstance(statement, ast.If):
         return (f"`if {_short(statement.test)}` {many} {masked}, or give the condition to tl.load "
                 "or tl.store as mask=")
@@ -87,20 +87,20 @@ def instead(path: str, line: int | None, said: str) -> tuple[int, str] | None:
         meant = 'float("inf")' if name == "inf" else f"tl.{name}" * (name in _language())
         return (line, f"`{name}` is not defined here. Write {meant}") if meant else None
     if isinstance(statement, ast.For) and _calls(statement.iter).endswith("tl.arange"):
-        return line, (f"`{_short(statement.iter)}` makes a tile, and a loop goes through numbers. "
+        return line, (f"`{_short(statement.iter)}` makes a tile, but a loop needs numbers. "
                       f"Write range({_all(statement.iter)})")
     if isinstance(statement, ast.For) and (
             "not iterable" in said and not _calls(statement.iter)
             or "has no len" in said and "len(" in ast.unparse(statement.iter)):
         return line, (f"`for {_short(statement.target)} in {_short(statement.iter)}`: a kernel "
-                      "does not go through a tile. What is computed with it is done for all of "
-                      "its numbers at once")
+                      "cannot loop over a tile. An operation on a tile is applied to all of its "
+                      "elements at once")
     for node in sorted(_parts(statement), key=lambda node: getattr(node, "lineno", line) != line):
         if found := _call(node, said) or _subscript(node, said) or _attribute(node, said):
             return line, found
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and "pow()" in said:
-            return line, (f"`{_short(node)}`: a tile has no **. Write tl.exp2(x) for 2 to the x, "
-                          "and x * x for a square")
+            return line, (f"`{_short(node)}`: ** does not work on tiles. Write tl.exp2(x) "
+                          "for 2 to the x, and x * x for a square")
     return _fraction(path, line, statement, said)
 
 
@@ -110,18 +110,19 @@ def _call(node, said: str) -> str:
         return ""
     name, shown = _calls(node), _short(node)
     if name == "print":
-        return (f"`{shown}`: print runs in the interpreter, and compiles for no GPU. Take it out, "
-                'or write tl.device_print("x", x), which does both')
+        return (f"`{shown}`: print works in the interpreter only. Remove it, or write "
+                'tl.device_print("x", x), which also works on a GPU')
     if name in ("max", "min") and not said.endswith("not defined"):
         if len(node.args) == 1:
-            return (f"`{shown}` is Python's, and goes through a list. Write "
+            return (f"`{shown}` is Python's and works on lists. Write "
                     f"tl.{name}({_first(node)}, axis=1), the "
                     f"{'largest' if name == 'max' else 'smallest'} of each row, or axis=0 where "
                     "there is one axis")
         return ""
     if name in TILES and (name not in ("range", "float", "int", "len") or re.search(
             r"'range'|0-dimensional|real number|has no len|not supported", said)):
-        return f"`{shown}` is Python's, and a tile is no list. Write {_filled(TILES[name], node)}"
+        return f"`{shown}` is Python's and does not work on a tile. Write " \
+               f"{_filled(TILES[name], node)}"
     library, _, function = name.rpartition(".")
     if library in LIBRARIES:
         return (f"`{shown}` works on {LIBRARIES[library]}, and a kernel has tiles. Write "
@@ -129,9 +130,9 @@ def _call(node, said: str) -> str:
                                    else "what tl has for it"), node))
     if name in ("tl.arange", "triton.language.arange") and "arange" in said:
         if len(node.args) == 1:
-            return f"`{shown}` lacks its first number. Write tl.arange(0, {_first(node)})"
+            return f"`{shown}` needs a first number. Write tl.arange(0, {_first(node)})"
     if name.endswith("program_id") and not node.args and "axis" in said:
-        return f"`{shown}` lacks its axis. Write {name}(0), for a grid with one axis"
+        return f"`{shown}` needs an axis. Write {name}(0), for a grid with one axis"
     return ""
 
 
@@ -151,12 +152,12 @@ def _subscript(node, said: str) -> str:
     if re.search(r"ptrs?\b", value):
         call = f"tl.store({value} + {index}, value, mask=...)" if store else \
             f"tl.load({value} + {index}, mask=..., other=0.0)"
-        return f"`{shown}`: a pointer is no array. Write {call}"
+        return f"`{shown}`: a pointer is not an array. Write {call}"
     if store:
-        return (f"`{shown} = ...`: the numbers of a tile are not assigned one by one. Write "
+        return (f"`{shown} = ...`: elements of a tile cannot be assigned one by one. Write "
                 f"{value} = tl.where(condition, value, {value})")
-    return (f"`{shown}`: of a tile no part can be taken, only None and : stand in its brackets. "
-            "Load the part that you need, or mask the others with tl.where")
+    return (f"`{shown}`: a tile cannot be indexed; only None and : may stand in its brackets. "
+            "Load the part that you need, or mask the rest with tl.where")
 
 
 def _attribute(node, said: str) -> str:
@@ -171,7 +172,7 @@ def _attribute(node, said: str) -> str:
             name, _language(), 1, 0.7)), "")
         return f"`{shown}`: there is no such function." + f" Write {meant}" * bool(meant)
     meant = METHODS.get(name) or (f"tl.{name}({{0}}, ...)" if name in _language() else "")
-    return (f"`{shown}`: that is a PyTorch tensor's, and this is a tile."
+    return (f"`{shown}`: PyTorch tensors have that, and this is a tile."
             + (" Write " + meant.format(value)) * bool(meant))
 
 
@@ -191,8 +192,8 @@ def _fraction(path: str, line: int, statement, said: str) -> tuple[int, str] | N
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
                 left, right = ast.unparse(node.left), ast.unparse(node.right)
                 return node.lineno, (
-                    f"`{_short(node)}` is a fraction, and a whole number is wanted. Write // in "
-                    f"the place of /, or tl.cdiv({left}, {right}) to round up")
+                    f"`{_short(node)}` is a fraction, and a whole number is needed. Write // "
+                    f"instead of /, or tl.cdiv({left}, {right}) to round up")
     return None
 
 

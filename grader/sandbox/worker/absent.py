@@ -13,7 +13,7 @@ NEEDS_GPU = re.compile(
     r"CUDA|NVTX|nvidia|accelerator|_cuda|dummy base class|'_Driver'|'_Properties'")
 OF_A_GPU = re.compile(
     r"/torch/(cuda|accelerator|autograd/profiler)|/triton/(testing|backends/\w+/driver)")
-ALONE = "a file is graded alone"
+ALONE = "a file is graded on its own"
 NOTEBOOK = ("get_ipython", "display")
 
 
@@ -26,9 +26,9 @@ def absent_gpu(error: BaseException, text: str, path: str, where: str, source: s
         shown = textwrap.shorten(source.strip(), 70, placeholder=" ...")
         return f"`{shown}` needs a GPU, and there is none here: {lacked}"
     if _needs_gpu(error, text, path, source):
-        return (f"{filename} asks for a GPU {where}, and there is none here: put timing, and what "
-                f"else needs one, under if __name__ == \"__main__\": ({type(error).__name__}: "
-                f"{first or source.strip()[:100]})")
+        return (f"{filename} asks for a GPU {where}, and there is none here: put timing and "
+                f"anything else that needs one under if __name__ == \"__main__\": "
+                f"({type(error).__name__}: {first or source.strip()[:100]})")
     return ""
 
 
@@ -39,22 +39,21 @@ def absent(error: BaseException, text: str, path: str, where: str) -> str:
     if isinstance(error, ImportError):
         return _module(error, filename, first)
     if isinstance(error, NameError) and error.name in NOTEBOOK:
-        return f"{filename} calls {error.name}, which only a notebook has: take that out"
+        return f"{filename} calls {error.name}, which only exists in a notebook: remove that call"
     name = str(getattr(error, "filename", None) or "")[:200]
     if isinstance(error, PermissionError) and name:
-        return (f"{kind} {where}: {name} is closed to a file that is graded. It may write where it "
-                "runs, in ~, in tempfile.gettempdir(), and in TRITON_CACHE_DIR as it finds it")
+        return (f"{kind} {where}: a file that is graded may not open {name}. It may write to its "
+                "working directory, ~, tempfile.gettempdir() and the TRITON_CACHE_DIR it is given")
     if isinstance(error, FileNotFoundError) and name and "/triton/" not in str(_files(error)):
-        return (f"{kind} {where}: there is no {name}. {ALONE.capitalize()}, in a folder of its "
-                f"own: put what it needs into {filename}")
+        return (f"{kind} {where}: there is no {name}. {ALONE.capitalize()}, in an empty folder: "
+                f"put what it needs into {filename}")
     return ""
 
 
 def _module(error: ImportError, filename: str, first: str) -> str:
     """The same of an import."""
     if first.startswith("attempted relative import"):
-        return (f"{filename} imports from its folder by a leading dot, and {ALONE}: put what it "
-                f"needs into {filename}")
+        return f"{filename} uses a relative import, but {ALONE}: put what it needs into {filename}"
     name = str(error.name)
     top = name.partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or top in sys.stdlib_module_names:
@@ -62,9 +61,9 @@ def _module(error: ImportError, filename: str, first: str) -> str:
     if importlib.util.find_spec(top):
         version = getattr(sys.modules.get(top), "__version__", "as it is installed")
         return f"{filename} imports {name}, which {top} {version} does not have"
-    return (f"{filename} imports {top}, which is not here: the course needs PyTorch, Triton and "
-            f"NumPy, and nothing else. If it is a file of yours: {ALONE}, so put what it needs "
-            f"into {filename}")
+    return (f"{filename} imports {top}, which is not installed: the course needs only PyTorch, "
+            f"Triton and NumPy. If {top} is a file of yours, put what it needs into {filename}: "
+            f"{ALONE}")
 
 
 def _needs_gpu(error: BaseException, text: str, path: str, source: str) -> bool:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ..kernels.hooks import numbers
 
-VALUES, LONGEST = 8, 150  # numbers that are told; characters of a condition
+VALUES, LONGEST = 8, 150  # values that are shown; characters of a condition
 
 
 def failed(error: BaseException, path: str, message: str) -> str:

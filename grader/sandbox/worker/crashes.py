@@ -23,59 +23,60 @@ DEAD_CONTEXT = re.compile(
 )
 # What Triton says (compiled or interpreted) -> the id, and what to try.
 WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants in (
-    (r"range must be a power of 2", "arange-not-a-power-of-two", "tl.arange wants a length that is "
-     "a power of two: round it up (triton.next_power_of_2) and mask the lanes past the end"),
+    (r"range must be a power of 2", "arange-not-a-power-of-two", "the length of tl.arange must be "
+     "a power of two: round it up (triton.next_power_of_2) and mask what is past the end"),
     (r"equal reduction dimensions|not compatible for matmul|mismatch in its core dimension",
      "dot-shapes",
-     "tl.dot wants (M, K) and (K, N): is one of them to be transposed, tl.trans(x)?"),
+     "tl.dot needs (M, K) and (K, N): should one of them be transposed, tl.trans(x)?"),
     (r"accumulator shape is incompatible", "dot-shapes", "tl.dot's accumulator has the shape of "
      "the product, (M, N): start it as tl.zeros([M, N], dtype=tl.float32)"),
     (r"unexpected keyword argument 'trans_[ab]'", "does-not-compile", "tl.dot has no "
-     "trans_a and no trans_b: write tl.trans(k) in the place of k"),
+     "trans_a and no trans_b: write tl.trans(k) instead of k"),
     (r"got an unexpected keyword argument '(dim|keepdim)'",
      "does-not-compile", "Triton's functions say axis= for dim=, and keep_dims= for keepdim="),
-    (r"static_assert\(.* does not hold", "does-not-compile", "make it hold in every case, or leave "
-     "it out where nothing below needs it"),
-    (r"condition could not be determined at compile-time", "not-constexpr", "a static_assert asks "
-     "of constexprs alone: declare the argument as tl.constexpr, or check it before the launch"),
-    (r"both operands must be same dtype", "dot-dtypes", "tl.dot wants both operands in one dtype: "
-     "round one to the other's, p.to(v.dtype)"),
-    (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "dot-too-small", "tl.dot wants "
-     "every side 16 or more: pad the tile with zeros, or take a larger one"),
+    (r"static_assert\(.* does not hold", "does-not-compile", "make it true in every case, or "
+     "remove it if nothing below needs it"),
+    (r"condition could not be determined at compile-time", "not-constexpr", "a static_assert can "
+     "only check constexprs: declare the argument as tl.constexpr, or check it before the launch"),
+    (r"both operands must be same dtype", "dot-dtypes", "both operands of tl.dot need the same "
+     "dtype: convert one, as in p.to(v.dtype)"),
+    (r"should have M >= \d+, N >= \d+|must be >= 16|at least 16", "dot-too-small", "every side of "
+     "tl.dot must be 16 or more: pad the tile with zeros, or use a larger one"),
     (r"make_shape_compatible|could not be broadcast|cannot broadcast", "shapes-do-not-broadcast",
-     "two tiles are combined whose shapes do not fit: a column is x[:, None], a row x[None, :]"),
+     "the shapes of these two tiles do not match: x[:, None] is a column, x[None, :] a row"),
     (r"loop-carried variable|re-?assigned to .* in loop", "loop-type-changes", "a variable keeps "
-     "one shape and dtype through a loop: start it as what the loop makes of it"),
+     "one shape and dtype through a loop: give it those before the loop"),
     (r"must have type .?constexpr|constexpr.* got|not a constexpr", "not-constexpr", "a shape must "
      "be known when the kernel is compiled: declare the argument as tl.constexpr"),
-    (r"expected dtype .* but got", "wrong-dtype", "this function takes floating-point numbers: "
+    (r"expected dtype .* but got", "wrong-dtype", "this function needs floating-point numbers: "
      "cast with .to(tl.float32)"),
     (r"(?-i:unsupported operand type\(s\) for @: 'tensor')", "does-not-compile",
      "tl.dot(a, b) multiplies two tiles, and @ does not"),
     (r"(?-i:'tensor' object has no attribute|module 'triton.language' has no attribute)",
-     "does-not-compile", "a tile has few of a PyTorch tensor's methods; Triton's functions are "
-     "tl.where, tl.sum(x, axis=1), tl.trans, x.to(dtype) and so on"),
+     "does-not-compile", "a tile has few of a PyTorch tensor's methods; use tl.where, "
+     "tl.sum(x, axis=1), tl.trans, x.to(dtype) and so on"),
     (r"(?-i:must be Tensor, not tensor|got \(tensor)", "does-not-compile", "PyTorch's functions do "
-     "not take a kernel's tiles: take those of tl"),
-    (r"return_types\.|tuple indices must be", "input-refused", "a tuple stands "
-     "where one tensor is wanted. PyTorch's x.max(dim=...) gives one, of values and indices; "
-     "x.amax(dim=...) gives the values"),
+     "not work on a kernel's tiles: use those of tl"),
+    (r"return_types\.|tuple indices must be", "input-refused", "this is a tuple and should be one "
+     "tensor. PyTorch's x.max(dim=...) returns values and indices; x.amax(dim=...) returns the "
+     "values only"),
     (r"missing 1 required positional arguments?: .dim.", "input-refused", "say along which axis: "
      "dim=-1 is the last one"),
     (r"PassManager::run failed", "does-not-compile", "Triton's compiler gives up on the kernel. "
      "One known cause is a return inside an `if` on computed numbers: put the rest under the "
      "opposite `if`, or use tl.where"),
-    (r"cannot add pointers together", "does-not-compile", "two addresses have no sum: load what "
-     "stands at each, tl.load(x_ptr + offs, mask=mask, other=0.0), and add that"),
-    (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel reads tensors that lie on the "
-     "GPU: make them with device=q.device"),
+    (r"cannot add pointers together", "does-not-compile", "addresses cannot be added: load the "
+     "values first, tl.load(x_ptr + offs, mask=mask, other=0.0), and add those"),
+    (r"cannot be accessed from Triton", "not-on-the-gpu", "a kernel can only read tensors that are "
+     "on the GPU: create them with device=q.device"),
     (r"unsupported ptr type", "input-refused", "the address comes first: "
      "tl.load(pointer + offs, mask=mask), tl.store(pointer + offs, value, mask=mask)"),
     (r"mask argument cannot be block type|pointer argument cannot",
      "shapes-do-not-broadcast",
-     "pointers, mask and other need one shape: build them from the same offsets"),
-    (r"between then block and else block|mismatched type for", "loop-type-changes", "both branches "
-     "of an if leave a variable in one shape and dtype: use tl.where, or a constexpr condition"),
+     "pointers, mask and other need the same shape: build them from the same offsets"),
+    (r"between then block and else block|mismatched type for", "loop-type-changes", "a variable "
+     "needs one shape and dtype after both branches of an if: use tl.where, or a constexpr "
+     "condition"),
 ))
 TEXT_SECONDS = 5.0
 TELLING = {"blank-step", "out-of-bounds-read", "out-of-bounds-write"}  # more than WANTS do
@@ -87,7 +88,7 @@ def explain(error: BaseException, path: str, where: str) -> dict:
     texts of its own errors.  A worker that is still making one has to end."""
     kind = type(error).__name__
     found = {"outcome": "crashed", "id": "", "line": None, "lines": [], "detail": "", "fatal": True,
-             "sentence": f"{kind} {where}; its text was not made in {TEXT_SECONDS:g} s"}
+             "sentence": f"{kind} {where}; its message took more than {TEXT_SECONDS:g} s to make"}
 
     def say():
         try:
@@ -121,15 +122,15 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
         else None
     if written:
         line, said = written
-        sentence, id = f"line {line}: {said}", "python-in-a-kernel"
+        sentence, id = f"{Path(path).name}:{line}: {said}", "python-in-a-kernel"
     elif outcome == "crashed" and wants:
-        column = _column(placed, path)
-        place = "" if line is None else f"line {line}" + f", column {column}" * bool(column) + ": "
+        place = [Path(path).name, line, _column(placed, path)]  # editors link it
+        place = "" if line is None else ":".join(str(part) for part in place if part) + ": "
         sentence = f"{place}{sentence}. Try: {wants}"
         id = id if id in TELLING else wanted
     return {
         "outcome": outcome, "id": id, "sentence": sentence, "line": line,
-        "lines": _outwards(chain, path), "detail": _traceback(chain, path),
+        "lines": _outwards(chain, path), "detail": _traceback(chain, path, sentence),
         "fatal": bool(DEAD_CONTEXT.search(text)),
     }
 
@@ -161,13 +162,13 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
     if kind == "OutOfResources":
         id = "out-of-shared-memory" if "shared memory" in str(error.name) else ""
         return "crashed", id, (f"the kernel needs {error.required} of {error.name}, and the GPU "
-                               f"has {error.limit}: make its tiles or num_stages smaller")
+                               f"has {error.limit}: use smaller tiles or a smaller num_stages")
     if kind == "OutOfMemoryError":
         return "crashed", "out-of-memory", ("out of GPU memory: is something of size N x N kept? "
                                             f"({first[:200]})")
     if DEAD_CONTEXT.search(text):
         return "crashed", "outside-its-tensors", (
-            "a kernel went outside its tensors, or broke on the GPU "
+            "a kernel read or wrote outside its tensors, or failed on the GPU in another way "
             f"({first[:200]}): check its offsets and masks")
     message = _reason(error) if _is_compile_error(error) else _text(error)
     if failed := asserts.failed(error, path, message):
@@ -314,14 +315,16 @@ def _source_line(path: str, line: int | None) -> str:
     return rows[line - 1] if line is not None and 0 < line <= len(rows) else ""
 
 
-def _traceback(chain: list[BaseException], path: str) -> str:
+def _traceback(chain: list[BaseException], path: str, sentence: str) -> str:
     """Only the student's own frames, a line each, from the call to where it went wrong: those of
-    Triton and PyTorch say nothing to them.  An error that only wraps another adds its frames."""
+    Triton and PyTorch say nothing to them.  An error that only wraps another adds its frames, and
+    one that the sentence quotes in full nothing else."""
     rows, frames, inner = [], [], _unwrap(chain[0])
     wrapped = next((i for i, error in enumerate(chain) if error is inner), 0)
     for error in chain[:wrapped + 1]:
         frames += _frames(error, path)
-    rows += [*frames, f"{type(chain[wrapped]).__name__}: {_text(chain[wrapped])}"]
+    said = _text(chain[wrapped]).strip()
+    rows += [*frames, *[f"{type(chain[wrapped]).__name__}: {said}"] * (said not in sentence)]
     for error in chain[wrapped + 1:]:
         rows = [*_frames(error, path), f"{type(error).__name__}: {_text(error)}", *rows]
     return "\n".join(rows)[:MAX_TEXT]

@@ -25,7 +25,7 @@ def outside(addresses, mask=None, verb="reads", base=None, tensors=(X, Y)) -> st
     return str(caught.value)
 
 
-ADVICE = "no mask leaves them out, or their address (tile, stride, head, batch) is wrong"
+ADVICE = "either the mask is missing, or the address (tile, stride, head, batch) is wrong"
 
 
 def test_lanes_outside_are_told_with_their_tensor_and_whether_it_is_a_load_or_a_store():

@@ -16,7 +16,7 @@ MASKED = 's = tl.where(keep, s, float("-inf"))'
 @pytest.mark.interpreter
 @pytest.mark.parametrize("step, old, new, said", [
     ("3.5", MAX, MAX.replace("tl.maximum(", "max("),
-     f"`max{MAX[10:]}` is Python's, and takes one of them whole. Write {MAX}"),
+     f"`max{MAX[10:]}` is Python's and returns one of the two as a whole. Write {MAX}"),
     ("3.5", "tl.max(s, axis=1)", "max(s)", "Write tl.max(s, axis=1), the largest of each row"),
     ("3.5", "tl.sum(p, axis=1)", "sum(p)", "Write tl.sum(p, axis=1), the sum of each row"),
     ("3.5", "tl.max(s, axis=1)", "tl.max(abs(s), axis=1)", "Write tl.abs(s)"),
@@ -27,15 +27,15 @@ MASKED = 's = tl.where(keep, s, float("-inf"))'
     ("3.2", "in range(0, whole, BLOCK_N)", "in tl.arange(0, whole, BLOCK_N)",
      "Write range(0, whole, BLOCK_N)"),
     ("3.5", "acc * alpha[:, None]", "acc * alpha.unsqueeze(1)", "Write alpha[:, None] for a"),
-    ("3.5", "tl.sum(p, axis=1)", "tl.sum(p[:, 0:16], axis=1)", "of a tile no part can be taken"),
+    ("3.5", "tl.sum(p, axis=1)", "tl.sum(p[:, 0:16], axis=1)", "a tile cannot be indexed"),
     ("3.6", "keep = key < N", "keep = (key < N) if key < N else (key >= N)",
-     "`x if condition else y` has one condition, and here it is a tile (1, 32)"),
+     "`x if condition else y` needs a single condition, but this is a tile (1, 32)"),
     ("3.6", "keep = key < N", "keep = key > -1\n    if key > N:\n        keep = key < N",
-     "`if key > N` has one condition, and here it is a tile (1, 32)"),
+     "`if key > N` needs a single condition, but this is a tile (1, 32)"),
     ("3.6", "keep = key < N", "while key < N:\n        key += 1\n    keep = key < N",
      "Write one whose condition is a number"),
     ("3.7", LOAD, "ptr[i * stride_n + j * stride_d]",
-     "a pointer is no array. Write tl.load(ptr + i * stride_n + j * stride_d, mask="),
+     "a pointer is not an array. Write tl.load(ptr + i * stride_n + j * stride_d, mask="),
     ("3.3", "tl.store(lse_ptr + bh * N + query, lse, mask=query < N)",
      "lse_ptr[bh * N + query] = lse", "Write tl.store(lse_ptr + bh * N + query, value, mask="),
     ("3.4", MASKED, 's[keep == 0] = float("-inf")', "Write s = tl.where(condition, value, s)"),
@@ -44,12 +44,12 @@ MASKED = 's = tl.where(keep, s, float("-inf"))'
     ("3.1", "query = start_m + tl.arange(0, BLOCK_M)", "query = start_m + torch.arange(0, BLOCK_M)",
      "Write tl.arange(0, BLOCK_M)"),
     ("3.1", "start_m + tl.arange(0, BLOCK_M)", "[start_m + i for i in range(BLOCK_M)]",
-     "query is a list of Python's: want a tile"),
+     "query is a Python list: want a tile"),
     ("3.6", "keep = key < N", "for i in range(len(key)):\n        keep = key < N",
-     "`for i in range(len(key))`: a kernel does not go through a tile"),
+     "`for i in range(len(key))`: a kernel cannot loop over a tile"),
     ("3.1", "tl.cdiv(N, BLOCK_M)", "N / BLOCK_M",
-     "`N / BLOCK_M` is a fraction, and a whole number is wanted. Write // in the place of /"),
-    ("3.2", "whole = N // BLOCK_N", "whole = N / BLOCK_N", "Write // in the place of /"),
+     "`N / BLOCK_M` is a fraction, and a whole number is needed. Write // instead of /"),
+    ("3.2", "whole = N // BLOCK_N", "whole = N / BLOCK_N", "Write // instead of /"),
 ], ids=lambda value: str(value)[:40])
 def test_the_line_and_what_to_write_instead_are_said(step, old, new, said):
     assert old in solved(3)
@@ -57,7 +57,7 @@ def test_the_line_and_what_to_write_instead_are_said(step, old, new, said):
     line = solved(3)[:solved(3).index(old)].count("\n") + 1
     text = " ".join(found.lines)
     assert found.light == "wrong" and found.mistake == "python-in-a-kernel"
-    assert said in text and (f"line {line}" in text or "list" in said or "while" in new
+    assert said in text and (f"problem_3.py:{line}: " in text or "list" in said or "while" in new
                              or "if key" in new)
 
 
@@ -80,8 +80,8 @@ def test_a_step_that_prints_is_right_with_a_note(call, where):
 
 
 @pytest.mark.parametrize("statement, said", [
-    ("print(N)", "line 14: `print(N)`: print runs in the interpreter, and compiles for no GPU"),
-    ("N = int(N)", "line 14: `int(N)` is Python's, and a tile is no list. Write N.to(tl.int32)"),
+    ("print(N)", "kernels.py:14: `print(N)`: print works in the interpreter only."),
+    ("N = int(N)", "kernels.py:14: `int(N)` is Python's and does not work on a tile. Write"),
 ])
 def test_what_compiles_for_no_gpu_is_told_alike(statement, said):
     source = KERNEL.format(statement=statement, deep="pass").encode()

@@ -87,9 +87,9 @@ def test_a_right_answer_with_a_race_is_wrong_and_says_how_it_is_mended(tmp_path)
     race = Race("writes", ((0, 1), (2, 1)), "dq_ptr", (0, 0, 17, 3), 88)
     check = verdict.raced(right, race, file)
     assert check.outcome == "wrong" and check.diagnosis["id"] == "race"
-    assert check.lines[0] == \
-        "Programs (0, 1) and (2, 1) of one launch both write dq_ptr[0, 0, 17, 3]."
-    assert "problem_3.py, line 88" in check.message and "tl.atomic_add" in check.message
+    assert check.lines[0] == "problem_3.py:88: Programs (0, 1) and (2, 1) of one launch both " \
+        "write dq_ptr[0, 0, 17, 3]."
+    assert check.where == "problem_3.py:88" and "tl.atomic_add" in check.message
 
 
 @pytest.mark.parametrize("said", [

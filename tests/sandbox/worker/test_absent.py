@@ -48,7 +48,7 @@ def of(source: str, **settings) -> str:
 def test_what_needs_a_gpu_belongs_below_the_main_guard(line):
     said = of(f"{HEAD}{line}\ndef double(x):\n    return 2 * x\n")
     assert said.startswith("a.py asks for a GPU while being imported, and there is none here")
-    assert 'put timing, and what else needs one, under if __name__ == "__main__":' in said
+    assert 'put timing and anything else that needs one under if __name__ == "__main__":' in said
 
 
 @pytest.mark.interpreter
@@ -83,19 +83,19 @@ def add(t, x, i):
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    ("import no_such_one", "a.py imports no_such_one, which is not here: the course needs PyTorch, "
-     "Triton and NumPy, and nothing else."),
-    ("import helpers.masks", "a.py imports helpers, which is not here"),
-    ("from .utils import f", "a.py imports from its folder by a leading dot"),
+    ("import no_such_one", "a.py imports no_such_one, which is not installed: the course needs "
+     "only PyTorch, Triton and NumPy."),
+    ("import helpers.masks", "a.py imports helpers, which is not installed"),
+    ("from .utils import f", "a.py uses a relative import"),
     ("import torch.nothing", "a.py imports torch.nothing, which torch 2."),
     ("open('table.txt')", "FileNotFoundError while being imported: there is no table.txt. A file "
-     "is graded alone"),
+     "is graded on its own"),
     ("os.chdir('/content')", "FileNotFoundError while being imported: there is no /content."),
-    ("get_ipython()", "a.py calls get_ipython, which only a notebook has: take that out"),
-    ("display(1)", "a.py calls display, which only a notebook has: take that out"),
-    ("raise PermissionError(13, 'no', '/opt/cache')", "PermissionError while being imported: "
-     "/opt/cache is closed to a file that is graded. It may write where it runs, in ~, in "
-     "tempfile.gettempdir(), and in TRITON_CACHE_DIR as it finds it"),
+    ("get_ipython()", "a.py calls get_ipython, which only exists in a notebook: remove"),
+    ("display(1)", "a.py calls display, which only exists in a notebook: remove that"),
+    ("raise PermissionError(13, 'no', '/opt/cache')", "PermissionError while being imported: a "
+     "file that is graded may not open /opt/cache. It may write to its working directory, ~, "
+     "tempfile.gettempdir() and the TRITON_CACHE_DIR it is given"),
 ])
 def test_what_is_not_there_is_said_with_what_there_is(line, said):
     assert of(f"{HEAD}{line}\ndef double(x):\n    return 2 * x\n").startswith(said)
