@@ -14,8 +14,7 @@ from grader.course.stages import Stage, no_triton
 from grader.host import files
 
 FORMAT = 1  # of the JSON
-NOT_AS_ASKED = ("All tests pass, but this step does not do what its comment asks. It costs no "
-                "points: take it as advice.")
+NOT_AS_ASKED = "All tests pass, but this step does not do what its comment asks."
 RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
 
 
@@ -76,6 +75,15 @@ class StageResult:
     def red(self) -> list[str]:
         """The steps that are wrong when they are run on their own."""
         return [step["id"] for step in self.steps if step["light"] == "wrong"]
+
+    @property
+    def passed_with_red(self) -> str:
+        """What is said of red steps where the cases pass; whether they cost points is known if all
+        of these ran."""
+        if not self.red or self.outcome != "pass":
+            return ""
+        return NOT_AS_ASKED + " It costs no points: take it as advice." * (
+            self.points == self.max_points)
 
     @property
     def to_fix(self) -> str:
@@ -196,9 +204,9 @@ def _stage(result: StageResult) -> dict:
 
 def _steps(result: StageResult) -> list[dict]:
     """Where the stage passes a red light stays, with a note: the cases decide."""
-    if result.outcome != "pass":
+    if not (said := result.passed_with_red):
         return result.steps
-    return [step | {"text": f"{NOT_AS_ASKED} {step['text']}"} if step["light"] == "wrong" else step
+    return [step | {"text": f"{said} {step['text']}"} if step["light"] == "wrong" else step
             for step in result.steps]
 
 

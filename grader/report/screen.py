@@ -15,7 +15,7 @@ from pathlib import Path
 from grader.course.stages import Stage, no_triton
 from grader.host.doctor import CLOSED
 from grader.report import overview
-from grader.report.results import NOT_AS_ASKED, RAISE_LEFT, Check, Run, StageResult, told
+from grader.report.results import RAISE_LEFT, Check, Run, StageResult, told
 
 WIDTH = 80
 DETAIL_LINES = 24  # of a traceback or of the submission's own output
@@ -227,8 +227,8 @@ class Reporter:
             self._found_since(result.steps)
         else:
             self._red_steps(result.steps)
-        if result.red and result.outcome == "pass":
-            self._line(f"     {NOT_AS_ASKED}")
+        if said := result.passed_with_red:
+            self._line(f"     {said}")
         for step in result.steps if not (result.red or self.brief) else ():
             if step["light"] == "right" and step["text"]:
                 self._line(f"     step {step['id']}: {step['text']}")

@@ -43,8 +43,8 @@ class Observed:
 class Wrong:
     """Why a step is wrong, in at most four lines.  shown: the whole of it, for --step.
     note: it is right, and this is only said beside it; id: of the mistake, where the lines name it;
-    others: further names that are wrong; at: the place that the first line shows; ratio: what all
-    that is wrong is too large by, if that is one factor.
+    others: further names that are wrong; at: the place that the first line shows, where most others
+    are right; ratio: what all that is wrong is too large by, if that is one factor.
     """
 
     lines: tuple[str, ...]
@@ -230,9 +230,9 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     where = f"[{', '.join(map(str, at))}]" if at else ""
     count = f"{int(wrong.sum())} of {wrong.size} are wrong" if want.ndim else ""
-    return Wrong((f"{name}{where}: want {number(want[at])}; got {number(got[at])}"
-                  + f" ({count})" * bool(count) + ".",), at=at, ratio=_ratio(
-                      got[wrong], want[wrong], (np.broadcast_to(size, want.shape))[wrong]))
+    said = f"{name}{where}: want {number(want[at])}; got {number(got[at])}"
+    return Wrong((said + f" ({count})" * bool(count) + ".",), at=at if wrong.mean() < 0.5 else (),
+                 ratio=_ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
 
 
 def _ratio(got: np.ndarray, want: np.ndarray, size: np.ndarray) -> float | None:

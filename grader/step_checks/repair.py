@@ -130,6 +130,16 @@ def remedies(text: str, given: dict, file: str) -> Iterator[tuple[str, str, str]
             for begin, end in between]), (
             f"the mistake: {file}:{first.lineno}: `{source.of(first)}` is a fraction, but a whole "
             "number is needed. Write // instead of /.")
+    for loop in source.nodes:
+        if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) \
+                and loop.target.id in given:
+            name, own = loop.target.id, [loop.target, *(node for part in loop.body
+                                                        for node in ast.walk(part))]
+            yield "loop-variable-taken", source.replaced([
+                (*source.span(node), f"{name}_") for node in own
+                if isinstance(node, ast.Name) and node.id == name]), (
+                f"the mistake: {file}:{loop.lineno}: the loop variable {name} overwrites the "
+                f"{name} that is needed later. Give it another name.")
     loads = [node for node in source.nodes if isinstance(node, ast.Call)
              and source.of(node.func).endswith(".load")
              and [word.arg for word in node.keywords].count("mask")

@@ -330,7 +330,13 @@ def test_a_raise_that_is_left_behind_a_solution_is_to_be_deleted():
 def test_a_stage_that_passes_with_a_red_step_says_so():
     text = with_red_steps(check("pass"), outcome="pass")
     assert "Passed!" in text and "Running step 3.4 on its own" in text
-    assert "All tests pass, but this step does not do what its comment asks. It costs" in text
+    assert "All tests pass, but this step does not do what its comment asks.\nP3: 1 of 1" in text
+
+
+@pytest.mark.parametrize("points, advice", [(200, True), (140, False)])
+def test_a_red_step_is_advice_where_all_points_were_earned(points, advice):
+    said = replace(PASSED, points=points, steps=RED).passed_with_red
+    assert ("It costs no points: take it as advice." in said) == advice
 
 
 def test_the_advice_on_a_right_step_is_shown():
