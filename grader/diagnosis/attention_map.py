@@ -179,8 +179,8 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
     times = over[off].exp()
     if float(times.max() - times.min()) < ALIKE * float(times.max()):
         return "effect-weights", (
-            f"{where}uery {i} gives key {j} {float(times.median()):.3g} times the right weight, "
-            f"relative to its other keys; {_pattern(off)}")
+            f"{where}uery {i}'s weight for key {j} is {float(times.median()):.3g} times the right "
+            f"one, relative to its other keys; {_pattern(off)}")
     return "effect-weights", f"The weights are not in the right proportions, from query {i} on."
 
 
