@@ -74,6 +74,10 @@ def account(worker_user: str, allow_root: bool) -> str:
             f"({sys.executable}) and the folder {tempfile.gettempdir()}: install Python outside "
             "/root, or name an account with --worker-user, or, where nothing else is on this "
             "machine, say --allow-root")
+    if uid == 0:
+        print("warning: the files run as root, without root's privileges; they can read and change "
+              "whatever belongs to root where Landlock does not keep them from it.",
+              file=sys.stderr)
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

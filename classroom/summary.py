@@ -10,6 +10,7 @@ from pathlib import Path
 from classroom.alike import Alike
 from classroom.book import UNSETTLED, WORDS, explanation, is_graded, named, to_look_at
 from classroom.pages import rendered
+from grader.host.doctor import CLOSED
 from grader.report.screen import HELD
 
 BINS = 10  # of the distribution of points
@@ -98,6 +99,13 @@ def _column(reports: list[dict], i: int) -> dict:
             if times else None}
 
 
+def _isolation(confined: list[str]) -> str:
+    """What held a file, and what of it was open on its machine."""
+    held = [words for name, words in HELD.items() if name in confined and name != "user"]
+    still = [words for name, words in CLOSED.items() if name not in confined]
+    return (", ".join(held) or "without limits") + f"; open: {', '.join(still)}" * bool(still)
+
+
 def _facts(reports: list[dict]) -> dict:
     graded = [stage for report in reports for stage in report["stages"] if "device" in stage]
 
@@ -105,10 +113,10 @@ def _facts(reports: list[dict]) -> dict:
         return ", ".join(sorted({str(stage[name]) for stage in graded if stage[name]}))
 
     points = [report["points"] for report in filter(is_graded, reports)]
-    held = Counter((stage["account"] or "an account that was not written down", ", ".join(
-        HELD[name] for name in stage["confined"] if name in HELD and name != "user")
-        or "without limits") for stage in {stage["sha256"]: stage for stage in graded
-                                           if stage["checks"]}.values())
+    held = Counter((stage["account"] or "an account that was not written down",
+                    _isolation(stage["confined"]))
+                   for stage in {stage["sha256"]: stage for stage in graded
+                                 if stage["checks"]}.values())
     states = Counter(report["state"] for report in reports)
     return {"grader": reports[0]["grader"], "devices": distinct("device"),
             "torch": distinct("torch"), "triton": distinct("triton"), "held": held.most_common(),
