@@ -95,7 +95,7 @@ class Stage:
     positional: tuple[str, ...]  # the arguments a submission must take, in this order
     points: int
     steps: dict[str, str]  # step -> the places written in it (step_checks/mistakes.py)
-    # Where the walk over the keys is bounded, and that over the queries: for wasted_tiles.py.
+    # Where the loop over the keys is bounded, and that over the queries: for wasted_tiles.py.
     loop_steps: tuple[str, ...] = ()
     attribute: str | None = None  # "apply" where the entry point is an autograd.Function
     origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
@@ -147,7 +147,7 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
     Stage(
         number=1, title="FlashAttention in PyTorch", points=200,
         entry="FlashAttention2Function", attribute="apply", positional=(*QKV, "is_causal"),
-        steps={"1.1": "scores, scale, mask", "1.2": "walk, borders", "1.3": "softmax",
+        steps={"1.1": "scores, scale, mask", "1.2": "loop, borders", "1.3": "softmax",
                "1.4": "sums", "1.5": "normalise, lse", "1.6": "delta", "1.7": "dq P, dkdv P",
                "1.8": "dq products, dkdv products, dq scale, dk scale"},
         loop_steps=("1.2",), needs_triton=False, causal_in_names=True, heads=(2, 2)),
@@ -160,28 +160,28 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
     Stage(
         number=3, title="Non-Causal Flash Attention", points=200,
         entry=FORWARD, positional=(*QKV, "is_causal"),
-        steps={"3.1": "rows", "3.2": "walk, borders, scale", "3.3": "normalise, lse",
+        steps={"3.1": "rows", "3.2": "loop, borders, scale", "3.3": "normalise, lse",
                "3.4": "scores", "3.5": "softmax, sums", "3.6": "mask", "3.7": "load",
                "3.8": "store"},
         keywords=("is_causal",), heads=(3, 3)),
     Stage(
         number=4, title="Causal Flash Attention", points=100,
         entry=FORWARD, positional=(*QKV, "is_causal"),
-        steps={"4.1": "rows", "4.2": "walk, borders, scale", "4.3": "normalise, lse",
+        steps={"4.1": "rows", "4.2": "loop, borders, scale", "4.3": "normalise, lse",
                "4.4": "scores", "4.5": "softmax, sums", "4.6": "mask", "4.7": "load",
                "4.8": "store"},
         loop_steps=("4.2",), keywords=("is_causal",), is_causal=True, heads=(3, 3)),
     Stage(
         number=5, title="Grouped-Query Attention", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal"),
-        steps={"5.1": "rows", "5.2": "kv head", "5.3": "walk, borders, scale",
+        steps={"5.1": "rows", "5.2": "kv head", "5.3": "loop, borders, scale",
                "5.4": "normalise, lse", "5.5": "scores", "5.6": "softmax, sums", "5.7": "mask",
                "5.8": "load", "5.9": "store"},
         keywords=("is_causal",), is_causal=True),
     Stage(
         number=6, title="Sliding-Window Attention", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size"),
-        steps={"6.1": "rows", "6.2": "kv head", "6.3": "borders", "6.4": "walk, scale",
+        steps={"6.1": "rows", "6.2": "kv head", "6.3": "borders", "6.4": "loop, scale",
                "6.5": "normalise, lse", "6.6": "scores", "6.7": "softmax, sums", "6.8": "mask",
                "6.9": "load", "6.10": "store"},
         loop_steps=("6.3",), keywords=("is_causal", "window_size"), is_causal=True, windowed=True),
@@ -189,19 +189,19 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         number=7, title="Attention Sinks", points=50,
         entry=FORWARD, positional=(*QKV, "is_causal", "window_size", "sink_size"),
         steps={"7.1": "rows", "7.2": "kv head", "7.3": "borders",
-               "7.4": "walk, sink walk, scale", "7.5": "normalise, lse", "7.6": "scores",
+               "7.4": "loop, sink loop, scale", "7.5": "normalise, lse", "7.6": "scores",
                "7.7": "softmax, sums", "7.8": "mask", "7.9": "load", "7.10": "store"},
         loop_steps=("7.4",), keywords=("is_causal", "window_size", "sink_size"), is_causal=True,
         windowed=True, has_sinks=True),
     Stage(
         number=8, title="Backward Pass with GQA", points=200,
         entry="flash_attention_gqa", positional=(*QKV, "is_causal", "softmax_scale"),
-        steps={"8.1": "rows", "8.2": "kv head", "8.3": "walk, borders, scale",
+        steps={"8.1": "rows", "8.2": "kv head", "8.3": "loop, borders, scale",
                "8.4": "normalise, lse", "8.5": "scores", "8.6": "softmax, sums",
                "8.7": "dq rows", "8.8": "dq kv head", "8.9": "delta",
-               "8.10": "dq walk, dq borders, dq scale", "8.11": "dq P, dq mask, dq scores",
+               "8.10": "dq loop, dq borders, dq scale", "8.11": "dq P, dq mask, dq scores",
                "8.12": "dq products, dq sums", "8.13": "dkdv rows",
-               "8.14": "dkdv walk, dkdv borders", "8.15": "dkdv walk, dkdv calls",
+               "8.14": "dkdv loop, dkdv borders", "8.15": "dkdv loop, dkdv calls",
                "8.16": "dkdv P, dkdv mask, dkdv scores", "8.17": "dkdv products, dkdv sums",
                "8.18": "mask", "8.19": "load", "8.20": "store"},
         loop_steps=("8.3", "8.14"), keywords=("is_causal", "softmax_scale"), is_causal=True,
@@ -211,13 +211,13 @@ STAGES: dict[int, Stage] = {stage.number: stage for stage in (
         entry="flash_swda_with_sink",
         positional=(*QKV, "window_size", "sink_size", "is_causal", "scale"),
         steps={"9.1": "rows", "9.2": "kv head", "9.3": "sink start",
-               "9.4": "walk, sink walk, scale", "9.5": "normalise, lse", "9.6": "scores",
+               "9.4": "loop, sink loop, scale", "9.5": "normalise, lse", "9.6": "scores",
                "9.7": "softmax, sums", "9.8": "dq rows", "9.9": "dq kv head", "9.10": "delta",
-               "9.11": "dsink", "9.12": "dq walk, dq borders, dq sink walk, dq scale",
+               "9.11": "dsink", "9.12": "dq loop, dq borders, dq sink loop, dq scale",
                "9.13": "dq P, dq mask, dq scores", "9.14": "dq products, dq sums",
-               "9.15": "dkdv rows", "9.16": "dkdv walk, dkdv borders, dkdv sink walk",
-               "9.17": "dkdv walk, dkdv calls", "9.18": "dkdv P, dkdv mask, dkdv scores",
-               "9.19": "dkdv products, dkdv sums", "9.20": "borders, sink walk", "9.21": "mask",
+               "9.15": "dkdv rows", "9.16": "dkdv loop, dkdv borders, dkdv sink loop",
+               "9.17": "dkdv loop, dkdv calls", "9.18": "dkdv P, dkdv mask, dkdv scores",
+               "9.19": "dkdv products, dkdv sums", "9.20": "borders, sink loop", "9.21": "mask",
                "9.22": "load", "9.23": "store"},
         loop_steps=("9.20", "9.16"), keywords=("is_causal", "scale", "sink_logits"), is_causal=True,
         windowed=True, has_sinks=True, differentiates=True, causal_in_names=True,

@@ -32,7 +32,7 @@ ONE_P = {
                       "with it.", ("dq P", "dq products")),
 }
 GIVEN = ("o is right. Unless you changed the given backward, lse is wrong, or the m and l that it "
-         "is made from: the backward uses nothing else of yours.", ("lse", "walk"))
+         "is made from: the backward uses nothing else of yours.", ("lse", "loop"))
 
 
 SURE = 0.5  # of the limit; a right kernel stays below, and what lies between may be either

@@ -91,7 +91,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
 
 # Where rows that are never stored are written: what says which they are, and what stores them.
 WRITERS = {"o": ("rows", "store"), "y": ("rows",), "d_x": ("dx", "launch"), "d_w": ("dw", "launch"),
-           "d_q": ("dq rows", "dq walk"), "d_k": ("dkdv rows", "store"),
+           "d_q": ("dq rows", "dq loop"), "d_k": ("dkdv rows", "store"),
            "d_v": ("dkdv rows", "store")}
 
 

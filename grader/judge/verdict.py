@@ -28,7 +28,7 @@ from grader.judge import provenance
 from grader.report.results import Check
 from grader.text import brief
 
-OF_ADDRESSES = ("rows", "kv head", "walk", "borders", "load", "store", "dx", "dw", "launch")
+OF_ADDRESSES = ("rows", "kv head", "loop", "borders", "load", "store", "dx", "dw", "launch")
 KEPT_BYTES = 2**28  # of GPU memory, by this process from one judgement to the next
 _truths = threading.Lock()
 

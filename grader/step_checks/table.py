@@ -88,7 +88,7 @@ def entry(id: str) -> StepSpec | None:
 def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list[dict]:
     """The other arrangements of a stage, by the names of its steps, as step -> what it is asked
     then.  where: the stage that its loop is new in."""
-    step = STAGES[stage].steps_of(("walk",))[0]
+    step = STAGES[stage].steps_of(("loop",))[0]
     bare = loop(where, 1.0)
     own = {(factor, base): softmax_of(stage, factor, base)
            for factor in (1.0, LOG2E, softmax.FACTOR, softmax.FACTOR * LOG2E)
@@ -110,7 +110,7 @@ def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list
 def natural_gradients(stage: int) -> list[dict]:
     """The backward in base e, in the loop of dq or in that of dk and dv."""
     dq, p, dkdv, p_t = (STAGES[stage].steps_of((place,))[0]
-                        for place in ("dq walk", "dq P", "dkdv calls", "dkdv P"))
+                        for place in ("dq loop", "dq P", "dkdv calls", "dkdv P"))
     return [{dq: gradients.dq_loop(*KEYS[stage], 1.0), p: gradients.weights(natural=True)},
             {dkdv: gradients.query_loop(*QUERIES[stage], 1.0),
              p_t: gradients.weights(transposed=True, natural=True)}]

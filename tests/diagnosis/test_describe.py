@@ -234,7 +234,7 @@ def test_a_step_that_is_a_copy_is_named_with_its_origin():
 
 
 def test_steps_that_are_right_asked_alone_are_not_pointed_at():
-    finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask", "walk"))
+    finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask", "loop"))
     lines = describe.describe(finding, STAGES[7], right=["7.8"])
     assert "look at step 7.4; more: python autograder.py --hint 7.4" in lines
     text = _text(describe.describe(finding, STAGES[7], right=["7.4", "7.8"]))
