@@ -1,9 +1,13 @@
 import fcntl
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from grader.host import kernel_cache
+from grader.host.accounts import find_user, ids_for_worker
+from grader.host.processes import Confinement
 from tests.sessions import double_call, open_session
 
 
@@ -87,3 +91,24 @@ def test_what_one_session_compiles_the_next_one_finds(tmp_path):
     first = compiled()
     assert first and compiled() == first  # nothing new, nothing written again
     assert tmp_path.is_dir()  # a session removes its own folder, not a cache it was given
+
+
+def test_workers_under_ids_of_their_own_share_what_they_compiled_and_nobody_else_reads_it(
+        monkeypatch):
+    if (user := find_user("auto")) is None or ids_for_worker(user) == user:
+        pytest.skip("needs root, and a Python that nobody can read")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as base:
+        os.chmod(base, 0o711)
+        monkeypatch.setattr(kernel_cache, "_shared_base", lambda: Path(base))
+        folder = kernel_cache.folder_for(b"a", user)
+        owners, written = set(), []
+        for _ in range(2):
+            with open_session("kernels.py", compile_for=90, cache=folder,
+                              confinement=Confinement(user)) as session:
+                session.load("differentiable", None, ("x",))
+                session.compile(double_call())
+                owners.add(session.worker.folder.stat().st_uid)
+            written.append({path: path.stat().st_mtime_ns for path in folder.rglob("*.cubin")})
+        assert len(owners) == 2 and written[0] and written[0] == written[1]
+        assert folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o7
+        let_go()
