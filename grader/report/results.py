@@ -14,7 +14,6 @@ from grader.course.stages import Stage, no_triton
 from grader.host import files
 
 FORMAT = 1  # of the JSON
-NOT_AS_ASKED = "All tests pass, but this step does not do what its comment asks."
 RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
 
 
@@ -78,12 +77,13 @@ class StageResult:
 
     @property
     def passed_with_red(self) -> str:
-        """What is said of red steps where the cases pass; whether they cost points is known if all
-        of these ran."""
+        """What is said of red steps where the cases pass; that they cost no points only if all of
+        these ran."""
         if not self.red or self.outcome != "pass":
             return ""
-        return NOT_AS_ASKED + " It costs no points: take it as advice." * (
-            self.points == self.max_points)
+        whole = self.points == self.max_points
+        return (f"All tests{' that ran' * (not whole)} pass, but this step does not do what its "
+                "comment asks." + " It costs no points: take it as advice." * whole)
 
     @property
     def to_fix(self) -> str:

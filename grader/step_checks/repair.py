@@ -148,8 +148,8 @@ def remedies(text: str, given: dict, file: str) -> Iterator[tuple[str, str, str]
         yield "load-without-other", source.replaced([
             (*[source.span(node)[1] - 1] * 2, ", other=0.0") for node in loads]), (
             f"the mistake: {file}:{min(node.lineno for node in loads)}: tl.load has mask= but no "
-            "other=, so the masked elements are undefined, and they count here. Write other=0.0. "
-            "This may cost no points, for the interpreter reads 0 there; a GPU need not.")
+            "other=, so the masked elements are undefined. Write other=0.0. The interpreter reads "
+            "0 there, so this may cost no points; a GPU may read anything.")
 
 
 def printed(text: str, file: str) -> Iterator[str]:

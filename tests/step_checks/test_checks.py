@@ -744,7 +744,7 @@ def test_more_masks_than_needed_are_right_and_advice_says_so(stage, old, new, sa
 
 @pytest.mark.parametrize("stage, id, old, new, said", [
     (2, "2.2", "stride_wn, mask=mask_n, other=0.0)\n", "stride_wn, mask=mask_n)\n",
-     "This may cost no points"),
+     "so this may cost no points"),
     (2, "2.6", "if ctx.needs_input_grad[0]:", "if True:", "This is advice, and costs no points"),
 ])
 def test_a_red_step_that_costs_no_points_says_so(stage, id, old, new, said):
