@@ -7,6 +7,7 @@ sinks.  Weights are drawn wide enough that attention is far from uniform.
 import inspect
 import itertools
 import tomllib
+import warnings
 from importlib import metadata
 from pathlib import Path
 
@@ -247,13 +248,13 @@ def test_one_new_token_has_the_logits_of_the_whole(device):
     assert _relative(got, want) < LIMIT
 
 
-@pytest.mark.filterwarnings("ignore:.*will be removed in version:FutureWarning")
 def test_a_cache_may_have_its_old_or_its_new_name(device):
     """Transformers before 5.24 knows past_key_values, from 5.40 on cache, between them both."""
     model, ids = _model(device).eval(), _ids(device)
     model.set_attn_implementation(NAME)
     taken = []
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
         want = model(ids).logits[:, -1]
         for name in ("past_key_values", "cache"):
             cache = DynamicCache(config=model.config)
