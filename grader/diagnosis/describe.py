@@ -212,7 +212,7 @@ def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
 def _of_small_errors(rows: torch.Tensor, verdict: Verdict) -> tuple[str, str] | None:
     """As small in every row as 16 bits make them: another mistake spares some rows, or spoils some
     far more than others."""
-    even = float((rows > verdict.fro / 4).double().mean()) > 0.95
+    even = float((rows > verdict.fro / 4).double().mean()) > 0.7  # 0.8 of single numbers, by chance
     if even and verdict.row < 8 * verdict.fro < 8 * max(ROUNDING, 2 * verdict.fro_limit):
         return "rounded", ("An error this small in every row usually comes from rounding to 16 "
                            "bits.")
@@ -245,6 +245,8 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
     rest = (x - factor[:, None] * truth).square().sum(-1).sqrt()
     if not bool((rest <= verdict.row_limit * x.square().sum(-1).sqrt()).all()):
         return None
+    if row == "value" and float(rest) > 0.25 * float((x - truth - (x - truth).mean()).norm()):
+        return None  # numbers so much alike that what was added to them looks like a factor
     low, high = float(factor.min()), float(factor.max())
     if max(abs(low - 1), abs(high - 1)) < JUST_ROUNDED:
         return None
@@ -273,9 +275,10 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
     """-> id, and a sentence on the pattern of wrong rows, or ""."""
     if bad.dim() == 3:
         batches, heads = bad.any(2).any(1), bad.any(2).any(0)
-        if bad.shape[0] > 1 and not batches[0] and bool(batches[1:].all()):
+        whole = 2 * int(bad.sum()) > bad[batches][:, heads].numel()  # else rows, here and there
+        if whole and bad.shape[0] > 1 and not batches[0] and bool(batches[1:].all()):
             return "batch", "Batch entry 0 is right; all others are wrong."
-        if not heads.all():
+        if whole and not heads.all():
             return _of_heads(case, heads)
     columns = _columns(x, truth)
     if columns is not None:

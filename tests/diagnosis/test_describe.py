@@ -52,6 +52,11 @@ def test_heads_across_groups_ask_for_the_mapping():
     assert found(CASE, noisy(slice(None), slice(1, 3))).id == "heads-in-groups"
 
 
+def test_a_few_wrong_rows_in_some_heads_say_nothing_of_heads_and_batch_entries():
+    few = found(CASE, noisy(slice(1, None), slice(1, 3), slice(8, 12)))
+    assert few.id == "rows" and "heads 1-2 of 4, rows 8-11 of 100" in few.where
+
+
 def test_only_the_ragged_tail():
     finding = found(CASE, noisy(slice(None), slice(None), slice(96, None)))
     assert finding.id == "tail" and "rows 96-99 of 100" in finding.where
@@ -116,11 +121,16 @@ def test_rows_that_are_multiples_by_several_factors_are_said_as_such():
 
 def test_a_tensor_of_single_numbers_has_a_factor_too():
     gen = torch.Generator().manual_seed(0)
-    lse = torch.randn(1, 2, 64, generator=gen, dtype=torch.float64)
-    answer = Answer({"lse": lse}, {"lse": lse.abs() + 1}, {"lse": lse}, 2.0**-21)
-    x = lse * describe.LOG2E
-    finding = describe.locate(PLAIN, answer, "lse", x, answer.judge("lse", x))
+    lse = torch.randn(1, 2, 64, generator=gen, dtype=torch.float64) / 5 + 5
+
+    def located(truth, x):
+        answer = Answer({"lse": truth}, {"lse": truth.abs() + 1}, {"lse": truth}, 2.0**-12)
+        return describe.locate(PLAIN, answer, "lse", x, answer.judge("lse", x))
+    finding = located(lse, lse * describe.LOG2E)
     assert finding.what[1] == "Every value is 1.4427 = log2(e) times the right one."
+    alike = 5 + lse / 1000
+    finding = located(alike, alike + 1)  # which is 1.2 times as much, within the limits
+    assert finding.id == "everywhere" and len(finding.what) == 1
 
 
 @pytest.mark.parametrize("factor, D, said", [
