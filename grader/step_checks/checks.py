@@ -26,7 +26,7 @@ RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 PLACED = 3  # red steps at most whose mistake is looked for by changes
 # Names that leave open where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
-             "no-pivot", "handed-wrongly", "result-dropped", "alpha-in-another-base")
+             "wrong-head", "no-pivot", "handed-wrongly", "result-dropped", "alpha-in-another-base")
 SEARCH_SECONDS = 1.0  # that a red step waits for the search before it is shown
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0
@@ -317,10 +317,9 @@ class Runner:
             return ""
         if earlier.is_copy(self.options.directory, other, self.blanks.body(id)):
             return f"the mistake: this is step {other} unchanged; {change}."
-        asked = entry(other)
-        examples = asked.examples()
-        if (mistake is None or named.is_part(mistake)) and self.is_right(
-                id, self.text((id,), asked, examples), asked, examples):
+        asked = earlier.DOES.get(id) if mistake is None or named.is_part(mistake) else None
+        if asked and self.is_right(id, self.text((id,), asked, asked.examples()), asked,
+                                   asked.examples()):
             return f"the mistake: this does what step {other} does; {change}."
         return ""
 

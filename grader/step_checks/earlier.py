@@ -6,6 +6,7 @@ from pathlib import Path
 
 from grader.assignment import submission
 from grader.course.stages import STAGES
+from grader.step_checks import loops, masks
 from grader.step_checks.blanks import Blanks
 from grader.text import decode, syntax_tree
 
@@ -26,6 +27,8 @@ CHANGES = {  # step -> the one that it differs from, and by what
     "9.17": ("8.15", "here the window ends the loop, except for the sinks"),
     "9.21": ("7.8", "here CAUSAL may be False"),
 }
+# What the earlier step does with the examples of the later one, where no other name covers it.
+DOES = {"4.2": loops.key_loop(masks.all_keys, loops.CAUSAL)}
 
 
 def is_copy(directory: Path, id: str, rows: list[str]) -> bool:

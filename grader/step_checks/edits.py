@@ -310,7 +310,8 @@ class Text(Source):
             if kind == "number":
                 signs, late = next(rule for words, *rule in SIGNS if re.search(words, name))
                 forms, factor = ("",), late == 0
-                if factor != (its.endswith(" f") or bool(re.search(SIGNS[0][0], own))) and its:
+                if its and factor != (
+                        its.endswith(" f") or bool(re.search(SIGNS[0][0] + "|sink$", own))):
                     continue
             elif kind in ("1 f", "2 f") and its not in ("number", "1 i", "2 i", "pointers"):
                 forms = ("", self.across) if kind == "1 f" else ("",)

@@ -298,7 +298,7 @@ def _short(value) -> str:
 
 
 # ------------------------------------------------------------------- examples
-LENGTHS = [dict(N=N, BLOCK_M=32, BLOCK_N=16) for N in (40, 7, 48, 33, 16)]
+LENGTHS = [dict(N=N, BLOCK_M=32, BLOCK_N=16) for N in (40, 7, 48, 33, 16, 63)]
 CAUSAL = [dict(N=N, start_m=start, BLOCK_M=M, BLOCK_N=16) for M, N, start in (
     (32, 100, 64), (32, 100, 96), (32, 97, 96), (16, 64, 0), (16, 64, 48), (32, 7, 0))]
 

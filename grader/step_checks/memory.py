@@ -38,8 +38,8 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
     here, head = mine % (N * width), int(mine[0]) // (N * width) if mine.size else 0
     if touched.size == mine.size > 0 and (touched == here).all() and np.allclose(
             got[here].astype(np.float64), want.reshape(-1)[mine], error, error):
-        return Wrong((f"The rows of head {head} are stored in head 0 of {name}: the head is missing"
-                      " in the address.",), id="head-left-out")
+        return Wrong((f"The rows of head {head} are stored in head 0 of {name}: the head in the "
+                      "address is missing or wrong.",), id="wrong-head")
     if touched.size:
         return Wrong((f"This program also writes {place(int(touched[0]) // width)} of {name}, "
                       "which belongs to another program.",))

@@ -15,7 +15,7 @@ from grader.step_checks.mistakes import plain
 
 NEAR = 1e-4  # relative to the largest numbers of a row
 SAID = {  # mistakes that only show where a step is run on its own -> what is said of them
-    "phase-left-out": "the loop over {0} is missing",
+    "phase-left-out": "the loop over {0} is missing or empty",
     "phase-too-late": "the loop over {0} begins too late",
     "phase-too-short": "the loop over {0} ends too early",
     "phase-too-long": "the loop over {0} goes on too far",

@@ -225,4 +225,6 @@ def find(text: str, asked: StepSpec, file: str, numbers: list[str],
                 text, change.line, fixed) and all(
                 now <= old for now, old in zip(everywhere, was, strict=True)):
             partly = replace(change, makes=" and ".join(sorted(fixed)))
+    # Where one name is wrong, to exchange two may do as well.
+    right = [one for one in right if one.id != "names-exchanged"] or right
     return right[0].among(right[1:]) if right else partly

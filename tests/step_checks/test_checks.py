@@ -42,7 +42,7 @@ ALSO = {(1, "max_of_the_tile_no_rescale"),
 NEW = [kernel + id for id in named.SAID for kernel in ("", "dq-", "dkdv-")]
 SAID_ALIKE = ("programs-alike", "zero-times-inf", "row-stride-ignored", "handed-wrongly",
               "result-dropped", "nothing-stored", "blind-row-max",
-              "load-without-other", "lse-in-base-2", "head-left-out", earlier.ID, *OBSERVED)
+              "load-without-other", "lse-in-base-2", "wrong-head", earlier.ID, *OBSERVED)
 
 
 @pytest.fixture(autouse=True)
@@ -644,6 +644,11 @@ def test_of_several_changes_that_make_a_step_right_only_what_holds_of_all_is_sai
      "`RAGGED`. The condition is too narrow."),
     (7, "range(0, sink_end, BLOCK_N)", "range(sink_size, sink_end, BLOCK_N)",
      "`sink_size` is the wrong value here."),
+    (3, "lse_ptr + bh * N + query", "lse_ptr + h * N + query", "`h` is the wrong variable here."),
+    (8, "dv = tl.dot(p_t.to(do.dtype), do, dv)", "dv = tl.dot(p_t.to(do.dtype), q, dv)",
+     "`q` is the wrong variable here."),
+    (9, "tl.math.exp2(sink * LOG2E - lse_log2)", "tl.math.exp2(sink - lse_log2)",
+     "LOG2E is missing."),
 ])
 def test_a_change_that_may_be_another_is_not_told_as_one_of_names(stage, old, new, said):
     assert old in solved(stage)
@@ -692,6 +697,9 @@ def test_what_does_as_the_earlier_step_did_is_told_though_its_text_is_another():
         "                                scale * LOG2E, D, BLOCK_N, MASKED=last)\n"]
     light = lights("".join(rows), 4)["4.2"]
     assert light.mistake == earlier.ID
+    other = lights(solved(4).replace("start_m + BLOCK_M, BLOCK_N)", "BLOCK_M + BLOCK_N, BLOCK_N)"),
+                   4)["4.2"]
+    assert "step 3.2" not in " ".join(other.lines)
     assert light.lines[-1].startswith("the mistake: this does what step 3.2 does; here the keys")
 
 
@@ -706,9 +714,13 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
     (3, "3.4", "s = tl.dot(q, tl.trans(k))\n", "s = tl.dot(q, tl.trans(k)) * D**-0.5\n",
      "All of these are 0.25 times the right number."),
     (8, "8.9", "delta_ptr + bh * N + query", "delta_ptr + query",
-     "The rows of head 1 are stored in head 0 of delta_ptr: the head is missing in the address."),
+     "The rows of head 1 are stored in head 0 of delta_ptr: the head in the address is missing or"),
     (3, "3.3", "lse_ptr + bh * N + query", "lse_ptr + query",
-     "The rows of head 1 are stored in head 0 of lse: the head is missing in the address."),
+     "The rows of head 1 are stored in head 0 of lse: the head in the address is missing or"),
+    (3, "3.3", "lse_ptr + bh * N + query", "lse_ptr + h * N + query",
+     "The rows of head 2 are stored in head 0"),
+    (3, "3.2", "whole = N // BLOCK_N * BLOCK_N", "whole = N // BLOCK_M * BLOCK_M",
+     "Query 0 never reaches key 48"),
 ])
 def test_what_a_wrong_number_means_is_said(stage, id, old, new, said):
     assert old in solved(stage)
@@ -764,9 +776,9 @@ PARTS = [
     (7, "sink_end = tl.minimum(sink_size, first)", "sink_end = sink_size",
      "phase-too-long", "the loop over the sinks before the window goes on too far"),
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)",
-     "phase-left-out", "the loop over the sinks before the window is missing"),
+     "phase-left-out", "the loop over the sinks before the window is missing or empty"),
     (9, "range(outer, last, BLOCK_M)", "range(last, last, BLOCK_M)",
-     "dkdv-phase-left-out", "the loop over the right edge is missing"),
+     "dkdv-phase-left-out", "the loop over the right edge is missing or empty"),
     (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
      "border-wrong", "`outer` is wrong; the other bounds are right"),
 ]
