@@ -52,7 +52,7 @@ print(*confine.drop_privileges([]), *confine.confine([], [], []), *seccomp.confi
 CLOSED = {
     "files": "writing elsewhere", "reads": "reading other files", "network": "the network",
     "signals": "signals to other processes", "processes": "their limits and priorities",
-    "ipc": "shared memory that outlives it", "privileges": "root's privileges",
+    "ipc": "System V shared memory", "privileges": "root's privileges",
 }
 
 

@@ -36,7 +36,7 @@ HELD = {
     "user": "as another account", "files": "writing only into a folder of their own, this one "
     "hidden", "reads": "reading no other files than Python's and the system's",
     "network": "without network", "signals": "unable to signal others",
-    "processes": "unable to change other processes", "ipc": "without lasting shared memory",
+    "processes": "unable to change other processes", "ipc": "without System V shared memory",
     "privileges": "without root's privileges"}
 
 

@@ -123,7 +123,7 @@ def test_any_patch_of_the_triton_that_pytorch_asks_for_will_do():
     ({"torch": "2.9.1"}, "want 2.10 or later; pip install --upgrade torch"),
     ({"held": ("files", "privileges")}, "not kept from reading other files, the network, signals"),
     ({"held": tuple(name for name in doctor.CLOSED if name != "ipc")},
-     "what you grade is not kept from shared memory that outlives it"),
+     "what you grade is not kept from System V shared memory"),
     ({"is_root": True}, "files run as root"),
 ])
 def test_what_keeps_no_stage_from_running_is_a_warning(changes, words):

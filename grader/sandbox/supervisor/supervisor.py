@@ -41,6 +41,7 @@ POLL_SECONDS = 0.1
 END_SECONDS = 5.0  # a CUDA context can take this long to come down
 MAX_PROCESSES = 512
 MAX_THREADS = 8192  # of an account of its own; libraries start one a core
+MAX_OPEN = 4096  # files of one process
 MAX_FOLDER_BYTES = 1 << 30
 GIB = 2.0**30
 TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_generator",
@@ -181,10 +182,11 @@ def run_worker(config: dict) -> None:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             # Should memory run out all the same, the system is to take this process.
             Path("/proc/self/oom_score_adj").write_text("1000")
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)  # by a hard `ulimit -f`
-        most = MAX_FOLDER_BYTES if most == resource.RLIM_INFINITY else min(most, MAX_FOLDER_BYTES)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        for limit, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, MAX_FOLDER_BYTES),
+                            (resource.RLIMIT_NOFILE, MAX_OPEN)):
+            _, hard = resource.getrlimit(limit)  # by `ulimit -H`
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(limit, (most, most))
         confined = []
         if config["own_account"]:  # others of its group use the same cache; its folder is closed
             os.umask(0o007)
@@ -249,11 +251,11 @@ def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
             continue
         start = time.monotonic()
         members = process_tree(quickly=True)
-        # A machine with thousands of processes can take long to look through.
-        pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
         if len(members) > MAX_PROCESSES:
             return f"started more than {MAX_PROCESSES} processes"
         nameless = nameless_bytes(members)
+        # Thousands of processes, or of open files, can take long to look through.
+        pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
         used = nameless + sum(map(resident_bytes, members))
         if used > memory_bytes:  # shared pages were counted once a process: look again
             used = nameless + sum(map(proportional_bytes, members))

@@ -138,6 +138,7 @@ PROBES = {
     "owners": ("processes", "os.chown(OUTSIDE, -1, -1)"),
     "attributes": ("processes", "os.setxattr(OUTSIDE, 'user.x', b'x')"),
     "capabilities": ("privileges", "has_some(r'Cap(?:Eff|Prm):.*[1-9a-f]')"),
+    "thousands of open files": ("privileges", "os.dup2(1, 5000)"),
     "gaining some": ("privileges", "has_some('NoNewPrivs:.*0')"),
 }
 
