@@ -102,6 +102,7 @@ CHECK tried(lambda: threading.Thread(target=int).start())""".strip())
 # --------------------------------------------------------------------- probes
 # What each has to be kept from: by what `confined` says, as an expression that tries it.
 PROBES = {
+    "capabilities": ("privileges", "has_some(r'Cap(?:Eff|Prm):.*[1-9a-f]')"),
     "TCP": ("network", "socket.socket().bind(('127.0.0.1', 0))"),
     "UDP": ("network", "socket.socket(type=socket.SOCK_DGRAM).sendto(b'', ('127.0.0.1', 9))"),
     "MPTCP": ("network", "socket.socket(proto=262)"),
@@ -137,7 +138,6 @@ PROBES = {
     "times": ("processes", "os.utime(OUTSIDE)"),
     "owners": ("processes", "os.chown(OUTSIDE, -1, -1)"),
     "attributes": ("processes", "os.setxattr(OUTSIDE, 'user.x', b'x')"),
-    "capabilities": ("privileges", "has_some(r'Cap(?:Eff|Prm):.*[1-9a-f]')"),
     "thousands of open files": ("privileges", "os.dup2(1, 5000)"),
     "gaining some": ("privileges", "has_some('NoNewPrivs:.*0')"),
 }
