@@ -241,9 +241,9 @@ def test_masked_lanes_that_do_not_count_need_not_say_what_they_read():
     ("W.3", "x = tl.load(x_ptr + offs, mask=mask, other=0.0)", "x = x_ptr[offs]",
      "Write tl.load(x_ptr + offs, mask="),
     ("W.3", "    mask = offs < N\n", "    mask = offs < N\n    if offs >= N:\n        return\n",
-     "here it is a tile (32,)"),
+     "this is a tile (32,)"),
     ("W.3", "tl.store(z_ptr + offs, x + y, mask=mask)", "for i in offs:\n"
-     "        tl.store(z_ptr + i, tl.load(x_ptr + i))", "a kernel does not go through a tile"),
+     "        tl.store(z_ptr + i, tl.load(x_ptr + i))", "a kernel cannot loop over a tile"),
     ("W.3", "x + y, mask", "x_ptr + y_ptr, mask", "tl.load(x_ptr + offs, mask="),
     ("W.3", "z_ptr + offs, x + y", "x + y, z_ptr + offs", "the address comes first"),
     ("W.3", "tl.load(x_ptr + offs", "tl.load(offs", "the address comes first"),
