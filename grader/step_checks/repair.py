@@ -72,9 +72,11 @@ class Change:
 
     def among(self, others: list["Change"]) -> "Change":
         """What holds of it and of these, which make the step right, too."""
-        if all(other.words == self.words or (other.id, other.line) == ("one-missing", self.line)
-               for other in others):
-            return self  # one thing may be missing in several forms
+        if all((other.line, other.said) == (self.line, self.said) for other in others):
+            same = all(other.quoted == self.quoted for other in others)
+            return replace(self, quoted=self.quoted if same else "")
+        if all((other.id, other.line) == ("one-missing", self.line) for other in (self, *others)):
+            return self  # one thing, in several forms
         if self.part and all((other.span, other.part) == (self.span, self.part)
                              for other in others):
             return replace(self, id=PLACE, said=f"{self.part} is wrong here.")

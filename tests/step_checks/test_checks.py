@@ -625,6 +625,8 @@ def step(x, y, z):
     (["first = z - y", "keep = first - z"], repair.PLACE,
      "4: The mistake is in this line, or in line 5."),
     (["first = x + y", "first = z - y"], "wrong-operator", "4: `x - y`. The operator is wrong."),
+    (["first = (x + 1) - y", "first = (x - y) + 1"], "one-missing",
+     "4: `x - y`. `+ 1` is missing."),
 ])
 def test_of_several_changes_that_make_a_step_right_only_what_holds_of_all_is_said(right, id, said):
     given = {"x": 1, "y": 2, "z": 3}
