@@ -169,7 +169,8 @@ def test_who_interrupts_the_wait_for_a_save_leaves_no_worker_that_was_made_ready
     said = grading.folder / "said"
     assert until(lambda: "Watching" in said.read_text() and came_to(grading, "its worker starts"),
                  600)
-    assert len(family(grading)) > 4  # the grader, the reaper, the two fork servers, a supervisor
+    # The grader, the reaper, the two fork servers, a supervisor.
+    assert until(lambda: len(family(grading)) > 4, SOON)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=SOON)[1].endswith(INTERRUPTED)
     assert process.returncode == 130

@@ -1,5 +1,6 @@
 """The account that workers run as, and where the Python lies that it has to read."""
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -95,8 +96,6 @@ def readable_folders(environment: dict[str, str], hidden: Iterable[Path] = ()) -
     """What a worker has to read beside its own folder: the system's programs and libraries, Python,
     and what its environment names for compilers and CUDA; of that nothing hidden, and no home.
     """
-    homes = [Path(entry.pw_dir).resolve() for entry in pwd.getpwall()]
-    homes = [home for home in (*homes, Path.home().resolve()) if len(home.parts) > 1]
     named = set()
     for part in os.pathsep.join(environment.values()).split(os.pathsep):
         if part.startswith("/"):
@@ -106,9 +105,16 @@ def readable_folders(environment: dict[str, str], hidden: Iterable[Path] = ()) -
             if folder.name == "bin":
                 named.update(folder.parent / name for name in BESIDE_PROGRAMS)
     named = {str(folder) for folder in named if len(folder.parts) > 1 and not any(
-        home.is_relative_to(folder) for home in homes) and not any(
+        home.is_relative_to(folder) for home in _homes()) and not any(
         folder.is_relative_to(other) for other in hidden)}
     return sorted({*SYSTEM, *python_folders(), *named})
+
+
+@functools.cache  # a directory service may know thousands
+def _homes() -> list[Path]:
+    homes = {Path(home).resolve() for home in (Path.home(), *(
+        entry.pw_dir for entry in pwd.getpwall()))}
+    return [home for home in homes if len(home.parts) > 1]
 
 
 def python_folders() -> list[str]:
