@@ -40,7 +40,8 @@ REFUSED = {
     "userfaultfd": (323, 282), "fanotify_init": (300, 262), "inotify_add_watch": (254, 27),
     "syslog": (103, 116), "ioprio_set": (251, 30),
 }
-# Refused where others have files under the worker's account.  Landlock does not know these calls.
+# These and the next are refused where others have files and processes under the worker's account.
+# Landlock does not know these calls.
 CHANGES_FILES = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
@@ -60,7 +61,7 @@ CLONE, CLONE3, SOCKETPAIR = (56, 220), (435, 435), (53, 199)
 
 def confine(own_account: bool) -> tuple[str, ...]:
     """Filter this process's system calls and its children's.  own_account: nothing but the worker
-    and its folder belongs to the account, so that it may change rights and times.
+    and its folder belongs to the account, so that the system itself keeps it from all others'.
 
     -> what was achieved: "network", "ipc", "processes"; nothing where there are no such filters.
     Wants no_new_privs set.
@@ -83,10 +84,11 @@ def program(machine: str, own_account: bool) -> bytes:
              _do(RETURN, UNKNOWN), _do(LOAD, NUMBER)]
     if machine == "x86_64":
         rules += [_do(AT_LEAST, X32, skip_else=1), _do(RETURN, UNKNOWN)]
-    refused = REFUSED if own_account else REFUSED | CHANGES_FILES
+    refused, of_itself_only = (REFUSED, {}) if own_account else (
+        REFUSED | CHANGES_FILES, OF_ITSELF_ONLY)
     for numbers in refused.values():
         rules += _if_called(numbers[which], [_do(RETURN, REFUSE)])
-    for *numbers, checked in OF_ITSELF_ONLY.values():
+    for *numbers, checked in of_itself_only.values():
         checks = [check for i in range(checked) for check in (
             _do(LOAD, ARGUMENTS + 8 * i), _do(EQUALS, 0, skip_if=1), _do(RETURN, REFUSE))]
         rules += _if_called(numbers[which], [*checks, _do(RETURN, ALLOW)])

@@ -57,6 +57,7 @@ def test_limits_and_priorities_are_its_own(call, machine):
     called = number(call, machine)
     assert answer(machine, called) == 0
     assert 1 in (answer(machine, called, 77), answer(machine, called, 0, 77))
+    assert answer(machine, called, 77, 77, own_account=True) == 0
 
 
 def test_it_starts_threads_and_children_and_no_namespaces(machine):
