@@ -96,7 +96,7 @@ def test_what_one_session_compiles_the_next_one_finds(tmp_path):
 def test_workers_under_ids_of_their_own_share_what_they_compiled_and_nobody_else_reads_it(
         monkeypatch):
     if (user := find_user("auto")) is None or ids_for_worker(user) == user:
-        pytest.skip("needs root, and a Python that nobody can read")
+        pytest.skip("needs root, and a Python that the account nobody can read")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as base:
         os.chmod(base, 0o711)
         monkeypatch.setattr(kernel_cache, "_shared_base", lambda: Path(base))
