@@ -20,11 +20,11 @@ UNKNOWN = 0x00050000 | errno.ENOSYS
 LOAD, AND, EQUALS, AT_LEAST, HAS_BITS, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in what the filter is shown
 X32 = 1 << 30  # from here on a second set of the calls of x86-64
-NEW_NAMESPACES, STREAM = 0x7E020000, 1
+NEW_NAMESPACES, UNIX, STREAM, SEQPACKET = 0x7E020000, 1, 1, 5
 
 # name: its number on x86-64, on AArch64; None where there is none.
 REFUSED = {
-    "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270),
+    "connect": (42, 203), "ptrace": (101, 117), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "process_madvise": (440, 440), "pidfd_getfd": (438, 438),
     "shmget": (29, 194), "shmctl": (31, 195), "shmat": (30, 196),
     "msgget": (68, 186), "msgctl": (71, 187), "msgrcv": (70, 188), "msgsnd": (69, 189),
@@ -56,7 +56,7 @@ OF_ITSELF_ONLY = {
     "sched_setparam": (142, 118, 1), "sched_setscheduler": (144, 119, 1),
     "sched_setattr": (314, 274, 1), "migrate_pages": (256, 238, 1), "move_pages": (279, 239, 1),
 }
-CLONE, CLONE3, SOCKETPAIR = (56, 220), (435, 435), (53, 199)
+CLONE, CLONE3, SOCKET, SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
 
 
 def confine(own_account: bool) -> tuple[str, ...]:
@@ -97,6 +97,11 @@ def program(machine: str, own_account: bool) -> bytes:
         _do(RETURN, ALLOW)])
     # Its flags cannot be seen here; libraries then use clone.
     rules += _if_called(CLONE3[which], [_do(RETURN, UNKNOWN)])
+    # CUDA makes a Unix socket when it starts.  One that must connect, and may not, reaches no one.
+    rules += _if_called(SOCKET[which], [
+        _do(LOAD, ARGUMENTS), _do(EQUALS, UNIX, skip_if=1), _do(RETURN, REFUSE),
+        _do(LOAD, ARGUMENTS + 8), _do(AND, 0xF), _do(EQUALS, STREAM, skip_if=2),
+        _do(EQUALS, SEQPACKET, skip_if=1), _do(RETURN, REFUSE), _do(RETURN, ALLOW)])
     # A pair of datagram sockets can send to any other; a pair of streams only to each other.
     rules += _if_called(SOCKETPAIR[which], [
         _do(LOAD, ARGUMENTS + 8), _do(AND, 0xF), _do(EQUALS, STREAM, skip_if=1),

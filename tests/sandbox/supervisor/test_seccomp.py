@@ -68,6 +68,13 @@ def test_it_starts_threads_and_children_and_no_namespaces(machine):
     assert answer(machine, clone3) == 38
 
 
+def test_a_unix_socket_that_must_connect_may_be_made_for_cuda_makes_one_and_no_other(machine):
+    socket = seccomp.SOCKET[list(seccomp.MACHINES).index(machine)]
+    assert answer(machine, socket, 1, 1 | 0x80000) == answer(machine, socket, 1, 5) == 0
+    assert answer(machine, socket, 1, 2) == 1  # datagrams go anywhere without connecting
+    assert all(answer(machine, socket, family, 1) == 1 for family in (2, 10, 16, 17))
+
+
 def test_only_streams_come_in_pairs(machine):
     pair = seccomp.SOCKETPAIR[list(seccomp.MACHINES).index(machine)]
     assert answer(machine, pair, 1, 1 | 0x80000) == 0
