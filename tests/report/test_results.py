@@ -80,4 +80,5 @@ def test_a_red_step_of_a_stage_that_passes_stays_red_in_the_file():
     step = RED | {"mistake": None, "text": "N=40:"}
     run = Run("cpu", "", None, 1, "", [failed(steps=[step], outcome="pass")])
     written = as_dict(run)["stages"][0]["steps"][0]
-    assert written["light"] == "wrong" and "does not do what its comment asks. N=40:" in written["text"]
+    assert written["light"] == "wrong"
+    assert "does not do what its comment asks. N=40:" in written["text"]
