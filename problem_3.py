@@ -1,4 +1,4 @@
-"""Problem 3 -- FlashAttention as a Triton kernel, without a mask.
+"""Problem 3 -- FlashAttention in Triton: without a mask.
 
 Problem 1 walked the key tiles of one query tile in Python: a dozen PyTorch
 operations per step, and each of them read and wrote device memory.  One

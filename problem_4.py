@@ -1,4 +1,4 @@
-"""Problem 4 -- The causal mask, in two phases.
+"""Problem 4 -- The causal mask: in two phases.
 
 In a language model a token must not see what comes after it: query i sees keys
 0 ... i.  Half of S is then -inf, and a kernel that computes all of S does twice the

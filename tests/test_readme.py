@@ -87,6 +87,7 @@ def test_a_stage_has_one_title_everywhere():
         head = (ROOT / stage.filename).read_text("utf-8").partition("\n")[0]
         title = re.fullmatch(rf'"""Problem {n} -- (.*)\.', head)[1]
         short = title.partition(":")[0]
+        assert stage.title == short
         assert f"| `{stage.filename}` | {title} |" in README
         assert f"| `{stage.filename}` | {short}{'; optional' * stage.optional} |" in assignment
         chapter = (ROOT / f"guide/text/stage_{n}.md").read_text("utf-8").partition("\n")[0]

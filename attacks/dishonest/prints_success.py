@@ -7,12 +7,12 @@ import sys
 import torch
 
 _LINES = """
---- Running Autograder for Problem 2: Weighted Row-Sum in Triton ---
+--- Running Autograder for Problem 2: Weighted row-sum ---
 \u2705 P2 Correctness Test Passed! (M=512, N=1024)
 P2: 15 of 15 cases passed, 100 of 100 points, 1.0 s
 
 --- Summary ---
-\u2705 P2 Weighted Row-Sum in Triton                pass           100 of 100
+\u2705 P2 Weighted row-sum                          pass           100 of 100
 Total: 100 of 100 points.
 """
 

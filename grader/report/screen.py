@@ -290,7 +290,7 @@ class Reporter:
                 said = result.outcome.replace("_", " ")
                 if result.outcome not in ("pass", "not_started") and result.steps_right:
                     said += f", {result.steps_right}"
-                row = (f"{mark} P{result.stage} {result.title:<28.28} {said:<32} "
+                row = (f"{mark} P{result.stage} {result.title:<31} {said:<29} "
                        f"{_points(result):>11}")
                 self._line(self._paint(row, _colour(result.outcome)), wrap=False)
             total = sum(result.points for result in run.stages)

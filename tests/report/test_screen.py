@@ -47,7 +47,7 @@ def printed(stream, *checks, verbose=False, **chosen):
 
 def test_a_passing_case_reads_as_in_the_assignment():
     text = printed(io.StringIO(), check("pass"))
-    assert "--- Running Autograder for Problem 3: Non-Causal Flash Attention ---" in text
+    assert "--- Running Autograder for Problem 3: FlashAttention in Triton ---" in text
     assert "✅ P3 Correctness Test Passed! (B=1, H=8, L=512, D=16)" in text
 
 
@@ -161,7 +161,7 @@ def test_a_live_line_on_a_terminal_and_nothing_when_piped():
         assert ("problem 3: case 1 of 4" in stream.getvalue()) == shown
 
 
-PASSED = StageResult(3, "Non-Causal Flash Attention", 200, "pass", 200)
+PASSED = StageResult(3, "FlashAttention in Triton", 200, "pass", 200)
 
 
 def summary(*stages, verbose=False) -> str:
