@@ -96,7 +96,7 @@ class StepChecks:
         """result() for the JSON, and on the first call for the reader."""
         if self.steps is None:
             found = self.result()
-            if found and concurrent.futures.wait([self.searched], SEARCH_SECONDS).done:
+            if self.searched and concurrent.futures.wait([self.searched], SEARCH_SECONDS).done:
                 found = self.explained()
             self.steps = [step.as_dict() for step in found] or unlit(self.file)
             reporter.show_steps(self.stage, self.steps, self.why)
