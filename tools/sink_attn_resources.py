@@ -212,9 +212,9 @@ def serialised() -> list[dict]:
     assert text.count(RIGHT) == text.count(LATER) == 1
     wrong = Path(tempfile.mkdtemp(), "serialised.py")
     wrong.write_text(text.replace(RIGHT, WRONG).replace(LATER, MISSING))
-    spec = importlib.util.spec_from_file_location("serialised", wrong)
+    spec = importlib.util.spec_from_file_location("sink_attn.serialised", wrong)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["serialised"] = module
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     q = torch.empty(1, 2, 512, 128, dtype=torch.bfloat16)
     return [row(x) for x in compiled.launches(lambda: module.forward(q, q, q, True, 1.0))]

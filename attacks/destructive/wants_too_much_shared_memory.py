@@ -4,7 +4,7 @@
 # with: in_a_call
 # outcome: crashed
 # cases: all
-# says: tiles or num_stages
+# says: tiles or a smaller num_stages
 import triton
 import triton.language as tl
 

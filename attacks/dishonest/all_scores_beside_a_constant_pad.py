@@ -1,7 +1,7 @@
 """Stage 1 without tiles, and memory that is always there beside the scores, to hide their growth."""
 # stage: 1
 # outcome: rejected
-# says: grows with N x N
+# says: keys at once
 import torch
 
 

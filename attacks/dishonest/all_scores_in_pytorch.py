@@ -1,7 +1,7 @@
 """Stage 1 without tiles: all the scores at once, and one softmax over them."""
 # stage: 1
 # outcome: rejected
-# says: grows with N x N
+# says: keys at once
 import torch
 
 

@@ -2,7 +2,7 @@
 # stage: 4
 # base: problem_4.py
 # outcome: rejected
-# says: is that of an earlier call
+# says: is the answer of an earlier call
 
 
 _honest, _kept = flash_attention_forward, {}

@@ -2,7 +2,7 @@
 # stage: 5
 # base: problem_5.py
 # outcome: rejected
-# says: is that of an earlier call
+# says: is the answer of an earlier call
 
 
 _honest, _calls = flash_attention_forward, []

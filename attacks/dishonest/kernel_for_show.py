@@ -2,7 +2,7 @@
 # stage: 4
 # base: problem_4.py
 # outcome: rejected
-# says: gave other bits
+# says: returned different bits
 
 
 _honest = flash_attention_forward

@@ -2,7 +2,7 @@
 # stage: 3
 # with: copied, fired
 # outcome: crashed
-# says: Carried out again in a clean process
+# says: Repeated in a clean process
 import json
 
 _dumps = json.dumps

@@ -2,7 +2,7 @@
 # stage: 3
 # with: copied
 # outcome: rejected
-# says: could not be carried out again
+# says: could not be repeated in a clean process
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 

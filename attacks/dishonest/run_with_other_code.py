@@ -2,7 +2,7 @@
 # stage: 3
 # with: fired, cleaned, channel, copied
 # outcome: rejected
-# says: could not be carried out again
+# says: could not be repeated in a clean process
 import types
 
 

@@ -2,7 +2,7 @@
 # stage: 4
 # base: problem_4.py
 # outcome: wrong
-# says: nothing was stored there
+# says: never wrote
 import torch
 import triton
 import triton.language as tl
