@@ -64,8 +64,8 @@ def find_user(name: str) -> tuple[int, int] | None:
 
 
 def ids_for_worker(user: tuple[int, int] | None, group: str = "") -> tuple[int, int] | None:
-    """(uid, gid) of one worker.  In the place of nobody's, which anything may run as, a uid of its
-    own; the gid is that of all workers with this group, or else as the uid."""
+    """(uid, gid) of one worker.  It gets a uid of its own instead of nobody's, which anything may
+    run as; the gid is that of all workers with this group, or else as the uid."""
     if user is None or user[0] != _nobody() or (ids := unused_ids()) is None:
         return user
     uid = ids[secrets.randbelow(len(ids))]

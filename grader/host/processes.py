@@ -38,7 +38,7 @@ PASSED_ON = (
 class Confinement:
     """What a worker and its children may do beside computing.
 
-    user: (uid, gid) to run as, each worker as a uid of its own in the place of nobody; None for the
+    user: (uid, gid) to run as, where that is nobody, each worker as a uid of its own; None for the
     grader's own account.  hidden: folders it may not see
     where the kernel can hide them.  memory_bytes: of host memory, all processes together.
     """

@@ -1,6 +1,6 @@
 """Which system calls a worker may make: a filter in the kernel, which cannot be taken off again.
 
-It closes what Landlock leaves open: every network and every other Unix socket, System V shared
+It closes what Landlock leaves open: every network, every connection, System V shared
 memory and queues, the limits and priorities of other processes, tracing, key rings, io_uring,
 mounts and namespaces.  What is refused fails with EPERM.  Pipes, files, threads, child processes
 and all that CUDA and compilers do are left alone.
