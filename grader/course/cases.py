@@ -93,6 +93,11 @@ class Case:
         return self.N if self.NK is None else self.NK
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether its length is no multiple of any tile."""
+        return self.N % 16 > 0
+
+    @property
     def gives_gradients(self) -> bool:
         """Whether it asks for gradients in a stage of which other cases do not."""
         return not self.course_stage.differentiates and bool(self.grads)

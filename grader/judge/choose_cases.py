@@ -5,13 +5,12 @@ from dataclasses import replace
 from grader.assignment import submission
 from grader.assignment.submission import Submission
 from grader.course import case_table, contract
-from grader.course.calls import SubmissionError
 from grader.course.cases import Case
 from grader.course.inputs import build
 from grader.course.stages import Stage
-from grader.host.options import Options, open_session
+from grader.host.options import Options
 from grader.judge.context import GradingContext
-from grader.judge.verdict import judge_reply
+from grader.judge.run_cases import run_apart
 
 
 def read(stage: Stage, options: Options) -> Submission:
@@ -20,20 +19,10 @@ def read(stage: Stage, options: Options) -> Submission:
     file = submission.read(options.directory, stage.filename, stage.entry)
     if file.state == "not_started" and file.unwritten:
         first = case_table.listed(stage.number, options.device, options.bfloat16)[0]
-        if _answers(stage, options, file, first):
-            return replace(file, state="ready")
+        with GradingContext(stage, file, options, None, None) as apart:
+            if run_apart(apart, build(first, options.seed)).outcome == "pass":
+                return replace(file, state="ready")
     return file
-
-
-def _answers(stage: Stage, options: Options, file: Submission, case: Case) -> bool:
-    built = build(case, options.seed)
-    try:
-        with open_session(stage, options, file.source) as session:
-            options.imports.first(session, stage)
-            reply = session.run(built.call)
-    except SubmissionError:
-        return False
-    return judge_reply(stage, file, built, reply, options.device).outcome == "pass"
 
 
 def choose_cases(context: GradingContext) -> tuple[list[Case], list[Case]]:

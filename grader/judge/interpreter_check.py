@@ -22,7 +22,6 @@ from grader.judge.verdict import case_text, crashed, raced
 from grader.report.results import Check
 
 RAGGED = 3  # cases
-TILE = 16
 
 
 def start(context: GradingContext) -> concurrent.futures.Future | None:
@@ -57,7 +56,7 @@ def ragged_cases(context: GradingContext) -> list[Case]:
     """A few short cases of any file, drawn by the seed; with gradients, if kernels make them."""
     stage = context.stage
     cases = [case for case in listed(stage.number, "cpu", False)
-             if case.group == "robust" and not (case.course or case.growth) and case.N % TILE
+             if case.group == "robust" and not (case.course or case.growth) and case.is_ragged
              and len(case.grads) == 3 * stage.differentiates]
     return random.Random(context.options.seed).sample(cases, min(RAGGED, len(cases)))
 

@@ -25,7 +25,6 @@ from grader.judge.verdict import judging
 from grader.report.results import Check
 
 HANDFUL = 5
-TILE = 16  # a length that is no multiple of it is ragged for every tile
 BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
 
 
@@ -52,13 +51,10 @@ def replay_some(context: GradingContext, workers: WorkerPool, right: Sequence[Ri
 def draw(right: Sequence[Right], seed: int) -> list[Right]:
     """A handful of these: one of each group, two ragged ones, and one with gradients, if there
     are such."""
-    def is_ragged(one: Right) -> bool:
-        return one.case.N % TILE > 0
-
     def wanted() -> Iterator[Right]:
         for group in sorted({one.case.group for one in right}):
             yield from [one for one in shuffled if one.case.group == group][:1]
-        yield from list(filter(is_ragged, shuffled))[:2]
+        yield from [one for one in shuffled if one.case.is_ragged][:2]
         yield from [one for one in shuffled if one.case.grads][:1]
         yield from shuffled
 

@@ -257,9 +257,9 @@ def excused(check: Check, error: SubmissionError, device: str) -> Check:
 def run_apart(context: GradingContext, built: Built) -> Check:
     """The check of a call in a new worker."""
     try:
-        session = context.open_session()
-        context.options.imports.first(session, context.stage)
-        return judged(context, built, session.run(built.call))
+        with context.open_session() as session:
+            context.options.imports.first(session, context.stage)
+            return judged(context, built, session.run(built.call))
     except SubmissionError as error:
         return failed(context, built.case, error)
 
