@@ -38,9 +38,9 @@ PASSED_ON = (
 class Confinement:
     """What a worker and its children may do beside computing.
 
-    user: (uid, gid) to run as, where that is nobody, each worker as a uid of its own; None for the
-    grader's own account.  hidden: folders it may not see
-    where the kernel can hide them.  memory_bytes: of host memory, all processes together.
+    user: (uid, gid) to run as, but a uid of its own for each worker instead of nobody's; None for
+    the grader's own account.  hidden: folders it may not see where the kernel can hide them.
+    memory_bytes: of host memory, all processes together.
     """
 
     user: tuple[int, int] | None = None

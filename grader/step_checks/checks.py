@@ -93,13 +93,12 @@ class StepChecks:
         self.stack.close()
 
     def shown(self, reporter) -> list[dict]:
-        """result() for the JSON, and on the first call for the reader."""
-        if self.steps is None:
-            found = self.result()
-            if self.searched and concurrent.futures.wait([self.searched], SEARCH_SECONDS).done:
-                found = self.explained()
-            self.steps = [step.as_dict() for step in found] or unlit(self.file)
-            reporter.show_steps(self.stage, self.steps, self.why)
+        """Show the reader result(), or explained() if that comes soon.  -> it, for the JSON."""
+        found = self.result()
+        if self.searched and concurrent.futures.wait([self.searched], SEARCH_SECONDS).done:
+            found = self.explained()
+        self.steps = [step.as_dict() for step in found] or unlit(self.file)
+        reporter.show_steps(self.stage, self.steps, self.why)
         return self.steps
 
     def as_dicts(self) -> list[dict]:
