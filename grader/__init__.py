@@ -1,13 +1,13 @@
 """The grading engine behind autograder.py and autograder_optional.py.
 
-Every program imports this before anything else, so what would end in a traceback of Python's own is
-said here.  Python 2.7 can read it.
+Every program imports this first, so it explains what would otherwise end in a traceback.  It must
+stay readable for Python 2.7.
 """
 
 import os
 import sys
 
-PYTHON = (3, 11)  # the least, as pyproject.toml has
+PYTHON = (3, 11)  # the oldest that works, as in pyproject.toml
 
 if sys.version_info < PYTHON:
     sys.stderr.write(
@@ -17,7 +17,7 @@ if sys.version_info < PYTHON:
         % (PYTHON + (".".join(map(str, sys.version_info[:3])), sys.executable)))
     sys.exit(2)
 
-# A student's queue.py beside the program is found before Python's own, by PyTorch too.
+# Python, and PyTorch with it, would find a student's queue.py before the standard library's.
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _hiding = [name for name in sorted(os.listdir(_ROOT))
            if name.partition(".")[0] in sys.stdlib_module_names | {"torch", "triton", "numpy"}

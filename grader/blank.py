@@ -1,6 +1,6 @@
 """Puts one step of a problem file back to its blank:  python -m grader.blank 3.5
 
-What stood there is kept: the file as it was is copied into .autograder.
+The file as it was is first copied into .autograder.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from grader.text import escape
 
 
 def blank(source: str, only: str = "") -> str:
-    """The source with the inside of every solution region replaced; only: of this step alone.
+    """Replace the inside of every solution region; with `only`, of that step alone.
 
     Raises:
         ValueError: a region is nested, unclosed, unmatched, repeated, or the result is not Python.
@@ -38,7 +38,7 @@ def blank(source: str, only: str = "") -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: it is blank; 2: nothing was written."""
+    """Return 0 if the step is blank now, 2 if nothing was written."""
     parser = argparse.ArgumentParser(
         prog="python -m grader.blank",
         description="Put one step back to its blank.  The file as it was is kept in .autograder.",

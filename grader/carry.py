@@ -1,8 +1,8 @@
-"""Fills the steps that a stage carries over from earlier ones:  python -m grader.carry STAGE
+"""Copies steps solved in earlier stages into a later one:  python -m grader.carry STAGE
 
 Step 4.3 is step 3.3 again, so its region is copied from the student's own problem_3.py.  The files
-are parsed and never run.  A step that is still blank, or not Python in its new place, is left out,
-with the reason.
+are parsed and never run.  A step that is still blank, or would not be Python in its new place, is
+left out, and the reason is printed.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from grader.host.files import keep, replace
 from grader.report.overview import program
 from grader.text import coding, escape
 
-GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # of a blank
+GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # a blank's line
 
 
 def read(path: Path, whose: str = "") -> str:
-    """The text, with its byte-order mark and line ends.
+    """Read the text, byte-order mark and line ends included.
 
     Raises:
-        ValueError: why there is none; whose: how the sentence begins.
+        ValueError: the file cannot be read; `whose` begins the message.
     """
     try:
         data = submission.read_regular(path)
@@ -38,13 +38,13 @@ def read(path: Path, whose: str = "") -> str:
         raise ValueError(f"{whose}is missing") from None
     except OSError as error:
         raise ValueError(f"{whose}cannot be read: {error.strerror}") from None
-    except (SyntaxError, UnicodeDecodeError):  # the grader says where
+    except (SyntaxError, UnicodeDecodeError):  # the grader will say where
         pass
     raise ValueError(f"{whose}is not UTF-8: save it so")
 
 
 def _where(stage: int, directory: Path) -> Path:
-    """The stage's file in directory; where that has none, the student's own."""
+    """The stage's file in directory, or the student's own if there is none."""
     name = f"problem_{stage}.py"
     return directory / name if os.path.lexists(directory / name) else Path(name)
 
@@ -57,7 +57,7 @@ def _source(path: Path) -> str | ValueError:
 
 
 def _agrees(outcome: Outcome) -> bool:
-    """Show what a written step and its origin differ in, and ask; no answer means no."""
+    """Show how a written step differs from its origin, and ask; no answer means no."""
     step = outcome.step
     for row in difflib.unified_diff(outcome.old, outcome.new, f"step {step.id}",
                                     f"step {step.origin}", n=1, lineterm=""):
@@ -97,7 +97,7 @@ def _report(stage: int, outcomes: list[Outcome], text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: every carried-over step is in; 1: one is not, or was kept; 2: nothing was written."""
+    """Return 0 if every step was copied, 1 if one was not or was kept, 2 if nothing was written."""
     parser = argparse.ArgumentParser(
         prog="python -m grader.carry",
         description="Copy the carried-over steps of a stage from your earlier problem files.  "
@@ -134,9 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
             for outcome in outcomes:
                 if outcome.state == "written" and outcome.step.id in asked:
                     outcome.state, outcome.words = "kept", "is kept as it was"
-        if read(path) != text:  # an editor's
+        if read(path) != text:  # saved in an editor meanwhile
             raise ValueError("was changed meanwhile")
-        if any(row.strip() and not GIVEN.fullmatch(row.strip())  # even a comment
+        if any(row.strip() and not GIVEN.fullmatch(row.strip())  # even a comment counts
                for outcome in outcomes if outcome.state == "filled" for row in outcome.old):
             print(f"{path} as it was is kept as {keep(path, Path('.autograder', path.name))}")
         if new != text:

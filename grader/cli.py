@@ -1,7 +1,7 @@
 """The command line both graders share: arguments in, exit code out.
 
-torch is imported only once there is something to grade, so that --help and a typing mistake
-answer at once, on any machine.
+torch is imported only when there is something to grade, so that --help and a mistyped option are
+answered at once, on any machine.
 """
 
 import argparse
@@ -26,13 +26,13 @@ DONE, NOT_PASSED, USAGE, FAULT = 0, 1, 2, 3  # Run.exit_code; 130 and 143: an in
 
 
 class Refused(Exception):
-    """Nothing was begun, and why: want ...; got ..."""
+    """Bad input, found before anything began; the message reads want ...; got ..."""
 
 
 def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = ()) -> int:
-    """Grade the stages asked for among these, or else the program's own.
+    """Grade the stages asked for, of `stages` or else of the program's own.
 
-    -> 0 passed, 1 not, 2 usage, 3 grader fault.
+    -> 0 passed, 1 not passed, 2 usage, 3 grader fault.
     """
     process.prepare()
     try:
@@ -47,7 +47,7 @@ def main(program: str, argv: list[str] | None = None, stages: tuple[int, ...] = 
 
 @contextlib.contextmanager
 def _refusing(option: str = ""):
-    """What is wrong with this option's value is found only inside."""
+    """Turn a ValueError of the block into Refused, with the option's name."""
     try:
         yield
     except ValueError as error:
@@ -55,7 +55,7 @@ def _refusing(option: str = ""):
 
 
 def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int:
-    """Answer what needs no PyTorch; begin the rest."""
+    """Do what needs no PyTorch; start a grading for the rest."""
     with _refusing():
         given = record.read(record.ROOT)
     everything = [n for stages in record.GRADERS.values() for n in stages
@@ -81,7 +81,7 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     if arguments.step:
         asked = [n for n in numbers if arguments.step.partition(".")[0] == str(n)]
         arguments.warmup = not asked  # W.5
-    whole = arguments.json or arguments.watch or arguments.submit  # whatever is begun
+    whole = arguments.json or arguments.watch or arguments.submit  # even if nothing is begun
     if not (asked or whole or arguments.case or arguments.warmup):
         if screen := overview.first_screen(numbers, arguments.submission):
             print(*screen, sep="\n")
@@ -159,7 +159,7 @@ def _unknown(argument: str, everything: list[int]) -> str:
 
 
 def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
-    """What is wrong with the arguments, as want ...; got ..., or "" """
+    """What is wrong with the arguments, as "want ...; got ...", or "" """
     if not arguments.submission.is_dir():
         return f"--submission: want a directory; got {arguments.submission}"
     if arguments.warmup and any(vars(arguments).get(name) for name in (
@@ -197,7 +197,7 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
 
 
 class _Grading:
-    """One command that asks files: the stages, a step, a case, or the warm-ups."""
+    """One command that runs files: stages, a step, a case or the warm-ups."""
 
     def __init__(self, arguments, asked: list[int], everything: list[int], program: str):
         from grader.host.processes import confinement, seems_to_have_gpu
@@ -220,8 +220,8 @@ class _Grading:
         self.with_gpu = arguments.device != "cpu" and self.gpu_seen
 
     def run(self) -> int:
-        """Import torch here, while a first worker does the same in its own process; then do what
-        is asked.  -> the exit code."""
+        """Import torch while the first worker does the same in its own process; then do what was
+        asked.  -> the exit code."""
         from grader.host.processes import ForkServer
 
         arguments = self.arguments
@@ -233,14 +233,14 @@ class _Grading:
             if not self.with_gpu:
                 self.reporter.run_begins(False, self.gpu_seen)
             self.reporter.first_stage(self.stages[0])
-        # Steps and warm-ups take little of a GPU, and --watch waits for saves most of its time.
+        # Steps and warm-ups use little of a GPU, and --watch mostly waits for the next save.
         little = arguments.watch or arguments.step or arguments.warmup
         try:
-            # An exception in the middle of its import, and torch aborts the process.
+            # An exception in the middle of the import would make torch abort the process.
             with process.left_at_once():
                 process.import_torch(self.with_gpu, None if little else self.reporter.say,
                                      first.begin if first else lambda: None)
-        except Exception as error:  # of any kind: a library it lacks is an OSError
+        except Exception as error:  # any kind: a missing library is an OSError
             line = str(error).strip().partition("\n")[0].rstrip(":") or type(error).__name__
             raise Refused(f"want PyTorch installed (pip install torch); got {line}. python "
                           f"{self.program} --doctor says more") from None
@@ -256,8 +256,8 @@ class _Grading:
         return self.grade(options)
 
     def first_worker(self) -> tuple:
-        """-> the worker that will import the first file, where a whole stage is asked; whether
-        reading its file alone said how the only stage asked ends, which is shown then."""
+        """-> the worker for the first file, if a whole stage is to be graded; and whether reading
+        the file of the only stage was enough to know, and to show, how it ends."""
         from grader.host.first_worker import FirstWorker
 
         arguments, stage, start = self.arguments, self.stages[0], time.monotonic()
@@ -278,7 +278,7 @@ class _Grading:
         return None, True
 
     def options(self, first):
-        """What all that is asked has in common."""
+        """The options that all of this command's gradings share."""
         import torch
 
         from grader.course import own_cases
@@ -314,7 +314,7 @@ class _Grading:
             return warmups.grade(options, self.reporter, self.arguments.step)
 
     def grade(self, options) -> int:
-        """Stage after stage, or one case of theirs."""
+        """Grade stage after stage, or one case."""
         import torch
 
         from grader.course.correctness import warm_up
@@ -332,7 +332,7 @@ class _Grading:
         if arguments.case or not on_gpu and arguments.device != "cpu" and self.gpu_seen:
             self.reporter.run_begins(on_gpu, torch.cuda.is_available())
         try:
-            save(False)  # now, so that an interrupted first stage leaves a whole file too
+            save(False)  # now, so that even an interrupted first stage leaves a complete file
         except OSError as error:
             raise Refused(f"--json: cannot write {arguments.json}: {error.strerror}") from None
         if on_gpu:  # while the workers start
@@ -357,14 +357,14 @@ class _Grading:
         return self.submit(run) if arguments.submit else run.exit_code()
 
     def summary(self, run) -> None:
-        """And what to type next."""
+        """Print the summary, and what to type next."""
         arguments = self.arguments
         self.reporter.summary(run, overview.after_run(
             run.stages, self.everything, arguments.submission, arguments.quick,
             bool(arguments.case)))
 
     def of_case(self, options) -> list:
-        """The stages asked that have a case of this name."""
+        """The stages asked for that have the case named by --case."""
         from grader.course import contract
         from grader.course.case_table import listed
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-FILE_BYTES = 16 << 20  # a submission's copy, a kernel's compiled forms and the report are to fit
+FILE_BYTES = 16 << 20  # for a copy of the file, a compiled kernel or the report
 INTERRUPTED = "Interrupted; what was graded so far stands."
 
 
@@ -20,7 +20,7 @@ def prepare() -> None:
     workers.
 
     A descriptor closed from the start (`<&-`) would be given to the first file or socket opened.
-    NumPy's threads, one a core, wait at full speed: on 16 cores they took 2 s of CPU time, more
+    NumPy's threads, one per core, spin while they wait: on 16 cores they took 2 s of CPU time, more
     than the rest of `import torch` (2026-11-25), and nothing here is large enough to need them.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -28,26 +28,26 @@ def prepare() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is this one; it must stay taken in other programs, too.
+            # This takes the lowest free number; it must stay taken in child programs, too.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))
-        if name != "stdin":  # signs that a terminal has not
+        if name != "stdin":  # characters that the terminal cannot show
             getattr(sys, name).reconfigure(errors="replace")
 
     def stop(number, frame):
         raise KeyboardInterrupt(number)
 
     signal.signal(signal.SIGTERM, stop)
-    if sys.platform == "linux":  # no process of this account may look into this one's memory
+    if sys.platform == "linux":  # other processes of this account must not read this one's memory
         PR_SET_DUMPABLE = 4
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
 
 
 def small_files() -> str:
-    """What is wrong with `ulimit -f` for the files that a grading writes, or "" """
-    import resource  # which Windows lacks
+    """What is wrong if `ulimit -f` is too small for the files that a grading writes, or "" """
+    import resource  # Windows has none
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit == resource.RLIM_INFINITY or limit >= FILE_BYTES:
@@ -58,10 +58,10 @@ def small_files() -> str:
 
 def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
                  begin: Callable[[], None] = lambda: None) -> None:
-    """Import torch.  Meanwhile this process gets its place and its context on the GPU, which takes
-    0.3 s; garbage is not collected, which would take a fifth of the import.
+    """Import torch; meanwhile take a slot on the GPU and make a context there, which takes 0.3 s.
+    Garbage collection is off, because it would take a fifth of the import.
 
-    say: as in gpu_slots.take().  begin: what is to start first, once there is a place.
+    say: as in gpu_slots.take().  begin: called as soon as there is a slot.
     """
     def place() -> None:
         make_context = gpu_slots.take(say)
@@ -81,8 +81,8 @@ def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
     finally:
         gc.freeze()
         gc.enable()
-    # Small tensors gain nothing from more, and on busy cores one thread's waiting for another
-    # counts as its own work: the search for a mistake would run out of time.
+    # Small tensors gain nothing from more threads.  On busy cores, waiting for each other would
+    # count as their work, and the search for a mistake would run out of time.
     torch.set_num_threads(1)
     if with_gpu:
         placing.join()
@@ -90,8 +90,8 @@ def import_torch(with_gpu: bool, say: Callable[[str], None] | None,
 
 @contextlib.contextmanager
 def left_at_once():
-    """An interruption ends this process at once.  When it is gone, the supervisors end their
-    workers and remove their folders; waiting for them would take seconds."""
+    """Let an interruption end this process at once.  The supervisors then end their workers and
+    remove their folders; waiting for that would take seconds."""
     def stop(number, frame):
         with contextlib.suppress(OSError):
             os.write(2, f"\n{INTERRUPTED}\n".encode())
@@ -108,8 +108,8 @@ def left_at_once():
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with this exit code, at once: an orderly exit takes up to a second on a GPU.
-    When it is gone, the supervisors end their workers and remove their folders."""
+    """End this process at once: an orderly exit takes up to a second on a GPU.  The supervisors
+    then end their workers and remove their folders."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -23,10 +23,10 @@ from grader.text import ranges
 
 PROBLEM = re.compile(r"problem_(\d+)\.py")
 EXERCISES = ("guide/__init__.py", "guide/exercises.py", "guide/exercises.json")  # without answers
-UNPUBLISHED = "Whoever handed out this folder has it."  # of assignment.md: where the guide is
-NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # of a docstring: sink_attn/ is not given
+UNPUBLISHED = "Whoever handed out this folder has it."  # in place of the guide's address
+NOT_GIVEN = re.compile(r"^Faster .*\n", re.MULTILINE)  # students get no sink_attn/
 IGNORED = ".venv/\n__pycache__/\n.autograder/\n.starter-*/\n/results*.json\n/submission.zip\n"
-REPLACED = Path(".autograder", "replaced")  # where --update leaves what it found changed
+REPLACED = Path(".autograder", "replaced")  # where --update keeps changed files
 
 
 def problem_files(root: Path) -> dict[int, Path]:
@@ -36,10 +36,10 @@ def problem_files(root: Path) -> dict[int, Path]:
 
 
 def build(root: Path, stages: list[int] | None = None) -> dict[str, bytes]:
-    """Relative path -> contents of an assignment with these stages, or all of them.
+    """The files of an assignment with these stages, or all: relative path -> contents.
 
     Raises:
-        ValueError: want other stages, the repository lacks a file, or a problem file is malformed.
+        ValueError: there is no such stage, a file is missing, or a problem file is malformed.
     """
     if record.read(root):
         raise ValueError(f"want the course's repository to write from; got an assignment, {root}")
@@ -83,10 +83,10 @@ def _contents(path: Path) -> bytes:
 
 
 def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
-    """assignment.md, which speaks of all stages and takes its examples from 1 and 4, for these.
+    """Cut assignment.md, which is written for all stages, down to these.
 
     Lines between `<!-- 4-9 -->` and the next such mark are for assignments with one of these
-    stages; a line that names a problem is for assignments with that one.
+    stages; a line that names a problem is for assignments with that problem.
     """
     def new_step(number: int) -> str:
         source = files[f"problem_{number}.py"].decode()
@@ -111,10 +111,10 @@ def _readme(text: str, stages: list[int], files: dict[str, bytes]) -> bytes:
 
 
 def write(files: dict[str, bytes], directory: Path) -> None:
-    """Write all of the files, or none.
+    """Write all of the files or, if an error comes up, none.
 
     Raises:
-        ValueError: some are there already.
+        ValueError: some exist already.
     """
     existing = [str(directory / top) for top in _tops(files) if os.path.lexists(directory / top)]
     if existing:
@@ -125,10 +125,10 @@ def write(files: dict[str, bytes], directory: Path) -> None:
 
 
 def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[str]:
-    """Bring an assignment up to files; -> sentences on what else there is to know.
+    """Bring an assignment up to these files.  -> sentences on what else there is to know.
 
-    A problem file in which something is written stays as it is.  Of the rest, what is not as it
-    was given is kept in .autograder/replaced.
+    A problem file that the student has written in stays as it is.  Other changed files are copied
+    to .autograder/replaced first.
     """
     files, said, given = dict(files), [], record.decoded(files[record.RECORD])
     for name in [name for name in files if _is_students(name)]:
@@ -153,7 +153,7 @@ def update(files: dict[str, bytes], directory: Path, old: Assignment) -> list[st
 
 
 def _found(directory: Path, files: dict[str, bytes]) -> dict[str, Path]:
-    """What is there where files are to go, without the record and what Python leaves."""
+    """What exists where the files are to go, without the record and Python's caches."""
     paths = [path for top in _tops(files) for path in
              ((directory / top).rglob("*") if (directory / top).is_dir() else [directory / top])]
     return {path.relative_to(directory).as_posix(): path for path in paths
@@ -162,7 +162,7 @@ def _found(directory: Path, files: dict[str, bytes]) -> dict[str, Path]:
 
 
 def _exchange(files: dict[str, bytes], directory: Path) -> None:
-    """Put files in the place of what is there, top by top; all of them, or none."""
+    """Replace what is there by these files, one top-level entry at a time; all, or none."""
     staging = Path(tempfile.mkdtemp(prefix=".starter-", dir=directory))
     new, old, done = staging / "new", staging / "old", []
     old.mkdir()
@@ -188,7 +188,8 @@ def _exchange(files: dict[str, bytes], directory: Path) -> None:
 
 
 def check(directory: Path, given: Assignment) -> tuple[list[str], bool]:
-    """-> a line a problem file, a line for all else that is not as it was given; is there such."""
+    """-> one line per problem file and per other file that was changed; whether there are such
+    other files."""
     problems, others = [], []
     for name, digest in sorted(given.files.items()):
         path = directory / name
@@ -203,7 +204,7 @@ def check(directory: Path, given: Assignment) -> tuple[list[str], bool]:
 
 
 def _state(contents: bytes, digest: str) -> str:
-    """How a problem file differs from the blank one of this digest."""
+    """How a problem file differs from the blank one, whose digest this is."""
     contents = plain(contents)
     if sha256(contents) == digest:
         return "as it was given"
@@ -219,7 +220,8 @@ def _state(contents: bytes, digest: str) -> str:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    """0: done, or only problem files differ; 1: others do; 2: an error, and nothing was written."""
+    """Return 0 if done or only problem files differ, 1 if others do, 2 on an error, with nothing
+    written."""
     parser = argparse.ArgumentParser(
         prog="python -m grader.starter", description=__doc__,
         epilog="exit code: 0 done, or nothing but problem files differs; 1 other files do; 2 an "
@@ -235,7 +237,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
                         help="say which files of an assignment are not as they were given")
     options = parser.parse_args(arguments)
 
-    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # an exchange is taken back
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # undoes a half-done update
     try:
         lines, changed = _done(options, root)
     except (ValueError, OSError) as error:
@@ -255,7 +257,7 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
     directory = options.directory
     old = record.read(directory)
     if (options.update or options.check) and old is None:
-        for left in directory.glob(".starter-*/old"):  # of an update that was killed
+        for left in directory.glob(".starter-*/old"):  # left by an update that was killed
             raise ValueError("want an assignment; got one whose update was cut off: move what lies "
                              f"in {left} back to {directory}")
         raise ValueError(f"want an assignment that this command has made; got {directory}")
@@ -263,7 +265,7 @@ def _done(options: argparse.Namespace, root: Path) -> tuple[list[str], bool]:
         if options.stages:
             raise ValueError("want --check without --stages; got both")
         lines = [f"Given: grader {old.version}, problems {ranges(old.stages)}."]
-        if record.read(root) is None:  # the repository, whose word is better than the record's
+        if record.read(root) is None:  # the repository itself
             if old.version == (here := record.version(root)):
                 old = record.decoded(build(root, list(old.stages))[record.RECORD])
             else:
@@ -290,7 +292,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _is_students(name: str) -> bool:
-    """Whether it is for the student to write in."""
+    """Whether students write in this file."""
     return name == WARM_UPS or PROBLEM.fullmatch(name) is not None
 
 

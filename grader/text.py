@@ -1,5 +1,4 @@
-"""A submission's text: out of its bytes, as Python's tree; and what came out of it, made safe to
-show."""
+"""Decodes and parses a submission's text, and makes what it printed safe to show."""
 
 import ast
 import codecs
@@ -11,9 +10,9 @@ import tokenize
 import unicodedata
 
 _parsing = threading.Lock()
-KEPT = 32 * 1024  # bytes kept at either end of what a submission prints
+KEPT = 32 * 1024  # bytes kept of the start and of the end of what a submission prints
 CODINGS = {"utf-8", "utf-8-sig", "ascii", "iso-8859-1", "iso-8859-15", "cp1252"}
-# A line that Python refuses -> where it comes from, and what to do.
+# What a line that is no Python looks like -> where it comes from, and what to do.
 STRANGERS = (
     (r"(%%?|!!? ?|\?\??)[A-Za-z]|\w[\w.]*\?+$|\w+ *= *[%!]",
      "a notebook, and this is a Python file: take it out"),
@@ -25,21 +24,21 @@ WARNING = re.compile(r"^(?:\S*/)?([^/\s]+\.py:\d+: \w*Warning: )(.*)$", re.MULTI
 
 
 def syntax_tree(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
-    """ast.parse(); one thread at a time, for a second one may have it raise SystemError."""
+    """ast.parse(), one thread at a time: two at once can raise SystemError."""
     with _parsing:
         return ast.parse(source, filename)
 
 
 def lines(text: str) -> list[str]:
-    """Lines with their ends, as Python counts them: str.splitlines ends one at a form feed, too."""
+    """Lines with their ends, as Python counts them; str.splitlines also splits at a form feed."""
     return list(io.StringIO(text, newline=""))
 
 
 def coding(source: bytes) -> str:
-    """The encoding that the file names, if Python reads it in a time that grows with its length.
+    """The encoding that the file names, if decoding it takes time linear in its length.
 
     Raises:
-        SyntaxError: another one, or none that there is; what was wanted, and the line.
+        SyntaxError: it is unknown, or takes longer.
     """
     if source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise _not_utf8("UTF-16")
@@ -47,7 +46,7 @@ def coding(source: bytes) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     except SyntaxError as error:
         _, _, encoding = error.msg.partition("unknown encoding: ")
-        if not encoding:  # what stands where a coding may be named is itself not UTF-8
+        if not encoding:  # the lines that may name a coding are not UTF-8 themselves
             return "utf-8"
     if encoding not in CODINGS:
         first, second = (source + b"\n").split(b"\n", 2)[:2]
@@ -60,7 +59,7 @@ def decode(source: bytes) -> str:
     """The text, by the file's own coding line.
 
     Raises:
-        SyntaxError: it cannot be read so; what was wanted, and the line.
+        SyntaxError: it cannot be decoded that way.
     """
     encoding = coding(source)
     if b"\0" in source:
@@ -80,7 +79,7 @@ def _not_utf8(what: str, line: int | None = None, wanted: str = "save it as UTF-
 
 
 def is_notebook(text: str) -> bool:
-    """Whether it is the JSON of one, under whatever name."""
+    """Whether the text is a notebook's JSON, whatever the file is called."""
     try:
         return text.lstrip().startswith("{") and "cells" in json.loads(text)
     except (ValueError, RecursionError):
@@ -88,8 +87,7 @@ def is_notebook(text: str) -> bool:
 
 
 def stranger(text: str, line: int | None) -> str:
-    """A sentence on a line that Python refuses because it was not written for a Python file, or ""
-    """
+    """A sentence on a line that was not written for a Python file (a diff, a notebook), or "" """
     rows = lines(text)
     row = rows[line - 1].strip() if line and line <= len(rows) else ""
     whose = next((whose for pattern, whose in STRANGERS if re.match(pattern, row)), "")
@@ -99,8 +97,7 @@ def stranger(text: str, line: int | None) -> str:
 def escape(text: str) -> str:
     """Show control, ANSI and direction-changing characters as \\x1b and the like.
 
-    Newlines and tabs stay.  A terminal or a web page then shows what was printed, and obeys none
-    of it.
+    Newlines and tabs stay.  A terminal or a web page then shows the text and obeys none of it.
     """
     return "".join(_shown(char) for char in text)
 
@@ -115,8 +112,8 @@ def _shown(char: str) -> str:
 
 
 def brief(printed: str, filename: str) -> str:
-    """What a submission printed, without the temporary folder of its file, and with the first
-    sentence only of a warning: PyTorch's go on with places in PyTorch."""
+    """What a submission printed, without the path of its temporary folder, and only the first
+    sentence of a warning: PyTorch's go on with places inside PyTorch."""
     def warning(found: re.Match) -> str:
         said = found[2].partition(". ")[0]
         return found[1] + (said if len(said) <= 150 else said[:147] + "...")
@@ -146,7 +143,7 @@ class Tail:
         self.closed = False
 
     def add(self, data: bytes) -> None:
-        """Empty data means the end of the stream."""
+        """Add data; empty data marks the end of the stream."""
         self.closed = not data
         self.count += len(data)
         room = KEPT - len(self.first)
@@ -155,7 +152,7 @@ class Tail:
         del self.last[:-KEPT]
 
     def text(self) -> str:
-        """What was kept, escaped, with a line that says how much is missing."""
+        """What was kept, escaped, with a line on how much is missing."""
         missing = self.count - len(self.first) - len(self.last)
         gap = f"\n[... {missing} bytes left out ...]\n".encode() if missing else b""
         return escape((bytes(self.first) + gap + bytes(self.last)).decode(errors="replace"))

@@ -31,12 +31,13 @@ STEP = re.compile(r"(?:\d+|W)\.\d+")
 
 def watch_stages(stages: list[Stage | None], following: list[Stage], options: Options,
                  reporter: Reporter) -> None:
-    """Grade each at once, and again whenever its file is saved, until Ctrl-C or q.  None stands for
-    the warm-ups.  following: of these the one after a stage is watched, too, once nothing is left
-    to do in that stage.
+    """Grade each stage at once, and again whenever its file is saved, until Ctrl-C or q.
 
-    A worker that runs a file ends with its grading, and the next one is started before the next
-    save; the processes that they are forked from, and those that replay, stay.
+    stages: None stands for the warm-ups.  following: once nothing is left to do in a stage, the one
+    after it in this list is watched, too.
+
+    Each grading has a worker of its own, started before the save it waits for; the fork servers and
+    the replaying workers stay.
     """
     options = replace(options, stop_early=True, benchmark=False)
     stages = list(stages)
@@ -71,10 +72,10 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
           ready: Callable[[int], None] = lambda i: None,
           pause: Callable[[float], None] = time.sleep, clear: Callable[[], None] = lambda: None,
           turns: int | None = None) -> None:
-    """Call grade(i) at once and after every change of paths[i], which may grow; Ctrl-C ends it.
+    """Call grade(i) at once and after every change of paths[i], until Ctrl-C; paths may grow.
 
-    A change meanwhile ends grade(i) by raising FileSaved in it.  ready(i) comes before each wait
-    for a save: what the next time can do without.  turns: end after so many gradings, for a test.
+    A change during grade(i) raises FileSaved in it.  ready(i) is called before each wait for a
+    save, to prepare the next grading.  turns: end after so many gradings, for a test.
     """
     seen: dict[int, tuple | None] = {}
     done = 0
@@ -92,7 +93,7 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
                 with _ended_by_a_save(path, state):
                     grade(i)
             except FileSaved:
-                break  # the next look sees it
+                break  # the next look will see the change
             done += 1
         if last is not None:
             say(f"Watching {', '.join(p.name for p in paths)}: save to grade again, Ctrl-C to end.")
@@ -101,7 +102,8 @@ def watch(paths: list[Path], grade: Callable[[int], None], say: Callable[[str], 
 
 
 class Keys:
-    """On a terminal: h, the next hint of the step to work on; s, that step alone; q, the end."""
+    """Keys on a terminal: h shows the next hint for the current step, s runs that step alone,
+    q quits."""
 
     def __init__(self, options: Options, reporter: Reporter):
         self.options, self.reporter = options, reporter
@@ -123,12 +125,12 @@ class Keys:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self.before)
 
     def about(self, stage: Stage, result: StageResult, after: Stage | None = None) -> None:
-        """What was graded last; says what is next, and how much of the course is written."""
+        """Say, of the stage graded last, what to do next and how much of the course is written."""
         directory, to_do, first, or_else = self.options.directory, result.to_fix, "", ""
         if not to_do:
             file = submission.read(directory, stage.filename, stage.entry)
             first = overview.copying(stage.number, directory)
-            # What is copied is not written anew.
+            # Copied steps need no writing.
             blank = [*file.blank_new, *(() if first else file.blank_carried)]
             to_do = f"write step {blank[0]}" if blank else ""
         elif result.outcome == "pass" and after is not None:
@@ -138,8 +140,9 @@ class Keys:
             self.reporter.say(bar)
 
     def offer(self, to_do: str, first: str = "", or_else: str = "") -> None:
-        """Say what is next: "write step 3.5", of which the keys are from now on; a command before
-        it, or in its place."""
+        """Say what is next, such as "write step 3.5"; the keys are for that step from now on.
+
+        first, or_else: a command to run before it, or in its place."""
         self.step = next(iter(STEP.findall(to_do)), "")
         keys = "   (h: a hint, s: the step alone, q: quit)" if self.before is not None else ""
         to_do = f"{'then ' if first else ''}{to_do} and save{keys}" if to_do else ""
@@ -147,7 +150,7 @@ class Keys:
             self.reporter.next("\n      ".join(lines))
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or do what a key asks for."""
+        """Wait so long; meanwhile do what a key asks for."""
         if self.before is None:
             time.sleep(seconds)
             return
@@ -161,7 +164,7 @@ class Keys:
         elif key == "s" and self.step in EXERCISES:
             warmups.grade(self.options, self.reporter, self.step)
         elif key == "s":
-            with contextlib.suppress(ValueError):  # it was just graded; a save may come between
+            with contextlib.suppress(ValueError):  # a save may have come since it was graded
                 stage = STAGES[int(self.step.partition(".")[0])]
                 one_step.ask(stage, self.step, self.options, self.reporter)
         elif key == "h":
@@ -172,17 +175,17 @@ class Keys:
 
 
 class FileSaved(BaseException):
-    """The file that is being graded was saved again: what is found out of it is out of date."""
+    """The file that is being graded was saved again, so its results are out of date."""
 
 
 @contextlib.contextmanager
 def _ended_by_a_save(path: Path, state: tuple | None):
-    """Raise FileSaved in the main thread's block, once, when the file is no longer as it was."""
+    """Raise FileSaved in the main thread, once, when the file changes during the block."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(INTERVAL):
-            if _state(path) not in (state, None):  # an editor may take it away for a moment
+            if _state(path) not in (state, None):  # an editor may remove it for a moment
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
                 return
 
@@ -190,7 +193,7 @@ def _ended_by_a_save(path: Path, state: tuple | None):
         if not over.is_set():
             raise FileSaved
 
-    signal.signal(signal.SIGUSR1, stop)  # and so it stays: by default the signal ends the process
+    signal.signal(signal.SIGUSR1, stop)  # never undone: by default the signal would end the process
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
@@ -201,26 +204,26 @@ def _ended_by_a_save(path: Path, state: tuple | None):
 
 
 class Spare:
-    """The next worker, started before its file is saved.  make(i): for the file of that number.
+    """The next worker, started before its file is saved.  make(i) starts one for paths[i].
 
-    There is one at a time, of the file that was graded last: on a GPU each holds some memory.
+    There is only one at a time, for the file graded last: on a GPU each holds some memory.
     """
 
     def __init__(self, make: Callable[[int], Session]):
         self.make, self.session, self.number = make, None, None
 
     def start(self, i: int) -> None:
-        """Have one wait for this file, if none does; returns before it is ready."""
+        """Start one for this file, unless one is waiting; returns before it is ready."""
         if self.session is None or self.number != i:
             self.close()
             self.session, self.number = self.make(i), i
 
     def take(self, i: int, source: bytes) -> Session | None:
-        """The one that waits for this file, with it; None where none does, or it has died."""
+        """Give the waiting worker its file and return it; None if none waits or it has died."""
         if self.session is None or self.number != i:
             return None
         with contextlib.suppress(SubmissionError):
-            self.session.start()  # a save may end this; then it still waits
+            self.session.start()  # if a save interrupts this, the worker keeps waiting
             if not self.session.process_tree.has_ended():
                 session, self.session = self.session, None
                 session.give(source)
@@ -229,14 +232,14 @@ class Spare:
         return None
 
     def close(self) -> None:
-        """End the one that waits."""
+        """End the waiting worker."""
         if self.session is not None:
             self.session.close()
         self.session = None
 
 
 def _state(path: Path) -> tuple | None:
-    """What changes when a file is saved; None where there is none."""
+    """A value that changes when the file is saved; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
