@@ -19,7 +19,7 @@ from grader.host.files import keep, replace
 from grader.report.overview import program
 from grader.text import coding, escape
 
-GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # a blank's line
+GIVEN = re.compile(submission.BLANK_RAISE.pattern + r"(  # TODO: your code here)?")  # in a blank
 
 
 def read(path: Path, whose: str = "") -> str:
