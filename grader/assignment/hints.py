@@ -1,7 +1,7 @@
-"""Hints: three rungs a step, one more each time they are asked for.
+"""Gives a step's three hints, one more each time they are asked for.
 
-The texts are data, hints.toml: a table a step with nudge, formula and near_code.  Which rung was
-shown last is kept in .autograder/hints.json of the working directory.
+The texts are in hints.toml, one table per step with nudge, formula and near_code.  Which of them
+was shown last is kept in .autograder/hints.json of the working directory.
 """
 
 import json
@@ -21,7 +21,7 @@ class UnknownStep(ValueError):
 
 
 def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE_FILE) -> str:
-    """The next rung of a step, ready to print; stays on the last one.
+    """The next hint of a step, ready to print; after the last one, the last again.
 
     Raises:
         UnknownStep: "want a step such as 4.1, 4.2; got 4.9".
@@ -42,12 +42,12 @@ def next_hint(step: str, hints_file: Path = HINTS_FILE, state_file: Path = STATE
 
 
 def _chapter(step: str) -> str:
-    """Of the guide, where a step's mathematics is derived."""
+    """The guide's chapter that derives this step's mathematics."""
     return f"Stage {EXERCISES.get(step) or step.partition('.')[0]}"
 
 
 def _read(path: Path) -> dict[str, int]:
-    """The saved rungs; a damaged file only means starting again."""
+    """How many hints of each step were shown; a damaged file only means starting again."""
     try:
         saved = json.loads(path.read_text("utf-8"))
         return {str(k): v for k, v in saved.items() if isinstance(v, int) and v >= 0}
@@ -60,4 +60,4 @@ def _write(path: Path, state: dict[str, int]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, json.dumps(state, indent=1).encode(), 0o644)
     except OSError:
-        pass  # a read-only directory costs the memory of the rung, not the hint
+        pass  # in a read-only directory the hint is shown, but not remembered

@@ -1,4 +1,4 @@
-"""Which grader this is, and which assignment it is in, if any.
+"""Says which version of the grader this is, and which assignment it is part of, if any.
 
 `python -m grader.starter` leaves grader/assignment.json in an assignment: the grader's version, the
 stages that were given, and the sha256 of every file as it was given.
@@ -16,15 +16,15 @@ GRADERS = {program: tuple(number for number, stage in STAGES.items() if stage.pr
            for program in ("autograder.py", "autograder_optional.py")}  # their stages
 ROOT = Path(__file__).resolve().parents[2]
 WARM_UPS = "warmups/warmups.py"  # given with problem 1
-EXERCISES = {"W.1": 1, "W.2": 1, "W.3": 2, "W.4": 2, "W.5": 3}  # in it -> the stage that needs it
+EXERCISES = {"W.1": 1, "W.2": 1, "W.3": 2, "W.4": 2, "W.5": 3}  # exercise -> the stage it prepares
 RECORD = "grader/assignment.json"
-NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # what was given, and to whom
-KINDS = (".py", ".toml", ".npz", ".tsv")  # of the engine; what an editor leaves is not of it
+NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # part of what was given, not of the grader
+KINDS = (".py", ".toml", ".npz", ".tsv")  # the grader's own; an editor may leave others
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What was given.  files: relative path -> sha256."""
+    """What students were given.  files: relative path -> sha256."""
 
     version: str
     stages: tuple[int, ...]
@@ -37,10 +37,10 @@ class Assignment:
 
 
 def decoded(contents: bytes) -> Assignment:
-    """The record as encoded() wrote it.
+    """The record that encoded() wrote.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: contents are no such record.
     """
     try:
         record = json.loads(contents)
@@ -52,17 +52,17 @@ def decoded(contents: bytes) -> Assignment:
 
 
 def read(directory: Path) -> Assignment | None:
-    """The record in directory; None where there is none.
+    """The record in directory, or None.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the record is damaged.
     """
     path = directory / RECORD
     return decoded(path.read_bytes()) if path.is_file() else None
 
 
 def engine(root: Path = ROOT) -> dict[str, bytes]:
-    """Relative path -> contents of all that decides a verdict: grader/ and reference.py."""
+    """All files that decide a verdict, grader/ and reference.py: relative path -> contents."""
     paths = [path for path in (root / "grader").rglob("*")
              if path.is_file() and path.suffix in KINDS and not path.name.startswith(".")
              and path.name not in NOT_THE_ENGINE]
@@ -71,7 +71,7 @@ def engine(root: Path = ROOT) -> dict[str, bytes]:
 
 
 def version(root: Path = ROOT) -> str:
-    """ "0.3.0+1a2b3c4d": results with the same one were judged by the same code."""
+    """ "1.0.0+1a2b3c4d"; results with the same version were judged by the same code."""
     whole = hashlib.sha256()
     for name, contents in engine(root).items():
         whole.update(f"{name}\0{len(contents)}\0".encode() + contents)
@@ -84,5 +84,5 @@ def grader_of(stage: int) -> str:
 
 
 def sha256(contents: bytes) -> str:
-    """In hexadecimal digits."""
+    """The sha256 in hexadecimal."""
     return hashlib.sha256(contents).hexdigest()

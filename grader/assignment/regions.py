@@ -1,6 +1,6 @@
-"""Solution regions of earlier files, copied into a later one.
+"""Copies solution regions of earlier files into a later one.
 
-Texts in, texts out; nothing is run, read or written.
+It takes and returns texts; nothing is run, read or written.
 """
 
 import ast
@@ -17,11 +17,11 @@ from grader.text import syntax_tree
 
 @dataclass(frozen=True)
 class Region:
-    """A step and its text."""
+    """A step and the rows between its markers."""
 
     step: Step
     rows: list[str]  # without their line ends
-    indent: str  # of its first marker, as is end
+    indent: str  # of the first marker
     end: str
     is_blank: bool
 
@@ -32,12 +32,12 @@ class Problem:
 
     rows: list[str]  # with their line ends
     regions: dict[str, Region]
-    unfinished: frozenset[str]  # ids of the blank steps, and of those that still raise
+    unfinished: frozenset[str]  # ids of steps that are blank or still raise
 
 
 @dataclass
 class Outcome:
-    """What became of a carried-over step.  new is empty where nothing can be taken."""
+    """What became of a step to copy.  new is empty if there is nothing to copy."""
 
     step: Step
     state: str  # "filled", "same", "written", "kept", "not replaced" or "not filled"
@@ -49,10 +49,10 @@ class Outcome:
 def carry(stage: int, target: str, sources: dict[int, str | ValueError],
           again: Collection[str] = (), paths: dict[int, Path] | None = None,
           ) -> tuple[str, list[Outcome]]:
-    """The target with its blank carried-over steps filled, and those in again replaced.
+    """Fill the blank steps of target that are copies, and replace those in `again`.
 
-    sources: stage -> the text of its file, or a sentence that says why there is none.  paths: where
-    they are, for the messages.  The outcomes are in the order of the file.
+    sources: stage -> the text of its file, or an error that says why there is none.  paths: where
+    these files are, for the messages.  -> the new text; the outcomes in the order of the file.
 
     Raises:
         ValueError: what is wrong with the target, such as "is not Python: line 3: …".
@@ -100,7 +100,11 @@ def _filled(problem: Problem, fills: dict[str, list[str]]) -> str:
 
 @lru_cache
 def _problem(text: str, whose: str = "") -> Problem:
-    """Raises ValueError with what is wrong; whose: how the sentence begins."""
+    """Parse a problem file.
+
+    Raises:
+        ValueError: what is wrong with it; `whose` begins the message.
+    """
     _parsed(text, whose)
     rows, regions = submission.lines(text), {}
     try:
@@ -131,10 +135,10 @@ def _parsed(text: str, whose: str = "", compiled: bool = True) -> ast.Module:
 
 
 def _taken(region: Region, origin: Problem, path: Path) -> list[str]:
-    """The rows of the origin, as they fit into the region.
+    """The origin's rows, indented for the region.
 
     Raises:
-        ValueError: why there are none.
+        ValueError: why nothing can be copied.
     """
     name = region.step.origin
     if name not in origin.regions:
@@ -144,7 +148,7 @@ def _taken(region: Region, origin: Problem, path: Path) -> list[str]:
             "still has its raise NotImplementedError"
         raise ValueError(f"step {name} of {path} {how}")
     old, rows = origin.regions[name].indent, origin.regions[name].rows
-    head = f"if _:\n{old}pass\n" if old else ""  # one block, of this indent
+    head = f"if _:\n{old}pass\n" if old else ""  # makes them one block of this indent
     try:
         tree = _parsed(head + "\n".join(rows) + "\n", compiled=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads a submission's file without importing it: is it there, is it Python, is it started.
+"""Reads a submission's file without importing it: does it exist, is it Python, is it begun?
 
 A step is the region between `# BEGIN SOLUTION 4.2` and `# END SOLUTION 4.2`; the comment above it,
 `# Step 4.2 -- Question or goal.`, gives its title, or
@@ -21,8 +21,8 @@ from grader.assignment import template
 from grader.text import decode, is_notebook, lines, stranger, syntax_tree
 
 MAX_BYTES = 1 << 18  # the longest solved stage has 42 KiB; parsing a huge file stalls the grader
-MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a line without blanks around it
-STEP_ID = re.compile(r"(?:\d+|W)\.\d+")  # W: of warmups.py
+MARKER = re.compile(r"#[ \t]*(BEGIN|END) SOLUTION\b(.*)")  # of a stripped line
+STEP_ID = re.compile(r"(?:\d+|W)\.\d+")  # W: in warmups.py
 CARRIED = re.compile(r"Carried over: step (\d+\.\d+)[.,]")
 BLANK_RAISE = re.compile(r"""raise NotImplementedError\(["']step ((?:\d+|W)\.\d+)["']\)""")
 
@@ -31,16 +31,16 @@ State = Literal["missing", "not_started", "syntax_error", "ready"]
 
 @dataclass(frozen=True)
 class Step:
-    """One solution region.  Lines count from 1 and are those of the two markers."""
+    """One solution region.  Its first and last line, counted from 1, are the two markers."""
 
     id: str
-    title: str  # "" where no comment names it
+    title: str  # "" if no comment gives one
     first_line: int
     last_line: int
 
     @property
     def origin(self) -> str:
-        """The step that this one is a copy of, "3.3"; "" where it is new."""
+        """The step that this one is a copy of, such as "3.3"; "" if it is new."""
         match = CARRIED.match(self.title)
         return match[1] if match else ""
 
@@ -52,9 +52,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Submission:
-    """A file as it was read, once; what is graded is `source`, whatever happens to the file.
+    """A file, read once; `source` is graded, whatever happens to the file meanwhile.
 
-    sha256: of the bytes on the disk; source: those as plain() has them.
+    sha256: of the bytes on the disk.  source: those bytes after plain().
     """
 
     path: Path
@@ -64,27 +64,27 @@ class Submission:
     sentence: str
     line: int | None
     blank_steps: tuple[str, ...]
-    steps: tuple[Step, ...] = ()  # none where the markers are gone or damaged
-    unwritten: tuple[tuple[int, int], ...] = ()  # lines of an original template's empty blocks
+    steps: tuple[Step, ...] = ()  # empty if the markers are gone or damaged
+    unwritten: tuple[tuple[int, int], ...] = ()  # lines of empty blocks in the original template
 
     @property
     def place(self) -> str:
-        """ " (problem_4.py:7)", to follow a sentence that does not say where, or "" """
+        """ " (problem_4.py:7)", to be put after a sentence that does not say where, or "" """
         if self.line is None or f"line {self.line}" in self.sentence:
             return ""
         return f" ({self.path.name}:{self.line})"
 
     @property
     def nothing_yet(self) -> str:
-        """A sentence on blocks of an original template that are as they were given, or "" """
+        """A sentence on blocks of the original template that are still empty, or "" """
         where = ", ".join(f"{first}-{last}" for first, last in self.unwritten)
         return f"nothing is written here yet: {self.path.name}, lines {where}." if where else ""
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """Of a file whose cases all pass: blank steps that would raise, so that no case met them.
+        """In a file whose cases all pass: blank steps that would raise, so no case reached them.
 
-        An empty one may be code that stands elsewhere.
+        A blank step that would not raise may be written elsewhere.
         """
         rows = [] if self.source is None else lines(decode(self.source))
         inside = {step.id: rows[step.first_line:step.last_line - 1] for step in self.steps}
@@ -93,8 +93,7 @@ class Submission:
 
     @property
     def left_raises(self) -> dict[str, str]:
-        """Steps in which something is written and the starter's raise still stands -> what to do.
-        """
+        """Steps that are written, though the starter's raise is still there -> what to do."""
         rows, found = [] if self.source is None else lines(decode(self.source)), {}
         for step in self.steps:
             inside = rows[step.first_line:step.last_line - 1]
@@ -110,17 +109,17 @@ class Submission:
         return found
 
     def step_at(self, line: int | None) -> Step | None:
-        """The step that a line of the file stands in."""
+        """The step that a line of the file belongs to."""
         return next((step for step in self.steps
                      if line is not None and step.first_line <= line <= step.last_line), None)
 
     def own_line(self, error_line: int | None, lines: tuple[int, ...]) -> int | None:
-        """Where the student went wrong: the first of an error's lines, which lead outwards, that
-        stands in a step; else the line that it came up in."""
+        """The student's line to show for an error: the first of its lines, innermost first, that is
+        in a step; else the line that raised it."""
         return next((line for line in (error_line, *lines) if self.step_at(line)), error_line)
 
     def beside(self, line: int | None) -> str:
-        """A sentence on what this line imports and what lies beside the file, or "" """
+        """A sentence if this line imports another file of the same folder, or "" """
         names = []
         for node in ast.walk(syntax_tree(self.source)):
             if isinstance(node, ast.Import | ast.ImportFrom) and node.lineno == line:
@@ -133,8 +132,8 @@ class Submission:
         return ""
 
     def steps_towards(self, lines: tuple[int, ...]) -> list[Step]:
-        """The steps of the functions that lines stand in, as far down as these: what an address
-        there is made of."""
+        """The steps above these lines in the same functions: an address used there was made in
+        them."""
         functions = [node for node in ast.walk(syntax_tree(self.source))
                      if isinstance(node, ast.FunctionDef)]
         found = []
@@ -145,26 +144,26 @@ class Submission:
         return list(dict.fromkeys(found))
 
     def parameters(self, entry: str) -> set[str]:
-        """Of the function of that name."""
+        """The parameters of the function of that name."""
         return {argument.arg for node in ast.walk(syntax_tree(self.source))
                 if isinstance(node, ast.FunctionDef) and node.name == entry
                 for argument in (*node.args.args, *node.args.kwonlyargs)}
 
     @property
     def blank_new(self) -> tuple[str, ...]:
-        """Blank steps that the student has to write."""
+        """Blank steps that the student has yet to write."""
         others = {*self.blank_carried, *self.left_raises}
         return tuple(id for id in self.blank_steps if id not in others)
 
     @property
     def blank_carried(self) -> tuple[str, ...]:
-        """Blank steps that are copies of earlier ones."""
+        """Blank steps that are to be copied from earlier ones."""
         left = self.left_raises  # which reads the whole text
         return tuple(step.id for step in self.steps
                      if step.origin and step.id in self.blank_steps and step.id not in left)
 
     def blanks(self) -> tuple[str, ...]:
-        """What is still to fill in, and how."""
+        """Sentences on what is still to fill in, and how."""
         said = [f"step {id}: {words}" for id, words in self.left_raises.items()]
         said += [f"yours to write: {', '.join(self.blank_new)}."] * bool(self.blank_new)
         if self.blank_carried:
@@ -179,7 +178,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
     path = Path(directory) / filename
     try:
         if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)):
-            # A grader may see solutions that whoever handed in the link does not.
+            # The grader may be able to read solutions that the sender of the link cannot.
             raise OSError(errno.ELOOP, "it is a link to a file outside of this folder")
         data = read_regular(path)
     except FileNotFoundError:
@@ -203,7 +202,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
         return found("syntax_error", f"want a file of at most {MAX_BYTES} bytes; got a longer one")
     try:
         text = decode(source)
-    except SyntaxError as error:  # without source, so that it is not decoded again
+    except SyntaxError as error:  # without the source, so that it is not decoded again
         return replace(found("syntax_error", error.msg, error.lineno), source=None)
     blocks, is_template = template.unwritten(text)
     if is_notebook(text):
@@ -211,10 +210,10 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
                      "download it as .py (Colab: File, Download; Jupyter: File, Save and Export)")
     try:
         tree = syntax_tree(source, filename)
-    except SyntaxError as error:  # IndentationError and TabError are kinds of it
+    except SyntaxError as error:  # includes IndentationError and TabError
         return found("syntax_error", stranger(text, error.lineno)
                      or f"{type(error).__name__}: {error.msg}", error.lineno)
-    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes or absurd nesting
         return found("syntax_error", f"not Python: {error}")
 
     blank = blank_steps(text)
@@ -222,7 +221,7 @@ def read(directory: Path, filename: str, entry: str) -> Submission:
         return found("not_started", f"{filename} is empty", blank=blank)
     try:
         regions = steps(text)
-    except ValueError:  # the student moved the markers about; the code decides
+    except ValueError:  # the student moved the markers; the code decides
         regions = []
     if regions and {step.id for step in regions} <= set(blank) and not found(
             "ready", "", None, blank, regions).left_raises:
@@ -270,7 +269,7 @@ def steps(source: str) -> list[Step]:
 
 
 def blank_steps(source: str) -> tuple[str, ...]:
-    """Ids of the steps with nothing in them, in the order of the file; markers may be gone."""
+    """Ids of the blank steps, in the order of the file; works without markers, too."""
     rows = lines(source)
     try:
         regions = steps(source)
@@ -278,14 +277,14 @@ def blank_steps(source: str) -> tuple[str, ...]:
         regions = []
     blank = [step.id for step in regions
              if is_blank_text("".join(rows[step.first_line:step.last_line - 1]))]
-    # A raise in a comment is somebody's note, not a step.
+    # A raise in a comment is a note, not a step.
     stripped = "".join(row for row in rows if not row.lstrip().startswith("#"))
     return tuple(dict.fromkeys(blank + BLANK_RAISE.findall(stripped)))
 
 
 def read_regular(path: Path) -> bytes:
-    """The first MAX_BYTES + 1 bytes; a pipe or a device, which may keep its reader waiting, is
-    no file."""
+    """The first MAX_BYTES + 1 bytes of a regular file; reading a pipe or a device might never
+    end."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -294,8 +293,8 @@ def read_regular(path: Path) -> bytes:
 
 
 def plain(data: bytes) -> bytes:
-    """The file as an editor of Unix would have saved it: Python reads the same in it, but Triton,
-    and whoever looks for a kernel's text in it, would see a byte-order mark or a "\\r"."""
+    """The file without byte-order mark and "\\r".  Python reads it all the same; Triton, and our
+    own search for a kernel's text, would stumble over them."""
     return data.removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
@@ -307,12 +306,12 @@ def is_blank_text(text: str) -> bool:
 
 
 def _is_blank_body(body: list[ast.stmt]) -> bool:
-    """Only strings, `...`, `pass` and `raise NotImplementedError`."""
+    """Whether it is only strings, `...`, `pass` and `raise NotImplementedError`."""
     return all(map(template.is_blank, body))
 
 
 def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
-    """The entry point is there and blank; of a class, every method."""
+    """Whether the entry point exists and is blank; in a class, every method."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == entry:
             if isinstance(node, ast.FunctionDef):
@@ -324,10 +323,10 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
 
 
 def misjoined_tiles(source: bytes) -> str:
-    """A sentence on the first `and`, `or`, `not` or a < b < c among values in a kernel, or "".
+    """A sentence on the first `and`, `or`, `not` or a < b < c on values in a kernel, or "".
 
-    Where they join tiles Triton's interpreter, being Python, keeps one part alone.  In the test of
-    an `if` or of a static_assert they join constants or single numbers, as they may.
+    On tiles, Triton's interpreter, being Python, keeps only one of the parts.  In the test of an
+    `if` or a static_assert they join constants or single numbers, which is fine.
     """
     for function in ast.walk(syntax_tree(source)):
         if not isinstance(function, ast.FunctionDef) or not any(
@@ -337,7 +336,7 @@ def misjoined_tiles(source: bytes) -> str:
                  for inner in ast.walk(test)}
         for node in ast.walk(function):
             names = [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
-            if node in tests or all(name.isupper() for name in names):  # constants have such names
+            if node in tests or all(name.isupper() for name in names):  # named like constants
                 continue
             if isinstance(node, ast.BoolOp):
                 word, part, sign = ("and", "last", "&") if isinstance(node.op, ast.And) else \
@@ -356,7 +355,7 @@ def misjoined_tiles(source: bytes) -> str:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """What a statement or a static_assert asks for one truth value."""
+    """The expressions that a statement or a static_assert tests for truth."""
     if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
         return [node.test]
     asserts = isinstance(node, ast.Call) and ast.unparse(node.func).endswith("static_assert")

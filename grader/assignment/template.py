@@ -1,8 +1,8 @@
-"""Which blocks of the original assignment's templates are still as they were given.
+"""Finds the blocks of the original assignment's templates that are still empty.
 
 A block begins with a comment such as `# --- STUDENT IMPLEMENTATION REQUIRED HERE ---` and ends with
-one such as `# --- END OF STUDENT IMPLEMENTATION ---`; where that is missing, with the next
-beginning, or where the code is less indented.
+one such as `# --- END OF STUDENT IMPLEMENTATION ---`; if that is missing, where the next block
+begins or the code is less indented.
 """
 
 import ast
@@ -18,7 +18,7 @@ MAKERS = {"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"
 
 
 def unwritten(text: str) -> tuple[tuple[tuple[int, int], ...], bool]:
-    """First and last line of every block in which nothing is written; are they all there are?"""
+    """-> first and last line of every empty block; whether all blocks are empty."""
     rows = text.split("\n")
     found = _blocks(rows)
     empty = [(first, last) for first, last, must_say in found
@@ -27,7 +27,7 @@ def unwritten(text: str) -> tuple[tuple[tuple[int, int], ...], bool]:
 
 
 def _blocks(rows: list[str]) -> list[tuple[int, int, bool]]:
-    """First line, last, and whether it counts as empty only if some statement says so."""
+    """-> (first line, last line, whether only a statement can make it count as empty)."""
     marks = [(at, bool(END.match(row))) for at, row in enumerate(rows, start=1)
              if END.match(row) or BEGIN.match(row)]
     blocks, opened = [], False
@@ -37,7 +37,7 @@ def _blocks(rows: list[str]) -> list[tuple[int, int, bool]]:
             while not rows[last - 1].strip():
                 last -= 1
             blocks.append((at, last, False))
-        elif not opened:  # its beginning is not marked
+        elif not opened:  # an end without a beginning
             first = at
             while first > 1 and re.match(r"\s*(#|pass\b|\.\.\.|$)", rows[first - 2]):
                 first -= 1
@@ -47,7 +47,7 @@ def _blocks(rows: list[str]) -> list[tuple[int, int, bool]]:
 
 
 def _dedent(rows: list[str], at: int, end: int) -> int:
-    """The first line after line `at`, before `end`, that is less indented; end where none is."""
+    """The first less indented line between `at` and `end`; else end."""
     indent = _indent(rows[at - 1])
     return next((number for number in range(at + 1, end)
                  if rows[number - 1].strip() and _indent(rows[number - 1]) < indent), end)
@@ -61,18 +61,18 @@ def _says_nothing(block: list[str], must_say: bool) -> bool:
     code = "\n".join(row for row in block if not row.lstrip().startswith("#"))
     try:
         body = syntax_tree(textwrap.dedent(code)).body
-    except SyntaxError:  # something is
+    except SyntaxError:  # something is written
         return False
     return (bool(body) or not must_say) and _are_nothing(body, set())
 
 
 def _are_nothing(body: list[ast.stmt], made: set[str]) -> bool:
-    """Whether they compute nothing; made: names that stand for nothing, which grows."""
+    """Whether the statements compute nothing; made: names of empty values, extended here."""
     return all(is_blank(statement) or _is_nothing(statement, made) for statement in body)
 
 
 def is_blank(statement: ast.stmt) -> bool:
-    """Only a string, `...`, `pass` or `raise NotImplementedError`."""
+    """Whether it is a string, `...`, `pass` or `raise NotImplementedError`."""
     if isinstance(statement, ast.Pass):
         return True
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -84,7 +84,8 @@ def is_blank(statement: ast.stmt) -> bool:
 
 
 def _is_nothing(statement: ast.stmt, made: set[str]) -> bool:
-    """A None, zeros or fresh memory, given a name or returned; or a compound of such."""
+    """Whether it only names or returns None, zeros or fresh memory, or holds only such
+    statements."""
     match statement:
         case ast.Assign(targets=targets, value=value):
             made |= {node.id for target in targets for node in ast.walk(target)
