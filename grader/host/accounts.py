@@ -15,7 +15,7 @@ AUTOMATIC_USER = "nobody"
 # No homes, no /var, /run and temporary folders, and of /etc only what loaders and Python read.
 SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store",
-    "/run/opengl-driver", "/proc", "/sys/bus", "/sys/class", "/sys/devices", "/sys/fs/cgroup",
+    "/run/opengl-driver", "/sys/bus", "/sys/class", "/sys/devices", "/sys/fs/cgroup",
     "/sys/kernel/mm", "/sys/module",
     *(f"/etc/{name}" for name in (
         "OpenCL", "alternatives", "crypto-policies", "group", "ld.so.cache", "ld.so.conf",
@@ -107,7 +107,8 @@ def readable_folders(environment: dict[str, str], hidden: Iterable[Path] = ()) -
     named = {str(folder) for folder in named if len(folder.parts) > 1 and not any(
         home.is_relative_to(folder) for home in _homes()) and not any(
         folder.is_relative_to(other) for other in hidden)}
-    return sorted({*SYSTEM, *python_folders(), *named})
+    no_process = map(str, Path("/proc").glob("[!0-9]*"))  # nor the list of them, /proc itself
+    return sorted({*SYSTEM, *no_process, *python_folders(), *named})
 
 
 @functools.cache  # a directory service may know thousands

@@ -50,8 +50,9 @@ print(*confine.drop_privileges([]), *confine.confine([], [], []), *seccomp.confi
 """
 # What a file is kept from, by what `confined` in the JSON calls it.
 CLOSED = {
-    "files": "writing elsewhere", "reads": "reading other files", "network": "the network",
-    "signals": "signals to other processes", "processes": "their limits and priorities",
+    "files": "writing elsewhere", "reads": "reading other files and the list of processes",
+    "network": "the network", "signals": "signals to other processes",
+    "processes": "their limits and priorities",
     "ipc": "System V shared memory", "privileges": "root's privileges",
 }
 

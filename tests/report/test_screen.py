@@ -247,7 +247,7 @@ def test_what_is_not_closed_is_said_beside_what_held():
     closed = replace(PASSED, confined=("privileges", *CLOSED))
     assert "Not closed" not in summary(closed, verbose=True)
     text = " ".join(summary(replace(PASSED, confined=("files", "signals")), verbose=True).split())
-    assert "unable to signal others. Not closed here: reading other files, the network" in text
+    assert "unable to signal others. Not closed here: reading other files and the list" in text
     assert "Self-check" in summary(replace(PASSED, confined=("privileges",)), verbose=True)
 
 

@@ -94,7 +94,10 @@ CHECK tried(lambda: os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PR
 CHECK tried(lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
 CHECK tried(socket.socketpair)
 CHECK tried(lambda: os.memfd_create('x'))
-CHECK tried(lambda: subprocess.run(['/bin/sh', '-c', 'cat /proc/self/maps > maps'], check=True))
+CHECK tried(lambda: Path('/proc/self/maps').read_text())
+CHECK tried(lambda: Path('/proc/self/comm').write_text('x'))
+CHECK tried(lambda: Path('/proc/meminfo').read_text())
+CHECK tried(lambda: subprocess.run(['/bin/sh', '-c', 'cat /proc/cpuinfo > here'], check=True))
 CHECK tried(lambda: threading.Thread(target=int).start())""".strip())
     assert all(found)
 
@@ -126,6 +129,10 @@ PROBES = {
     "mounts": ("processes", "call('mount', 0, 0, 0, 0, 0)"),
     "tracing": ("processes", "call('process_vm_readv', os.getpid(), 0, 0, 0, 0, 0)"),
     "signals": ("signals", "os.kill(PARENT, 0)"),
+    "the list of processes": ("reads", "os.listdir('/proc')"),
+    "a command line": ("reads", "open(f'/proc/{PARENT}/cmdline').read()"),
+    "a command line by another way": (
+        "reads", "open(f'/proc/self/root/proc/{PARENT}/cmdline').read()"),
     "its environment": ("signals", "open(f'/proc/{PARENT}/environ').read()"),
     "a key of ssh": ("reads", "open(OUTSIDE).read()"),
     "the folder around it": ("reads", "os.listdir(os.path.dirname(OUTSIDE))"),
