@@ -1,1 +1,1 @@
-"""What is asked of a stage, and what is right."""
+"""The stages, their cases and inputs, and the rule that accepts an answer."""

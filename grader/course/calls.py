@@ -1,4 +1,4 @@
-"""What the judge asks of a sandbox, and what comes back."""
+"""The records of what the judge asks of a worker, and of what comes back."""
 
 from dataclasses import dataclass, field
 
@@ -12,10 +12,10 @@ from grader.text import escape
 
 @dataclass(frozen=True)
 class TensorInput:
-    """One tensor as it is sent: its whole storage, padding included, and the view into it.
+    """A tensor as it is sent: its whole storage, padding included, and the view into it.
 
-    apart: 0, or how many elements lie from one entry of the first axis to the next where the call
-    is made.  What is sent is dense then: gaps of gigabytes are left to the worker.
+    apart: 0, or the stride of the first axis, in elements, that the worker gives the tensor.  Only
+    the entries themselves are sent then, because the gaps take gigabytes.
     """
 
     storage: torch.Tensor  # 1-D, contiguous, CPU
@@ -26,7 +26,7 @@ class TensorInput:
 
     @classmethod
     def dense(cls, tensor: torch.Tensor) -> "TensorInput":
-        """Send a copy of this tensor, contiguous and without padding."""
+        """A contiguous copy of this tensor, without padding."""
         tensor = tensor.detach().cpu().contiguous()
         return cls(tensor.reshape(-1).clone(), tuple(tensor.shape), tuple(tensor.stride()))
 
@@ -37,14 +37,14 @@ class TensorInput:
         return self.storage.as_strided(self.shape, stride, self.offset)
 
     def end(self) -> int:
-        """One past the last element of the storage that the view reaches."""
+        """One past the last element of the storage that the view covers."""
         steps = zip(self.shape, self.stride, strict=True)
         return self.offset + 1 + sum((size - 1) * stride for size, stride in steps)
 
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """What a right output looks like."""
+    """Name, shape and dtype of a right output."""
 
     name: str
     shape: tuple[int, ...]
@@ -63,18 +63,18 @@ class Call:
     grads: tuple[str, ...] = ()  # inputs whose gradient comes back; only they require grad
     refill: dict[str, TensorInput] | None = None  # new values for the same memory, called again
     repeats: int = 1  # calls with the same inputs
-    between: tuple[tuple, dict] | None = None  # other args and kwargs, for one call after repeats
-    entry: str = ""  # another function of the file than the one that was loaded
-    late: bool = False  # the first outputs are read again some time after everything else
-    # An autotuned kernel, the number of its configuration, and whether it runs once more before, as
-    # a GPU's clock has it run.
+    between: tuple[tuple, dict] | None = None  # other args and kwargs for one more call
+    entry: str = ""  # a function of the file, if not the one loaded
+    late: bool = False  # read the first outputs once more, some time after the rest
+    # An autotuned kernel, the number of its configuration, and whether it runs beforehand, too, as
+    # when a GPU times it.
     configuration: tuple[str, int, bool] | None = None
 
 
 @dataclass(frozen=True)
 class Race:
-    """Two programs of a launch that meet in one number.  verb: what the second does with what the
-    first writes, "writes" or "reads"; index: of the number in the tensor, if that is known."""
+    """Two programs of a launch that access the same element.  verb: whether the second "writes" or
+    "reads" what the first writes; index: the element's place in the tensor, if known."""
 
     verb: str
     programs: tuple[tuple[int, ...], tuple[int, ...]]
@@ -84,7 +84,7 @@ class Race:
 
     @classmethod
     def read(cls, said) -> "Race | None":
-        """Raises ValueError, TypeError, KeyError: it is none."""
+        """Raises ValueError, TypeError, KeyError: said is no race."""
         if said is None:
             return None
         if said["verb"] not in ("writes", "reads"):
@@ -96,15 +96,15 @@ class Race:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a worker without a GPU saw of autotuned kernels.  configurations: in words, by the
-    kernel's name; changed: arguments that each further run leaves otherwise."""
+    """What a worker without a GPU learnt of autotuned kernels.  configurations: in words, by the
+    kernel's name; changed: arguments that change with every further run."""
 
     configurations: dict[str, tuple[str, ...]] = field(default_factory=dict)
     changed: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, said) -> "Tuned":
-        """Raises TypeError, KeyError, AttributeError: it is none."""
+        """Raises TypeError, KeyError, AttributeError: said is no such record."""
         def words(texts) -> tuple[str, ...]:
             return tuple(escape(str(text))[:200] for text in texts[:1000])
 
@@ -115,23 +115,23 @@ class Tuned:
 
 @dataclass
 class Reply:
-    """Everything one call sent back.  Tensors have exactly the shapes and dtypes asked for."""
+    """All that one call sent back.  Tensors have exactly the shapes and dtypes asked for."""
 
-    outputs: list[dict[str, torch.Tensor]]  # one dict a repeat
+    outputs: list[dict[str, torch.Tensor]]  # one dict per repeat
     grads: dict[str, torch.Tensor]
     refilled: dict[str, torch.Tensor] | None
-    # Of a call with repeats: outputs for the same numbers at other strides; then, after a call with
-    # other numbers and options, the first one's gradients once more.
+    # With repeats: the outputs for the same numbers at other strides; then, after a call with other
+    # numbers and options, the gradients of the first call once more.
     restrided: dict[str, torch.Tensor]
     grads_again: dict[str, torch.Tensor]
-    grads_late: dict[str, torch.Tensor]  # those returned first, read after a further backward
-    late: dict[str, torch.Tensor]  # the first outputs read again; 50 ms later if the call says so
-    inputs_after: dict[str, torch.Tensor]  # storages after the calls, before the refill
+    grads_late: dict[str, torch.Tensor]  # those returned first, read after another backward
+    late: dict[str, torch.Tensor]  # the first outputs, read again; 50 ms later if Call.late
+    inputs_after: dict[str, torch.Tensor]  # the storages after the calls, before a refill
     douts_after: dict[str, torch.Tensor]
-    trace: Trace  # how the worker says the first call was made
-    stdout: str  # what the submission printed so far, first and last 32 KiB, escaped
+    trace: Trace  # what the worker says the first call did
+    stdout: str  # the first and last 32 KiB of all it printed so far, escaped
     seconds: float
-    race: Race | None = None  # of two programs, if the worker saw one
+    race: Race | None = None  # between two programs, if the worker saw one
     tuned: Tuned = field(default_factory=Tuned)
 
 
@@ -149,10 +149,10 @@ class CompiledKernel:
 class SubmissionError(Exception):
     """A finding about the submission, or about the grader itself ("grader_fault").
 
-    outcome: crashed, timeout, wrong, skipped or grader_fault.  id: of wire.OBSERVED, or "".
-    line: the deepest of the file's; lines: all that it went through, from there outwards.
-    fatal: the worker is gone.  waited_for_cpu: of a timeout, whether others kept the worker
-    waiting.
+    outcome: crashed, timeout, wrong, skipped or grader_fault.  id: one of wire.OBSERVED, or "".
+    line: the innermost line of the file; lines: all lines of the file on the stack, innermost
+    first.  fatal: the worker is gone.  waited_for_cpu: the timeout came while other processes kept
+    the worker from a CPU.
     """
 
     def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",
@@ -163,7 +163,7 @@ class SubmissionError(Exception):
         self.line, self.lines, self.fatal, self.waited_for_cpu = line, lines, fatal, waited_for_cpu
 
     def located(self, filename: str) -> str:
-        """The sentence behind its line of the file, "problem_1.py:95: ...", as editors link it."""
+        """ "problem_1.py:95: " and the sentence; editors make a link of the first part."""
         place = f"{filename}:{self.line}"
         if self.line is None or self.sentence.startswith(f"{place}:"):
             return self.sentence
@@ -171,13 +171,13 @@ class SubmissionError(Exception):
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, so that the NaN around a strided view equals itself."""
+    """Whether they are equal bit for bit; then NaN equals itself."""
     a, b = a.contiguous().flatten(), b.contiguous().flatten()
     return a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
 def pack(call: Call, *, with_refill: bool = False) -> tuple[dict, list[torch.Tensor]]:
-    """The request's header, and the storages in the order the worker reads them."""
+    """The request's header, and the storages in the order in which the worker reads them."""
     groups = {"inputs": call.inputs, "douts": call.douts}
     if with_refill and call.refill is not None:
         for name, new in call.refill.items():
@@ -213,7 +213,7 @@ def _layout(tensor: TensorInput) -> dict:
 
 
 def results(call: Call) -> dict[str, tuple]:
-    """Shape and dtype of every output and gradient."""
+    """Name -> shape and dtype of every output and gradient."""
     shapes = {spec.name: (spec.shape, spec.dtype) for spec in call.outputs}
     return shapes | {"d_" + name: (call.inputs[name].shape, call.inputs[name].storage.dtype)
                      for name in call.grads}

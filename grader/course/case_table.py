@@ -1,18 +1,19 @@
 """The cases of each stage: one row per case, in the order in which they are run.
 
-A row has fields of Case, and may say gpu_only, or gpu=dict(...): the fields that differ on a GPU.
-A field that it does not name is as at the head of its list, or as in Case: B=1, D=16, no window.
+A row gives fields of Case, and may add gpu_only, or gpu=dict(...) with the fields that differ on a
+GPU.  Other fields have the value at the head of the list, or Case's own: B=1, D=16, no window.
 
-The standard cases are the assignment's own shapes on a GPU, and short ones for the interpreter:
-there, too, every length and window is a multiple of 128, so that a file earns the same on both.
-The robust ones ask what anyone who calls attention may ask, and each is there for a mistake.
-cases.py says which one a family or a layout catches; refill catches answers kept from the first
-call; repeats, whatever differs or is kept from call to call; growth, memory for all scores; a
-ragged N, tails.  Cases of the course are for files with its step markers: what only its steps
-promise.  What goes beyond the assignment is run last, and decides nothing.
+standard: on a GPU the original assignment's shapes, in the interpreter shorter ones.  In both,
+every length and window is a multiple of 128, so that a file earns the same points.
+robust: whatever a caller of attention may ask.  Each of these cases catches a mistake: cases.py
+says which one a family or a layout catches; refill catches an answer kept from the first call;
+repeats, what differs or is kept from call to call; growth, memory for all scores; a ragged N, tails
+of tiles.
+course: what only this course's steps promise, for files with its step markers.
+beyond: more than the assignment asks; run last, and no part of the outcome.
 
-A GPU's kernels are compiled anew for every D and dtype, and for heads and lengths that are 1, a
-multiple of 16, or neither: there cases share these where nothing is lost by it.
+A GPU compiles a kernel anew for every D and dtype, and for heads and lengths that are 1, a multiple
+of 16, or neither; so the cases share these values where nothing is lost by it.
 """
 
 from collections.abc import Callable
@@ -22,10 +23,10 @@ import torch
 from grader.course.cases import Case
 
 F16, F32 = torch.float16, torch.float32
-HALF = "half"  # bfloat16 where the GPU has it, else float16
+HALF = "half"  # bfloat16 if the GPU has it, else float16
 QKV = ("q", "k", "v")
 PAIRS = (("q", "k"), ("q", "v"), ("k", "v"))
-MANY = 2**31 - 1  # sinks
+MANY = 2**31 - 1  # the largest sink_size
 SOME = (("q",), ("k",), ("v",), *PAIRS)
 
 
@@ -46,13 +47,13 @@ def course(asks: str, **fields) -> dict:
 
 
 def far(*names: str, **fields) -> list[dict]:
-    """Each tensor in turn with its entries far apart."""
+    """One case per tensor, with that tensor's batch entries far apart."""
     return [beyond(f"offsets past 2^31 in {name}", gpu_only=True, layout="far", apart=name, B=3,
                    N=60) | fields for name in names]
 
 
 def rows(every: dict, asked: list[dict]) -> list[dict]:
-    """Every row with what all of them have, unless it says otherwise."""
+    """Every row with the fields of all, which it may replace."""
     return [every | row for row in asked]
 
 
@@ -72,11 +73,11 @@ STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
     robust(N=129, HQ=2, HKV=2, is_causal=True, dtype=F32, family="deep"),
     robust(N=193, HQ=2, HKV=2, family="falling"),
     robust(N=190, HQ=2, HKV=2, is_causal=True, family="steep"),
-    # Long enough for sums in 16 bits to lose something.
+    # Long enough for sums in 16 bits to lose digits.
     robust(N=64, NK=2000, HQ=1, HKV=1, family="cancel"),
     robust(N=64, NK=2000, HQ=1, HKV=1, family="heavy"),
     robust(N=64, NK=2000, HQ=1, HKV=1, dtype=torch.bfloat16),
-    robust(N=2200, HQ=1, HKV=1, is_causal=True, dtype=F16),  # past what float16 counts to
+    robust(N=2200, HQ=1, HKV=1, is_causal=True, dtype=F16),  # float16 counts only to 2048
     robust(N=257, HQ=2, HKV=2, D=64, is_causal=True, dtype=F16, family="hot"),
     robust(N=150, HQ=2, HKV=2, is_causal=True, family="needles"),
     robust(N=256, HQ=6, HKV=6, D=32, is_causal=True, dtype=F16, family="real"),
@@ -97,7 +98,7 @@ STAGE_1 = rows(dict(dtype=HALF, is_causal=False), [
     course("gradients, o unused", N=70, HQ=2, HKV=2, is_causal=True, dtype=F32,
            grads=("q", "k"), unused="o"),
     course("gradients", N=70, HQ=2, HKV=2, dtype=torch.bfloat16, family="creeping", grads=QKV,
-           dout="loud"),  # dS is too much for float16
+           dout="loud"),  # dS overflows in float16
     *(course("gradients of " + " and ".join(names), N=70, HQ=2, HKV=2, dtype=F16, grads=names)
       for names in SOME),
     course("arguments left out", N=70, HQ=2, HKV=2, dtype=F16, bare=True),
@@ -127,7 +128,7 @@ STAGE_2 = rows(dict(dtype=HALF), [
     course("gradients", M=70, N=300, dtype=F16, layout="guarded", grads=("x", "w"), dout="last"),
     course("gradients", M=13, N=257, dtype=F32, grads=("x", "w"), dout="expanded", repeats=2),
     course("gradients", M=150, N=40, dtype=F16, grads=("x",)),  # the gradient of one input alone
-    # Products and sums in float16 show in this one alone.
+    # The only case that shows products and sums in float16.
     course("gradients", M=2500, N=20, dtype=F16, family="cancel", grads=("w",), dout="faint"),
     course("rows with gaps", M=18, N=170, dtype=F16, layout="gapped"),
     course("one row for all", M=18, N=170, dtype=F16, layout="shared", grads=("x", "w")),
@@ -145,7 +146,7 @@ def one_head_each(is_causal: bool, *own: dict) -> list[dict]:
         standard(N=256, HQ=2, HKV=2, gpu=dict(N=4096, HQ=16, HKV=16)),
         robust(N=65, B=2, HQ=2, HKV=2, layout="guarded"),
         robust(N=1, HQ=1, HKV=1, dtype=F32, layout="guarded"),
-        robust(N=63, HQ=2, HKV=2, D=64, layout="guarded", gpu=dict(N=255)),  # still ragged
+        robust(N=63, HQ=2, HKV=2, D=64, layout="guarded", gpu=dict(N=255)),  # ragged on a GPU, too
         robust(N=127, HQ=2, HKV=2, D=128, dtype=F16, layout="transposed"),
         robust(N=194, HQ=2, HKV=2, dtype=F32, layout="guarded", gpu=dict(N=773)),
         robust(N=161, HQ=1, HKV=1, family="rising", gpu=dict(N=644, HQ=2, HKV=2)),
@@ -163,10 +164,10 @@ def one_head_each(is_causal: bool, *own: dict) -> list[dict]:
         robust(N=129, HQ=1, HKV=1, dtype=F16, family="deep", gpu=dict(HQ=2, HKV=2)),
         *own,
         robust(N=200, HQ=2, HKV=2, D=64, layout="guarded"),  # several tiles of 64 and of 128
-        # Long enough for sums in 16 bits to lose something.
+        # Long enough for sums in 16 bits to lose digits.
         robust(N=640, HQ=1, HKV=1, family="heavy", gpu=dict(N=4100, HQ=2, HKV=2)),
         robust(N=128, HQ=1, HKV=1, dtype=F16, family="creeping", growth=True, gpu=dict(N=8192)),
-        # Made from the saved lse, by code that is given; rising, so that lse in 16 bits shows.
+        # The given backward computes these from the saved lse; rising shows an lse in 16 bits.
         course("gradients", N=70, B=2, HQ=2, HKV=2, family="rising", grads=QKV, repeats=2),
         *(course("gradients", N=20, HQ=2, HKV=2, grads=(name,)) for name in QKV[1:]),
         course("arguments left out", N=70, HQ=2, HKV=2, bare=True),
@@ -180,8 +181,8 @@ def one_head_each(is_causal: bool, *own: dict) -> list[dict]:
     ])
 
 
-# Windows end beside a tile's border, of 64 keys (66, 130; 63, 127) and of 128 (130; 255): there a
-# window's first key is the last of a tile, or the one before its last row's first key is.
+# Windows end beside a border of tiles of 64 keys (66, 130; 63, 127) and of 128 (130; 255): the
+# first key of a window, or the key before the last row's first one, is then the last of a tile.
 def shared_heads(sees: Callable[[int, int], dict], first: list[dict], own: list[dict] = (),
                  promised: list[dict] = ()) -> list[dict]:
     """Stages 5, 6 and 7: query heads share those of k and v.
@@ -219,7 +220,7 @@ def shared_heads(sees: Callable[[int, int], dict], first: list[dict], own: list[
                gpu=dict(HQ=2, HKV=2, **sees(60, 1))),
         robust(N=129, HQ=1, HKV=1, **sees(33, 5), dtype=F16, family="deep",
                gpu=dict(HQ=4, HKV=2)),
-        # Over all keys: long enough for sums in 16 bits to lose something.
+        # Over all keys: long enough for sums in 16 bits to lose digits.
         robust(N=640, HQ=1, HKV=1, **sees(5000, 0), family="heavy",
                gpu=dict(N=4100, HQ=4, HKV=2, **sees(5000, 2))),
         robust(N=128, HQ=1, HKV=1, **sees(32, 8), dtype=F16, family="creeping", growth=True,
@@ -250,7 +251,7 @@ def first_two(N: int, **fields) -> list[dict]:
 STAGE_3 = one_head_each(
     False,
     robust(N=200, HQ=1, HKV=1, family="cancel", gpu=dict(HQ=2, HKV=2)),
-    # Where half is bfloat16, rising overflows nothing.
+    # In bfloat16, the usual half, rising overflows nothing.
     robust(gpu_only=True, N=193, HQ=2, HKV=2, dtype=F16, family="steep"))
 STAGE_4 = one_head_each(
     True, robust(N=193, HQ=1, HKV=1, dtype=F32, family="steep", gpu=dict(HQ=2, HKV=2)))
@@ -271,8 +272,8 @@ STAGE_7 = shared_heads(
                gpu=dict(N=300, HQ=4, HKV=2, sinks=2, dtype=HALF)),
         robust(N=420, HQ=1, HKV=1, window=20, sinks=330, gpu=dict(HQ=4, HKV=2)),
         robust(N=2200, HQ=1, HKV=1, window=9, sinks=2, gpu=dict(HQ=4, HKV=2)),
-        # N = 101: a GPU's matrix units take scores in steps of 2 as they are, and a kernel is not
-        # to be judged by how they shorten 200 * 98 / 99 to 10 bits.
+        # N = 101 on a GPU: then the scores fall in steps of 2, which its matrix units represent
+        # exactly.  A kernel must not be judged by how they round 200 * 98 / 99 to 10 bits.
         robust(N=100, HQ=1, HKV=1, window=20, sinks=0, dtype=F32, family="falling",
                gpu=dict(N=101, HQ=2, HKV=2, sinks=1)),
     ], [
@@ -305,14 +306,14 @@ STAGE_8 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=40, HQ=2, HKV=1, grads=("k",)),
     robust(N=41, HQ=2, HKV=1, dtype=F16, family="creeping", grads=("v",)),
     *(robust(N=40, HQ=2, HKV=1, grads=names) for names in PAIRS),
-    robust(N=7, HQ=36, HKV=2, D=64, dtype=F32),  # more heads than 16 bits add up well
+    robust(N=7, HQ=36, HKV=2, D=64, dtype=F32),  # too many heads to be summed in 16 bits
     robust(N=64, HQ=2, HKV=1, refill=True, gpu=dict(N=70)),
     robust(N=65, HQ=2, HKV=1, repeats=2, gpu=dict(N=260, D=32, dtype=F16, repeats=5)),
     robust(N=128, HQ=1, HKV=1, growth=True, gpu=dict(N=8190, HQ=2)),
-    # The assignment's own wrapper takes no other mask than the causal one.
+    # The original assignment's wrapper has only the causal mask.
     course("no causal mask", N=170, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16,
            layout="transposed", repeats=2),
-    # Past N - 1 a tile's scores are 0, and weights 2^185 if no mask makes them 0.
+    # Scores past N - 1 are 0, which become weights of 2^185 unless they are masked.
     course("no causal mask", N=40, HQ=2, HKV=1, D=32, is_causal=False, dtype=F16, family="shift-"),
     course("arguments left out", N=70, HQ=2, HKV=1, bare=True),
     course("k shared by heads", N=70, HQ=2, HKV=2, layout="shared"),
@@ -352,7 +353,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
     robust(N=400, HQ=1, HKV=1, window=17, sinks=330, gpu=dict(N=404, HQ=2)),
     robust(N=300, HQ=1, HKV=1, window=130, sinks=0),
     robust(N=400, HQ=1, HKV=1, window=255, sinks=4, dtype=F32, gpu=dict(N=404, HQ=2, dtype=HALF)),
-    # The query that first loses a key is the last of a tile of 64, and of 32.
+    # The first query that loses a key is the last one of a tile of 64, and of 32.
     robust(N=160, HQ=1, HKV=1, D=64, window=127, sinks=0, dtype=F16, family="easing",
            gpu=dict(N=164, HQ=4, HKV=2)),
     robust(N=193, HQ=1, HKV=1, window=60, sinks=3, dtype=F32, family="falling", grads=("q",)),
@@ -369,7 +370,7 @@ STAGE_9 = rows(dict(dtype=HALF, is_causal=True, grads=QKV), [
            gpu=dict(N=8190, window=250, sinks=0)),
     robust(N=65, HQ=2, HKV=1, window=1, sinks=70, scale=0.5, family="shift+"),
     robust(N=40, HQ=2, HKV=1, window=9, sinks=4, scale=1.0, grads=()),
-    # What the course's signature has beside the assignment's.
+    # Arguments that the assignment's signature does not have.
     course("sink logits", N=70, HQ=6, HKV=2, D=64, window=None, sinks=0, dtype=F16,
            layout="transposed", **LOGITS),
     course("sink logits", N=65, HQ=2, HKV=1, window=33, sinks=0, scale=0.5, **LOGITS,

@@ -1,6 +1,6 @@
-"""What may be asked of a submission: one record a case, and what a report calls it.
+"""The record of one case, and what reports call it.
 
-Data only: case_table.py lists the cases of each stage, inputs.py makes their tensors.
+case_table.py lists the cases of each stage, inputs.py makes their tensors.
 """
 
 from dataclasses import dataclass, replace
@@ -10,55 +10,55 @@ import torch
 from grader.course.stages import STAGES, Stage
 from grader.sandbox.wire import dtype_name
 
-# What a report calls them; short, so that a case fits on a line.
+# Their names in a report, short enough for a case to fit on a line.
 FAMILIES = {
     "randn": "",
     "shift+": "logits +128",  # kills a missing max subtraction
     "shift-": "logits -128",  # kills a max that starts at 0, and a finite mask fill
-    "deep": "logits -1024",  # kills a finite mask fill that shift- forgives
+    "deep": "logits -1024",  # kills a finite mask fill that shift- lets pass
     "abyss": "logits -20,000",  # kills a maximum that starts at -10,000
     "peak": "logits +20,000",  # kills scores that are clamped
     "rising": "rising max",  # kills a missing rescale, and lse in 16 bits
-    "steep": "steep",  # 400 from first key to last: kills a maximum of the wrong keys
-    "falling": "falling",  # the same from last key to first: a factor that should shrink explodes
-    "heavy": "one heavy key",  # all others together matter, each alone is lost in 16 bits
-    "cancel": "cancelling",  # two halves of v that cancel: kills a sum in 16 bits
-    # Kills a rescale that is left out while the maximum rises little, and sums in float16.
+    "steep": "steep",  # rises by 400 over all keys: kills a maximum of the wrong keys
+    "falling": "falling",  # falls by 400: a factor that should shrink explodes
+    "heavy": "one heavy key",  # the others only matter together: kills sums in 16 bits
+    "cancel": "cancelling",  # the halves of v cancel: kills a sum in 16 bits
+    # Kills a rescale that is skipped while the maximum rises only a little, and sums in float16.
     "creeping": "creeping max",
-    "easing": "easing",  # each key weighs a fifth less: kills one key too many before a window
+    "easing": "easing",  # each key weighs a fifth less: kills a window that is one key too long
     "hot": "hot",  # large logits
     "alike": "values alike",  # dP and delta nearly cancel: kills either of them in 16 bits
-    "faint": "small numbers",  # kills a product in float16, which has nothing below 2^-24
+    "faint": "small numbers",  # kills a product in float16, which ends at 2^-24
     "needles": "needles",  # one key a row, at the mask's edges: kills a mask off by one
     "real": "real model",
-    "signs": "both signs",  # for the diagnosis: tells a wrong maximum from another
+    "signs": "both signs",  # for the diagnosis: which maximum is wrong
     "levels": "rising rows",
 }
 LAYOUTS = {
     "dense": "",
     "guarded": "NaN around",  # a read past the end meets NaN, not a lucky zero
     "transposed": "transposed",  # as .view(B, N, H, D).transpose(1, 2) gives
-    "views": "views",  # k with room for more rows, v in wider ones: kills another tensor's strides
+    "views": "views",  # k in a longer cache, v in wider rows: kills strides of another tensor
     "last": "stride 2",
-    "gapped": "gaps",  # room between rows, heads and batch entries
+    "gapped": "gaps",  # gaps between rows, heads and batch entries
     "mixed": "mixed strides",  # k transposed beside a packed q
-    "shared": "k of one head for all",  # stride 0: kills results with its strides
+    "shared": "k of one head for all",  # stride 0: kills results that copy its strides
     "far": "offsets past 2^31",  # on a GPU: kills offsets in 32 bits
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """One question to a submission.  Stage 2 has x (M, N); the others (B, H, N, D)."""
+    """One case.  Stage 2 has x of shape (M, N), the others q, k, v of shape (B, H, N, D)."""
 
     stage: int
-    group: str  # "standard", "robust" or "beyond" the assignment, which decides nothing
+    group: str  # "standard", "robust" or "beyond", which decides nothing
     N: int
     D: int = 16
     B: int = 1
     HQ: int = 1
     HKV: int = 1
-    NK: int | None = None  # keys, where their number differs from N
+    NK: int | None = None  # keys, if their number differs from N
     M: int = 0
     dtype: torch.dtype = torch.float16
     is_causal: bool = False
@@ -66,26 +66,26 @@ class Case:
     sinks: int | None = None
     scale: float | None = None
     sink_logits: bool = False
-    level: bool = False  # the sinks' logits are in float32, at the level of the scores, or zeros
+    level: bool = False  # sink_logits in float32, as large as the scores, or zero
     family: str = "randn"
     layout: str = "dense"
-    apart: str = ""  # "far": the tensor whose entries are
-    # A layout; also "expanded" (stride 0, as from o.sum().backward()), "small", "large", "loud"; in
-    # stage 2 "faint".
+    apart: str = ""  # the tensor whose entries are far apart
+    # A layout, or "expanded" (stride 0, as from o.sum().backward()), "small", "large", "loud"; in
+    # stage 2 also "faint".
     dout: str = "dense"
     grads: tuple[str, ...] = ()
-    unused: str = ""  # an output that nothing is made of, so that no gradient arrives for it
-    bare: bool = False  # called without the arguments that have a default; the fields hold these
+    unused: str = ""  # an output that gets no gradient
+    bare: bool = False  # called without the arguments whose fields hold the default
     repeats: int = 1
     refill: bool = False
-    growth: bool = False  # asked at N, 2N, 4N: does memory grow with N or with N * N?
-    by_contract: bool = False  # made by contract.py, and no row of case_table.py
-    course: bool = False  # of files with this course's step markers; beyond, of others
-    asks: str = ""  # what is beyond the assignment in it
+    growth: bool = False  # run at N, 2N, 4N: does memory grow with N or with N * N?
+    by_contract: bool = False  # made by contract.py, not a row of case_table.py
+    course: bool = False  # robust for files with this course's markers, beyond for others
+    asks: str = ""  # what it asks beyond the assignment
 
     @property
     def course_stage(self) -> Stage:
-        """The stage that asks it."""
+        """The stage it belongs to."""
         return STAGES[self.stage]
 
     @property
@@ -99,12 +99,12 @@ class Case:
 
     @property
     def gives_gradients(self) -> bool:
-        """Whether it asks for gradients in a stage of which other cases do not."""
+        """Whether it asks for gradients in a stage where most cases do not."""
         return not self.course_stage.differentiates and bool(self.grads)
 
     @property
     def some_gradients(self) -> bool:
-        """Whether it asks for gradients of one or two inputs, and not of the others."""
+        """Whether it asks for gradients of some inputs only."""
         return 0 < len(self.grads) < (2 if self.course_stage.sums_rows else 3)
 
     @property
@@ -126,7 +126,7 @@ class Case:
         parts += [f"dout-{self.dout}"] * (self.dout != "dense")
         parts += ["scale"] * (self.scale is not None) + ["sink_logits"] * self.sink_logits
         parts += ["level"] * self.level
-        parts += ["refill"] * (self.refill and self.group != "standard")  # all of these have one
+        parts += ["refill"] * (self.refill and self.group != "standard")  # standard ones all refill
         parts += [f"x{self.repeats}"] * (self.repeats > 1)
         parts += ["growth"] * self.growth + ["gradients"] * self.gives_gradients
         parts += ["d" + "".join(self.grads)] * self.some_gradients
@@ -135,7 +135,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The shape as GStar's readers know it: B=1, H=8, L=512, D=16."""
+        """The shape as the original assignment writes it: B=1, H=8, L=512, D=16."""
         if self.course_stage.sums_rows:
             text = f"M={self.M}, N={self.N}"
         else:
@@ -168,11 +168,11 @@ class Case:
         return ", ".join(word for word in words if word)
 
     def mask(self) -> dict:
-        """The keyword arguments reference.attention needs beside the tensors."""
+        """The keyword arguments of reference.attention other than tensors."""
         return {"is_causal": self.is_causal, "window_size": self.window,
                 "sink_size": self.sinks or 0, "scale": self.scale}
 
 
 def longer(case: Case, times: int) -> Case:
-    """The same case with so many times its length: one more of a growth case."""
+    """A growth case at so many times its length."""
     return replace(case, N=times * case.N, NK=None if case.NK is None else times * case.NK)

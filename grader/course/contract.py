@@ -1,10 +1,10 @@
-"""The contract of a stage as classes, and the cases made from them.
+"""Makes cases that cover the contract of a stage: every pair of classes of its inputs.
 
-Every pair of classes that may occur together is in a row of contract.tsv, which
-tools/contract_cases.py makes.  Lengths, windows and sinks are multiples of T, a tile size, because
-a mistake at the border of a tile shows only there; each file has tiles of its own, which are read
-from its launches.  Where a row goes beyond the assignment, a file without this course's step
-markers gets a narrower class instead (NARROW).
+A row of contract.tsv, which tools/contract_cases.py writes, names one class per dimension; every
+pair of classes that may occur together is in some row.  Lengths, windows and sinks are given in
+multiples of T, a tile size, because a mistake at a tile's border shows only there.  Each file has
+its own tile sizes, which are read from its launches.  Where a row goes beyond the assignment, a
+file without this course's step markers gets a narrower class (NARROW).
 """
 
 import csv
@@ -25,37 +25,37 @@ FILE = Path(__file__).with_name("contract.tsv")
 LAYOUT = ("dense", "transposed", "wide", "odd", "last")
 
 # ------------------------------------------------------------------- classes
-# dimension: its classes; of which stages, classes() says.
+# dimension: its classes.  classes() says which stages have it.
 CLASSES = {
     "length": ("T-1", "T", "T+1", "2T", "3T+1"),
-    "keys": ("same", "T-1", "2T+1"),  # NK, where it is another number
-    "rows": ("1", "T-1", "T+1"),  # M of stage 2, whose N is the length
-    "tile": ("largest", "smallest", "another"),  # T: two of the file's own, and 64 or 128
+    "keys": ("same", "T-1", "2T+1"),  # NK
+    "rows": ("1", "T-1", "T+1"),  # M of stage 2; its N is the length
+    "tile": ("largest", "smallest", "another"),  # T: one of the file's own, or 64 or 128
     "causal": ("yes", "no"),
     "window": ("1", "T-1", "T", "T+1", "2T-1", "huge", "none"),
     "sinks": ("0", "T-1", "T+1", "all"),
     "heads": ("1 1 1", "1 2 2", "2 3 3", "5 1 1"),  # B HQ HKV
-    "groups": ("1 1 1", "1 4 2", "5 2 1"),  # the same, of query heads that share
+    "groups": ("1 1 1", "1 4 2", "5 2 1"),  # the same, if query heads share keys
     "D": ("16", "17", "64", "128"),
     "dtype": ("float16", "float32"),
     "family": ("randn", "rising", "falling", "shift+", "abyss", "peak"),
-    "numbers": ("randn", "hot", "needles"),  # the families of stage 2
-    # Of 1.0 no file shows that it forgets the scale or takes it twice; and from 0.5 on, scores at
-    # D = 128 are so large that q scaled and then rounded to 16 bits, which is right, is refused.
+    "numbers": ("randn", "hot", "needles"),  # stage 2's families
+    # A scale of 1.0 would hide a scale that is forgotten or applied twice.  From 0.5 on, scores at
+    # D = 128 are so large that a right kernel, which scales q and rounds it to 16 bits, would fail.
     "scale": ("1/sqrt(D)", "0.2"),
     "q": LAYOUT, "k": LAYOUT, "v": LAYOUT,
     "x": ("dense", "gapped", "transposed", "odd", "last"), "w": ("dense", "odd", "last"),
     "logits": ("none", "randn", "level"),
-    # Gradients: how that of the output lies in memory, or that none is asked for.
+    # The layout of the output's gradient; "none": no gradients.
     "backward": ("none", "odd", "transposed", "shared", "large", "last"),
-    "given": ("none", "dense"),  # where PyTorch makes them
+    "given": ("none", "dense"),  # the same where the backward is given
     "dy": ("none", "dense", "last", "expanded"),
 }
-DRAWN = 2  # further rows a seed
-AIMED, FAR_TILES = 20, 4  # rows an example of a red step; tiles between it and a border, at most
+DRAWN = 2  # random rows per run
+AIMED, FAR_TILES = 20, 4  # rows per example of a red step; most tiles to move it by
 SIZES = (16, 32, 64, 128, 256)  # of tiles
-FEWEST = 32  # rows: of fewer numbers an error says little; two tiles of 16 have borders there, too
-FAR_OFF = ("abyss", "peak")  # where lse has no digits left for gradients
+FEWEST = 32  # the smallest T: with fewer rows an error says little
+FAR_OFF = ("abyss", "peak")  # scores so large that lse has no digits left for gradients
 LONG = ("2T", "3T+1")
 WIDE = ("128",)
 
@@ -80,13 +80,13 @@ def classes(stage: Stage) -> dict[str, tuple[str, ...]]:
     elif "family" in found:
         found["family"] = tuple(name for name in found["family"] if name != "shift+")
     if "window" in found and "causal" not in found:
-        found["window"] = found["window"][:-1]  # no window at all is for who can leave it out
+        found["window"] = found["window"][:-1]  # not "none": the stage needs a window
     return found
 
 
-# Which classes may not occur together: names of dimensions, and what must hold of their classes.
+# Which classes may occur together: dimensions, and a condition on their classes.
 RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
-    # A border past the end is "all", and one name for it is enough.
+    # Past the end, "all" and "huge" are enough.
     ("length window", lambda n, w: w in ("huge", "none") or _at(w, 64) < _at(n, 64)),
     ("length sinks", lambda n, s: s in ("0", "all") or _at(s, 64) < _at(n, 64)),
     ("causal window", lambda causal, w: causal == "yes" or w == "none"),
@@ -94,9 +94,9 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
     ("dtype D", lambda dtype, d: dtype == "float16" or int(d) <= 64),
     ("family given", lambda family, given: family not in FAR_OFF or given == "none"),
     ("family backward", lambda family, backward: family not in FAR_OFF or backward == "none"),
-    # Where scores fall by 200, honest kernels in float32 come to 0.93 of a limit.
+    # With "falling", right kernels in float32 reach 0.93 of a limit.
     ("family dtype", lambda family, dtype: family != "falling" or dtype == "float16"),
-    # One head's gradient of its sink's logit is one number, and may come out near 0.
+    # The gradient of one head's sink logit is a single number, and may be near 0.
     ("groups logits", lambda h, logits: _many(h) > 1 or logits == "none"),
     # At most one of the classes in a row is expensive.
     ("tile D", lambda tile, d: tile != "another" or d not in WIDE),
@@ -108,21 +108,20 @@ RULES: tuple[tuple[str, Callable[..., bool]], ...] = (
       for heads in ("heads", "groups")),
 )
 
-# Pairs that are left out for the seconds they cost: how a tensor lies in memory has to do with what
-# is read where, not with these.
+# Pairs left out to save time: layouts matter to what is read where, not to these dimensions.
 APART = [("q", "k", "v"), *itertools.product("qkv", (
     "window", "sinks", "family", "backward", "given", "scale", "logits", "keys"))]
 
-# What a file without step markers is asked instead: of each tensor's layout q's.  The assignment's
-# wrapper makes o by empty_like(q) and stores it with q's strides, which is right for a q without
-# gaps only.
+# Narrower classes for files without step markers; all tensors get q's layout.  The assignment's
+# wrapper makes o by empty_like(q) and stores it with q's strides, which is right only for a q
+# without gaps.
 NARROW = {"D": {"17": "32"}, "backward": {"last": "transposed", "odd": "transposed"},
           "q": {"last": "transposed", "wide": "transposed", "odd": "dense"},
           "window": {"none": "all", "huge": "all"}}
 
 
 def allowed(row: dict[str, str]) -> bool:
-    """Whether these classes may meet."""
+    """Whether these classes may occur together."""
     return all(rule(*(row[name] for name in names.split())) for names, rule in RULES
                if set(names.split()) <= row.keys())
 
@@ -134,7 +133,7 @@ def _many(heads: str) -> int:
 
 def _at(text: str, tile: int, length: int = 0) -> int:
     """ "2T-1" -> 127, for a tile of 64. """
-    if text in ("all", "huge"):  # of sinks, and of a window
+    if text in ("all", "huge"):  # for sinks, and for a window
         return length + 5 if text == "all" else 2**31 - 1
     times, tiles, more = re.fullmatch(r"(\d*)(T?)([+-]\d+)?", text).groups()
     return int(times or 1) * (tile if tiles else 1) + int(more or 0)
@@ -150,16 +149,18 @@ def rows(number: int) -> tuple[dict[str, str], ...]:
 
 
 def cases(stage: Stage, tiles: Iterable[int], marked: bool, logits: bool, seed: int) -> list[Case]:
-    """The rows of a stage, for a file that launches with tiles of these sizes, and those of the
-    seed; what costs most comes last.  marked: it has this course's step markers; logits: it takes
-    sink_logits."""
+    """The cases of a stage's rows, and of those drawn from the seed; the cheapest come first.
+
+    tiles: the sizes that the file launches with.  marked: whether it has this course's step
+    markers.  logits: whether it takes sink_logits.
+    """
     made = [case_of(stage, row, tiles, marked, logits)
             for row in (*rows(stage.number), *drawn(stage, seed))]
     return sorted({case.name: case for case in made}.values(), key=_cost)
 
 
 def drawn(stage: Stage, seed: int | str, number: int = DRAWN) -> list[dict[str, str]]:
-    """Further rows, which depend on the seed."""
+    """Random rows, drawn from the seed."""
     dice, found = random.Random(seed), []
     while len(found) < number:
         row = {name: dice.choice(of) for name, of in classes(stage).items()}
@@ -169,9 +170,12 @@ def drawn(stage: Stage, seed: int | str, number: int = DRAWN) -> list[dict[str, 
 
 def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], logits: bool, seed: int,
           compiled: bool) -> list[Case]:
-    """Cases like the small example that a step is wrong in: its length, window and sinks, and in
-    every other as far from the borders of the file's tiles as they are from those of its own.
-    compiled: of two D and one dtype, for each is compiled anew."""
+    """Cases that look like the small example in which a step is wrong.
+
+    They have its length, window and sinks; every other one has them moved, as far from the borders
+    of the file's tiles as they are from those of the example's.  compiled: use few dtypes and D,
+    because each is compiled anew.
+    """
     own = example.get("BLOCK_N", example.get("BLOCK_M", 16))
     asks = {"length": "N", "window": "window_size", "sinks": "sink_size"}
     given = {name: example[of] for name, of in asks.items() if of in example}
@@ -190,7 +194,7 @@ def aimed(stage: Stage, example: dict[str, int], tiles: Iterable[int], logits: b
 
 
 def named(stage: Stage, name: str) -> Case | None:
-    """The case of the contract that has this name, of whatever file it was asked."""
+    """The case of the contract with this name, for whatever tiles it was made."""
     group, _, text = name.partition("/")
     numbers, fields, words = {}, {}, text.split("-")
     for before, word in zip(["", *words], words, strict=False):
@@ -226,7 +230,7 @@ def named(stage: Stage, name: str) -> Case | None:
 
 def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: bool = True,
             logits: bool = True) -> Case:
-    """A row as a case: its borders as numbers."""
+    """A row as a case, with numbers in place of multiples of T."""
     if not marked:
         row = narrower(row, logits)
     own = sorted(set(tiles)) or [64]
@@ -252,7 +256,7 @@ def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: boo
         if row.get("scale", "1/sqrt(D)") != "1/sqrt(D)":
             fields["scale"] = float(row["scale"])
         if row.get("logits", "none") != "none":
-            level = row["logits"] == "level"  # where float32's gradient has few of its digits left
+            level = row["logits"] == "level"  # float32's gradient has few digits left there
             fields |= {"sink_logits": True, "level": level}
             grads += ("sink_logits",) * (not level or row["dtype"] == "float16")
     if dout != "none":
@@ -261,26 +265,26 @@ def case_of(stage: Stage, row: dict[str, str], tiles: Iterable[int], marked: boo
 
 
 def narrower(row: dict[str, str], logits: bool) -> dict[str, str]:
-    """The same of a file without step markers: what the assignment asks, and no more."""
+    """The row for a file without step markers: what the assignment asks, and no more."""
     row = row | {name: NARROW[name].get(said, said) for name, said in row.items() if name in NARROW}
     if "q" in row:
         row |= {"k": row["q"], "v": row["q"]}
-    if "x" in row:  # no gradients, and rows that follow each other
+    if "x" in row:  # no gradients, and contiguous rows
         row |= {"x": "odd" if row["x"] == "odd" else "dense", "w": "odd" if row["w"] == "odd" else
                 "dense", "dy": "none"}
     if "given" in row:
         row["given"] = "none"
     if "keys" in row:
-        row["backward"] = "none"  # of stage 1, whose backward the assignment leaves out
+        row["backward"] = "none"  # stage 1: the assignment leaves its backward out
     if "causal" in row and "keys" not in row:
-        row["causal"] = "yes"  # the assignment's stages 8 and 9 know no other mask
+        row["causal"] = "yes"  # the assignment's stages 8 and 9 have no other mask
     if "logits" in row and not logits:
         row["logits"] = "none"
     return row
 
 
 def _cost(case: Case) -> float:
-    """What it costs, against others: tiles that meet, heads."""
+    """A measure of its time: pairs of tiles, times heads."""
     steps = math.ceil(case.N / 64) * math.ceil(case.n_keys / 64) * max(1, case.D / 64)
     return case.B * case.HQ * (1 + steps) * (3 if case.course_stage.differentiates else 1)
 
@@ -290,7 +294,6 @@ TILE = re.compile(r"(BLOCK|TILE|ROWS?|COLS?|B|T)(_?(SIZE|ROWS|COLS|[MNQKRCT]))?"
 
 
 def tiles_of(steps: Iterable[list]) -> set[int]:
-    """Tile sizes among the arguments of a trace's launches: under a name in capitals that says what
-    a tile has."""
+    """The tile sizes in a trace's launches: arguments with names in capitals such as BLOCK_M."""
     return {size for step in steps if step[0] == "launch" for name, size in step[3].items()
             if type(size) is int and size in SIZES and TILE.fullmatch(name)}

@@ -1,6 +1,6 @@
 """The verdict rule: is this tensor as close to the float64 truth as an honest kernel comes?
 
-Two errors a tensor, after shape, dtype and device (worker/returned.py) and finiteness (here):
+After shape, dtype and device (worker/returned.py) and finiteness, each tensor has two errors:
 
     fro = ||x - t|| / ||t||             row = max_i ||x_i - t_i|| / max(||t_i||, tau rms_row(t))
 
@@ -8,26 +8,27 @@ A row is one query or key of one head; tau is 0.05 forward, 0.25 for gradients, 
 are small differences of large numbers.  Accepted iff fro <= 3 max(fro_b, u) and
 row <= 4 max(row_b, 4 u), where b is our own tiled implementation in the same dtype, and u the
 rounding unit of the operands.  fro sees a small error everywhere, row one wrong row of thousands.
-In float32 and float16 b is the larger error of two, SCALED differently.  In float32, with scores of
-hundreds, one row decides row_b, by the luck of one rounding, and a kernel may round its scores
-otherwise in the backward.  float16 has steps of 2^-24 below 2^-14: dS that is rounded there after
-it was multiplied by the scale has an error 1 / scale times as large as dS rounded before.
+In float32 and float16, b is the larger error of two implementations that scale in different places
+(SCALED).  In float32, with scores of hundreds, the rounding of a single row decides row_b, and a
+kernel may round its scores differently in the backward.  Below 2^-14, float16 has steps of 2^-24:
+dS rounded after it is multiplied by the scale is off by 1 / scale times as much as if rounded
+before.
 
-dq and dk are sums of p (dP - delta) k.  Where a query sees one key alone, dP - delta is zero but
-for rounding, and so is the whole gradient.  Their rows are therefore not measured against less
-than a quarter of the size that the terms have before they cancel, sqrt(sum_j (p_ij e_ij |k_j|)^2)
-with e_ij = |do_i * v_j| + |do_i * o_i|, the sizes of the sums behind dP and delta (* elementwise).
-For rows that do not cancel it changes nothing.
+dq and dk are sums of p (dP - delta) k.  If a query sees only one key, dP - delta, and so the whole
+gradient, is zero but for rounding.  So the denominator of their rows is at least a quarter of the
+size of the terms before they cancel, sqrt(sum_j (p_ij e_ij |k_j|)^2) with
+e_ij = |do_i * v_j| + |do_i * o_i|, the sizes of the sums behind dP and delta (* elementwise).
+For rows that do not cancel this changes nothing.
 
-Four tensors have one number a row, so ||t_i|| is no scale for them: a sum of many signed terms
-may come out near zero while its honest error does not.  Each of their numbers gets a scale of its
-own; row is the largest |x_i - t_i| / scale_i, and fro the root mean square of them all:
+Four tensors have one number per row.  There ||t_i|| is no scale: a sum of many signed terms may
+come out near zero while its rounding error does not.  So each number gets a scale of its own; row
+is the largest |x_i - t_i| / scale_i, and fro their root mean square:
 
     lse          max(1, |t|).  An error e in lse multiplies every weight of its row by exp(-e),
                  so it is the absolute error that matters; above 1, float32 rounds relatively.
     y            sqrt(sum_j (x_ij w_j)^2), the size of a sum of that many terms of random sign.
     d_w          sqrt(sum_i (dy_i x_ij)^2), likewise.
-    sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows; the same reason.
+    sink_logits  sqrt(sum_i (p_i delta_i)^2) over all its batch entries and rows, likewise.
 """
 
 import contextlib
@@ -43,18 +44,18 @@ from grader.course.inputs import Built, build
 
 FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
 TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25
-CANCELLED = 0.25  # of the size of the terms: no row of dq or dk is held to less than that
+CANCELLED = 0.25  # the least denominator of a row of dq or dk, in sizes of its terms
 UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-21}
-UNIT_TF32 = 2.0**-10  # Triton multiplies float32 in TF32 on a GPU unless told otherwise
-TILE = 64  # keys a tile of our own implementation
-# What it multiplies by the scale, forward, backward and for dq and dk: a kernel for base 2, and
-# Triton's tutorial, but for dS, which a kernel may scale before it is rounded.
+UNIT_TF32 = 2.0**-10  # on a GPU, Triton multiplies float32 in TF32 by default
+TILE = 64  # keys per tile of our own implementation
+# What is multiplied by the scale in the forward, in the backward, and for dq and dk.  First as in
+# kernels that use exp2, then as in Triton's tutorial, except that dS is scaled before rounding.
 SCALED = ("q", "q", "sums"), ("scores", "k", "dS")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One tensor judged.  nan counts the numbers that are not finite; accepted needs none."""
+    """The errors of one tensor and their limits.  nan: how many numbers are not finite."""
 
     fro: float
     fro_limit: float
@@ -64,12 +65,12 @@ class Verdict:
 
     @property
     def accepted(self) -> bool:
-        # Positive, so that a NaN anywhere ends in False.
+        # Written so that a NaN anywhere gives False.
         return self.nan == 0 and self.fro <= self.fro_limit and self.row <= self.row_limit
 
     @property
     def times(self) -> float:
-        """The larger error as a multiple of its limit; inf if a number is not finite."""
+        """How many times its limit the worse error is; inf if a number is not finite."""
         if self.nan:
             return float("inf")
         return max(self.fro / self.fro_limit, self.row / self.row_limit)
@@ -81,17 +82,17 @@ class Verdict:
 
 @dataclass
 class Answer:
-    """Everything a case's tensors are judged by; by name of output ("o") or gradient ("d_q")."""
+    """All that a case's tensors are judged by, by name of output ("o") or gradient ("d_q")."""
 
     truth: dict[str, torch.Tensor]  # float64
-    scale: dict[str, torch.Tensor]  # only for the tensors with one number a row
+    scale: dict[str, torch.Tensor]  # only for tensors with one number per row
     tiled: dict[str, torch.Tensor]  # our implementation, in the submission's dtype
     unit: float
-    terms: dict[str, torch.Tensor] = field(default_factory=dict)  # d_q, d_k: size before cancelling
-    otherwise: dict[str, torch.Tensor] = field(default_factory=dict)  # tiled, in the second way
+    terms: dict[str, torch.Tensor] = field(default_factory=dict)  # sizes of d_q's and d_k's terms
+    otherwise: dict[str, torch.Tensor] = field(default_factory=dict)  # tiled, SCALED[1]
 
     def judge(self, name: str, x: torch.Tensor) -> Verdict:
-        """x, any device -> its verdict."""
+        """Judge x, which may be on any device."""
         truth = self.truth[name]
         x = x.to(truth.device).double()
         sizes = self.scale.get(name), self.terms.get(name)
@@ -101,14 +102,14 @@ class Answer:
         fro_b, row_b = map(max, zip(*ours, strict=True))
         row_limit = ROW_FACTOR * max(row_b, ROW_FLOOR * self.unit)
         fro_limit = FRO_FACTOR * max(fro_b, self.unit)
-        if name == "d_sink_logits":  # HQ numbers are too few for fro_b to be more than luck
+        if name == "d_sink_logits":  # with HQ numbers only, fro_b is luck
             fro_limit = row_limit
         return Verdict(fro, fro_limit, row, row_limit, int((~torch.isfinite(x)).sum()))
 
 
 def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
-    """Each row's error, of x and truth in float64: shape of truth, less its last axis unless a row
-    is one number."""
+    """The error of each row of x; both in float64.  The shape is that of truth without its last
+    axis, or all of it if a row is one number."""
     if scale is not None:
         return (x - truth).abs() / scale
     norms = torch.linalg.vector_norm(truth, dim=-1)
@@ -120,7 +121,7 @@ def row_errors(x, truth, name: str, scale=None, terms=None) -> torch.Tensor:
 
 
 def errors(x, truth, name: str, scale=None, terms=None) -> tuple[float, float]:
-    """-> (fro, row) of x, float64, against truth, float64."""
+    """-> (fro, row) of x; both in float64."""
     rows, whole = row_errors(x, truth, name, scale, terms), truth.norm()
     if terms is not None:
         whole = torch.maximum(whole, CANCELLED * terms.norm())
@@ -130,9 +131,9 @@ def errors(x, truth, name: str, scale=None, terms=None) -> tuple[float, float]:
 
 def term_sizes(q, k, v, *, dout, exact, dlse=None, is_causal=False, window_size=None, sink_size=0,
                scale=None, sink_logits=None) -> dict[str, torch.Tensor]:
-    """Size of the terms that dq's and dk's rows are sums of.  -> d_q (B, HQ, NQ), d_k (B, HKV, NK).
+    """The sizes of the terms that rows of dq and dk are sums of: d_q (B, HQ, NQ), d_k (B, HKV, NK).
 
-    exact: what reference.attention returned for the same arguments.  float64.
+    exact: what reference.attention returned for the same arguments, in float64.
     """
     (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
     q, k, v, dout = q.double(), k.double(), v.double(), dout.double()
@@ -156,7 +157,7 @@ def term_sizes(q, k, v, *, dout, exact, dlse=None, is_causal=False, window_size=
 
 
 def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
-    """Compute truth and our own tiled result.  Call it only after the outputs have arrived."""
+    """Compute the truth and our own tiled result.  To be called after the outputs have arrived."""
     case, tensors = built.case, built.refilled if refilled else built.tensors
     tensors = {name: t.to(device) for name, t in tensors.items()}
     upstream = {name: t.to(device) for name, t in built.upstream.items()}
@@ -181,14 +182,14 @@ def answer(built: Built, device: str, *, refilled: bool = False) -> Answer:
 
 
 def warm_up(stage: int, device: str, bfloat16: bool, seed: int) -> None:
-    """Answer one small case: the first takes this process half a second longer on a GPU."""
+    """Compute one small answer: on a GPU the first takes half a second longer."""
     with contextlib.suppress(RuntimeError):
         case = replace(listed(stage, device, bfloat16)[0], N=64)
         answer(build(case, seed), device)
 
 
 def _row_sum_answer(x, w, dy=None) -> Answer:
-    """Of stage 2: y and, where dy is given, d_x and d_w."""
+    """Stage 2's answer: y and, if dy is given, d_x and d_w."""
     terms, dtype = x.double() * w.double(), x.dtype
     truth, scale = {"y": reference.weighted_row_sum(x, w)}, {"y": terms.square().sum(1).sqrt()}
     tiled = {"y": (x.float() * w.float()).sum(1)}
@@ -204,12 +205,12 @@ def _row_sum_answer(x, w, dy=None) -> Answer:
 def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_size=None,
                     sink_size=0, scale=None, sink_logits=None, tf32=False,
                     scaled=SCALED[0]) -> dict[str, torch.Tensor]:
-    """An honest kernel, in PyTorch: operands in the input dtype, sums and statistics in float32.
+    """What a right kernel computes, in PyTorch: operands in the input dtype, sums in float32.
 
-    P and dS are rounded before their products, delta comes from the rounded O.  All heads and
-    queries at once, TILE keys at a time.  Arguments as reference.attention; tf32 rounds float32
-    operands to TF32; scaled: one of SCALED.  -> o, lse (float32) and, with dout, d_q, d_k, d_v and
-    d_sink_logits.
+    P and dS are rounded before their products; delta comes from the rounded O.  All heads and
+    queries at once, TILE keys at a time.  Arguments as for reference.attention, and tf32: round
+    float32 operands to TF32; scaled: one of SCALED.  -> o, lse (float32) and, with dout, d_q, d_k,
+    d_v and d_sink_logits.
     """
     (B, HQ, NQ, D), (_, HKV, NK, _) = q.shape, k.shape
     dtype, scale = q.dtype, D**-0.5 if scale is None else scale
@@ -223,7 +224,7 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
     qs, ks, vs = grouped(q), rounded(k)[:, :, None], rounded(v)[:, :, None]
     keep = reference.keep_mask(NQ, NK, is_causal, window_size, sink_size, q.device)
 
-    def operands(by):  # of the scores' product, and what it is multiplied by
+    def operands(by):  # of the product of the scores, and its factor
         if by == "scores":
             return qs, ks, scale
         for_base_2, ln2 = scale / math.log(2), math.log(2)
@@ -234,7 +235,7 @@ def tiled_attention(q, k, v, *, dout=None, dlse=None, is_causal=False, window_si
         return s.masked_fill(~keep[:, lo:lo + TILE], -torch.inf)
 
     m, total = qs.new_full((B, HKV, HQ // HKV, NQ, 1), -torch.inf), 0.0
-    if sink_logits is not None:  # as if a key with this score and no value had come first
+    if sink_logits is not None:  # as if the first key had this score and value 0
         m, total = sink_logits.float().view(1, HKV, -1, 1, 1).expand_as(m), 1.0
     acc, product = torch.zeros_like(qs), operands(scaled[0])
     for lo in range(0, NK, TILE):

@@ -1,7 +1,7 @@
-"""A case (shape, dtype, mask, input family, layout) -> tensors and the call that sends them.
+"""Makes the tensors of a case, and the call that sends them.
 
-What build() makes is a function of (seed, case): the same seed replays the same bytes.  Inputs are
-half of the verdict rule, so each family is made to show a mistake that plain randn forgives.
+The same seed and case give the same bytes.  Inputs are half of the verdict: each family shows a
+mistake that plain randn lets pass.
 """
 
 import functools
@@ -18,26 +18,26 @@ from grader.course.calls import Call, OutputSpec, TensorInput
 from grader.course.cases import Case
 
 REAL_FILE = Path(__file__).with_name("minilm_qkv.npz")  # q, k, v float16 (6, 256, 32)
-FAR = 2**30  # elements between entries: the third is past what 32 bits can count
-SMALL = 2.0**-24  # times dO, as a mean over many tokens has it: kills gradients in float16
-LARGE = 10.0  # added to dO where many keys are seen: dP and delta are large, their difference not
-LOUD = 20000.0  # the same, in some columns: do * o, near 3.5 times this, is too much for float16
-FAINT = 2.0**-20  # the size of dy whose products float16 holds with a bit or two
-GUARD = 64  # NaN elements on either side of a guarded tensor; a multiple of 16 bytes in any dtype
-ONE_BY_ONE = {  # layout -> that of each tensor, where they differ
+FAR = 2**30  # elements between entries: 32 bits cannot reach the third
+SMALL = 2.0**-24  # factor of dO, as a mean over many tokens has: kills gradients in float16
+LARGE = 10.0  # added to dO: dP and delta become large, their difference does not
+LOUD = 20000.0  # added to some columns: do * o, 3.5 times this, overflows float16
+FAINT = 2.0**-20  # size of dy: float16 holds its products with only a bit or two
+GUARD = 64  # NaN elements on each side of a tensor; 16-byte aligned in any dtype
+ONE_BY_ONE = {  # layouts that differ from tensor to tensor
     "views": {"q": "guarded", "k": "cached", "v": "wide", "sink_logits": "last"},
     "mixed": {"q": "packed", "k": "transposed", "v": "gapped", "x": "transposed", "w": "last"},
     "last": {"q": "last", "k": "third", "v": "last", "x": "last", "w": "third"},
     "shared": {"q": "packed", "k": "expanded", "v": "packed", "x": "expanded", "w": "dense"},
 }
-DIFFERENTIABLE = "weighted_row_sum"  # stage 2's entry point with gradients, of this course alone
+DIFFERENTIABLE = "weighted_row_sum"  # stage 2's differentiable entry point; only this course has it
 UPSTREAM = {"o": "dout", "lse": "dlse", "y": "dy"}  # output -> its gradient, in reference.py
 
 
 @dataclass
 class Built:
-    """A case with its numbers.  tensors: what truth is computed from, on the CPU, as sent;
-    upstream: gradients of the outputs, as the reference calls them; seed: gives these numbers."""
+    """A case with its numbers.  tensors: the inputs as sent, on the CPU; upstream: the gradients of
+    the outputs, by their names in reference.py; seed: the one that gives these numbers."""
 
     case: Case
     call: Call
@@ -52,7 +52,7 @@ class Built:
 
 
 def build(case: Case, seed: int, salt: str = "") -> Built:
-    """Make the tensors of a case and the call that carries them; another salt, other numbers."""
+    """Make the tensors of a case and its call; another salt gives other numbers."""
     tensors = _tensors(case, _generator(seed, case.name + salt))
     tensors = {name: _shared(t) if _layout_of(case, name, t) == "expanded" else t
                for name, t in tensors.items()}
@@ -63,14 +63,14 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
     if case.grads:
         douts = _douts(case, outputs, _generator(seed, case.name + salt + "/dout"))
         built.upstream = {UPSTREAM[name]: sent.view() for name, sent in douts.items()}
-    if case.unused == "o":  # what autograd gives for it
+    if case.unused == "o":  # as autograd gives for an unused output
         built.upstream["dout"] = torch.zeros_like(tensors["q"])
     if case.refill:
         built.refilled = _tensors(case, _generator(seed, case.name + "/refill"))
         refill = {name: lay_out(t, _layout_of(case, name, t))
                   for name, t in built.refilled.items()}
     entry = DIFFERENTIABLE * (case.course_stage.sums_rows and bool(case.grads))
-    # Work left running shows in any call: it costs its wait in a few of them only.
+    # Reading the outputs late takes a wait, and a few cases are enough to show unfinished work.
     late = case.group == "standard" or case.repeats > 1 or case.refill
     built.call = Call(inputs, args, kwargs, outputs, douts=douts, grads=case.grads, refill=refill,
                       repeats=case.repeats, entry=entry, late=late,
@@ -79,9 +79,9 @@ def build(case: Case, seed: int, salt: str = "") -> Built:
 
 
 def other_numbers(case: Case, seed: int) -> Built:
-    """The same call, once, with other numbers in its tensors: those of its refill if it has one.
+    """The same call, made once, with other numbers: those of its refill if it has one.
 
-    Without a refill they come from a fresh seed, so that knowing this one does not help.
+    Otherwise they come from a fresh seed, which cannot be derived from this one.
     """
     if case.refill:
         built = build(case, seed, "/refill")
@@ -96,7 +96,7 @@ def other_numbers(case: Case, seed: int) -> Built:
 def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
     if case.layout in ONE_BY_ONE:
         return ONE_BY_ONE[case.layout][name]
-    if "." in case.layout:  # of q, k and v, or of x and w
+    if "." in case.layout:  # one for each of q, k and v, or x and w
         return dict(zip("xw" if case.course_stage.sums_rows else "qkv", case.layout.split("."),
                         strict=True)).get(name, "dense")
     if case.layout == "far":
@@ -105,13 +105,13 @@ def _layout_of(case: Case, name: str, tensor: torch.Tensor) -> str:
 
 
 def _shared(t: torch.Tensor) -> torch.Tensor:
-    """The first head for all, or the first row."""
+    """The first head, or the first row, expanded to all."""
     return t.narrow(0 if t.dim() == 2 else 1, 0, 1).expand_as(t)
 
 
 def _with_other_options(case: Case) -> Case:
-    """Another mask and scale that the same tensors may be given.  The assignment's own wrapper of
-    stage 8 takes no mask but the causal one."""
+    """The case with another mask and scale.  Stage 8 keeps its causal mask, because the original
+    assignment's wrapper has no other."""
     stage, other = case.course_stage, {}
     if stage.chooses_mask and not stage.windowed and case.N == case.n_keys:
         other["is_causal"] = stage.differentiates or not case.is_causal
@@ -134,7 +134,7 @@ def _signature(case: Case):
         return ("@x", "@w"), {}, (OutputSpec("y", (case.M,), case.dtype),)
     args = ("@q", "@k", "@v")
     o = OutputSpec("o", (case.B, case.HQ, case.N, case.D), case.dtype)
-    if stage.attribute:  # Function.apply takes no keywords; it returns lse, too
+    if stage.attribute:  # Function.apply takes no keywords, and returns lse as well
         lse = OutputSpec("lse", (case.B, case.HQ, case.N), torch.float32)
         return args + (() if case.bare else (case.is_causal,)), {}, (o, lse)
     given = {"is_causal": case.is_causal, "window_size": case.window, "sink_size": case.sinks,
@@ -143,7 +143,7 @@ def _signature(case: Case):
     if stage.windowed and "window_size" not in stage.keywords:
         args += (case.window, case.sinks or 0)
     kwargs = {name: given[name] for name in stage.keywords if given[name] is not None}
-    if case.bare:  # a window that is given by its place is always given
+    if case.bare:  # a positional window is always passed
         args, kwargs = args[:4], {}
     return args, kwargs, (o,)
 
@@ -156,10 +156,10 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
                 x *= 30
             case "faint":
                 x, w = x * 2.0**-10, w * 2.0**-10
-            case "cancel":  # the running sum grows to N / 2 and comes back
+            case "cancel":  # the running sum grows up to N / 2, then falls back
                 x += torch.where(torch.arange(case.N) < case.N // 2, 1.0, -1.0)
                 w = 1 + w / 8
-            case "needles":  # one column decides; the last one is the one tails forget
+            case "needles":  # one column decides; often the last, which tails forget
                 w = torch.zeros(case.N).index_fill_(0, torch.tensor([case.N - 1]), 1.0)
         return {"x": x.to(case.dtype), "w": w.to(case.dtype)}
     q = _randn(gen, case.B, case.HQ, case.N, case.D)
@@ -172,13 +172,13 @@ def _tensors(case: Case, gen: torch.Generator) -> dict[str, torch.Tensor]:
     elif case.family != "randn":
         q, k, v = _MAKERS[case.family](case, q, k, v)
     made = {name: t.to(case.dtype) for name, t in (("q", q), ("k", k), ("v", v))}
-    if case.sink_logits:  # a parameter often stays in float32
+    if case.sink_logits:  # as parameters often are
         dtype = torch.float32 if case.layout == "views" or case.level else case.dtype
         planted = case.level and case.dtype == torch.float32 and (
             case.family in ("shift+", "shift-"))
         level = math.prod(_PLANTED[case.family]) if planted else 0.0
         logits = _randn(gen, case.HQ) + level
-        if case.level and not planted:  # as a new parameter begins
+        if case.level and not planted:  # as a new parameter is
             logits.zero_()
         made["sink_logits"] = logits.to(dtype)
     return made
@@ -192,16 +192,16 @@ def _scale(case: Case) -> float:
     return case.D**-0.5 if case.scale is None else case.scale
 
 
-# Feature 0 of q, and of k times the scale: each logit gains their product, and is about N(0, 1)
-# without.  Two numbers: evenly from the first position to the last.
+# Values of feature 0 of q, and of k times the scale.  Their product is added to each logit, which
+# is about N(0, 1) otherwise.  A pair of numbers: evenly from the first position to the last.
 _PLANTED = {
-    "shift+": (16.0, 8.0),  # the same for all: the softmax does not change
+    "shift+": (16.0, 8.0),  # the same for all, so the softmax does not change
     "shift-": (16.0, -8.0),
     "deep": (16.0, -64.0),
     "abyss": (16.0, -1250.0),
     "peak": (16.0, 1250.0),
     "rising": (4.0, (0.0, 10.0)),  # every tile brings a larger maximum
-    "steep": (4.0, (0.0, 100.0)),  # a maximum taken of other keys than those seen overflows
+    "steep": (4.0, (0.0, 100.0)),  # a maximum over hidden keys overflows
     "falling": (4.0, (50.0, 0.0)),
     "signs": (4.0, (-50.0, 15.0)),
     "levels": ((0.0, 20.0), 20.0),  # each row has its own level
@@ -213,8 +213,8 @@ def _from_to(ends: float | tuple[float, float], n: int) -> float | torch.Tensor:
 
 
 def _heavy(case, q, k, v):
-    """The first key weighs 2**18.5 times as much as any other, whose tiles are lost beside it; in
-    bfloat16, which loses more, and whose limits are wider, 2**16 times."""
+    """The first key weighs 2**18.5 times as much as any other, so that 16 bits lose whole tiles; in
+    bfloat16, which has fewer digits and wider limits, 2**16 times."""
     q, k = torch.ones_like(q), torch.zeros_like(k)
     k[..., 0, 0] = (16 if case.dtype == torch.bfloat16 else 18.5) * math.log(2) / _scale(case)
     v = 2 + v / 10
@@ -223,14 +223,14 @@ def _heavy(case, q, k, v):
 
 
 def _cancel(case, q, k, v):
-    """Nearly equal weights, and values near +16, then -16, so that sums grow and come back."""
+    """Nearly equal weights, and values near +16, then -16: sums grow, then fall back."""
     v += torch.where(torch.arange(case.n_keys) < case.n_keys // 2, 16.0, -16.0)[:, None]
     return q / 4, k, v
 
 
 def _creeping(case, q, k, v):
-    """Each key weighs a little more than the one before, 128 of 8192 0.4 %; values near +10,240,
-    then -10,240, so that the sum over eight keys passes what float16 holds, and comes back."""
+    """Each key weighs a little more than the one before: 0.4 % over 128 of 8192 keys.  Values are
+    near +10,240, then -10,240, so that a sum over eight keys overflows float16 before it falls."""
     q, k = torch.zeros_like(q), torch.zeros_like(k)
     q[..., 0] = 1.0
     k[..., 0] = torch.linspace(0.0, 0.25, case.n_keys) / _scale(case)
@@ -239,8 +239,8 @@ def _creeping(case, q, k, v):
 
 
 def _easing(case, q, k, v):
-    """Each of 160 keys weighs about a fifth less than the one before: the first that a window hides
-    would count most, and yet no key is nearly alone."""
+    """Each of 160 keys weighs about a fifth less than the one before.  The first key that a window
+    hides would weigh most, and yet no key outweighs all others."""
     q = q / 2
     q[..., 0] = 4.0
     k[..., 0] = torch.linspace(10.0, 0.0, case.n_keys) / _scale(case)
@@ -248,10 +248,8 @@ def _easing(case, q, k, v):
 
 
 def _needles(case, q, k, v):
-    """Each query points at one key on an edge of the mask, seen or just not seen; V is one-hot.
-
-    Where the mask is off by one there, the output's row changes as a whole.
-    """
+    """Each query points at one key at an edge of the mask, just visible or just hidden; V is
+    one-hot.  If the mask is off by one there, the whole row of the output changes."""
     rows = torch.arange(case.N)
     edges = [rows, torch.full_like(rows, case.n_keys - 1), torch.full_like(rows, 64)]
     if case.is_causal:
@@ -271,7 +269,7 @@ def _needles(case, q, k, v):
 
 
 def _real(case, q, k, v):
-    """One layer of a language model on real text; its six heads serve whatever shape is asked."""
+    """One layer of a language model on real text; its six heads are cut to the shape needed."""
     stored = _real_activations()
 
     def served(name, like):
@@ -288,20 +286,20 @@ def _real_activations() -> dict[str, torch.Tensor]:
 
 
 def _alike(case, q, k, v):
-    """dP and delta lie above 2048, where float16 is coarse, and o below 4, where it is fine.  The
-    weights are nearly equal, so that no single one's rounding counts."""
+    """dP and delta are above 2048, where float16 is coarse, and o is below 4, where it is fine; the
+    weights are nearly equal, so that no single rounding matters."""
     return q / 4, k, 3.5 + v / 8
 
 
 _MAKERS = {"heavy": _heavy, "cancel": _cancel, "creeping": _creeping, "easing": _easing,
            "needles": _needles, "real": _real, "alike": _alike,
-           # Half as hot with gradients: a kernel that rounds the scaled q to 16 bits is right, and
-           # at 4 it was over the limit with some seeds, 6 of 200 in stage 9, at 2 at most at .7.
+           # 2 with gradients: at 4, right kernels that round the scaled q to 16 bits went over the
+           # limit with 6 of 200 seeds in stage 9; at 2 they reach 0.7 of it at most.
            "hot": lambda case, q, k, v: ((2 if case.grads else 4) * q, k, v)}
 
 
 def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) -> dict:
-    """The gradient of every output, as it is sent."""
+    """The gradient of every output, laid out as the case says."""
     sent = {}
     for spec in outputs:
         if spec.name == case.unused:
@@ -318,7 +316,7 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
                 dout[..., dout.shape[-2] // 2:, :] += LARGE
             case "loud":
                 dout[..., dout.shape[-2] // 2:, ::16] += LOUD
-            case "faint":  # and of two signs, so that a sum of it grows and comes back
+            case "faint":  # of both signs: a sum grows, then falls back
                 signs = torch.where(torch.arange(case.M) < case.M // 2, 1.0, -1.0)
                 dout = FAINT * signs * (1 + dout / 8)
             case _ if case.layout == "far":
@@ -332,7 +330,7 @@ def _douts(case: Case, outputs: tuple[OutputSpec, ...], gen: torch.Generator) ->
 
 
 def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
-    """Put t where the layout says, NaN in every element of the storage that t does not cover."""
+    """Lay t out in a storage, with NaN in every element that t does not cover."""
     dims = t.dim()
     order, gaps, step, guard = list(range(dims)), [0] * dims, 1, GUARD
     match layout:
@@ -350,15 +348,15 @@ def lay_out(t: torch.Tensor, layout: str) -> TensorInput:
             order, gaps = [1, 0], [3, 0]
         case "transposed":  # (B, N, H, D) in memory
             order[-3:-1] = order[-3:-1][::-1]
-        case "packed":  # q of (B, N, 3, H, D), as one projection of q, k and v gives
+        case "packed":  # (B, N, 3, H, D), as from one projection to q, k and v
             order, gaps = [0, 2, 1, 3], [0, 2 * t.shape[1], 0, 0]
         case "cached":  # the first rows of a longer cache
             gaps = [0, 1, 5, 0]
-        case "wide":  # half of each row of two tensors side by side
+        case "wide":  # half of each row of a tensor twice as wide
             gaps = [0, 0, 0, t.shape[-1]]
         case "gapped":
             gaps = [0, 1, 3, 5][-dims:]
-        case "odd":  # as "cached", and no address is a multiple of 16 bytes
+        case "odd":  # as "cached", at addresses that are not 16-byte aligned
             gaps, guard = [0, 1, 5, 0][-dims:] if dims > 2 else gaps, GUARD + 1
         case "last" | "third":
             gaps, step = [int(dims > 1), *gaps[1:]], 2 if layout == "last" else 3

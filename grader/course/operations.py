@@ -1,7 +1,6 @@
-"""What PyTorch's operations in a trace do: move numbers, compute one by one, reduce, add up, more.
+"""Tells what a PyTorch operation in a trace does: move numbers, compute them, reduce, add up.
 
-course/operators.tsv says it of every operation there is; tools/operators.py found it out by calling
-them.
+operators.tsv says it for every operation; tools/operators.py wrote it by calling them all.
 """
 
 import functools
@@ -14,24 +13,25 @@ import torch
 from grader.text import escape
 
 TABLE = Path(__file__).with_name("operators.tsv")
-# Of what the table has as "adds" and "computes": PyTorch may reduce, and prepare whole numbers.
+# Operations that the table lists under "adds" and "computes", and that are allowed as reductions.
 REDUCTIONS = set("""
     sum mean amax amin max min any all aminmax linalg_vector_norm norm cumsum cumsum_ floor_divide
     isin bucketize searchsorted
 """.split())
 MOST = 1 << 60  # no count is larger
-UNTABLED = {"_pin_memory", "resize_", "nonzero"}  # no probe shows that these compute nothing
+UNTABLED = {"_pin_memory", "resize_", "nonzero"}  # they compute nothing, but cannot be probed
 FREE = ("looks", "fresh", "constant", "moves")  # kinds that compute no numbers
-LEAST = 256  # numbers an operation counts for at least: many small ones are one large one
+LEAST = 256  # numbers that even a small operation counts for
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One of a trace.  name: "aten::mul.Tensor"; kind: of the table, or "reduces", "unknown".
+    """One operation of a trace.
 
-    numbers: as many as it computed; made, sides: bytes of the largest result, and how long the
-    results are along each dimension; line: of the student's file, None where autograd called it;
-    addends: of what adds.
+    name: such as "aten::mul.Tensor".  kind: the table's, "reduces" or "unknown".  numbers: how many
+    it computed.  made, sides: bytes of the largest result, and the results' lengths along each
+    dimension.  line: in the student's file; None if autograd called it.  addends: what is added,
+    for an operation that adds.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class Addends:
-    """Of an operation that adds entries up at indices: how many numbers are added, to how many, and
-    how many at most go together, by one index."""
+    """How an operation adds entries at indices: how many numbers, to how many sums, and the most
+    that go to one index."""
 
     numbers: int
     into: int
@@ -59,10 +59,10 @@ class Addends:
 
 
 def operation(step: list, of_inputs: bool = True) -> Operation:
-    """Of a trace's step ["op", ...].  of_inputs: what it is given was made of the inputs' numbers.
+    """Read a trace's step ["op", ...].  of_inputs: whether its arguments depend on the inputs.
 
     Raises:
-        ValueError, KeyError, TypeError, IndexError, AttributeError: it is no such step.
+        ValueError, KeyError, TypeError, IndexError, AttributeError: step is no such step.
     """
     name = escape(str(step[1]))[:100]
     given, made = list(_tensors(step[2:4])), list(_tensors(step[4]))
@@ -72,12 +72,12 @@ def operation(step: list, of_inputs: bool = True) -> Operation:
         kind = "moves" if named.get("accumulate") is False else kind
     if kind not in FREE and given and not of_inputs and not any(
             tensor.floats for tensor in given + made):
-        kind = "moves"  # whole numbers and masks: which tile goes where, not attention
+        kind = "moves"  # integers and masks say which tile goes where; no attention
     largest = max((tensor.numbers for tensor in given + made), default=0)
     if "_foreach_" in name:
         largest = sum(tensor.numbers for tensor in given)
     numbers = max(LEAST, largest)
-    if kind in FREE:  # one by one into a tensor is no way to move
+    if kind in FREE:  # filling a tensor number by number does not count as a move
         in_place = name.partition(".")[0].endswith("_") or "index_put" in name
         numbers = LEAST if in_place else 0
     line = step[5] if len(step) > 5 and type(step[5]) is int else None
@@ -111,13 +111,13 @@ def _kind(name: str) -> str:
 
 @functools.cache
 def _known(name: str):
-    """The operation of this name in the PyTorch of here, or None."""
+    """The operation of this name in the installed PyTorch, or None."""
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
 
 
 def _named(name: str, args, kwargs) -> dict:
-    """Arguments by the names of the operation's schema, defaults among them."""
+    """The arguments by name, defaults included."""
     found = _known(name)
     if found is None:
         return {}
@@ -178,7 +178,7 @@ def _addends(named: dict, made: list[_Tensor]) -> Addends:
 
 
 def size(value) -> int:
-    """value, if it is a count."""
+    """Return value if it is a valid count."""
     if type(value) is not int or not 0 <= value <= MOST:
         raise ValueError(f"want a count; got {str(value)[:100]}")
     return value

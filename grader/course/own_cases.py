@@ -1,6 +1,6 @@
-"""--cases FILE: an instructor's own cases, which students do not have.
+"""Reads --cases FILE: an instructor's own cases, which students do not have.
 
-The file is TOML, a [[case]] each; its fields are those of Case, within what the assignment asks:
+The file is TOML with one [[case]] per case.  Its fields are those of Case, within the assignment:
 
     [[case]]
     stage = 4
@@ -8,7 +8,7 @@ The file is TOML, a [[case]] each; its fields are those of Case, within what the
     HQ = 2
     family = "needles"
 
-They are robust cases, asked after those of the table.
+They count as robust cases and run after those of case_table.py.
 """
 
 import tomllib
@@ -26,16 +26,16 @@ FAMILIES = ("randn", "rising", "hot", "needles", "shift-", "deep", "heavy", "can
 
 
 def read(path: Path) -> tuple[Case, ...]:
-    """The cases of a file.
+    """Read the cases of a file.
 
     Raises:
-        ValueError: it is no such file, or asks what its stage does not promise.
+        ValueError: it is not such a file, or asks more than its stage promises.
     """
     if not path.is_file():
         raise ValueError(f"--cases: want a file of cases, TOML; got {path}")
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # no TOML, or not UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise ValueError(f"--cases: want TOML; got {error} in {path}") from None
     rows = given.get("case")
     if set(given) != {"case"} or not isinstance(rows, list) or not rows or not all(
@@ -94,7 +94,7 @@ def _case(row: dict) -> Case:
 
 
 def _allowed(stage: Stage, dtype: str) -> tuple[dict[str, Sequence], tuple[str, ...]]:
-    """Which fields a case of a stage may have, with their values, and which it must have."""
+    """-> the fields a case of a stage may have, with their values; the fields it must have."""
     lengths = range(1, 8193)
     allowed = {"N": lengths, "dtype": tuple(DTYPES), "is_causal": (stage.is_causal,)}
     if stage.sums_rows:
@@ -112,5 +112,5 @@ def _allowed(stage: Stage, dtype: str) -> tuple[dict[str, Sequence], tuple[str, 
     if stage.has_sinks:
         allowed["sinks"] = range(2**31)
     if stage.takes_scale:
-        allowed["scale"] = ()  # of any value, within limits
+        allowed["scale"] = ()  # any value within limits
     return allowed, ("N", "window") if stage.windowed else ("N",)

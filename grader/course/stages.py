@@ -1,7 +1,7 @@
-"""One table: stage -> title, file, entry point, points, steps, and in words what the stage is.
+"""The table of stages: title, file, entry point, points, steps, and what each is about.
 
-No other file compares a stage's number.  What is asked of each is in case_table.py;
-how another one is added, in docs/architecture.md.
+No other file compares stage numbers.  The cases of a stage are in case_table.py;
+docs/architecture.md says how to add a stage.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from importlib import metadata
 
-TRITON = (3, 6)  # the least, as pyproject.toml has; PyTorch 2.10 is the first that pins it
+TRITON = (3, 6)  # the oldest that works, as in pyproject.toml; PyTorch 2.10 pins it
 NO_TRITON = (
     "Triton is not installed, and this needs it. It exists for Linux only: on Windows use WSL, on "
     "a Mac a Linux container, or else GitHub Codespaces or Colab; there, pip install triton."
@@ -18,7 +18,7 @@ NO_TRITON = (
 
 
 def no_triton() -> str:
-    """Why what needs Triton cannot run here, found without importing it; "" where it can."""
+    """Why Triton cannot run here, found without importing it; "" if it can."""
     if importlib.util.find_spec("triton") is None:
         return NO_TRITON
     found = triton_version()
@@ -26,7 +26,7 @@ def no_triton() -> str:
 
 
 def old_triton(found: str, pinned: str) -> str:
-    """A sentence on a version that is too old, or "".  pinned: by the PyTorch beside it."""
+    """A sentence if the version found is too old, or "".  pinned: the version PyTorch asks for."""
     if version(found) >= TRITON:
         return ""
     return (f"Triton {found}: want {TRITON[0]}.{TRITON[1]} or later; pip install --upgrade "
@@ -34,15 +34,15 @@ def old_triton(found: str, pinned: str) -> str:
 
 
 def right_triton(pinned: str) -> str:
-    """What to give to pip install for the Triton that is right with a PyTorch that pins this one;
-    where that is too old, a newer PyTorch brings its own."""
+    """What to `pip install` so that the Triton fits the PyTorch that pins this version; if that
+    Triton is too old, a newer PyTorch, which brings its own."""
     if not pinned:
         return "triton"
     return f"triton=={pinned}" if version(pinned) >= TRITON else "--upgrade torch"
 
 
 def installed(*names: str) -> str | None:
-    """The version of the first of these packages that is installed."""
+    """The version of the first of these packages that is installed, or None."""
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
@@ -54,8 +54,7 @@ def triton_version() -> str | None:
 
 
 def pinned_triton() -> str:
-    """The version of Triton that PyTorch's own metadata asks for: "3.7.1", "3.8" for ~=3.8.0, ""
-    for none."""
+    """The version of Triton in PyTorch's metadata: "3.7.1"; "3.8" for ~=3.8.0; "" for none."""
     try:
         wanted = metadata.requires("torch") or ()
     except metadata.PackageNotFoundError:
@@ -78,7 +77,7 @@ def interprets(triton: str, numpy: str) -> bool:
 
 
 def interpreter_fault() -> str:
-    """Why the interpreter of the Triton that is installed cannot run; "" where it can."""
+    """Why the installed Triton's interpreter cannot run; "" if it can."""
     triton, numpy = triton_version(), installed("numpy")
     return "" if not triton or not numpy or interprets(triton, numpy) else (
         f"the interpreter of Triton {triton} does not work with numpy {numpy}: pip install "
@@ -87,29 +86,29 @@ def interpreter_fault() -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of the course: what it is, for all who would ask which one it is."""
+    """One stage of the course.  Code asks for its properties, never for its number."""
 
     number: int
     title: str
     entry: str
-    positional: tuple[str, ...]  # the arguments a submission must take, in this order
+    positional: tuple[str, ...]  # arguments of the entry point, in this order
     points: int
-    steps: dict[str, str]  # step -> the places written in it (step_checks/mistakes.py)
-    # Where the loop over the keys is bounded, and that over the queries: for wasted_tiles.py.
+    steps: dict[str, str]  # step -> the places it holds (step_checks/mistakes.py)
+    # Where the loops over the keys, and over the queries, get their bounds; for wasted_tiles.py.
     loop_steps: tuple[str, ...] = ()
-    attribute: str | None = None  # "apply" where the entry point is an autograd.Function
-    origins: dict[str, str] = field(default_factory=dict)  # step -> where it is carried over from
-    keywords: tuple[str, ...] = ()  # of its arguments, those that are passed by name
-    program: str = "autograder.py"  # which grades it
+    attribute: str | None = None  # "apply" if the entry point is an autograd.Function
+    origins: dict[str, str] = field(default_factory=dict)  # step -> the step it copies
+    keywords: tuple[str, ...] = ()  # arguments that are passed by name
+    program: str = "autograder.py"  # the program that grades it
     optional: bool = False
-    needs_triton: bool = True  # else PyTorch does the arithmetic, tile by tile
-    sums_rows: bool = False  # x (M, N) and w (N,) in, y (M,) out; every other one is attention
-    windowed: bool = False  # so a tile may show a row nothing
+    needs_triton: bool = True  # otherwise PyTorch computes, tile by tile
+    sums_rows: bool = False  # x (M, N), w (N,) -> y (M,); all other stages are attention
+    windowed: bool = False  # a row may see nothing of a visited tile
     has_sinks: bool = False
-    differentiates: bool = False  # its own kernels make the gradients, which every case asks for
+    differentiates: bool = False  # by its own kernels; every case asks for gradients
     is_causal: bool = False  # unless a case says otherwise
-    causal_in_names: bool = False  # a case's name, which its numbers are drawn from, tells the mask
-    heads: tuple[int, int] = (6, 2)  # of queries, and of keys, in a small case that shows most
+    causal_in_names: bool = False  # case names, which seed the numbers, tell the mask
+    heads: tuple[int, int] = (6, 2)  # (HQ, HKV) of a small but telling case
 
     @property
     def filename(self) -> str:
@@ -117,7 +116,7 @@ class Stage:
 
     @property
     def shares_keys(self) -> bool:
-        """Whether several query heads may have one head of keys."""
+        """Whether several query heads may share a key/value head."""
         return any("kv head" in places for places in self.steps.values())
 
     @property
@@ -126,16 +125,16 @@ class Stage:
 
     @property
     def backward_is_given(self) -> bool:
-        """As PyTorch, which recomputes everything from the saved lse."""
+        """Whether the file comes with a PyTorch backward that recomputes from the saved lse."""
         return self.needs_triton and not self.sums_rows and not self.differentiates
 
     @property
     def chooses_mask(self) -> bool:
-        """Whether a call may ask for a causal mask and for none."""
+        """Whether a call may choose between a causal mask and none."""
         return self.differentiates or not self.needs_triton
 
     def steps_of(self, places: tuple[str, ...]) -> list[str]:
-        """The steps in which any of these places is written, the likeliest first."""
+        """The steps that hold any of these places, the likeliest first."""
         return list(dict.fromkeys(step for place in places for step, own in self.steps.items()
                                   if place in own.split(", ")))
 

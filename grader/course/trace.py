@@ -1,7 +1,7 @@
-"""What a trace of a call consists of: launches, PyTorch operations, memory.
+"""Reads a call's trace: its launches, PyTorch operations and memory.
 
-The trace comes from the worker, and is believed only because replay.py carries it out: what it
-leaves out does not happen there.
+A trace comes from the worker and can be trusted only because replay.py repeats it: what it leaves
+out does not happen in the repetition.
 """
 
 import json
@@ -13,7 +13,7 @@ from grader.text import escape
 
 
 class Trace:
-    """text: the worker's trace, as it arrived.
+    """A trace, parsed.  text: as it came from the worker.
 
     Raises:
         ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError: it is no trace.
@@ -24,7 +24,7 @@ class Trace:
         self.value = json.loads(text)
         self.steps = self.value["steps"]
         self.backward_from = size(self.value["backward"])
-        self.cut = "cut" in self.value  # too long to be written down, or carried out again
+        self.cut = "cut" in self.value  # too long to be recorded or repeated
         forward, backward = self.steps[:self.backward_from], self.steps[self.backward_from:]
         self.launches, self.backward_launches = _launches(forward), _launches(backward)
         made_of: set[int] = set()
@@ -46,7 +46,7 @@ class Trace:
         return escape(f"{function['name']}@{function['line']}")[:200]
 
     def _peak_bytes(self) -> int:
-        """The most bytes held at once beside inputs, outputs and gradients."""
+        """The most bytes held at once, without inputs, outputs and gradients."""
         storages, end = self.value["storages"], len(self.steps)
         held = {number: size(about["bytes"]) for number, about in enumerate(storages)
                 if not {"input", "kept"} & about.keys()}
@@ -55,7 +55,7 @@ class Trace:
             for number in storages_in(step):
                 first.setdefault(number, at)
                 last[number] = at
-        for number, count in _results(self.value):  # what is there beside the result itself counts
+        for number, count in _results(self.value):  # count what is there beside the result
             if number in held:
                 held[number], last[number] = max(0, held[number] - count), end
         change = [0] * (end + 2)
@@ -70,7 +70,7 @@ class Trace:
         return peak
 
     def _results_written(self) -> bool:
-        """Whether every result depends on memory that a launch could write to."""
+        """Whether every result depends on memory that a launch could have written."""
         inputs = {number for number, about in enumerate(self.value["storages"])
                   if "input" in about}
         reached: set[int] = set()
@@ -95,7 +95,7 @@ def _launches(steps) -> int:
 
 
 def _operations(steps, storages, made_of) -> tuple[Operation, ...]:
-    """made_of: the storages so far that hold what was made of the inputs' numbers."""
+    """made_of: the storages so far whose numbers depend on the inputs."""
     found = []
     for step in steps:
         of_inputs = any(number in made_of or "input" in storages[number]
@@ -108,5 +108,5 @@ def _operations(steps, storages, made_of) -> tuple[Operation, ...]:
 
 
 def arithmetic(operations: tuple[Operation, ...]) -> int:
-    """Numbers that PyTorch computed with."""
+    """How many numbers PyTorch computed."""
     return min(sum(operation.numbers for operation in operations), MOST)
