@@ -6,7 +6,6 @@ answered at once, on any machine.
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import secrets
 import signal
@@ -118,7 +117,7 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     working.add_argument("--show", action="store_true",
                          help="draw the attention matrix that the first wrong case really uses")
     working.add_argument("--plot", metavar="FILE", type=Path,
-                         help="write that drawing there, .png or .svg (needs matplotlib)")
+                         help="write that drawing there, as an .svg file")
     working.add_argument("--submit", action="store_true",
                          help="also write submission.zip, to hand in: the files and this report")
     working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
@@ -170,12 +169,9 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
         folder = Path(os.path.realpath(arguments.json)).parent
         if arguments.json.is_dir() or not folder.is_dir():
             return f"--json: want a file in a directory that exists; got {arguments.json}"
-    if arguments.plot is not None:
-        if arguments.plot.suffix not in (".png", ".svg") or not arguments.plot.parent.is_dir():
-            return ("--plot: want a .png or .svg file in a directory that exists; got "
-                    f"{arguments.plot}")
-        if importlib.util.find_spec("matplotlib") is None:
-            return "--plot: want matplotlib installed (pip install matplotlib); got none"
+    if arguments.plot is not None and (
+            arguments.plot.suffix != ".svg" or not arguments.plot.parent.is_dir()):
+        return f"--plot: want an .svg file in a directory that exists; got {arguments.plot}"
     if arguments.submit and (arguments.quick or arguments.watch or arguments.case
                              or arguments.step):
         return "--submit: want every case asked; got --quick, --watch, --case or --step with it"

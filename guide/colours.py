@@ -7,17 +7,13 @@ of the boxes of mistakes, with what lies behind each.  tests/guide/test_colours.
 
 import math
 
+from grader.page.svg import COLOURS  # those of masks are the grader's
+
 THEMES = {
-    "light": {"ink": "#1f2328", "faint": "#5f6872", "line": "#d0d7de", "paper": "#ffffff",
-              "whole": "#9ec9a7", "cut": "#f2cf87", "skipped": "#eef0f2", "sink": "#b9b5e8",
-              "a": "#2f6fb4", "b": "#c2572b", "c": "#3b8a52", "d": "#7d56b3", "e": "#5f6872",
-              "wrong": "#bf2a1d", "behind-wrong": "#ffe9dc",
-              "right": "#00586b", "behind-right": "#dff1fb"},
-    "dark": {"ink": "#e6e8eb", "faint": "#9aa4ae", "line": "#4a525b", "paper": "#131416",
-             "whole": "#3c7a4c", "cut": "#9a7420", "skipped": "#22262b", "sink": "#56509a",
-             "a": "#6ba7e6", "b": "#ef8a5d", "c": "#6fc488", "d": "#b694e8", "e": "#9aa4ae",
-             "wrong": "#ff8a70", "behind-wrong": "#45200f",
-             "right": "#7ad7f5", "behind-right": "#0b2b42"},
+    "light": {**COLOURS["light"], "skipped": COLOURS["light"]["hidden"],
+              "a": "#2f6fb4", "b": "#c2572b", "c": "#3b8a52", "d": "#7d56b3", "e": "#5f6872"},
+    "dark": {**COLOURS["dark"], "skipped": COLOURS["dark"]["hidden"],
+             "a": "#6ba7e6", "b": "#ef8a5d", "c": "#6fc488", "d": "#b694e8", "e": "#9aa4ae"},
 }
 
 # Machado, Oliveira and Fernandes (2009), full dichromats, in linear RGB.

@@ -61,7 +61,7 @@ def test_of_what_runs_beside_a_submission_the_grader_takes_only_what_both_sides_
 
 # From the bottom: a room imports only from those before it.
 ROOMS = ("sandbox.kernels", "sandbox.replay", "sandbox.worker", "sandbox.supervisor", "course",
-         "host", "assignment", "report", "step_checks", "diagnosis", "judge")
+         "host", "assignment", "report", "page", "step_checks", "diagnosis", "judge")
 
 
 def test_every_folder_of_the_grader_is_a_room():

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from grader.diagnosis.attention_map import TILE, Matrix
+from grader.diagnosis.attention_map import SEEN, TILE, Matrix
+from grader.host import files
+from grader.page import svg
 
 COLUMNS = 24  # of a panel on a terminal
 SHADES = " .:-=+*#%@"
@@ -38,42 +41,30 @@ def caption(matrix: Matrix) -> str:
     wrong = matrix.wrong
     if not bool(wrong.any()):
         return "These weights are all right, so the mistake is somewhere else."
-    telling = wrong & (~matrix.keep | (matrix.found.abs() <= 1e-6))  # seen or unseen by mistake
+    telling = wrong & (~matrix.keep | (matrix.found.abs() <= SEEN))  # seen or unseen by mistake
     i, j = (telling if bool(telling.any()) else wrong).nonzero()[0].tolist()
     got, want = float(matrix.found[i, j]), float(matrix.expected[i, j])
     return (f"Look at query {i}, key {j}: weight {got:.3g}, should be {want:.3g} "
             f"({int(wrong.sum())} of {wrong.numel()} are wrong).")
 
 
+def panels(matrix: Matrix) -> list[tuple[str, str]]:
+    """The same three panels as (name, SVG)."""
+    found = (matrix.found > SEEN) | (matrix.keep & ~matrix.wrong)
+    return svg.mask(matrix.keep.numpy(), found.numpy(), _wrong(matrix),
+                    TILE.get(matrix.case.stage, 64))
+
+
+def legend(matrix: Matrix) -> list[tuple[str, str]]:
+    """As svg.legend()."""
+    return svg.legend(_wrong(matrix))
+
+
 def plot(matrix: Matrix, path: Path) -> None:
-    """The same three panels as a PNG or SVG, by the ending of path.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    tile = TILE.get(matrix.case.stage, 64)
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 4.6), layout="constrained")
-    difference = matrix.found - matrix.expected
-    largest = float(torch.nan_to_num(difference).abs().max()) or 1.0
-    panels = (("expected", matrix.expected, "Greys", 0, None),
-              ("yours", matrix.found, "Greys", 0, None),
-              ("yours - expected", difference, "RdBu_r", -largest, largest))
-    for axis, (title, x, colours, low, high) in zip(axes, panels, strict=True):
-        image = axis.imshow(x, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
-        for edge in range(tile, max(x.shape), tile):
-            for line, size in ((axis.axhline, x.shape[0]), (axis.axvline, x.shape[1])):
-                if edge < size:
-                    line(edge - 0.5, color="tab:orange", linewidth=0.8, linestyle=":")
-        axis.set(title=title, xlabel="key", ylabel="query")
-        figure.colorbar(image, ax=axis, shrink=0.8)
-    figure.suptitle(f"Head {matrix.head}. {caption(matrix)}", fontsize=10)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    """Write the panels into one SVG file."""
+    title = f"Attention matrix of head {matrix.head}, {matrix.label}"
+    drawn = svg.file(title, caption(matrix), panels(matrix), legend(matrix))
+    files.write(path, drawn.encode())
 
 
 def _pooled(x: torch.Tensor, cell: int) -> torch.Tensor:
@@ -85,19 +76,25 @@ def _pooled(x: torch.Tensor, cell: int) -> torch.Tensor:
 def _shades(x: torch.Tensor) -> list[str]:
     top = x.amax(1, keepdim=True).clamp_min(1e-9)
     level = (x / top * (len(SHADES) - 1)).ceil().clamp(0, len(SHADES) - 1).long()
-    level = torch.where(x > 1e-6, level, 0)
+    level = torch.where(x > SEEN, level, 0)
     return ["".join(SHADES[i] for i in row) for row in level.tolist()]
+
+
+def _wrong(matrix: Matrix) -> dict[str, np.ndarray]:
+    """The wrong weights by what is wrong with them, each once."""
+    rest, found = matrix.wrong, {}
+    for name, layer in (("nan", ~torch.isfinite(matrix.found)), ("seen", ~matrix.keep),
+                        ("unseen", matrix.found.abs() <= SEEN),
+                        ("much", matrix.found > matrix.expected), ("little", matrix.wrong)):
+        found[name], rest = (rest & layer).numpy(), rest & ~layer
+    return found
 
 
 def _difference(matrix: Matrix, cell: int) -> list[str]:
     wrong = matrix.wrong
-    nan = ~torch.isfinite(matrix.found)
-    seen = wrong & ~nan & ~matrix.keep
-    unseen = wrong & (matrix.found.abs() <= 1e-6) & matrix.keep
-    much = wrong & (matrix.found > matrix.expected)
-    layers = {"!": nan, "X": seen, "o": unseen, "+": much, "-": wrong}
+    marks = dict(zip(("nan", "seen", "unseen", "much", "little"), "!Xo+-", strict=True))
     lines = [["."] * (-(-wrong.shape[1] // cell)) for _ in range(-(-wrong.shape[0] // cell))]
-    for mark, layer in reversed(layers.items()):  # the first that holds anywhere in a cell
-        for row, column in (_pooled(layer.double(), cell) > 0).nonzero().tolist():
-            lines[row][column] = mark
+    for name, layer in reversed(_wrong(matrix).items()):  # the first that holds anywhere in a cell
+        for row, column in (_pooled(torch.from_numpy(layer).double(), cell) > 0).nonzero().tolist():
+            lines[row][column] = marks[name]
     return ["".join(line) for line in lines]

@@ -79,11 +79,8 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
     lines = describe(finding, stage, steps, seen=said, again=again, right=right)
     picture = drawing.text(matrix) if matrix is not None and options.show else []
     if matrix is not None and options.plot:
-        try:
-            drawing.plot(matrix, options.plot)
-            picture = [*picture, f"Picture written to {options.plot}."]
-        except ImportError:
-            picture = [*picture, "--plot needs matplotlib: pip install matplotlib"]
+        drawing.plot(matrix, options.plot)
+        picture = [*picture, f"Picture written to {options.plot}."]
     return replace(check, diagnosis=diagnosis, lines=lines, picture=tuple(picture))
 
 

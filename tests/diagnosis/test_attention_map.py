@@ -1,5 +1,7 @@
 """The effective matrix is the one that is used, and what is wrong with it is said and drawn."""
 
+from xml.etree import ElementTree
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import reference
 from grader.course.cases import Case
 from grader.diagnosis import attention_map, drawing
 
+SVG = "{http://www.w3.org/2000/svg}"
 CASE = Case(4, "standard", 64, D=16, HQ=2, HKV=2, is_causal=True)
 
 
@@ -95,9 +98,17 @@ def test_the_picture_fits_a_terminal_and_marks_what_differs():
 
 
 def test_the_plot_is_written(tmp_path):
-    pytest.importorskip("matplotlib")
     drawing.plot(attention_map.read(ask(later), CASE, 0), tmp_path / "matrix.svg")
-    assert (tmp_path / "matrix.svg").stat().st_size > 1000
+    tree = ElementTree.parse(tmp_path / "matrix.svg")
+    assert [x.text for x in tree.iter(SVG + "title")][1:] == [
+        "The expected mask", "Your mask", "The difference"]
+    assert any("Look at query 0, key 1: " in x.text for x in tree.iter(SVG + "text"))
+
+
+def test_each_wrong_weight_is_drawn_once_as_what_is_wrong_with_it():
+    wrong = drawing._wrong(matrix := attention_map.read(ask(later), CASE, 0))
+    assert (sum(wrong.values()) == matrix.wrong.numpy()).all()
+    assert wrong["seen"][0, 1] and not wrong["unseen"].any()
 
 
 @pytest.mark.parametrize("stage, tile", [(1, 128), (3, 64), (6, 64)])

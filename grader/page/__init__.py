@@ -1,0 +1,1 @@
+"""Pictures and the page beside the editor: SVG and HTML, made of plain numbers and words."""

@@ -1,0 +1,157 @@
+"""Pictures as SVG, made of plain numbers: the one colour code of the course for masks and tiles.
+
+A picture is drawn with classes and patterns; style() says what these look like, light and dark, and
+PATTERNS is needed once per document.  No meaning hangs on a colour alone: each has its hatching.
+"""
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+# whole, cut, sink, hidden: what a mask makes of a pair or tile; wrong: of a mistake.
+COLOURS = {
+    "light": {"ink": "#1f2328", "faint": "#5f6872", "line": "#d0d7de", "paper": "#ffffff",
+              "whole": "#9ec9a7", "cut": "#f2cf87", "hidden": "#eef0f2", "sink": "#b9b5e8",
+              "wrong": "#bf2a1d", "behind-wrong": "#ffe9dc", "right": "#00586b",
+              "behind-right": "#dff1fb", "accent": "#2f6fb4"},
+    "dark": {"ink": "#e6e8eb", "faint": "#9aa4ae", "line": "#4a525b", "paper": "#131416",
+             "whole": "#3c7a4c", "cut": "#9a7420", "hidden": "#22262b", "sink": "#56509a",
+             "wrong": "#ff8a70", "behind-wrong": "#45200f", "right": "#7ad7f5",
+             "behind-right": "#0b2b42", "accent": "#6ba7e6"},
+}
+# Lines over an area, by class: which way they run, in units of the picture.
+LINES = {"cut-lines": ("faint", "M-1 1l2-2M0 6l6-6M5 7l2-2"), "sink-lines": ("faint", "M2 3h1"),
+         "missing": ("wrong", "M-1 1l2-2M0 6l6-6M5 7l2-2"), "more": ("faint", "M2 3h2M3 2v2")}
+PATTERNS = "<defs>" + "".join(
+    f'<pattern id="{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
+    f'<path class="{colour}-line" d="{d}"/></pattern>' for name, (colour, d) in LINES.items()
+    ) + "</defs>"
+SIDE = 240  # of a square panel, in pixels
+LEFT, TOP = 22, 20  # what lies beside it for the names of the axes
+
+
+def style() -> str:
+    """CSS for pictures, in a page or in a file of their own."""
+    rows = [f":root {{ {_variables('light')} }}",
+            f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables('dark')} }} }}",
+            "svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }",
+            "svg .ink { fill: var(--ink); } svg .edge { stroke: var(--faint); fill: none; }",
+            "svg .tile { fill: none; stroke: var(--line); }"]
+    rows += [f".{name} {{ fill: var(--{name}); }}" for name in (
+        "whole", "cut", "sink", "hidden", "wrong", "behind-wrong", "accent", "line", "paper")]
+    rows += [f".{name} {{ fill: url(#{name}); }}" for name in LINES]
+    rows += [f".{name}-line {{ stroke: var(--{name}); stroke-width: 1.2; fill: none; }}"
+             for name in ("faint", "wrong", "accent")]
+    return "\n".join(rows) + "\n"
+
+
+def _variables(theme: str) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in COLOURS[theme].items())
+
+
+def picture(title: str, says: str, inside: str, width: float, height: float) -> str:
+    """One <svg> with its name and what it shows, for those who cannot see it."""
+    return (f'<svg class="drawn" xmlns="http://www.w3.org/2000/svg" role="img" '
+            f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">'
+            f"<title>{escape(title)}</title><desc>{escape(says)}</desc>{inside}</svg>")
+
+
+def file(title: str, says: str, panels: Sequence[tuple[str, str]],
+         legend: Sequence[tuple[str, str]]) -> str:
+    """A document of its own: panels, name and picture, side by side; below them what they say, and
+    (classes, words) of what is drawn."""
+    width, inside = SIDE + LEFT + 16, []
+    for number, (name, panel) in enumerate(panels):
+        x = 12 + number * width
+        inside.append(f'<text class="ink" x="{x + LEFT}" y="18">{escape(name)}</text>'
+                      + panel.replace("<svg ", f'<svg x="{x}" y="26" ', 1))
+    for number, (classes, note) in enumerate([("", title + "."), ("", says), *legend]):
+        y = TOP + SIDE + 52 + 19 * number
+        inside += [f'<rect class="{one}" x="12" y="{y - 10}" width="12" height="12"/>'
+                   for one in classes.split()]
+        inside.append(f'<text x="{30 if classes else 12}" y="{y}">{escape(note)}</text>')
+    drawn = picture(title, says, f"<style>{style()}</style>{PATTERNS}"
+                    f'<rect class="paper" width="100%" height="100%"/>{"".join(inside)}',
+                    12 + width * len(panels), TOP + SIDE + 90 + 19 * len(legend))
+    return drawn + "\n"
+
+
+def area(cells: np.ndarray, kind: str, x: float, y: float, size: float) -> str:
+    """A <path> over those cells of a grid that are true.  kind: its classes."""
+    d, height = [], 0
+    for i, row in enumerate(cells):
+        height += 1
+        if i + 1 < len(cells) and np.array_equal(row, cells[i + 1]):
+            continue  # equal rows are one taller row
+        changes = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(np.int8), [0]])))
+        for first, end in changes.reshape(-1, 2).tolist():
+            top, width, tall = (i + 1 - height) * size, (end - first) * size, height * size
+            d.append(f"M{x + first * size:.6g} {y + top:.6g}h{width:.6g}v{tall:.6g}h-{width:.6g}z")
+        height = 0
+    return f'<path class="{kind}" d="{"".join(d)}"/>' if d else ""
+
+
+def grid(title: str, says: str, layers: Sequence[tuple[str, np.ndarray]], tile: int,
+         axes: tuple[str, str] = ("keys", "queries"), first: tuple[int, int] = (0, 0)) -> str:
+    """Layers of cells, one over the other, with the edges of tiles.  first: the number of the first
+    row and column."""
+    rows, columns = layers[0][1].shape
+    size = SIDE / max(rows, columns)
+    inside = [f'<rect class="hidden" x="{LEFT}" y="{TOP}" width="{columns * size:.6g}" '
+              f'height="{rows * size:.6g}"/>']
+    inside += [area(cells, kind, LEFT, TOP, size) for kind, cells in layers]
+    edges = [f"M{LEFT + at * size:.6g} {TOP}v{rows * size:.6g}"
+             for at in range(-first[1] % tile, columns, tile)]
+    edges.append(f"M{LEFT} {TOP}h{columns * size:.6g}v{rows * size:.6g}h-{columns * size:.6g}z")
+    edges += [f"M{LEFT} {TOP + at * size:.6g}h{columns * size:.6g}"
+              for at in range(-first[0] % tile, rows, tile)]
+    inside.append(f'<path class="faint-line tile-edges" d="{"".join(edges)}" opacity=".55" '
+                  'stroke-width=".7"/>')
+    inside.append(f'<text x="{LEFT}" y="{TOP - 6}">{escape(axes[0])} →</text><text transform='
+                  f'"translate({LEFT - 8} {TOP}) rotate(90)">{escape(axes[1])} →</text>')
+    return picture(title, says, "".join(inside), LEFT + SIDE + 2, TOP + rows * size + 2)
+
+
+# ------------------------------------------------------------------ masks
+DIFFERENCES = {  # what is wrong with a weight -> its class, and what the legend says
+    "seen": ("wrong", "a hidden key is seen"), "unseen": ("missing", "a visible key is missed"),
+    "much": ("behind-wrong more", "too much weight"),
+    "little": ("behind-wrong", "too little weight"), "nan": ("sink sink-lines", "NaN")}
+
+
+def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
+         first: tuple[int, int] = (0, 0)) -> list[tuple[str, str]]:
+    """Three panels (name, picture): which pairs should be visible, which are, what differs."""
+    count = sum(int(cells.sum()) for cells in wrong.values())
+    layers = [(kind, cells) for name, cells in wrong.items()
+              for kind in DIFFERENCES[name][0].split()]
+    said = ", ".join(f"{int(cells.sum())} pairs: {DIFFERENCES[name][1]}"
+                     for name, cells in wrong.items() if cells.any()) or "no pair differs"
+    return [("expected", grid("The expected mask", f"{int(expected.sum())} pairs are visible.",
+                              kinds(expected, tile, first), tile, first=first)),
+            ("yours", grid("Your mask", f"{int(found.sum())} pairs are visible.",
+                           kinds(found, tile, first), tile, first=first)),
+            (f"difference: {count or 'none'}", grid(
+                "The difference", said + ".", layers or [("wrong", np.zeros_like(expected))],
+                tile, first=first))]
+
+
+def legend(wrong: dict[str, np.ndarray] | None = None) -> list[tuple[str, str]]:
+    """(classes, words) of what a mask's panels show."""
+    there = [DIFFERENCES[name] for name, cells in (wrong or {}).items() if cells.any()]
+    return [("whole", "visible, in a tile that needs no mask"),
+            ("cut cut-lines", "visible, in a tile that the mask cuts"), ("hidden", "hidden"),
+            *there]
+
+
+def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0)
+          ) -> list[tuple[str, np.ndarray]]:
+    """Visible pairs, apart where the mask cuts their tile."""
+    rows, columns = ((np.arange(n) + at) // tile for n, at in zip(keep.shape, first, strict=True))
+    cut = np.zeros_like(keep)
+    for i in np.unique(rows):
+        for j in np.unique(columns):
+            part = np.ix_(rows == i, columns == j)
+            cut[part] = not keep[part].all()
+    return [("whole", keep & ~cut), ("cut", keep & cut), ("cut-lines", keep & cut)]

@@ -1,0 +1,59 @@
+"""A picture is whole SVG, says what it shows, and hangs no meaning on a colour alone."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from grader.page import svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+CAUSAL = np.tril(np.ones((8, 8), bool))
+
+
+def cells(path: str) -> float:
+    """The area of a path of rectangles."""
+    return sum(float(w) * float(h) for w, h in re.findall(r"h([\d.]+)v([\d.]+)", path))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 9), (16, 4)])
+def test_an_area_covers_its_cells_and_no_others(shape):
+    some = np.random.default_rng(0).random(shape) < 0.5
+    assert cells(svg.area(some, "whole", 3, 4, 2.0)) == 4 * some.sum()
+    assert svg.area(np.zeros(shape, bool), "whole", 0, 0, 1) == ""
+
+
+def test_a_tile_that_the_mask_cuts_is_told_from_a_whole_one():
+    layers = dict(svg.kinds(CAUSAL, 4))
+    assert layers["whole"].sum() == 16 and layers["whole"][4:, :4].all()
+    assert layers["cut"].sum() == 20 and (layers["cut"] == layers["cut-lines"]).all()
+
+
+def test_tiles_are_cut_where_their_numbers_say_and_not_where_the_picture_begins():
+    layers = dict(svg.kinds(CAUSAL, 4, first=(2, 0)))
+    assert layers["whole"].sum() == 8  # rows 6 and 7 of the picture are those of the next tile
+
+
+def test_a_picture_says_what_it_shows_and_lets_no_markup_through():
+    drawn = ElementTree.fromstring(svg.picture("<b>", 'says "&"', "<g/>", 1, 1))
+    assert drawn.get("role") == "img"
+    assert drawn.find(SVG + "title").text == "<b>"
+    assert drawn.find(SVG + "desc").text == 'says "&"'
+
+
+def test_three_panels_show_a_mask_and_what_is_wrong_with_it():
+    wrong = {"seen": np.triu(np.ones((8, 8), bool), 1), "unseen": np.zeros((8, 8), bool)}
+    names, drawn = zip(*svg.mask(CAUSAL, np.ones((8, 8), bool), wrong, 4), strict=True)
+    assert names == ("expected", "yours", "difference: 28")
+    assert 'class="wrong"' in drawn[2] and 'class="missing"' not in drawn[2]
+    assert "28 pairs: a hidden key is seen." in drawn[2]
+    ElementTree.fromstring(svg.file("t", "s", list(zip(names, drawn, strict=True)), [("", "a & b")]))
+
+
+def test_every_class_has_a_look_in_both_themes():
+    style = svg.style()
+    for kind, _ in svg.legend({name: np.ones((1, 1), bool) for name in svg.DIFFERENCES}):
+        for one in kind.split():
+            assert f".{one} {{" in style
+    assert svg.COLOURS["light"].keys() == svg.COLOURS["dark"].keys()
