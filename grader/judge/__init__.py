@@ -1,1 +1,1 @@
-"""One stage, from its file to its points."""
+"""Grades one stage, from its file to its points."""

@@ -1,4 +1,4 @@
-"""Reads a stage's file, and chooses the cases that it is asked."""
+"""Reads a stage's file, and chooses the cases to run it on."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ from grader.judge.run_cases import run_apart
 
 
 def read(stage: Stage, options: Options) -> Submission:
-    """The stage's file; one whose blanks are empty is ready all the same if it answers rightly,
-    for its kernel may be written elsewhere."""
+    """Read the stage's file.  If its blanks are empty it is graded all the same when it answers
+    rightly, because its code may be elsewhere in the file."""
     file = submission.read(options.directory, stage.filename, stage.entry)
     if file.state == "not_started" and file.unwritten:
         first = case_table.listed(stage.number, options.device, options.bfloat16)[0]
@@ -26,7 +26,7 @@ def read(stage: Stage, options: Options) -> Submission:
 
 
 def choose_cases(context: GradingContext) -> tuple[list[Case], list[Case]]:
-    """-> the cases that decide the outcome; those that are only reported."""
+    """-> the cases that decide the outcome; the cases that are only reported."""
     stage, options = context.stage, context.options
     listed = case_table.listed(stage.number, options.device, options.bfloat16)
     if not context.has_markers:

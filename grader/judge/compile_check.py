@@ -20,15 +20,15 @@ COMPILE_FOR = 90  # sm_90
 
 
 def start(context: GradingContext) -> concurrent.futures.Future | None:
-    """-> the future of what _compile() gives; None where the cases need no such check."""
+    """-> the future of _compile()'s result; None if no such check is needed."""
     if context.runs_every_case and context.options.device == "cpu" and context.stage.needs_triton:
         return context.beside(lambda session: _compile(context, session), COMPILE_FOR)
     return None
 
 
 def finish(context: GradingContext, compiling: concurrent.futures.Future | None) -> None:
-    """Wait for it, or start it now, and record its check; not if the stage ended early or nothing
-    was launched.  The kernels that ran, name@line, must be those that were compiled."""
+    """Wait for the result, or start now, and record its check, unless the stage ended early or
+    launched nothing.  The kernels that ran, name@line, must be those that were compiled."""
     kernels = context.result.kernels
     if context.result.sentence or not kernels:
         return
@@ -53,9 +53,11 @@ def finish(context: GradingContext, compiling: concurrent.futures.Future | None)
 
 
 def _compile(context: GradingContext, session: Session) -> tuple[Check, SubmissionError | None]:
-    """As the first GPU case would launch them; the one with the widest rows, whose tiles take most
-    shared memory; and the longest, for tiles that grow with it.  -> the check, and what it ended
-    in."""
+    """Compile what three GPU cases would launch: the first one; the one with the widest rows, whose
+    tiles take most shared memory; and the longest, in case tiles grow with the length.
+
+    -> the check; the error that ended it, or None.
+    """
     stage = context.stage
     cases = [replace(case, group="robust")
              for case in listed(stage.number, "cuda", True) if not case.asks]

@@ -1,4 +1,4 @@
-"""What every part of the grading of one stage of one submission is given."""
+"""Holds what all parts of the grading of one stage share."""
 
 import concurrent.futures
 import contextlib
@@ -15,10 +15,10 @@ from grader.step_checks.checks import StepChecks, damaged
 
 
 class GradingContext:
-    """A stage, its file, what the command line decided, and the result so far.  `with` it, for it
-    ends the workers that are opened through it.
+    """A stage, its file, the options and the result so far.  Use it in a `with`, which ends the
+    workers opened through it.
 
-    options: with the clock and the imports of this stage.
+    options: the command line's, with this stage's clock and imports.
     """
 
     def __init__(self, stage: Stage, file: Submission, options: Options, reporter: Reporter,
@@ -26,7 +26,7 @@ class GradingContext:
         self.stage, self.file, self.options = stage, file, options
         self.reporter, self.result = reporter, result
         self.step_checks: StepChecks | None = None
-        self.under_way: list[concurrent.futures.Future] = []  # in workers beside the cases
+        self.under_way: list[concurrent.futures.Future] = []  # running beside the cases
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> "GradingContext":
@@ -37,7 +37,7 @@ class GradingContext:
 
     @property
     def has_markers(self) -> bool:
-        """Whether the file has this course's step markers, be they damaged."""
+        """Whether the file has this course's step markers, even damaged ones."""
         return bool(self.file.steps or damaged(self.file))
 
     @property
@@ -45,15 +45,15 @@ class GradingContext:
         return not (self.options.quick or self.options.case)
 
     def open_session(self) -> Session:
-        """A new worker for this file, until the stage ends."""
+        """A new worker for this file, which lives until the stage ends."""
         return self.stack.enter_context(open_session(self.stage, self.options, self.file.source))
 
     def beside(self, work: Callable[[Session], object], compile_for: int | None = None
                ) -> concurrent.futures.Future:
-        """work(session) in a thread of its own, with a new worker that has no GPU and ends with
-        it; once the step checks are done, which students wait for."""
+        """Call work(session) in a thread of its own, with a new worker that has no GPU.  It begins
+        once the step checks, which students wait for, are done, and the worker ends with it."""
         pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
-        # Entered after the pool, so that the worker ends before the pool waits for it.
+        # Entered after the pool: on the way out the worker ends first, so the pool need not wait.
         opened, options = self.stack.enter_context(contextlib.ExitStack()), self.options
 
         def run():
@@ -72,12 +72,12 @@ class GradingContext:
         return all(check.outcome in ("pass", "needless work") for check in self.result.checks)
 
     def show_steps(self) -> None:
-        """Wait for the step checks, and show them, once."""
+        """Wait for the step checks and show them, unless they were shown already."""
         if self.step_checks and self.step_checks.steps is None:
             self.result.steps = self.step_checks.shown(self.reporter)
 
     def explain_steps(self) -> list[dict]:
-        """The steps as the JSON has them, once all is known of those that are wrong."""
+        """The steps as in the JSON, after the search for what is wrong with the red ones."""
         self.show_steps()
         if self.step_checks:
             self.result.steps = self.step_checks.as_dicts()

@@ -1,5 +1,5 @@
-"""Runs further cases of a file that is right so far: at the borders of its own tiles, and beyond
-what the assignment asks."""
+"""Runs more cases on a file that is right so far: at the borders of its own tiles, and beyond what
+the assignment asks."""
 
 import contextlib
 
@@ -13,14 +13,13 @@ from grader.judge.context import GradingContext
 from grader.judge.record_check import record
 from grader.judge.run_cases import CasesRun, Waiting, judged, run_case
 from grader.judge.verdict import crashed
-from grader.report.results import Check
-from grader.step_checks.checks import WRONG
+from grader.report.results import WRONG, Check
 
 
 def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
-    """What the contract's classes give at the borders of the file's own tiles, and what the
-    examples of red steps give there, up to the first that fails; recorded as one check.  On a GPU
-    the latter alone: there every D, dtype and layout is compiled anew."""
+    """Run the contract's cases at the borders of the file's own tiles, and cases like the examples
+    of red steps, up to the first that fails; record them as one check.  On a GPU only the latter,
+    because every D, dtype and layout is compiled anew there."""
     stage, options, on_gpu = context.stage, context.options, context.options.device != "cpu"
     if not context.runs_every_case:
         return
@@ -48,7 +47,7 @@ def run_at_tile_borders(context: GradingContext, run: CasesRun) -> None:
 
 
 def run_informational(context: GradingContext, run: CasesRun, cases: list[Case]) -> None:
-    """What no assignment asks, until a call does not end; a dead worker is replaced."""
+    """Run the cases beyond the assignment, until a call does not end; replace a dead worker."""
     session = run.session
     with contextlib.suppress(SubmissionError, torch.OutOfMemoryError):
         for case in cases:
@@ -62,7 +61,7 @@ def run_informational(context: GradingContext, run: CasesRun, cases: list[Case])
                     check = judged(context, built, session.run(built.call))
             except SubmissionError as error:
                 check = crashed(case, error, context.file, context.stage)
-            if check.outcome != "skipped":  # a driver that cannot lay the inputs out
+            if check.outcome != "skipped":  # skipped: the driver cannot lay out the inputs
                 record(context, check)
             if check.outcome == "timeout":
                 return

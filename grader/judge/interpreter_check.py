@@ -1,8 +1,7 @@
-"""On a GPU: what only Triton's interpreter sees, found beside the cases by a worker without a GPU.
+"""On a GPU, runs a few cases in Triton's interpreter as well, for what only that can show.
 
-These are loads and stores past the end of a tensor, programs of one launch that meet in one number,
-and the tiles that a loop visits (wasted_tiles.py).  What the interpreter cannot run is left to the
-GPU.
+That is loads and stores outside of a tensor, programs of one launch that access the same element,
+and the tiles that a loop visits (wasted_tiles.py).  What the interpreter cannot run is not checked.
 """
 
 import concurrent.futures
@@ -25,15 +24,15 @@ RAGGED = 3  # cases
 
 
 def start(context: GradingContext) -> concurrent.futures.Future | None:
-    """-> the future of two checks, either of which may be None; none without a GPU, where the
-    cases themselves show all this."""
+    """-> the future of two checks, either of which may be None.  Without a GPU there is no future,
+    because the cases themselves run in the interpreter."""
     if context.options.device == "cpu" or not context.runs_every_case:
         return None
     return context.beside(lambda session: _run(context, session))
 
 
 def finish(context: GradingContext, found: concurrent.futures.Future | None) -> None:
-    """Wait, and record what is wrong in the interpreter."""
+    """Wait for the checks, and record what is wrong."""
     if found is not None:
         with context.reporter.working(context.stage, "ragged cases in the interpreter"):
             check, _ = found.result()
@@ -53,7 +52,7 @@ def _run(context: GradingContext, session: Session) -> tuple[Check | None, Check
 
 
 def ragged_cases(context: GradingContext) -> list[Case]:
-    """A few short cases of any file, drawn by the seed; with gradients, if kernels make them."""
+    """A few short cases, drawn from the seed; with gradients if kernels compute them."""
     stage = context.stage
     cases = [case for case in listed(stage.number, "cpu", False)
              if case.group == "robust" and not (case.course or case.growth) and case.is_ragged

@@ -1,4 +1,4 @@
-"""Outcome and points of a stage, from its checks."""
+"""Turns a stage's checks into its outcome and points."""
 
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,11 @@ SHARES = {"standard": 0.7, "robust": 0.2, "walk": 0.1}  # of a stage's points
 
 
 def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None:
-    """cases: that decide.  A group with a failed or unasked case earns nothing.
+    """Set outcome and points.  A group of the deciding cases in which one failed or did not run
+    earns nothing.
 
-    A fault of ours is no failure, but earns nothing either: what was not judged is not settled,
-    and the stage is to be graded again.
+    A case that the grader itself failed on did not fail, but its group earns nothing either; the
+    stage has to be graded again.
     """
     if not cases:
         return

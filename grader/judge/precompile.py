@@ -1,10 +1,9 @@
-"""On a GPU: what the coming cases will launch is compiled while the first ones run, on all cores
-but those that gradings beside this one have.
+"""On a GPU, compiles the kernels of the coming cases while the first ones run.
 
-A worker without a GPU, which has the file, says what every case would launch (replay/launches.py).
-Workers that never see the file compile each variant of that once, and what they made goes into the
-caches of the worker that is graded and of those that replay.  Nothing depends on it: what is not
-there, or is not what is launched in the end, is compiled then.
+It shares the cores with other gradings.  A worker without a GPU, which has the file, says what each
+case would launch (replay/launches.py).  Workers that never see the file compile every variant once,
+and the results are copied into the caches of the graded worker and of the replaying ones.  No
+verdict depends on it: a kernel that is missing from the cache is compiled at its launch.
 """
 
 import concurrent.futures
@@ -23,38 +22,38 @@ from grader.host.session import Session
 from grader.judge.context import GradingContext
 from grader.judge.timing import shapes
 
-PATIENCE = 20.0  # seconds: whoever says nothing for so long is not waited for
-LONG = 1024  # of whatever is longer and a multiple, the kernels are the same
+PATIENCE = 20.0  # seconds without an answer after which a worker is given up
+LONG = 1024  # longer multiples of 16 use the same kernels
 CONSTEXPR = re.compile(r"(\w+)\s*:\s*(?:\w+\.)*constexpr")
 
 
 class Precompiler:
-    """It is at work from now on; before each case, have it ready(session, case).  cases: all that
-    may be run; those that are timed come by themselves."""
+    """Works from now on.  Call ready(session, case) before each case.  cases: all that may be run;
+    those that are timed are added here."""
 
     def __init__(self, context: GradingContext, cases: Sequence[Case]):
         self.stage, self.options = stage, options = context.stage, context.options
         timed = shapes(stage, options.bfloat16) if options.benchmark else []
-        self.cases = {case.name: case  # a case may be timed, too
+        self.cases = {case.name: case  # a timed case may be among them
                       for case in (*timed, *cases)}
         self.is_asked_for = stage.needs_triton and not kernel_cache.knows(
             context.file.source, options.confinement.user)
         self.launched = {name: concurrent.futures.Future() for name in self.cases}
         self.compiled: dict[str, concurrent.futures.Future] = {}  # by variant
-        self.given: dict[int, set[str]] = {}  # to which worker
+        self.given: dict[int, set[str]] = {}  # by worker
         if self.is_asked_for:
             major, minor = torch.cuda.get_device_capability()
             capability = 10 * major + minor
             self.workers = worker_pool.workers(
                 "cpu", options.timeout, options.confinement, capability)
-            # As many as there are workers, which go to whoever asks: one more might wait for ever.
+            # As many threads as workers: one more might wait for ever.
             self.pool = context.stack.enter_context(
                 concurrent.futures.ThreadPoolExecutor(self.workers.count))
             context.stack.callback(self.pool.shutdown, wait=False, cancel_futures=True)
             context.beside(self._note, capability)
 
     def ready(self, session: Session, case: Case) -> None:
-        """Wait for what this case launches, and give it to the worker that will be asked."""
+        """Wait for the kernels of this case, and give them to the worker that will run it."""
         if not self.is_asked_for or case.name not in self.launched:
             return
         try:
@@ -65,7 +64,7 @@ class Precompiler:
             return
         except (SubmissionError, concurrent.futures.CancelledError, LookupError, OSError,
                 RuntimeError):
-            return  # whatever is wrong will show when the case is run
+            return  # what is wrong will show when the case runs
         given = self.given.setdefault(session.pid, set())
         new = {name: files for one in found for name, files in one.items() if name not in given}
         if new:
@@ -73,7 +72,7 @@ class Precompiler:
             session.request({"op": "take", "compiled": new}, "case")
 
     def _note(self, session: Session) -> None:
-        """Ask what each case launches, and have each new variant compiled."""
+        """Ask what each case launches, and compile each new variant."""
         try:
             self.options.imports.helper(session, self.stage)
             for name, case in self.cases.items():
@@ -86,7 +85,7 @@ class Precompiler:
                     waiting.append(self.compiled[key])
                 self.launched[name].set_result(waiting)
         except (SubmissionError, LookupError, TypeError, ValueError, AttributeError,
-                OSError, RuntimeError):  # a trace is what an untrusted worker says
+                OSError, RuntimeError):  # the trace of an untrusted worker may be anything
             pass
         finally:
             for future in self.launched.values():
@@ -94,7 +93,7 @@ class Precompiler:
                     future.set_result([])
 
     def _compile(self, trace: str) -> dict[str, dict[str, str]]:
-        """-> the files that hold it, by the cache's folders."""
+        """-> the compiled files: folder in the cache -> name -> contents in base64."""
         def ask(session: Session):
             return session.request({"op": "compile_trace", "trace": trace}, "compile")
         reply, _ = self.workers.ask(ask)
@@ -102,16 +101,16 @@ class Precompiler:
 
 
 def _shortened(case: Case) -> Case:
-    """A case that launches the same kernels on fewer numbers."""
+    """A shorter case that launches the same kernels."""
     return replace(case, **{size: LONG for size in ("M", "N") if getattr(case, size) % LONG == 0
                             and getattr(case, size)})
 
 
 def variants(text: str) -> Iterator[tuple[str, str]]:
-    """A trace's launches -> what tells their compilations apart, and a trace of that one alone.
+    """For each launch of a trace: a key of its compilation, and a trace of this launch alone.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: it is no trace.
+        ValueError, LookupError, TypeError, AttributeError: text is no trace.
     """
     trace = json.loads(text)
     for step in trace["steps"]:
@@ -125,7 +124,7 @@ def variants(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _kind(value):
-    """What of an argument a kernel is compiled for."""
+    """The property of an argument that a kernel is specialised for."""
     if type(value) is int:
         return ["int", value if value == 1 else value % 16 == 0, abs(value) >= 2**31]
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Right numbers: made with the means that the stage teaches?  Read from the call's trace."""
+"""Judges from the trace of a right answer whether it was made by the means the stage allows."""
 
 from collections import Counter
 
@@ -10,16 +10,17 @@ from grader.course.trace import Trace, arithmetic
 from grader.report.results import Check
 from grader.sandbox.wire import LONGEST
 
-# Numbers PyTorch may compute, as multiples of those in inputs and outputs: scaling, delta, the sum
-# over a group.  Stage 2 is a sum of products, so there only what partial sums take is allowed.
+# How many numbers PyTorch may compute, as a multiple of those in inputs and outputs: enough for
+# scaling, delta and sums over a group.  Stage 2 is itself a sum of products, so there PyTorch may
+# only add up partial sums.
 ARITHMETIC, ARITHMETIC_FLOOR = (16.0, 0.0625), 16384
-ALLOWED = (*FREE, "pointwise", "reduces")  # kinds of operations
-MANY_SCORES = 2**20  # from here on Python loops over small tiles may take that many operations
-GROWTH_LIMIT = 3.0  # what N x N memory grows by is fourfold from 2N to 4N, what linear does twofold
+ALLOWED = (*FREE, "pointwise", "reduces")  # kinds of operations.py
+MANY_SCORES = 2**20  # with more scores, loops over small tiles may need that many operations
+GROWTH_LIMIT = 3.0  # from 2N to 4N, N x N memory grows fourfold, linear memory twofold
 
 
 def made_by_kernels(check: Check, stage: Stage, built: Built, trace: Trace) -> Check:
-    """The check of a right answer: is a step of the trace, or too much of it, not the kernels'?"""
+    """Reject a right answer if PyTorch did a forbidden step, or too much."""
     lines = _products(stage, built, trace) or _too_long(stage, built, trace)
     if not lines and stage.needs_triton:
         lines = _no_launch(stage, built, trace) or _arithmetic(stage, built, trace)
@@ -47,10 +48,10 @@ def _at(stage: Stage, line: int | None) -> str:
 
 
 def forbidden(stage: Stage, built: Built, operations: tuple[Operation, ...]) -> list[Operation]:
-    """Which of these PyTorch operations a right answer may not be made of.
+    """The operations among these that the stage forbids.
 
-    From stage 2 on that is all but allocating, moving, computing one by one, reducing, and adding
-    up the heads of a group; in stage 1 only whole attentions, for its products are PyTorch's.
+    From stage 2 on PyTorch may allocate, move, compute elementwise, reduce, and add up the heads of
+    a group.  Stage 1 is written in PyTorch, so only whole attentions are forbidden.
     """
     if not stage.needs_triton:
         return [operation for operation in operations
@@ -61,8 +62,8 @@ def forbidden(stage: Stage, built: Built, operations: tuple[Operation, ...]) -> 
 
 
 def _adds_heads(built: Built, operation: Operation) -> bool:
-    """Whether all that is added up are gradients of a group's heads, a head's rows at a time, as in
-    the backward of k[:, heads]; or a number a head, as in that of sink_logits[order]."""
+    """Whether it only adds up gradients over the heads of a group: whole rows, as in the backward
+    of k[:, heads], or one number per head, as in that of sink_logits[order]."""
     case, added = built.case, operation.addends
     rows = added.together >= case.n_keys * case.D and added.numbers <= (
         case.HQ // case.HKV * added.into)
@@ -70,7 +71,8 @@ def _adds_heads(built: Built, operation: Operation) -> bool:
 
 
 def _too_long(stage: Stage, built: Built, trace: Trace) -> list[str]:
-    """Loops over small tiles in Python are slow but right in stage 1, and many where scores are."""
+    """What to say of a trace too long to be recorded; stage 1 may loop over small tiles in
+    Python."""
     case = built.case
     scores = case.B * case.HQ * case.N * case.n_keys
     if not trace.cut or not stage.needs_triton and scores >= MANY_SCORES:
@@ -96,7 +98,7 @@ def _no_launch(stage: Stage, built: Built, trace: Trace) -> list[str]:
 
 
 def _arithmetic(stage: Stage, built: Built, trace: Trace) -> list[str]:
-    """Too much of elementwise PyTorch: scores take N times as many numbers as the inputs have."""
+    """What to say if PyTorch computed too many numbers elementwise, as it would for all scores."""
     case = built.case
     size = sum(tensor.numel() for tensor in built.tensors.values())
     size += case.B * case.HQ * case.N * case.D if stage.needs_triton and not stage.sums_rows else 0
@@ -116,15 +118,18 @@ def _arithmetic(stage: Stage, built: Built, trace: Trace) -> list[str]:
 
 
 def scores_bytes(built: Built, times: int) -> int:
-    """Half of one 16-bit matrix of scores where lengths are so many times those of the case: less
-    than that is no N x N, however it grows."""
+    """Half the bytes of a 16-bit score matrix at so many times the case's length: memory below that
+    cannot hold N x N scores."""
     return times * built.case.N * times * built.case.n_keys
 
 
 def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
-    """Add to a right check: does the peak grow with N * N, and in stage 1, are there products as
-    long as all keys?  replies: at N, 2N and, where that took more than scores_bytes, 4N.  What is
-    always there grows not at all, and cancels."""
+    """Reject a right answer if its peak memory grows with N * N or, in stage 1, if a product spans
+    all keys.
+
+    replies: at N, 2N and, if that took more than scores_bytes, 4N.  Only differences count, so
+    constant memory cancels.
+    """
     *_, large = traces = [reply.trace for reply in replies]
     times = 2 ** (len(traces) - 1)
     N, keys = times * built.case.N, times * built.case.n_keys

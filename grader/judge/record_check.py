@@ -1,7 +1,7 @@
 """Records checks in a stage's result, and reports them.
 
-A rejection needs proof, and is reported last: a file that is wrong in a standard case, that reads
-beside its tensors, or whose kernels return what it returns itself, is wrong and no more; one that
+A rejection needs proof, so it is reported last.  A file that is wrong in a standard case, reads
+outside of its tensors, or whose kernels alone return the same, is wrong and not rejected; one that
 launches nothing is not started.
 """
 
@@ -14,14 +14,14 @@ from grader.report.results import Check, read_beside
 
 
 def record(context: GradingContext, check: Check) -> None:
-    """Add a check, or put it in the place of an earlier one of the same case."""
+    """Add a check, or replace an earlier one of the same case."""
     options, result = context.options, context.result
     context.show_steps()
     if check.outcome == "crashed":
         check = note_red(check, result.red)
     if check.outcome in ("wrong", "crashed") and options.device == "cpu":
         check = note_misjoined(check, context.file)
-    if check.name in {case.name for case in options.own}:  # no one else can run it
+    if check.name in {case.name for case in options.own}:  # students do not have it
         check = replace(check, lines=tuple(
             line for line in check.lines if not line.startswith("again: ")))
     elif check.outcome == "wrong" or check.seed is not None:
@@ -38,13 +38,13 @@ def record(context: GradingContext, check: Check) -> None:
 
 
 def record_blanks(context: GradingContext) -> None:
-    """Record the blanks that no case reached."""
+    """Record a check for blanks that no case reached."""
     if context.file.unreached and context.all_right():
         record(context, blanks_left(context.file))
 
 
 def report_rejections(context: GradingContext) -> None:
-    """Report what was held back; a file that is wrong anyway is not rejected."""
+    """Report the rejections held back, unless the file is wrong anyway."""
     result = context.result
     wrong = any(check.group == "standard" and check.outcome not in ("pass", "rejected")
                 or read_beside(check) for check in result.checks)

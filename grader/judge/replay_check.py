@@ -1,7 +1,7 @@
-"""Right numbers: are they the kernels' own?
+"""Checks that right answers come from the file's own kernels.
 
-The traces of a few calls are carried out once more, on other numbers, by a worker that never saw
-the file.  Which calls is drawn when all answers are in.
+A worker that never saw the file repeats the traces of a few calls on other numbers.  The calls are
+drawn when all answers are in.
 """
 
 import concurrent.futures
@@ -25,12 +25,12 @@ from grader.judge.verdict import judging
 from grader.report.results import Check
 
 HANDFUL = 5
-BARELY = 4.0  # limits: kernels right on one set of numbers are that far off on another by rounding
+BARELY = 4.0  # limits: rounding alone may put a right kernel that far off on other numbers
 
 
 def replay_some(context: GradingContext, workers: WorkerPool, right: Sequence[Right]) -> None:
-    """Replay a handful of the right answers, and record what fails; none of a file that is wrong in
-    a standard case, which is not rejected whatever comes out."""
+    """Replay a handful of the right answers, and record what fails.  A file that is wrong in a
+    standard case is not replayed, because it would not be rejected anyway."""
     if any(check.group == "standard" and check.outcome not in ("pass", "rejected")
            for check in context.result.checks):
         return
@@ -49,8 +49,7 @@ def replay_some(context: GradingContext, workers: WorkerPool, right: Sequence[Ri
 
 
 def draw(right: Sequence[Right], seed: int) -> list[Right]:
-    """A handful of these: one of each group, two ragged ones, and one with gradients, if there
-    are such."""
+    """A handful of these: one of each group, two ragged ones and one with gradients, if any."""
     def wanted() -> Iterator[Right]:
         for group in sorted({one.case.group for one in right}):
             yield from [one for one in shuffled if one.case.group == group][:1]
@@ -67,7 +66,7 @@ def _outcome(context: GradingContext, workers: WorkerPool, one: Right,
              task: concurrent.futures.Future) -> Check:
     try:
         return task.result()
-    except SubmissionError as error:  # other processes kept it waiting
+    except SubmissionError as error:  # other processes may have kept it waiting
         if not context.options.clock.asks_again(error):
             return not_repeated(one.check, error)
         concurrent.futures.wait(context.under_way)
@@ -81,10 +80,10 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
     """The check of a right answer after its replay.
 
     Raises:
-        SubmissionError: a timeout that others may be to blame for.
+        SubmissionError: a timeout that other processes may have caused.
     """
     case, check, options = one.case, one.check, context.options
-    if one.trace.cut:  # it is not written down to its end
+    if one.trace.cut:  # too long to be recorded
         return check
     other = other_numbers(case, options.seed)
     unwatched = one.refilled if context.stage.needs_triton else None
@@ -93,13 +92,13 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
     except SubmissionError as error:
         if error.waited_for_cpu:
             raise
-        if error.id != "does-not-compile":  # that is so whatever the numbers
+        if error.id != "does-not-compile":  # other numbers would not change that
             check = replace(check, seed=other.seed)
         return excused(not_repeated(check, error), error, options.device)
     with judging():
         try:
             check, doubtful = judge_repeated(check, other, got, options.device, unwatched)
-        except torch.OutOfMemoryError as error:  # gradings side by side, for a moment
+        except torch.OutOfMemoryError as error:  # another grading may hold the memory for a moment
             torch.cuda.empty_cache()
             device_memory.comes_back(str(error), options.clock)
             check, doubtful = judge_repeated(check, other, got, options.device, unwatched)
@@ -122,14 +121,14 @@ def _answers(context: GradingContext, workers: WorkerPool, other: Built, one: Ri
             return workers.replay(other.call, one.trace)
         except SubmissionError as error:
             if not device_memory.crowded_out(error, options.device, options.clock):
-                error.sentence = re.sub(  # the worker does not know the file
+                error.sentence = re.sub(  # the worker does not know the file's name
                     r"^line (?=\d)", f"{context.stage.filename}:", error.sentence)
                 raise
 
 
 def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> Check:
-    """The check of a trace that is wrong on other numbers: a rejection only if the file's own
-    answer to them is right."""
+    """The check of a trace that is wrong on other numbers: a rejection only if the file itself is
+    right on them."""
     own = run_apart(context, other)
     if own.outcome in ("pass", "rejected"):
         return check
@@ -140,11 +139,11 @@ def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> C
 
 def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
                    unwatched: dict[str, torch.Tensor] | None = None) -> tuple[Check, bool]:
-    """Does the trace of a right call alone give right answers, on other numbers?
+    """Judge what a right call's trace gives on other numbers.
 
-    got: what the trace gave in a clean process, outputs and "d_q" gradients, on other's inputs.
-    unwatched: outputs of the submission for the same, in a call that was not recorded.
-    -> the check; whether it is a rejection that the file's own answer has to bear out.
+    got: outputs and "d_q" gradients of the trace, in a clean process, on other's inputs.
+    unwatched: outputs of the submission on the same inputs, in a call that was not recorded.
+    -> the check; whether it is a rejection that the file's own answer must still confirm.
     """
     exact = answer(other, device)
     verdicts = {name: exact.judge(name, x) for name, x in got.items()}
@@ -176,8 +175,8 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
 
 
 def not_repeated(check: Check, error: SubmissionError) -> Check:
-    """The check of a right call whose trace could not be carried out."""
-    if error.outcome == "wrong":  # the trace holds what no kernel or PyTorch operation can do
+    """The check of a right call whose trace could not be repeated."""
+    if error.outcome == "wrong":  # the trace holds something that no kernel or operation can do
         return check.fail(
             "rejected",
             f"The call could not be repeated in a clean process: {error.sentence}.",

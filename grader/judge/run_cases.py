@@ -1,8 +1,8 @@
 """Runs the cases of a stage in workers that have its file, and judges every reply.
 
-A worker that died is replaced once, and one that other processes kept waiting, too; a call that
-does not end, ends the stage.  Where there is no GPU, the worker of the step checks takes cases as
-well once it is free: from the last one on, while the first worker begins with the first.
+A worker that died, or that other processes kept waiting, is replaced once.  A call that does not
+return ends the stage.  Without a GPU, the worker of the step checks also runs cases once it is
+free: it takes them from the end, the first worker from the front.
 """
 
 import collections
@@ -30,7 +30,7 @@ from grader.report.results import Check
 
 @dataclass(frozen=True)
 class Right:
-    """A right answer, as far as it takes to carry its call out again."""
+    """What of a right answer is needed to replay its call."""
 
     case: Case
     check: Check
@@ -40,18 +40,18 @@ class Right:
 
 @dataclass
 class CasesRun:
-    """What the cases showed beside their checks."""
+    """What the cases showed, apart from their checks."""
 
-    prepare: Callable[[Session, Case], None]  # a Precompiler's, called before each case
-    explained: bool  # one wrong answer is enough to say what is wrong
-    session: Session | None = None  # the worker that is left; none if the stage ended early
+    prepare: Callable[[Session, Case], None]  # Precompiler.ready, called before each case
+    explained: bool  # whether a wrong answer was diagnosed; one is enough
+    session: Session | None = None  # the live worker; None if the stage ended early
     right: list[Right] = field(default_factory=list)
-    tiles: set[int] = field(default_factory=set)  # sizes that the file launches with
+    tiles: set[int] = field(default_factory=set)  # tile sizes of the file's launches
     tuned: dict[str, tuple[str, ...]] = field(default_factory=dict)  # configurations, by kernel
     deaths: int = 0  # of workers
 
     def note(self, context: GradingContext, case: Case, check: Check, reply: Reply) -> None:
-        """Note what a judged reply shows."""
+        """Note what a reply shows, once it is judged."""
         self.tiles |= contract.tiles_of(reply.trace.steps)
         self.tuned |= reply.tuned.configurations
         context.result.kernels |= set(check.kernels)
@@ -61,7 +61,7 @@ class CasesRun:
 
 def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
               prepare: Callable[[Session, Case], None]) -> CasesRun:
-    """Run, judge and record each.  session: a worker that was not asked anything yet."""
+    """Run, judge and record each case.  session: a worker that has done nothing yet."""
     run, waiting = CasesRun(prepare, not context.options.explains), Waiting(context, cases)
     while True:
         if context.options.device == "cpu":
@@ -94,7 +94,7 @@ def run_cases(context: GradingContext, session: Session, cases: Sequence[Case],
 
 def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, place: str, left: int
          ) -> tuple[str, str] | None:
-    """-> the stage's outcome, and why, where the cases that are left are not to be run."""
+    """-> the stage's outcome, and why, if the remaining cases are not to be run; else None."""
     clock, unrun = context.options.clock, f"so the remaining {left} cases were not run."
     if clock.is_over():
         return "timeout", f"{clock.words()} in {place}, {unrun}"
@@ -110,22 +110,22 @@ def _end(context: GradingContext, run: CasesRun, check: Check, alive: bool, plac
 
 
 class Waiting:
-    """Cases still to be run.  One worker takes them from the front; a second one from the end, up
-    to a case that is not right there, which comes back."""
+    """Cases still to be run.  One worker takes them from the front, a second one from the end.  The
+    second stops at a case that is not right, and puts it back."""
 
     def __init__(self, context: GradingContext, cases: Sequence[Case]):
         self.context, self.cases = context, collections.deque(cases)
-        self.number, self.begun = len(cases), 0  # all of them; those of the first worker
-        self.checks: list[Check] = []  # of the second worker
+        self.number, self.begun = len(cases), 0  # begun: by the first worker
+        self.checks: list[Check] = []  # the second worker's
         self.helping: concurrent.futures.Future | None = None
 
     @property
     def left(self) -> int:
-        """How many the first worker has not begun, nor the second one done."""
+        """How many cases neither worker has begun or done."""
         return self.number - self.begun - len(self.checks)
 
     def next(self) -> Case | None:
-        """The next case of the first worker; None after the last, of either."""
+        """The first worker's next case; None if there is none left."""
         for wait in (False, True):
             if wait and self.helping is not None:
                 self.helping.result()
@@ -140,7 +140,7 @@ class Waiting:
         self.begun -= 1
 
     def stop(self) -> None:
-        """Have no further case begun."""
+        """Let no more cases begin."""
         self.cases.clear()
 
     def is_done(self) -> bool:
@@ -149,11 +149,11 @@ class Waiting:
         return not self.cases
 
     def checks_of_others(self) -> list[Check]:
-        """What the second worker's cases gave, all right, in the order of the cases."""
+        """The second worker's checks, all of them right, in the order of the cases."""
         return self.checks[::-1]
 
     def help_after_step_checks(self, run: CasesRun) -> None:
-        """Have the worker of the step checks take cases, once it has no more steps to run."""
+        """Let the worker of the step checks run cases once its steps are done."""
         checks = self.context.step_checks
         if self.helping is None and self.context.options.device == "cpu" and checks.found:
             pool = self.context.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
@@ -183,7 +183,7 @@ class Waiting:
 
 
 def _import_file(context: GradingContext, session: Session) -> bool:
-    """Have the worker import the file.  -> whether it could."""
+    """Let the worker import the file.  -> whether it could."""
     try:
         with context.reporter.working(context.stage, "importing the file"):
             try:
@@ -201,9 +201,9 @@ def _import_file(context: GradingContext, session: Session) -> bool:
 
 def run_case(context: GradingContext, session: Session, case: Case, run: CasesRun
              ) -> tuple[Check | None, bool]:
-    """One case, judged; the check of the first wrong one says what that looks like.
+    """Run and judge one case; the check of the first wrong one gets a diagnosis.
 
-    -> its check, None if it is to be run again, and whether the worker is still there.
+    -> its check, or None if it is to be run again; whether the worker is still alive.
     """
     start, closed, died = time.monotonic(), False, False
     options, built = context.options, build(case, context.options.seed)
@@ -212,7 +212,7 @@ def run_case(context: GradingContext, session: Session, case: Case, run: CasesRu
         reply = session.run(built.call)
         try:
             check = judged(context, built, reply)
-        except torch.OutOfMemoryError as error:  # the worker may hold what the judgement needs
+        except torch.OutOfMemoryError as error:  # the worker may hold the memory that judging needs
             session.close()
             closed = True
             torch.cuda.empty_cache()
@@ -225,7 +225,7 @@ def run_case(context: GradingContext, session: Session, case: Case, run: CasesRu
         if check.outcome == "wrong" and not closed and not run.explained:
             check = _explained(context, session, built, reply, check)
     except SubmissionError as error:
-        if device_memory.ran_out(error):  # what it holds itself is not to count as others'
+        if device_memory.ran_out(error):  # so that its own memory does not count as others'
             session.close()
             closed = True
         if _is_run_again(context, error):
@@ -248,14 +248,14 @@ def failed(context: GradingContext, case: Case, error: SubmissionError) -> Check
 
 
 def excused(check: Check, error: SubmissionError, device: str) -> Check:
-    """check, or a grader fault if other processes hold the GPU's memory."""
+    """The check, or a grader fault if other processes hold the GPU's memory."""
     if device == "cuda" and (held := device_memory.held_by_others(error)):
         return check.fail("grader_fault", held)
     return check
 
 
 def run_apart(context: GradingContext, built: Built) -> Check:
-    """The check of a call in a new worker."""
+    """Run a case in a new worker, and judge it."""
     try:
         with context.open_session() as session:
             context.options.imports.first(session, context.stage)
@@ -266,7 +266,7 @@ def run_apart(context: GradingContext, built: Built) -> Check:
 
 def _with_growth(context: GradingContext, session: Session, built: Built, reply: Reply,
                  check: Check) -> Check:
-    """Of a right growth case also at 2N and, where that took much memory, 4N."""
+    """Run a right growth case at 2N, too, and at 4N if that took much memory."""
     if not built.case.growth or check.outcome != "pass":
         return check
     replies = [reply]
@@ -280,8 +280,8 @@ def _with_growth(context: GradingContext, session: Session, built: Built, reply:
 
 def _explained(context: GradingContext, session: Session, built: Built, reply: Reply,
                check: Check) -> Check:
-    """The check with what it looks like; without, what the verdict found still stands."""
-    from grader.diagnosis import follow_up  # a right file needs none
+    """The check with a diagnosis, or as it was if the search for one fails."""
+    from grader.diagnosis import follow_up  # right files do not need it
 
     with contextlib.suppress(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
                              ValueError):
@@ -291,8 +291,8 @@ def _explained(context: GradingContext, session: Session, built: Built, reply: R
 
 
 def _is_run_again(context: GradingContext, error: SubmissionError) -> bool:
-    """Whether a case is run once more, in a fresh worker: others kept this one waiting, or held
-    the GPU's memory.  By then no other of ours is at work."""
+    """Whether to run a case once more in a fresh worker, because other processes kept this one
+    waiting or held the GPU's memory.  By then none of our own workers is busy."""
     if context.options.clock.asks_again(error):
         concurrent.futures.wait(context.under_way)
         return True

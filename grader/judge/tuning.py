@@ -1,7 +1,7 @@
-"""Runs every configuration of an autotuned kernel, where there is no GPU to choose one of them.
+"""Without a GPU, runs an autotuned kernel in each of its configurations.
 
 On a GPU the autotuner runs a kernel many times on the same memory, in each configuration, before
-the run that counts.  Here it runs three times in the first configuration, once in the others.
+the run that counts.  Here it runs three times in the first configuration and once in the others.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from grader.judge.verdict import case_text, crashed
 from grader.report.overview import command
 from grader.report.results import Check
 
-MOST = 8  # configurations of a kernel
-LONGEST = 256  # of a small case of attention
+MOST = 8  # configurations per kernel
+LONGEST = 256  # length of a small case
 UNJUDGED = ("skipped", "timeout", "grader_fault")
 
 
 def run_configurations(context: GradingContext, run: CasesRun, cases: Sequence[Case]) -> None:
-    """Record one check of them all; or, of the first that is not right, one per group of cases."""
+    """Record one check for all configurations or, for the first wrong one, one per group."""
     said, clock = [], context.options.clock
     for kernel, configurations in run.tuned.items() if context.runs_every_case else ():
         if len(configurations) < 2:
@@ -51,7 +51,7 @@ def run_configurations(context: GradingContext, run: CasesRun, cases: Sequence[C
 
 
 def small_cases(stage: Stage, cases: Sequence[Case]) -> list[Case]:
-    """The longest standard case, and a ragged one, with the gradients that kernels compute."""
+    """The longest standard case and a ragged one, with the gradients that kernels compute."""
     def use(case: Case) -> tuple:
         graded = bool(case.grads) and not stage.backward_is_given
         return graded, case.is_ragged, case.N * max(case.M, 1)
@@ -66,7 +66,7 @@ def small_cases(stage: Stage, cases: Sequence[Case]) -> list[Case]:
 
 def _run(context: GradingContext, session: Session, case: Case, kernel: str, number: int,
          words: str) -> Check:
-    """-> the check of a case in one configuration; the first is run as if it was timed before."""
+    """-> the check of a case in one configuration; the first is run as if it were timed before."""
     timed = number == 0
     check, reply = _judged(context, session, case, (kernel, number, timed))
     if check.outcome in ("pass", *UNJUDGED):
@@ -84,7 +84,7 @@ def _run(context: GradingContext, session: Session, case: Case, kernel: str, num
             "wrong on a GPU.", f"try: @triton.autotune(..., reset_to_zero={names}) if the kernel "
             f"starts from zeros, otherwise restore_value={names}.", again, id="autotuned-in-place")
     else:
-        check = replace(alone, group="robust", lines=(  # for another configuration may be chosen
+        check = replace(alone, group="robust", lines=(  # another configuration may be chosen there
             f"The autotuner may choose {words} for {kernel}, and that is wrong:",
             *alone.lines, again))
     return replace(check, name=f"{check.group}/configurations",

@@ -1,9 +1,9 @@
-"""Does a right file visit tiles of keys in which none of its queries sees a key?
+"""Checks whether a right file visits tiles of keys that none of its queries can see.
 
-Counted once per stage, in one call without a GPU, several tiles long.  The worker says which key
-rows it read for which queries, and the other way round (worker/reads.py); which of them a query
-sees is known here.  A tile's slack is allowed on either side, and what is masked inside a visited
-tile does not count.  A worker that counts falsely only spares itself this check or fails it.
+This is counted once per stage, in one call without a GPU that is several tiles long.  The worker
+says which key rows it read for which queries, and the reverse (worker/reads.py); the mask is known
+here.  One tile too many is allowed on either side, and hidden keys inside a visited tile do not
+count.  A worker that lies can only pass or fail this one check.
 """
 
 import concurrent.futures
@@ -24,14 +24,14 @@ from grader.judge.context import GradingContext
 from grader.judge.record_check import record
 from grader.report.results import Check
 
-TILES = 8  # the loop is to be that long at least
-SHORTEST, LONGEST = 128, 2048  # lengths it is asked at: how large the tiles are shows on the way
+TILES = 8  # the least length of the loop
+SHORTEST, LONGEST = 128, 2048  # lengths to try: the tile size is known only after a run
 SINKS = 4
 QUERIES, KEYS = 0, 1
 
 
 def is_counted(context: GradingContext) -> bool:
-    """In stage 1 only the course's steps say what to skip."""
+    """Whether this file is checked; in stage 1 only the course's own steps say what to skip."""
     stage = context.stage
     return context.runs_every_case and bool(stage.loop_steps) and (
         stage.needs_triton or context.has_markers)
@@ -39,7 +39,7 @@ def is_counted(context: GradingContext) -> bool:
 
 def count(context: GradingContext, session: Session,
           interpreted: concurrent.futures.Future | None) -> None:
-    """Record the check.  interpreted: of interpreter_check.py, on a GPU."""
+    """Record the check.  interpreted: the future of interpreter_check.py, on a GPU."""
     if not is_counted(context):
         return
     with context.reporter.working(context.stage, "counting the tiles it visits"):
@@ -52,7 +52,7 @@ def count(context: GradingContext, session: Session,
 
 
 def tiles_check(stage: Stage, options: Options, session: Session) -> Check | None:
-    """-> the check; None where there is nothing to count.  session: without a GPU, file loaded."""
+    """-> the check; None if nothing can be counted.  session: without a GPU, file loaded."""
     N = SHORTEST
     with contextlib.suppress(SubmissionError):
         while N <= LONGEST:
@@ -67,7 +67,7 @@ def tiles_check(stage: Stage, options: Options, session: Session) -> Check | Non
 
 
 def long_case(stage: Stage, N: int) -> Case:
-    """One head, a window of an eighth of the length.  float32: its numbers are all different."""
+    """A case with one head and a window of N / 8.  In float32 hardly two numbers are equal."""
     return Case(stage.number, "walk", N, dtype=torch.float32, is_causal=True,
                 window=N // TILES if stage.windowed else None,
                 sinks=SINKS if stage.has_sinks else None,
@@ -76,14 +76,14 @@ def long_case(stage: Stage, N: int) -> Case:
 
 def judge_loop(stage: Stage, case: Case, read: torch.Tensor, together: torch.Tensor,
                tiles: tuple[int, int]) -> Check:
-    """read, together, tiles: as Reads in sandbox/worker/reads.py has them, of a call of case."""
+    """Judge what a call of case read.  read, together, tiles: see Reads in worker/reads.py."""
     label = f"(L={case.N}" + f", W={case.window}" * bool(case.window)
     check = Check("needless-work", "walk", "pass",
                   label + f", S={case.sinks}" * bool(case.sinks) + ")")
     keep = reference.keep_mask(case.N, case.N, case.is_causal, case.window, case.sinks or 0)
     lines, steps = [], []
     for side, sees in ((QUERIES, keep), (KEYS, keep.T)):
-        seen = (together[side].float() @ sees.float()) > 0  # by any row of the same tile
+        seen = (together[side].float() @ sees.float()) > 0  # visible to any row of the same tile
         far = read[side] & ~_near(seen, 2 * max(tiles) - 1)
         if far.any():
             worst = int(far.sum(1).argmax())
@@ -99,10 +99,10 @@ def judge_loop(stage: Stage, case: Case, read: torch.Tensor, together: torch.Ten
 
 
 def _near(seen: torch.Tensor, reach: int) -> torch.Tensor:
-    """Where a row of seen is true, and up to reach columns away from there.
+    """Where a row of seen is true, and up to `reach` columns from there.
 
-    That far goes a walk that begins anywhere and takes a tile too many: to the end of the tile that
-    holds the last visible key, and over one more.
+    A loop that begins anywhere and visits one tile too many gets that far: to the end of the tile
+    with the last visible key, and over one more.
     """
     sums = pad(seen.long(), (reach + 1, reach)).cumsum(1)
     return sums[:, 2 * reach + 1:] > sums[:, :-2 * reach - 1]
