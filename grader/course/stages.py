@@ -34,7 +34,7 @@ def old_triton(found: str, pinned: str) -> str:
 
 
 def right_triton(pinned: str) -> str:
-    """What to `pip install` so that the Triton fits the PyTorch that pins this version; if that
+    """What to `pip install` so that Triton fits the PyTorch that pins this version; if that
     Triton is too old, a newer PyTorch, which brings its own."""
     if not pinned:
         return "triton"
