@@ -1,1 +1,1 @@
-"""The trusted side of the border: processes, limits, messages.  Nothing here judges."""
+"""Starts workers, talks to them and ends them; nothing here judges."""

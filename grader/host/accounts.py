@@ -1,4 +1,4 @@
-"""The account that workers run as, and where the Python lies that it has to read."""
+"""Chooses the account that workers run as, and the folders that it must be able to read."""
 
 import functools
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 AUTOMATIC_USER = "nobody"
-# No homes, no /var, /run and temporary folders, and of /etc only what loaders and Python read.
+# No homes, no /var, /run or temporary folders; of /etc only what loaders and Python read.
 SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store",
     "/run/opengl-driver", "/sys/bus", "/sys/class", "/sys/devices", "/sys/fs/cgroup",
@@ -22,21 +22,21 @@ SYSTEM = (
         "ld.so.conf.d", "localtime", "nsswitch.conf", "nvidia", "os-release", "passwd",
         "pki/tls/openssl.cnf", "ssl/certs", "ssl/openssl.cnf", "timezone")),
 )
-# Ids that no account gets: not by hand, not by systemd, its containers or a directory service.
-# Containers whose ids are few may have only the second.
+# Ids that no account has: nobody gives them by hand, and neither systemd, its containers nor
+# directory services use them.  A container with few ids may have only the second range.
 UNUSED_IDS = ((0x78000000, 1 << 26), (61184, 4336))
 ID_MAPS = ("/proc/self/uid_map", "/proc/self/gid_map")
 BESIDE_PROGRAMS = ("include", "lib", "lib64", "libexec")
 
 
 def find_user(name: str) -> tuple[int, int] | None:
-    """The account to run workers as.  name: an account, "none", or "auto".
+    """The (uid, gid) to run workers as; None for the grader's own account.
 
-    "auto" is the account nobody where this process is root and nobody can read the Python in use;
-    otherwise no other account.
+    name: an account, "none", or "auto", which is nobody's if this process is root and nobody can
+    read the Python in use, and otherwise the grader's own.
 
     Raises:
-        ValueError: the account does not exist, is root, or cannot be taken or used from here.
+        ValueError: the account does not exist, is root, or cannot be used from here.
     """
     automatic = name == "auto"
     if name == "none" or automatic and os.geteuid() != 0:
@@ -64,8 +64,8 @@ def find_user(name: str) -> tuple[int, int] | None:
 
 
 def ids_for_worker(user: tuple[int, int] | None, group: str = "") -> tuple[int, int] | None:
-    """(uid, gid) of one worker.  It gets a uid of its own instead of nobody's, which anything may
-    run as; the gid is that of all workers with this group, or else as the uid."""
+    """(uid, gid) of one worker.  In place of nobody's uid, which other programs may use, it gets
+    one of its own; its gid is the group's or, without a group, the same number."""
     if user is None or user[0] != _nobody() or (ids := unused_ids()) is None:
         return user
     uid = ids[secrets.randbelow(len(ids))]
@@ -74,7 +74,7 @@ def ids_for_worker(user: tuple[int, int] | None, group: str = "") -> tuple[int, 
 
 
 def unused_ids() -> range | None:
-    """Ids of no account that this process may give; None where it has only a few of its own."""
+    """Ids of no account that this process may use; None if it has only a few ids of its own."""
     try:
         maps = [[tuple(map(int, row.split())) for row in Path(name).read_text().splitlines()]
                 for name in ID_MAPS]
@@ -93,9 +93,9 @@ def _nobody() -> int | None:
 
 
 def readable_folders(environment: dict[str, str], hidden: Iterable[Path] = ()) -> list[str]:
-    """What a worker has to read beside its own folder: the system's programs and libraries, Python,
-    and what its environment names for compilers and CUDA; of that nothing hidden, and no home.
-    """
+    """What a worker must read outside of its own folder: the system's programs and libraries,
+    Python, and what its environment names for compilers and CUDA, but nothing hidden and no
+    home."""
     named = set()
     for part in os.pathsep.join(environment.values()).split(os.pathsep):
         if part.startswith("/"):
@@ -111,7 +111,7 @@ def readable_folders(environment: dict[str, str], hidden: Iterable[Path] = ()) -
     return sorted({*SYSTEM, *no_process, *python_folders(), *named})
 
 
-@functools.cache  # a directory service may know thousands
+@functools.cache  # a directory service may have thousands
 def _homes() -> list[Path]:
     homes = {Path(home).resolve() for home in (Path.home(), *(
         entry.pw_dir for entry in pwd.getpwall()))}
@@ -124,7 +124,7 @@ def python_folders() -> list[str]:
 
 
 def package_folders() -> list[str]:
-    """Where this process found torch, triton and numpy; `python -I` alone may not look there."""
+    """Where this process found torch, triton and numpy; `python -I` may not look there."""
     folders = []
     for name in ("torch", "triton", "numpy"):
         spec = importlib.util.find_spec(name)
@@ -134,7 +134,7 @@ def package_folders() -> list[str]:
 
 
 def _is_open(path) -> bool:
-    """Whether every account may read this file or enter this folder, and all folders above it."""
+    """Whether every account can read this file, or enter this folder, and enter all above it."""
     path = Path(path).resolve()
     try:
         return path.stat().st_mode & 0o5 == 0o5 and all(

@@ -1,19 +1,19 @@
-"""The time of one stage: when it is over, and whether a timeout was the machine's fault."""
+"""Tells when a stage's time is over, and whether a timeout was the machine's fault."""
 
 import os
 import time
 from pathlib import Path
 
-ENOUGH = 0.8  # of a CPU: a worker that had as much was not kept waiting by others
+ENOUGH = 0.8  # share of a CPU; a worker that had more was not kept waiting
 
 
 class Clock:
-    """It runs from now on for so many seconds."""
+    """Counts down from now."""
 
     def __init__(self, seconds: float):
         self.seconds, self.end = seconds, time.monotonic() + seconds
         self.has_asked_again = False
-        self.waits = 0  # for memory that others held
+        self.waits = 0  # for GPU memory that other processes hold
 
     def left(self) -> float:
         return self.end - time.monotonic()
@@ -26,24 +26,24 @@ class Clock:
         return f"the stage's {self.seconds:g} s (--stage-timeout) ran out"
 
     def asks_again(self, error) -> bool:
-        """Whether what ended in this error is to be asked once more, alone, before it is believed:
-        once a stage, for an endless loop looks the same."""
+        """Whether to repeat, with nothing else running, what ended in this error.  Once per stage
+        only, because an endless loop looks the same."""
         again = error.waited_for_cpu and not self.has_asked_again and not self.is_over()
         self.has_asked_again |= again
         return again
 
 
 def is_overloaded() -> bool:
-    """Whether more wanted to run, in the last minute, than there are CPUs."""
+    """Whether more processes wanted to run in the last minute than there are CPUs."""
     try:
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return os.getloadavg()[0] > (cpus or 1)
-    except (AttributeError, OSError):  # Windows; or nobody knows
+    except (AttributeError, OSError):  # Windows, or not known
         return False
 
 
 def waited_seconds(pid: int) -> float:
-    """How long a process's first thread was ready to run and had no CPU; 0 where nobody knows."""
+    """Seconds for which a process's first thread was ready but had no CPU; 0 if not known."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -51,7 +51,7 @@ def waited_seconds(pid: int) -> float:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process and its threads have had so far; 0 where nobody knows."""
+    """CPU time of a process and its threads so far; 0 if not known."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
-"""GPU memory as the driver counts it, read from the grader's own process.
+"""Reads GPU memory from the driver, in the grader's own process.
 
-What a worker says of its memory can be forged, and its allocator does not see a raw cudaMalloc.
-The driver's count is of the whole device: it means something only while nobody else uses it.
+A worker can lie about its memory, and its allocator misses a raw cudaMalloc.  The driver counts the
+whole device, so its count means something only while nothing else uses the GPU.
 """
 
 import random
@@ -15,22 +15,22 @@ from grader.course.calls import SubmissionError
 from grader.host.clock import Clock
 
 POLL_SECONDS = 0.0002
-WAIT_SECONDS, WAITS = 60.0, 3  # for others to give memory back: each time, and times a stage
-SPARE_GIB = 1.0  # beside what was asked for: a context, and what a later case needs
+WAIT_SECONDS, WAITS = 60.0, 3  # for others to free memory: seconds each time, times per stage
+SPARE_GIB = 1.0  # on top of what was asked for: a context, and later cases
 HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
 TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
-# What is said where PyTorch's allocator was not asked: a context, a kernel's own needs.
+# Errors that do not come from PyTorch's allocator: no memory for a context, or for a kernel.
 DRIVER_SAYS = re.compile(r"(CUDA error|Triton Error \[CUDA\]): out of memory")
 
 
 def used_bytes() -> int:
-    """Memory of the whole GPU that is taken now, less what this process's tensors take."""
+    """GPU memory in use now, without this process's tensors."""
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 
 
 class Peak:
-    """`with Peak() as peak:` polls the driver meanwhile; then peak.bytes is the most it said."""
+    """`with Peak() as peak:` polls the driver; afterwards peak.bytes is the largest count."""
 
     def __enter__(self) -> "Peak":
         self.bytes = used_bytes()
@@ -50,14 +50,14 @@ class Peak:
 
 
 def ran_out(error: SubmissionError) -> bool:
-    """Whether a worker ended a call for want of GPU memory, by its own account."""
+    """Whether a worker says that it ran out of GPU memory."""
     return error.id == "out-of-memory" or bool(DRIVER_SAYS.search(error.sentence + error.detail))
 
 
 def held_by_others(error: SubmissionError) -> str:
-    """A sentence, if a worker ran out of GPU memory that other processes hold most of.
+    """A sentence if a worker ran out of GPU memory and other processes hold most of it, or "".
 
-    Where it does not say how much it held itself it must have ended.
+    If the error does not say how much the worker held, the worker must have ended.
     """
     own = _gib(HAD, error.detail)
     if not ran_out(error) or own is None and not DRIVER_SAYS.search(error.sentence + error.detail):
@@ -65,7 +65,7 @@ def held_by_others(error: SubmissionError) -> str:
     own = own or 0.0
     free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
     then = _gib(r"of which ([\d.]+) ([GMK])iB is free", error.detail)
-    free = free if then is None else then  # others may have ended since
+    free = free if then is None else then  # others may have freed some since
     others = total - free - own - torch.cuda.memory_reserved() / 2**30
     if others < total / 2:
         return ""
@@ -74,9 +74,9 @@ def held_by_others(error: SubmissionError) -> str:
 
 
 def comes_back(text: str, clock: Clock) -> bool:
-    """Wait until as much GPU memory is free as a process had and wanted when it said this.
+    """Wait until as much GPU memory is free as a process had and wanted when it wrote this text.
 
-    -> whether it is; no more than WAITS times a stage.
+    -> whether it is; waits at most WAITS times per stage.
     """
     clock.waits += 1
     wanted = SPARE_GIB + sum(_gib(pattern, text) or 0.0 for pattern in (HAD, TRIED))
@@ -87,12 +87,12 @@ def comes_back(text: str, clock: Clock) -> bool:
             return True
         if wanted > total or time.monotonic() > until:
             break
-        time.sleep(random.uniform(0.2, 1.0))  # graders side by side are not to wake together
+        time.sleep(random.uniform(0.2, 1.0))  # so that gradings side by side do not wake together
     return False
 
 
 def crowded_out(error: SubmissionError, device: str, clock: Clock) -> bool:
-    """Whether to ask again: others held the GPU's memory, and have given enough of it back."""
+    """Whether to try again: others held the GPU's memory, and have freed enough of it."""
     return device == "cuda" and bool(held_by_others(error)) and comes_back(error.detail, clock)
 
 

@@ -1,7 +1,7 @@
-"""--doctor: what this machine can run, one line per finding, and what to install.
+"""--doctor: prints what this machine can run, one line per finding, and what to install.
 
-PyTorch and Triton are imported in a process of their own, so that one that cannot be imported, or
-crashes, is a finding like any other.
+PyTorch and Triton are imported in a separate process, so that a failed import or a crash is a
+finding like any other.
 """
 
 import functools
@@ -17,8 +17,8 @@ from pathlib import Path
 
 from grader.course import stages
 
-TORCH = (2, 10)  # the oldest that will do, as in pyproject.toml
-GPU_GIB = 4  # for the stages and naive attention beside them
+TORCH = (2, 10)  # the oldest that works, as in pyproject.toml
+GPU_GIB = 4  # for a stage, and naive attention to compare it with
 FACTS = """
 import json
 
@@ -48,7 +48,7 @@ CONFINE = """
 from grader.sandbox.supervisor import confine, seccomp
 print(*confine.drop_privileges([]), *confine.confine([], [], []), *seccomp.confine(False))
 """
-# What a file is kept from, by what `confined` in the JSON calls it.
+# What a file cannot do, by its name under `confined` in the JSON.
 CLOSED = {
     "files": "writing elsewhere", "reads": "reading other files and the list of processes",
     "network": "the network", "signals": "signals to other processes",
@@ -59,18 +59,18 @@ CLOSED = {
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts.  Versions are texts, None for what is not installed."""
+    """The facts about this machine.  Versions are texts; None: not installed."""
 
     system: str
     torch: str | None
     triton: str | None
     numpy: str | None
     torch_wants: str  # the version of Triton that PyTorch's metadata pins, or ""
-    driver: bool  # whether there is a GPU, whatever PyTorch says
+    driver: bool  # whether there is a GPU, even if PyTorch cannot use it
     compiler: str | None  # the path of a C compiler
-    headers: bool  # whether Python's own, for C, are there
-    held: tuple[str, ...]  # what can hold a file: names of CLOSED
-    user: str  # as whom files run, "" for one's own account
+    headers: bool  # whether Python's C headers are installed
+    held: tuple[str, ...]  # what is closed to a file: names of CLOSED
+    user: str  # the account that files run as; "" for one's own
     is_root: bool
     torch_fails: str = ""  # why PyTorch cannot be imported
     triton_fails: str = ""
@@ -78,12 +78,12 @@ class Machine:
     why_no_gpu: str = ""  # in PyTorch's words
     gpu: str | None = None
     capability: list[int] = field(default_factory=list)
-    free_gib: float = 0.0  # on the GPU
+    free_gib: float = 0.0  # GPU memory
 
 
 @dataclass(frozen=True)
 class Remark:
-    """grade: "ok", "warning" or "problem".  A problem keeps a stage from running."""
+    """A finding.  grade: "ok", "warning" or "problem"; a problem keeps a stage from running."""
 
     grade: str
     text: str
@@ -96,9 +96,9 @@ ok, warning, problem = (functools.partial(Remark, grade) for grade in ("ok", "wa
 
 
 def main(asked: list[tuple[int, bool]], command: str) -> int:
-    """Print what is found, and what to type next.  asked: stages, and whether each needs Triton.
+    """Print the findings, and what to type next.  asked: stages, and whether each needs Triton.
 
-    -> 0 if every one of them can run here, else 1.
+    -> 0 if every one of these stages can run here, else 1.
     """
     machine = look()
     lines = ways(machine, asked)
@@ -112,7 +112,7 @@ def main(asked: list[tuple[int, bool]], command: str) -> int:
 
 
 def findings(machine: Machine) -> list[Remark]:
-    """One line each, in the order in which things are needed."""
+    """All findings, in the order in which things are needed."""
     python = f"Python {platform.python_version()} on {machine.system}"
     found = [ok(python) if machine.system != "Windows" else
              problem(f"{python}: the grader needs Linux or macOS; use WSL"), _torch(machine)]
@@ -122,7 +122,7 @@ def findings(machine: Machine) -> list[Remark]:
 
 
 def ways(machine: Machine, asked: list[tuple[int, bool]]) -> list[Remark]:
-    """How the stages can run: on the GPU, in Triton's interpreter, or not at all."""
+    """Whether the stages run on the GPU, in Triton's interpreter, or not at all."""
     plain = "on the GPU" if machine.gpu else "in PyTorch on the CPU"
     kernels = "on the GPU" if machine.gpu else "in Triton's interpreter, on small cases, not timed"
     found = findings(machine)
@@ -204,7 +204,7 @@ def _gpu(machine: Machine) -> list[Remark]:
 
 
 def _confinement(machine: Machine) -> list[Remark]:
-    """What keeps the files, while they run, from everything else."""
+    """What a running file is kept from."""
     found = []
     still_open = [words for name, words in CLOSED.items() if name not in machine.held]
     if still_open:
@@ -222,21 +222,21 @@ def _confinement(machine: Machine) -> list[Remark]:
 
 
 def look() -> Machine:
-    """The facts of this machine; takes as long as importing PyTorch does."""
+    """Collect the facts; takes as long as importing PyTorch."""
     torch, named = stages.installed("torch"), os.environ.get("CC")
     user, is_root = _account()
     return Machine(
         system=platform.system(), torch=torch, triton=stages.triton_version(),
         numpy=stages.installed("numpy"), torch_wants=stages.pinned_triton(),
         driver=any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg")),
-        # Where Triton looks for one.
+        # as Triton looks for one
         compiler=shutil.which(named) if named else shutil.which("gcc") or shutil.which("clang"),
         headers=Path(sysconfig.get_paths()["include"], "Python.h").exists(),
         held=held(), user=user, is_root=is_root, **(ask() if torch else {}))
 
 
 def ask(code: str = FACTS) -> dict:
-    """What PyTorch and Triton say of themselves and of the GPU, as fields of Machine."""
+    """What PyTorch and Triton say about themselves and the GPU, as fields of Machine."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
     try:
         return json.loads(done.stdout.strip().rpartition("\n")[2])
@@ -246,7 +246,7 @@ def ask(code: str = FACTS) -> dict:
 
 
 def held() -> tuple[str, ...]:
-    """What of CLOSED is closed to a process that is confined here as a worker is."""
+    """The names in CLOSED that hold for a process confined as a worker is, on this machine."""
     if platform.system() != "Linux":
         return ()
     done = subprocess.run([sys.executable, "-c", CONFINE], capture_output=True, text=True,
@@ -255,7 +255,7 @@ def held() -> tuple[str, ...]:
 
 
 def _account() -> tuple[str, bool]:
-    """As whom files run, "" for one's own account, and whether that is root's."""
+    """-> the account that files run as, "" for one's own; whether that is root's."""
     try:
         import pwd
 

@@ -1,4 +1,4 @@
-"""Files of the user's: replaced in one step, and kept before they are changed."""
+"""Replaces a user's files in one step, and keeps copies of them."""
 
 import itertools
 import os
@@ -8,25 +8,25 @@ from pathlib import Path
 
 
 def replace(path: Path, contents: bytes, mode: int | None = None) -> None:
-    """Write the file so that a reader or a Ctrl-C never meets half of it.
+    """Write the file so that neither a reader nor a Ctrl-C can leave half of it.
 
-    mode: its rights; None for those that it has.
+    mode: its permissions; None keeps them.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(contents)
-        # mkstemp made it private.
+        # mkstemp makes private files.
         os.chmod(temporary, stat.S_IMODE(path.stat().st_mode) if mode is None else mode)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)  # a Ctrl-C may come just after the replacement
+        Path(temporary).unlink(missing_ok=True)  # missing if it was just replaced
         raise
 
 
 def write(path: Path, contents: bytes) -> None:
-    """The same where the user said: what a link leads to is replaced, and a device or a pipe
-    written to."""
+    """Write to a path that the user named: follow links, and write to devices and pipes without
+    replacing them."""
     if is_stream(path):
         with open(path, "wb") as file:
             file.write(contents)
@@ -35,10 +35,10 @@ def write(path: Path, contents: bytes) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is a device or a pipe, which nobody may replace.
+    """Whether it is a device or a pipe, which must not be replaced.
 
     Raises:
-        OSError: links that lead nowhere but to each other, say.
+        OSError: it cannot be looked at, for example because links form a circle.
     """
     try:
         return not stat.S_ISREG(path.stat().st_mode)
@@ -47,7 +47,7 @@ def is_stream(path: Path) -> bool:
 
 
 def keep(path: Path, copy: Path) -> Path:
-    """Copy path to copy, or to copy.2, copy.3 ... if that is taken; -> where it is now."""
+    """Copy path to copy or, if that exists, to copy.2, copy.3 ...; -> the copy's path."""
     names = itertools.chain([copy.name], (f"{copy.name}.{i}" for i in itertools.count(2)))
     copy = next(copy.with_name(name) for name in names if not copy.with_name(name).exists())
     copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Places on a GPU: as many gradings of this account at once as it has memory for.
+"""Limits the gradings of this account on a GPU to as many as have enough memory there.
 
-Beyond that they only fail for want of it.  So a grading takes its place before it makes a context,
-and asks the driver alone; torch is not imported here.
+More of them would only run out of memory.  So a grading takes a slot before it makes a context.
+The driver is asked directly, because torch is not imported yet.
 """
 
 import contextlib
@@ -14,18 +14,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-GRADING_GIB = 6.0  # that one grading takes: its contexts, and attention in float64
-WAIT_SECONDS = 600.0  # one that has a place may be stopped, not ended
+GRADING_GIB = 6.0  # for one grading: its contexts, and attention in float64
+WAIT_SECONDS = 600.0  # not for ever: whoever has a slot may be stopped
 LOCK = "flash-attention-course-{user}-{name}.lock"
-_others: list[str] = []  # the places on the GPU that this process waited for, but its own
+_others: list[str] = []  # the other slots of this process's GPU
 
 
 def take(say: Callable[[str], None] | None) -> Callable[[], object]:
-    """Wait for a place on the first GPU, and keep it while this process lives.  -> what makes this
-    process a context there.
+    """Wait for a slot on the first GPU, and keep it while this process lives.
 
-    say: told once what is waited for; None for a context without a place.  Where the driver cannot
-    be asked, or no lock be held, nothing happens: torch will say what is wrong.
+    say: called once with what is waited for; None takes no slot.  -> a function that makes a
+    context on the GPU.  If there is no driver, or locks do not work, nothing happens, and torch
+    will say what is wrong.
     """
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
@@ -41,7 +41,7 @@ def take(say: Callable[[str], None] | None) -> Callable[[], object]:
 
 
 def wait(gpu: str, places: int, say: Callable[[str], None]) -> None:
-    """Take one of so many places on this GPU once one is free, or go on without after a while."""
+    """Take one of the slots of this GPU as soon as one is free; after a while go on without."""
     names, begun, told = [f"{gpu}-{n}" for n in range(places)], time.monotonic(), False
     locks = [lock(name) for name in names]
     while (mine := next((n for n, one in enumerate(locks) if is_mine(one)), places)) == places:
@@ -50,19 +50,19 @@ def wait(gpu: str, places: int, say: Callable[[str], None]) -> None:
         if not told:
             say(f"Waiting for the GPU: other gradings need its memory, {GRADING_GIB:g} GiB each.")
         told = True
-        time.sleep(random.uniform(0.1, 0.5))  # those side by side are not to wake together
+        time.sleep(random.uniform(0.1, 0.5))  # so that gradings side by side do not wake together
     for one in locks[:mine] + locks[mine + 1:]:
         os.close(one)
     _others[:] = names[:mine] + names[mine + 1:]
 
 
 def gradings() -> int:
-    """How many of this account are at work on this process's GPU now, this one among them."""
+    """How many gradings of this account use this process's GPU now, this one included."""
     return 1 + sum(map(is_held, _others))
 
 
 def is_held(name: str) -> bool:
-    """Whether a process has this place."""
+    """Whether a process has this slot."""
     probe = lock(name)
     try:
         fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -74,13 +74,13 @@ def is_held(name: str) -> bool:
 
 
 def lock(name: str) -> int:
-    """The file that gradings of this account hold while they have what it is named for; open."""
+    """Open the lock file of this name, which gradings of this account share."""
     path = Path(tempfile.gettempdir()) / LOCK.format(user=os.geteuid(), name=name)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def is_mine(lock: int) -> bool:
-    """Whether nobody else holds it; then this process does, until it closes it or ends."""
+    """Try to take the lock; it lasts until the file is closed or this process ends."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True

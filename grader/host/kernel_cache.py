@@ -1,9 +1,8 @@
-"""Where the kernels compiled from a submission are kept from one run to the next, on a GPU.
+"""Keeps the kernels compiled from a submission for the next run, on a GPU.
 
-A student runs the same stage many times, and compiling for its many cases takes seconds.  The
-folder's name is the hash of the file: a submission only ever finds what the very same bytes
-compiled before, never what another file left.  What a grading uses stays until its process ends,
-however many others run beside it: it holds a lock on the folder.
+Students run a stage many times, and compiling for its many cases takes seconds.  A folder is named
+after the file's hash, so that a submission only finds what the very same bytes compiled before.  A
+grading locks its folder, which is then kept until its process ends.
 """
 
 import fcntl
@@ -15,17 +14,17 @@ from pathlib import Path
 
 from grader.host.accounts import ids_for_worker
 
-KEPT = 64  # files remembered; one takes a few MiB
-REPLAYED_KEPT = 4096  # compiled variants remembered for replaying workers; one takes some 100 KiB
-_held: dict[Path, int] = {}  # the open folders that this process holds a lock on
+KEPT = 64  # folders of files kept; one takes a few MiB
+REPLAYED_KEPT = 4096  # variants kept for replaying workers, about 100 KiB each
+_held: dict[Path, int] = {}  # the open folders that this process has locked
 
 
 def folder_for(source: bytes, user: tuple[int, int] | None = None) -> Path | None:
-    """The folder for this file's kernels, made if need be; None where none can be written.
+    """The folder for this file's kernels, made if necessary; None if it cannot be written.
 
-    user: (uid, gid) of another account that is to write there; its folders stand where that
-    account can reach them, and belong to it one by one, so that it cannot make more.  Where each
-    worker has a uid of its own, those with the same folder share a group, which the folder has.
+    user: (uid, gid) of another account that will write there.  The folders are then where that
+    account can reach them, and each belongs to it, but not the folder around them, so that it
+    cannot make more.  If each worker has its own uid, those of one folder share the folder's group.
     """
     return _folder(hashlib.sha256(source).hexdigest(), user)
 
@@ -37,8 +36,8 @@ def knows(source: bytes, user: tuple[int, int] | None = None) -> bool:
 
 
 def replaying_folder(user: tuple[int, int] | None = None) -> Path | None:
-    """The folder for what replaying workers compile, whichever file it came from: no submission can
-    write there, where the kernel confines it."""
+    """The folder for what replaying workers compile, from whatever file.  No submission that
+    Landlock confines can write there."""
     return _folder("clean", user, REPLAYED_KEPT)
 
 
@@ -52,7 +51,7 @@ def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = No
             shared = (uid, gid) != user
             os.chown(folder, 0 if shared else uid, gid)
             os.chmod(folder, 0o2770 if shared else 0o700)
-        os.utime(folder)  # used now: the last to be forgotten
+        os.utime(folder)  # used now, so it is removed last
         if _hold(folder) and kept_in_it is not None:
             _forget(folder, kept_in_it)
         _forget(base, KEPT)
@@ -62,9 +61,9 @@ def _folder(name: str, user: tuple[int, int] | None, kept_in_it: int | None = No
 
 
 def _hold(folder: Path) -> bool:
-    """Have it stay while this process lives.  -> whether nobody held it before.
+    """Keep the folder while this process lives.  -> whether no one else held it.
 
-    Never waits: the file that is graded might hold it for good.
+    Never waits, because the graded file might hold it for ever.
     """
     if folder in _held:
         return False
@@ -80,10 +79,10 @@ def _hold(folder: Path) -> bool:
 
 
 def _forget(base: Path, kept: int) -> None:
-    """Remove the folders in base that were not written to for longest and that nobody holds."""
+    """Remove the folders in base that are not locked, those used longest ago first."""
     try:
         folders = sorted(base.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    except OSError:  # another grading removes them too
+    except OSError:  # another grading may be removing them, too
         return
     for old in folders[kept:]:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Starting a worker under its supervisor, hearing how it ended, and ending all it started."""
+"""Starts a worker under its supervisor, hears how it ended, and ends all it started."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from grader.host.accounts import (
 from grader.sandbox import LENGTH
 
 GIB = 1 << 30
-END_SECONDS = 12.0  # the supervisor takes 5 at most, twice, and then removes the folder
+END_SECONDS = 12.0  # at most 5 for the supervisor, twice, and then it removes the folder
 FORK_SERVER = Path(__file__).parent.parent / "sandbox" / "__main__.py"
 PASSED_ON = (
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "CUDA_PATH",
@@ -36,11 +36,11 @@ PASSED_ON = (
 
 @dataclass(frozen=True)
 class Confinement:
-    """What a worker and its children may do beside computing.
+    """What a worker and its children may do.
 
-    user: (uid, gid) to run as, but a uid of its own for each worker instead of nobody's; None for
-    the grader's own account.  hidden: folders it may not see where the kernel can hide them.
-    memory_bytes: of host memory, all processes together.
+    user: (uid, gid) to run as (nobody's stands for a uid per worker); None for the grader's own
+    account.  hidden: folders it must not read, if the kernel can hide them.  memory_bytes: host
+    memory of all its processes together.
     """
 
     user: tuple[int, int] | None = None
@@ -50,11 +50,10 @@ class Confinement:
 
 def confinement(hidden: tuple[Path, ...], user: str = "auto",
                 memory_gib: float | None = None) -> Confinement:
-    """What workers may do: not see these folders, and hold half of the free host memory, at most
-    16 GiB, unless told otherwise.
+    """What workers may do.  memory_gib: by default half of the free host memory, at most 16 GiB.
 
     Raises:
-        ValueError: the account is not one that workers can run as.
+        ValueError: workers cannot run as this account.
     """
     if memory_gib is None:
         memory_gib = min(16.0, max(2.0, free_memory_gib() / 2))
@@ -62,7 +61,7 @@ def confinement(hidden: tuple[Path, ...], user: str = "auto",
 
 
 def free_memory_gib() -> float:
-    """Host memory that new processes could take; 8 where the system does not say."""
+    """Host memory that new processes could take; 8 if the system does not say."""
     try:
         words = Path("/proc/meminfo").read_text().split()
         return int(words[words.index("MemAvailable:") + 1]) / 2**20
@@ -72,7 +71,9 @@ def free_memory_gib() -> float:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker ended.  returncode as subprocess has it, None if unknown; over: which limit."""
+    """How a worker ended.  returncode: as in subprocess, None if unknown; over: the limit it
+    passed.
+    """
 
     returncode: int | None
     over: str = ""
@@ -90,17 +91,17 @@ class Ending:
             return "crashed the process with a segmentation fault"
         if number == signal.SIGKILL:
             return "was killed by signal 9 (SIGKILL), probably for want of host memory"
-        known = number in [*signal.Signals]  # most real-time signals have no names
+        known = number in [*signal.Signals]  # most real-time signals have no name
         name = f" ({signal.Signals(number).name})" if known else ""
         return f"was killed by signal {number}{name}"
 
 
 class ForkServer:
-    """The process that supervisors come from; it has imported torch once for all of them.  With
-    this process it ends, and so do they and their folders.
+    """The process that supervisors are forked from; it imports torch once for all of them.  When
+    this process ends, it ends, too, with all supervisors and their folders.
 
-    Triton decides when it is imported whether it interprets.  So there are two: one forks the other
-    once torch is there, and each imports Triton in its own way.
+    Triton decides at its import whether it interprets.  So there are two: one forks the other once
+    torch is imported, and each imports Triton in its own way.
     """
 
     _running: "ForkServer | None" = None
@@ -108,10 +109,10 @@ class ForkServer:
 
     def __init__(self):
         pairs = [socket.socketpair() for _ in range(2)]
-        self.requests = [ours for ours, _ in pairs]  # to the one that compiles, that interprets
+        self.requests = [ours for ours, _ in pairs]  # to the compiling one, to the interpreting one
         announced, named = os.pipe()
-        self.folders = open(named, "wb", buffering=0)  # named here before they are made
-        self.around = f"grader-{token_hex(8)}"  # all workers' folders, in the temporary one
+        self.folders = open(named, "wb", buffering=0)  # announced here before they are made
+        self.around = f"grader-{token_hex(8)}"  # the folder around all workers' folders
         fds = [*(theirs.fileno() for _, theirs in pairs), announced]
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-u", str(FORK_SERVER), ",".join(map(str, fds)),
@@ -124,20 +125,20 @@ class ForkServer:
 
     @classmethod
     def running(cls) -> "ForkServer":
-        """The running one, or a new one in its place; it takes its time to import."""
+        """The running one, or a new one in its place, which imports for a while."""
         with cls._lock:
             if cls._running is None or cls._running.has_ended():
                 cls._running = cls()
             return cls._running
 
     def has_ended(self) -> bool:
-        """Whether one of the two has, or who forked them."""
+        """Whether one of the two, or their parent, has ended."""
         return self.process.poll() is not None or bool(select.select(self.requests, [], [], 0)[0])
 
     def new_folder(self) -> Path:
-        """A folder for one worker, which does not outlive this process however it ends.  It stands
-        in one that can be entered and not listed, so that whoever shares its account, or can undo
-        its rights, does not know its name."""
+        """Make a folder for one worker; it is removed even if this process is killed.  The folder
+        around it can be entered but not listed, so that other workers cannot learn its name, not
+        even with the same account."""
         folder = Path(tempfile.gettempdir()).resolve() / self.around / f"grader-{token_hex(8)}"
         with self._lock:
             if not folder.parent.exists():
@@ -146,31 +147,31 @@ class ForkServer:
         return folder
 
     def _make(self, folder: Path, mode: int) -> None:
-        with suppress(OSError):  # nobody reads any more, and this process goes on
+        with suppress(OSError):  # the reaper is gone, and this process goes on
             self.folders.write(os.fsencode(folder) + b"\0")
         folder.mkdir(mode=0o700)
-        folder.chmod(mode)  # whatever this process's umask is
+        folder.chmod(mode)  # whatever the umask is
 
     def forget(self, folder: Path) -> None:
-        """Remove what is left of a worker's folder, and the one around the last."""
+        """Remove what is left of a worker's folder and, after the last, the folder around it."""
         shutil.rmtree(folder, ignore_errors=True)
-        with self._lock, suppress(OSError):  # another worker has one there
+        with self._lock, suppress(OSError):  # another worker's folder is still there
             folder.parent.rmdir()
 
     def send(self, config: dict, fds: list[int], interpret: bool) -> None:
         """Ask for a supervisor and its worker."""
         text = json.dumps(config).encode()
-        with self._lock, suppress(OSError):  # it died; that shows when nothing answers
+        with self._lock, suppress(OSError):  # it died, which shows when no one answers
             socket.send_fds(self.requests[interpret], [LENGTH.pack(len(text))], fds)
             self.requests[interpret].sendall(text)
 
 
 class Worker:
-    """A fresh worker process for one file, still to be spoken to (session.py).
+    """A fresh worker process for one file; session.py talks to it.
 
-    source: the file's bytes, read once by the caller; none for one that waits for its file, or
-    replays.  name: "problem_3.py".  compile_for: 90 compiles launches for sm_90, runs nothing.
-    cache: Triton's cache; None for an empty one that goes with the worker.
+    source: the file's bytes; empty if the worker waits for its file, or replays.  name:
+    "problem_3.py".  compile_for: 90 compiles all launches for sm_90 and runs nothing.  cache:
+    Triton's cache; None for a new one that ends with the worker.
     """
 
     def __init__(self, source: bytes, name: str, *, device: str, interpret: bool,
@@ -204,7 +205,7 @@ class Worker:
             theirs.close()
 
     def close(self) -> None:
-        """End it and everything it started; remove its folder.  Takes a bounded time."""
+        """End it and all it started, and remove its folder, in bounded time."""
         self.socket.close()
         if self.process_tree is not None:
             self.process_tree.end()
@@ -213,10 +214,10 @@ class Worker:
 
 
 class ProcessTree:
-    """The supervisor, the worker, and every process that comes of it.
+    """The supervisor, the worker and all processes that these start.
 
-    folder: the worker's own, removed at the end.  cache: Triton's, where it may write too.
-    channel: the worker's end.
+    folder: the worker's own, removed at the end.  cache: Triton's, where it may write as well.
+    channel: the worker's end of the socket.
     """
 
     def __init__(self, fork_server: ForkServer, config: dict, folder: Path, cache: Path,
@@ -224,11 +225,11 @@ class ProcessTree:
         self.folder = folder
         environment = _passed_on()
         if interpret or config["compile_for"]:
-            environment["TRITON_INTERPRET"] = "1"  # files look for it to run without a GPU
+            environment["TRITON_INTERPRET"] = "1"  # files ask for it, to run without a GPU
         if config["device"] == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         environment |= {"HOME": str(folder), "TMPDIR": str(folder), "TRITON_CACHE_DIR": str(cache),
-                        "USER": "nobody"}  # PyTorch asks, and a uid of its own has no name
+                        "USER": "nobody"}  # PyTorch asks; an unused uid has no name
         hidden = [path.resolve() for path in confinement.hidden]
         config = {
             **config, "folder": str(folder), "environment": environment,
@@ -246,48 +247,48 @@ class ProcessTree:
         os.close(printed)
 
     def has_ended(self) -> bool:
-        """Whether the worker is dead, or its supervisor is."""
+        """Whether the worker or its supervisor has ended."""
         return bool(select.select([self.control], [], [], 0)[0])
 
     def ending(self, seconds: float) -> Ending | None:
-        """How the worker ended; None if it still lives after that time."""
+        """How the worker ended; None if it is still alive after that time."""
         if not select.select([self.control], [], [], seconds)[0]:
             return None
         try:
             words = json.loads(self.control.makefile().readline())
             return Ending(words["returncode"], words["over"])
-        except (ValueError, OSError):  # the supervisor itself was killed
+        except (ValueError, OSError):  # the supervisor was killed
             return Ending(None)
 
     def end(self) -> None:
-        """End all of it.  Returns within END_SECONDS or so, whatever the processes do."""
+        """End all of it, within about END_SECONDS, whatever the processes do."""
         try:
             self.control.shutdown(socket.SHUT_WR)
             deadline = time.monotonic() + END_SECONDS
             while select.select([self.control], [], [], max(0, deadline - time.monotonic()))[0]:
-                if not self.control.recv(4096):  # the supervisor ended, and all before it
+                if not self.control.recv(4096):  # the supervisor ended, and it ends last
                     break
-        except OSError:  # closed before
+        except OSError:  # closed already
             pass
         self.control.close()
         _end_strays(str(self.folder))
 
 
 def seems_to_have_gpu() -> bool:
-    """Before torch can say; the second is WSL's."""
+    """Whether there is a GPU, asked before torch is imported; the second path is WSL's."""
     return any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 def _passed_on() -> dict[str, str]:
-    """What of the grader's own environment a worker gets."""
+    """The part of the grader's environment that a worker gets."""
     return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
 
 def _end_strays(folder: str) -> None:
-    """Where a supervisor died before its time: kill what still works in the worker's folder."""
+    """Kill what still runs in the worker's folder, if a supervisor was killed."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if os.readlink(entry / "cwd").startswith(folder):
                 os.kill(int(entry.name), signal.SIGKILL)
         except (OSError, ValueError):
-            continue  # it ended meanwhile, or belongs to somebody else
+            continue  # it ended meanwhile, or belongs to another account

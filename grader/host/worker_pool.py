@@ -1,8 +1,7 @@
-"""Workers that import no submission: they carry out the traces of what submissions did, or compile
-what those launch.
+"""Keeps workers that import no submission: they replay traces, or compile what traces launch.
 
-One grading shares them among its stages.  They are started when first needed, and anew when one
-died of a kernel.
+A grading shares them among its stages.  They start when first needed; one that a kernel killed is
+replaced.
 """
 
 import atexit
@@ -21,14 +20,14 @@ from grader.host.processes import Worker
 from grader.host.session import Session
 
 T = TypeVar("T")
-MANY_CORES = 8  # from here on two of them
+MANY_CORES = 8  # from this many on, two workers
 MOST_COMPILING = 14
 _running: dict[tuple, "WorkerPool"] = {}
 
 
 class WorkerPool:
-    """device: "cuda" or "cpu"; timeout: seconds a request; confinement: of processes.py;
-    compile_for: 90 for those that compile, for sm_90."""
+    """Workers with the same settings.  device: "cuda" or "cpu"; timeout: seconds per request;
+    confinement: see processes.py; compile_for: 90 for workers that compile for sm_90."""
 
     def __init__(self, device: str, timeout: float, confinement, compile_for: int | None = None):
         self.device, self.timeout, self.confinement = device, timeout, confinement
@@ -38,27 +37,27 @@ class WorkerPool:
         if compile_for is not None:
             share = cores - 2 if gradings == 1 else cores // gradings
             self.count = max(1, min(MOST_COMPILING, share))
-        else:  # a GPU makes contexts one after the other, and gradings that share one wait for it
+        else:  # contexts are made one after the other, and other gradings wait for them
             self.count = 2 if cores >= MANY_CORES and gradings == 1 else 1
         self.free: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         for _ in range(self.count):
             self.free.put(None)
 
     def begin(self) -> None:
-        """Have those start that have not, without waiting for them."""
+        """Start those that are not running, without waiting for them."""
         for _ in range(self.free.qsize()):
             self.free.put(self.free.get() or self._start())
 
     def replay(self, call: Call, trace: Trace) -> dict[str, torch.Tensor]:
-        """Outputs and "d_q" gradients of the trace on the inputs of call.
+        """Replay the trace on the inputs of call.  -> outputs and "d_q" gradients.
 
         Raises:
-            SubmissionError: it could not be carried out.
+            SubmissionError: it cannot be replayed.
         """
         return self.ask(lambda session: session.replay(call, trace))
 
     def ask(self, request: Callable[[Session], T]) -> T:
-        """What request makes of one that is free, or comes to be."""
+        """Call request(session) with the first worker that is free."""
         session = self.free.get()
         try:
             if session is None or session.gone:
@@ -89,7 +88,7 @@ class WorkerPool:
 
 def workers(device: str, timeout: float, confinement,
             compile_for: int | None = None) -> WorkerPool:
-    """Those already running with these settings, or new ones."""
+    """The running pool with these settings, or a new one."""
     key = device, timeout, confinement, compile_for
     if not _running:
         atexit.register(end_all)
@@ -99,7 +98,7 @@ def workers(device: str, timeout: float, confinement,
 
 
 def end_all() -> None:
-    """End every one of them; the next stage starts new ones."""
+    """End all pools; the next stage starts new ones."""
     for ours in _running.values():
         ours.close()
     _running.clear()
