@@ -121,6 +121,8 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     working.add_argument("--submit", action="store_true",
                          help="also write submission.zip, to hand in: the files and this report")
     working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
+    working.add_argument("--profile", action="store_true",
+                         help="on a GPU: where the time of your kernels goes, and what to try")
     working.add_argument("--doctor", action="store_true",
                          help="what this machine can run, and what to install")
     working.add_argument("--verbose", action="store_true",
@@ -175,6 +177,10 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if arguments.submit and (arguments.quick or arguments.watch or arguments.case
                              or arguments.step):
         return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
+    if arguments.profile and (arguments.quick or arguments.watch or arguments.case
+                              or arguments.step or arguments.warmup):
+        return ("--profile: want every case asked, for a wrong kernel is not profiled; got "
+                "--quick, --watch, --case, --step or --warmup with it")
     exercises = list(record.EXERCISES) if 1 in numbers else []
     if arguments.step and arguments.step not in exercises \
             and arguments.step.partition(".")[0] not in map(str, numbers):
@@ -284,6 +290,9 @@ class _Grading:
         if arguments.device == "cuda" and not has_gpu:
             raise Refused("--device cuda: want a CUDA GPU; got none that PyTorch can use")
         device = "cuda" if has_gpu and arguments.device != "cpu" else "cpu"
+        if arguments.profile and device == "cpu":
+            got = "--device cpu" if has_gpu else "none that PyTorch can use"
+            raise Refused(f"--profile: want a CUDA GPU to profile on; got {got}")
         others_work = arguments.json or arguments.submission != Path(".")
         if others_work and arguments.worker_user == "auto" and self.confined.user is None \
                 and hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -297,6 +306,7 @@ class _Grading:
             quick=arguments.quick, benchmark=not arguments.no_benchmark,
             confinement=self.confined, case=arguments.case, own=own, show=arguments.show,
             plot=arguments.plot, first=first, replays_all=arguments.replay_all,
+            profile=arguments.profile,
             may_stop=not (arguments.json or arguments.submit or arguments.verbose))
 
     def warm_ups(self, options) -> int:

@@ -54,6 +54,7 @@ class Options:
     bfloat16: bool = False
     quick: bool = False
     benchmark: bool = True
+    profile: bool = False  # where the time of a right file's kernels goes
     confinement: Confinement = Confinement()
     stop_early: bool = False  # after the first case that does not pass
     may_stop: bool = False  # in the robust cases, at the first that fails where a step is red

@@ -16,6 +16,7 @@ from grader.judge import (
     compile_check,
     extra_cases,
     interpreter_check,
+    profiling,
     record_check,
     replay_check,
     timing,
@@ -99,6 +100,7 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
         wasted_tiles.count(context, run.session, interpreted)
     if is_right():
         timing.time_stage(context, run, replaying)
+        profiling.profile_stage(context, run.session)
     record_check.report_rejections(context)
     if is_right():
         extra_cases.run_informational(context, run, informational)

@@ -257,15 +257,7 @@ def _measure_here(name: str, make, built: Built) -> Row:
         call()
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before + inputs
-
-        def timed(n: int) -> float:
-            start = time.monotonic()
-            for _ in range(n):
-                call()
-            torch.cuda.synchronize()
-            return time.monotonic() - start
-
-        ms, spread = measure(timed)
+        ms, spread = measure(repeated(call))
     except torch.OutOfMemoryError:
         return Row(name, note="n/a (out of memory)")
     finally:
@@ -283,6 +275,17 @@ def _call(make, tensors: dict, dout, grads: tuple[str, ...]):
         def call():
             torch.autograd.grad(make(**tensors), [tensors[key] for key in grads], dout)
     return call
+
+
+def repeated(call):
+    """What measure() wants, of a function that this process calls."""
+    def timed(n: int) -> float:
+        start = time.monotonic()
+        for _ in range(n):
+            call()
+        torch.cuda.synchronize()
+        return time.monotonic() - start
+    return timed
 
 
 def measure(timed) -> tuple[float, float]:

@@ -20,7 +20,7 @@ import torch
 from ..kernels import bounds, compile_only, hooks, interpreter_speedups, pretend_gpu, races
 from ..replay import launches, replay
 from ..wire import DTYPES, Channel, raw_bytes
-from . import crashes, recorder, run_step
+from . import crashes, profiling, recorder, run_step
 from .gaps import gathered, spread
 from .reads import Reads
 from .returned import Failure, check, check_gradient, outputs_of, signature_of
@@ -81,7 +81,7 @@ class Server:
         """Answer requests until the parent closes the channel."""
         operations = launches.operations(self) | {operation.__name__: operation for operation in (
             self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
-            self.memory, self.compile, self.walk, self.step)}
+            self.memory, self.profile, self.sample, self.compile, self.walk, self.step)}
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
@@ -289,6 +289,18 @@ class Server:
         self._once(*map(self.prepared.get, ("request", "inputs", "upstream")))
         self.synchronize()
         return {"peak_bytes": torch.cuda.max_memory_allocated() - before}, ()
+
+    def profile(self, request: dict):
+        """Where the time of the prepared call goes."""
+        call, inputs, upstream = map(self.prepared.get, ("request", "inputs", "upstream"))
+        return {"phases": profiling.phases(
+            lambda: self._call(call, inputs), call["grads"] and (
+                lambda outputs: self._gradients(call, inputs, outputs, upstream)))}, ()
+
+    def sample(self, request: dict, storages: dict, douts: dict):
+        """On which lines of the file the time of a call goes."""
+        inputs, upstream, _, _ = self.place(request, storages, douts)
+        return profiling.lines(lambda: self._once(request, inputs, upstream), self.path), ()
 
     def compile(self, request: dict, storages: dict, douts: dict):
         """Compile what one call launches.  Nothing runs, so nothing is fetched."""

@@ -1,0 +1,221 @@
+"""--profile: where the time of a right file's kernels goes, beside what this GPU can do.
+
+The least that a call costs is what this GPU takes for its products, or for reading its inputs and
+writing its results once: the larger of the two binds (the roofline model).  Both rates are measured
+here.  Times, registers and samples are the worker's account; they decide nothing.
+"""
+
+import textwrap
+from dataclasses import dataclass
+
+import torch
+
+from grader.course.calls import SubmissionError, pack, results, size
+from grader.course.inputs import Built, build
+from grader.host.session import Session
+from grader.judge.context import GradingContext
+from grader.judge.timing import measure, repeated, shapes
+from grader.sandbox.wire import dtype_name
+from grader.text import escape
+from reference import keep_mask
+
+PEAK_SIDE, PEAK_BYTES = 8192, 1 << 28  # of the product and of the copy that this GPU is measured by
+REGISTERS = 65536  # of a multiprocessor, on every GPU since 2014
+CHUNK, RESERVED = 256, 1024  # registers of a warp and shared bytes of a program come in these
+NEAR = 0.8  # of what the GPU can do
+HOTTEST, WIDTH = 3, 80
+
+
+@dataclass(frozen=True)
+class GPU:
+    """Multiprocessors, threads and shared bytes of one; FLOP and bytes a second, as measured."""
+
+    count: int
+    threads: int
+    shared: int
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of a forward or a backward: FLOP of its products, and bytes that it must read and write."""
+
+    name: str
+    flops: int
+    bytes: int
+
+    def floor(self, gpu: GPU) -> tuple[float, str]:
+        """-> the least ms that it can take, and what binds."""
+        return max((1e3 * self.flops / gpu.flops, "arithmetic"),
+                   (1e3 * self.bytes / gpu.bytes, "memory"))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch as the worker saw it.  registers, spilled: a thread's, each of 4 bytes; shared:
+    bytes of a program; resident: programs that a multiprocessor holds at a time."""
+
+    name: str
+    ms: float
+    programs: int
+    warps: int
+    stages: int
+    registers: int
+    spilled: int
+    shared: int
+    resident: int
+
+    @classmethod
+    def read(cls, said: dict) -> "Launch":
+        """Raises ValueError, TypeError, KeyError: it is none."""
+        programs = 1
+        for number in said["grid"][:3]:
+            programs *= size(number)
+        names = ("warps", "stages", "registers", "spilled", "shared", "resident")
+        return cls(escape(str(said["name"]))[:60], float(said["ms"]), programs,
+                   **{name: size(said[name]) for name in names})
+
+    def occupancy(self, gpu: GPU) -> float:
+        return 32 * self.warps * self.resident / gpu.threads
+
+    def limited_by(self, gpu: GPU) -> str:
+        """What one more program on a multiprocessor lacks."""
+        more = self.resident + 1
+        a_warp = -(-32 * self.registers // CHUNK) * CHUNK
+        if more * self.warps * a_warp > REGISTERS:
+            return "registers"
+        if more * (self.shared + RESERVED) > gpu.shared:
+            return "shared memory"
+        return "threads" if 32 * more * self.warps > gpu.threads else "the number of programs"
+
+
+def profile_stage(context: GradingContext, session: Session) -> None:
+    """Print the profile of a right file, in the larger shape of its benchmark."""
+    stage, reporter = context.stage, context.reporter
+    if not context.options.profile:
+        return
+    if not stage.needs_triton:
+        reporter.table(["", "profile skipped: this stage has no kernel of its own"])
+        return
+    case = shapes(stage, context.options.bfloat16)[-1]
+    with reporter.working(stage, f"profiling ({case.label})"):
+        built = build(case, context.options.seed)
+        gpu = measured(case.dtype)
+        try:
+            session.prepare(built.call)
+            reply, _ = session.request({"op": "profile"}, "case")
+            phases = [(float(one["ms"]), [Launch.read(launch) for launch in one["launches"]])
+                      for one in reply["phases"]]
+            lines = report(built, gpu, phases) + hottest(context, built)
+        except SubmissionError as error:
+            lines = [f"profile skipped: {error}"]
+        except (ValueError, TypeError, KeyError) as error:
+            lines = [f"profile skipped: the worker's account cannot be read ({error!r:.100})"]
+    reporter.table(["", *lines])
+
+
+def measured(dtype: torch.dtype) -> GPU:
+    """This GPU, with the rates of a product of two square matrices and of a copy."""
+    about = torch.cuda.get_device_properties()
+    a = torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda").to(dtype)
+    x = torch.empty(PEAK_BYTES, dtype=torch.uint8, device="cuda")
+    product, copy = (measure(repeated(call))[0] for call in (lambda: a @ a, x.clone))
+    a = x = None
+    torch.cuda.empty_cache()  # the worker shares this GPU
+    return GPU(about.multi_processor_count, about.max_threads_per_multi_processor,
+               about.shared_memory_per_multiprocessor, 2e3 * PEAK_SIDE**3 / product,
+               2e3 * PEAK_BYTES / copy)
+
+
+def works(built: Built) -> list[Work]:
+    """Of the forward, and of the backward if there is one.  Sums of rows have no products."""
+    case, product = built.case, 0
+    if not case.course_stage.sums_rows:
+        seen = keep_mask(case.N, case.n_keys, case.is_causal, case.window, case.sinks or 0)
+        product = 2 * case.D * case.B * case.HQ * int(seen.sum())
+    given = sum(x.nbytes for x in built.tensors.values())
+    made = {name: torch.Size(shape).numel() * dtype.itemsize
+            for name, (shape, dtype) in results(built.call).items()}
+    o = sum(made[spec.name] for spec in built.call.outputs)
+    forward = Work("forward", 2 * product, given + o)
+    # The backward reads all that once more, and the gradient of o; it writes the others.
+    return [forward, Work("backward", 5 * product, given + o + sum(made.values()))][
+        :1 + bool(case.grads)]
+
+
+def report(built: Built, gpu: GPU, phases: list[tuple[float, list[Launch]]]) -> list[str]:
+    """The lines of the profile, but for the hottest of the file."""
+    dtype = dtype_name(built.case.dtype)
+    lines = ["--- Profile ---", f"Profiling: {built.case.label}, {dtype}",
+             f"This GPU, just measured: {gpu.flops / 1e12:.0f} TFLOP/s in {dtype} products, "
+             f"{gpu.bytes / 1e12:.2f} TB/s in a copy."]
+    for work, (ms, launches) in zip(works(built), phases, strict=True):
+        least, binds = work.floor(gpu)
+        share = least / ms
+        rate = f"{work.flops / ms / 1e9:.0f} TFLOP/s, " if work.flops else ""
+        lines += ["", f"{work.name}: {ms:.3f} ms, {rate}{work.bytes / ms / 1e9:.2f} TB/s",
+                  f"  This GPU needs {least:.3f} ms at least, for {binds}: you reach "
+                  f"{share:.0%} of its speed."]
+        for launch in launches:
+            lines += _of_launch(launch, gpu, ms)
+        if launches:
+            longest = max(launches, key=lambda launch: launch.ms)
+            lines += textwrap.wrap(f"try: {advice(longest, gpu, share, binds)}", WIDTH,
+                                   initial_indent="  ", subsequent_indent="       ")
+    return lines
+
+
+def _of_launch(launch: Launch, gpu: GPU, ms: float) -> list[str]:
+    rounds = launch.programs / (gpu.count * max(launch.resident, 1))
+    return [
+        f"  {launch.name}: {launch.ms:.3f} ms ({launch.ms / ms:.0%})",
+        f"    {launch.programs} programs of {launch.warps} warps, num_stages={launch.stages}; "
+        f"{launch.shared / 1024:.0f} KiB of shared memory each",
+        f"    {launch.registers} registers per thread, {launch.spilled} spilled to memory",
+        f"    {launch.resident} at a time on each of {gpu.count} multiprocessors: "
+        f"{rounds:.1f} rounds",
+        f"    occupancy {launch.occupancy(gpu):.0%}, limited by {launch.limited_by(gpu)}"]
+
+
+def advice(launch: Launch, gpu: GPU, share: float, binds: str) -> str:
+    """One thing to try next for the launch that takes longest."""
+    if launch.spilled:
+        return (f"{launch.spilled} values of each thread do not fit into its registers and wait in "
+                "memory. Take num_warps=8, or a smaller BLOCK_M.")
+    if share > NEAR:
+        return "nothing: it is close to what this GPU can do."
+    if launch.programs < gpu.count:
+        return (f"{launch.programs} programs leave {gpu.count - launch.programs} of {gpu.count} "
+                "multiprocessors idle. Take a smaller BLOCK_M, for more programs.")
+    if binds == "memory":
+        return ("read every number once, neighbours by neighbouring threads: larger tiles of whole "
+                "rows, and no tile that the mask hides.")
+    if launch.resident == 1 and launch.limited_by(gpu) == "shared memory":
+        return ("shared memory lets a multiprocessor hold one program, and nothing runs while that "
+                "waits. Take a smaller num_stages or BLOCK_N.")
+    if launch.stages < 2:
+        return "num_stages=2 or 3, so that the next tile is loaded while this one is multiplied."
+    return ("other tiles: BLOCK_M and BLOCK_N of 64 and 128, num_warps of 4 and 8; and mask only "
+            "the tiles that the mask cuts.")
+
+
+def hottest(context: GradingContext, built: Built) -> list[str]:
+    """The lines on which programs were most often seen at work, by a sampling profiler, in a worker
+    of their own: the profiler must be there before the kernels, and may end its process."""
+    stage, text = context.stage, context.file.source.decode("utf-8", "replace").splitlines()
+    try:
+        with context.open_session() as session:
+            context.options.imports.first(session, stage)
+            header, tensors = pack(built.call)
+            said, _ = session.request({"op": "sample", **header}, "case", tensors)
+        total = size(said["samples"])
+        found = [(size(line), size(samples)) for line, samples in said["lines"][:HOTTEST]]
+    except SubmissionError as error:
+        return ["", f"hottest lines: not known. {error}"]
+    if not total or not found:
+        return ["", "hottest lines: not known. The profiler took no samples of this file."]
+    shown = [f"  {samples / total:4.0%}  {stage.filename}:{line}  {text[line - 1].strip()}"
+             for line, samples in found if 0 < line <= len(text)]
+    return ["", f"hottest lines, of {total} samples of programs at work or waiting:",
+            *(line[:WIDTH] for line in shown)]
