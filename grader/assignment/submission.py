@@ -322,8 +322,9 @@ def _is_blank_entry(tree: ast.Module, entry: str) -> bool:
     return False
 
 
-def misjoined_tiles(source: bytes) -> str:
-    """A sentence on the first `and`, `or`, `not` or a < b < c on values in a kernel, or "".
+def misjoined_tiles(source: bytes) -> tuple[int, str] | None:
+    """The line of the first `and`, `or`, `not` or a < b < c on values in a kernel, and a sentence
+    on it.
 
     On tiles, Triton's interpreter, being Python, keeps only one of the parts.  In the test of an
     `if` or a static_assert they join constants or single numbers, which is fine.
@@ -341,17 +342,17 @@ def misjoined_tiles(source: bytes) -> str:
             if isinstance(node, ast.BoolOp):
                 word, part, sign = ("and", "last", "&") if isinstance(node.op, ast.And) else \
                     ("or", "first", "|")
-                return (f"line {node.lineno}: `{word}` does not join tiles, only its {part} part "
-                        f"counts. Write {sign}, and parentheses round each comparison: "
-                        f"(a < b) {sign} (c < d).")
+                return node.lineno, (
+                    f"`{word}` does not join tiles: only its {part} part counts. Write {sign}, and "
+                    f"parentheses around each comparison: (a < b) {sign} (c < d).")
             if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-                return (f"line {node.lineno}: `not` asks for one truth value, and a tile has many. "
-                        "Write ~ and parentheses: ~(a < b).")
+                return node.lineno, ("`not` asks for one truth value, and a tile has many. Write ~ "
+                                     "and parentheses: ~(a < b).")
             if isinstance(node, ast.Compare) and len(node.ops) > 1:
-                return (f"line {node.lineno}: a chain of comparisons does not work on tiles, only "
-                        "its last one counts. Write (a < b) & (c < d): without parentheses & "
-                        "comes before <.")
-    return ""
+                return node.lineno, (
+                    "a chain of comparisons does not work on tiles: only its last one counts. "
+                    "Write (a < b) & (c < d); without the parentheses & comes before <.")
+    return None
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:

@@ -150,24 +150,27 @@ class SubmissionError(Exception):
     """A finding about the submission, or about the grader itself ("grader_fault").
 
     outcome: crashed, timeout, wrong, skipped or grader_fault.  id: one of wire.OBSERVED, or "".
-    line: the innermost line of the file; lines: all lines of the file on the stack, innermost
-    first.  fatal: the worker is gone.  waited_for_cpu: the timeout came while other processes kept
-    the worker from a CPU.
+    line: the innermost line of the file; column: in it, if that says more; lines: all lines of the
+    file on the stack, innermost first.  fatal: the worker is gone.  waited_for_cpu: the timeout
+    came while other processes kept the worker from a CPU.
     """
 
     def __init__(self, outcome: str, sentence: str, *, id: str = "", detail: str = "",
-                 line: int | None = None, lines: tuple[int, ...] = (), fatal: bool = False,
-                 waited_for_cpu: bool = False):
+                 line: int | None = None, column: int | None = None, lines: tuple[int, ...] = (),
+                 fatal: bool = False, waited_for_cpu: bool = False):
         super().__init__(sentence)
         self.outcome, self.sentence, self.id, self.detail = outcome, sentence, id, detail
-        self.line, self.lines, self.fatal, self.waited_for_cpu = line, lines, fatal, waited_for_cpu
+        self.line, self.column, self.lines = line, column, lines
+        self.fatal, self.waited_for_cpu = fatal, waited_for_cpu
+
+    def place(self, filename: str) -> str:
+        """ "problem_1.py:95", of which editors make a link; "" where the line is not known."""
+        return "" if self.line is None else f"{filename}:{self.line}"
 
     def located(self, filename: str) -> str:
-        """ "problem_1.py:95: " and the sentence; editors make a link of the first part."""
-        place = f"{filename}:{self.line}"
-        if self.line is None or self.sentence.startswith(f"{place}:"):
-            return self.sentence
-        return f"{place}: {self.sentence}"
+        """The sentence after its place, with the column."""
+        column = f":{self.column}" if self.column else ""
+        return f"{self.place(filename)}{column}: " * (self.line is not None) + self.sentence
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -340,6 +340,7 @@ class Session:
             id=reply["id"] if reply["id"] in wire.OBSERVED else "",
             detail=f"{self._printed()}\n{escape(str(reply['detail']))}".strip("\n")[-wire.MAX_TEXT:],
             line=line if type(line) is int else None, fatal=bool(reply["fatal"]),
+            column=column if type(column := reply.get("column")) is int else None,
             lines=tuple(number for number in reply.get("lines", ()) if type(number) is int),
         )
         return self._lost(finding) if finding.fatal else finding

@@ -193,7 +193,7 @@ def _import_file(context: GradingContext, session: Session) -> bool:
                 context.result.confined = session.confined
     except SubmissionError as error:
         if not _is_run_again(context, error):
-            said = context.file.beside(error.line) or error.sentence
+            said = context.file.beside(error.line) or error.located(context.file.path.name)
             context.end(error.outcome, said, error.detail)
         return False
     return True

@@ -162,11 +162,10 @@ def raced(check: Check, race: Race, file: Submission) -> Check:
 
 def note_misjoined(check: Check, file: Submission) -> Check:
     """Say after the first line where tiles are joined by `and`; what says least goes for that."""
-    if not check.lines or not (said := misjoined_tiles(file.source)):
+    if not check.lines or not (found := misjoined_tiles(file.source)):
         return check
-    first, *others = check.lines
-    said = re.sub(r"^line (?=\d)", f"{file.path.name}:", said)
-    rows = textwrap.wrap(said, WIDTH, subsequent_indent="  ")
+    (first, *others), (line, said) = check.lines, found
+    rows = textwrap.wrap(f"{file.path.name}:{line}: {said}", WIDTH, subsequent_indent="  ")
     too_many = max(0, len(check.lines) + len(rows) - LINES)
     return replace(check, lines=(first, *rows, *others[too_many:]))
 

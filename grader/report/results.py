@@ -5,7 +5,6 @@ The JSON file is whole at every moment, and rewritten after every stage.
 
 import json
 import math
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +14,63 @@ from grader.host import files
 
 FORMAT = 1  # of the JSON
 RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
+RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"  # lights
+
+
+@dataclass(frozen=True)
+class StepCheck:
+    """One step, run on its own.  as_dict() is what StageResult.steps and the JSON hold of it.
+
+    light: right, wrong, blank or none; mistake: its id.  What is said of it comes in parts, each
+    empty where it is not known:
+        given   the example in words, "q of shape (2, 3, 5, 6), start_m=0"
+        seen    what is wrong with what the step returned, in at most three lines; of a right step
+                advice; of one without a light, why it has none
+        want    the value there should be, and
+        got     the value there is; both are in seen, too
+        says    the mistake in words, "the window is one key too wide"
+        rule    what it breaks, "query i sees keys i - W + 1 ... i"
+        place   where it is, "problem_1.py:95"
+        change  what is wrong in that line
+    shown: the whole of what is wrong, for --step; example: the numbers that were given, by name.
+    """
+
+    id: str
+    light: str
+    mistake: str | None = None
+    given: str = ""
+    seen: tuple[str, ...] = ()
+    want: str = ""
+    got: str = ""
+    says: str = ""
+    rule: str = ""
+    place: str = ""
+    change: str = ""
+    shown: tuple[str, ...] = ()
+    example: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All that is said of it."""
+        return (*[f"{self.given}:"] * bool(self.given), *self.seen,
+                *[f"the mistake: {self.says}."] * bool(self.says),
+                *[f"the rule: {self.rule}."] * bool(self.rule),
+                *[f"{self.place}: {self.change}"] * bool(self.change))
+
+    def as_dict(self) -> dict:
+        parts = {"given": self.given, "seen": list(self.seen), "want": self.want, "got": self.got,
+                 "says": self.says, "rule": self.rule, "place": self.place, "change": self.change}
+        return {"id": self.id, "light": self.light, "mistake": self.mistake,
+                "text": "\n".join(self.lines)} | {
+            name: part for name, part in parts.items() if part}
+
+
+def told(step: dict) -> str:
+    """What is wrong with a step of the JSON, in one sentence: its mistake, or else what it
+    returned."""
+    change = f"{step['place']}: {step['change']}" if step.get("change") else ""
+    seen = [*step.get("seen", ()), *step["text"].splitlines(), ""]
+    return (step.get("says") or change or seen[0]).removesuffix(".")
 
 
 @dataclass(frozen=True)
@@ -69,6 +125,7 @@ class StageResult:
     detail: str = ""
     steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text
     earned: list[str] = field(default_factory=list)  # groups of cases whose points were earned
+    pictures: list = field(default_factory=list)  # of grader/page/pictures.py, for --page
 
     @property
     def red(self) -> list[str]:
@@ -118,17 +175,6 @@ class StageResult:
         return f"{counted.count('right')} of {len(lights)} steps right" if counted else ""
 
 
-def told(step: dict) -> str:
-    """What is wrong with a step of the JSON: its mistake, or else what it returned."""
-    _, *lines = step["text"].splitlines() or [""]
-    named = [line.removeprefix("the mistake: ") for line in lines
-             if line.startswith("the mistake: ")] or [
-             line for line in lines if re.match(r"\S+\.py:\d+: ", line)]
-    if step["mistake"] == "truth-of-a-tile":
-        named = lines[-1:]
-    return (named or lines or [step["text"]])[0].removesuffix(".")
-
-
 def read_beside(check: Check) -> bool:
     """Whether the NaN stored around the inputs came into an answer, which then depends on whatever
     is in that memory: two runs need not agree."""
@@ -154,10 +200,10 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
 
 def unlit(file: Submission) -> list[dict]:
     """The lights of a file whose steps are not run."""
-    return [{"id": step.id, "light": "wrong", "mistake": RAISE_LEFT,
-             "text": file.left_raises[step.id]} if step.id in file.left_raises else
-            {"id": step.id, "light": "blank" if step.id in file.blank_steps else "none",
-             "mistake": None, "text": ""} for step in file.steps]
+    left = file.left_raises
+    return [(StepCheck(step.id, WRONG, RAISE_LEFT, seen=(left[step.id],)) if step.id in left else
+             StepCheck(step.id, BLANK if step.id in file.blank_steps else NONE)).as_dict()
+            for step in file.steps]
 
 
 @dataclass

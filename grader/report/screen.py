@@ -151,11 +151,12 @@ class Reporter:
             if step["mistake"] == RAISE_LEFT:
                 self._line(f"     step {step['id']}: {step['text']}")
                 continue
-            given, *lines = step["text"].splitlines()
-            self._line(f"     Running step {step['id']} on its own, with {given}")
-            for line in lines[:5]:
-                self._line("       " + line, wrap=not line.startswith(
-                    ("your loop visits ", "it should visit ")))
+            first, *lines = step["text"].splitlines()
+            if step.get("given"):
+                first = f"Running step {step['id']} on its own, with {first}"
+            self._line(f"     {first}")
+            for line in lines:  # the second and third that were seen are the rows of a table
+                self._line("       " + line, wrap=line not in step.get("seen", ())[1:])
             more = overview.alone(step["id"], Path("."))
             self._line(f"       more: {more}, or --hint {step['id']}", wrap=False)
 

@@ -7,7 +7,7 @@ not as it was given, it uses names that another blank makes, or the worker could
 import concurrent.futures
 import contextlib
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,13 +16,12 @@ from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault
 from grader.host.options import Options, open_session
 from grader.host.session import Session
-from grader.report.results import RAISE_LEFT, unlit
+from grader.report.results import BLANK, NONE, RAISE_LEFT, RIGHT, WRONG, StepCheck, unlit
 from grader.step_checks import earlier, named, repair
 from grader.step_checks.blanks import Blanks
 from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, guarded, observe
 from grader.step_checks.table import MOVES, TOGETHER, entry
 
-RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"
 PLACED = 3  # red steps at most whose mistake is looked for by changes
 # Names that leave open where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
@@ -31,24 +30,6 @@ SEARCH_SECONDS = 1.0  # that a red step waits for the search before it is shown
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0
 SECONDS = 2.0  # of CPU time for one example
-
-
-@dataclass(frozen=True)
-class StepCheck:
-    """One step.  lines: for a wrong one, what was given, left and wanted; shown: all of it;
-    example: the numbers that were given, by their names."""
-
-    id: str
-    light: str
-    mistake: str | None = None
-    lines: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()
-    example: dict[str, int] = field(default_factory=dict)
-
-    def as_dict(self) -> dict:
-        """As it is in the JSON."""
-        return {"id": self.id, "light": self.light, "mistake": self.mistake,
-                "text": "\n".join(self.lines)}
 
 
 class Unasked(Exception):
@@ -161,7 +142,7 @@ class Runner:
             if id in found:
                 continue
             if id in self.left_raises:
-                found[id] = StepCheck(id, WRONG, RAISE_LEFT, (self.left_raises[id],))
+                found[id] = StepCheck(id, WRONG, RAISE_LEFT, seen=(self.left_raises[id],))
             elif id in self.blanks.blank:
                 found[id] = StepCheck(id, BLANK)
             elif only in ("", id):
@@ -191,14 +172,14 @@ class Runner:
     def light(self, id: str, asked: StepSpec | None, ids: tuple[str, ...] = ()) -> StepCheck:
         """One step; ids: it and those that run in front of it."""
         return guarded(lambda: self.judged(id, asked, ids or (id,)), lambda error: StepCheck(
-            id, NONE, lines=(f"what it returned could not be read ({error}).",)))
+            id, NONE, seen=(f"what it returned could not be read ({error}).",)))
 
     def judged(self, id: str, asked: StepSpec | None, ids: tuple[str, ...]) -> StepCheck:
         """As light(), but what is wrong with the check itself is raised."""
         try:
             return self.run(id, asked, ids)
         except Unasked as why:
-            return StepCheck(id, NONE, lines=(str(why),))
+            return StepCheck(id, NONE, seen=(str(why),))
 
     def run(self, id: str, asked: StepSpec | None, ids: tuple[str, ...]) -> StepCheck:
         """As judged().
@@ -235,27 +216,30 @@ class Runner:
                 whole = [(other, left) for other, left in zip(
                     examples, map(observe, answers), strict=False)
                     if self.unfinished(other, asked, left) is None]
-                name = named.name(whole)
-                mistake, said = (name[0], named.words(*name)) if name else (found.id, ())
-                if name and mistake.startswith("heads-") and id in ("8.8", "9.9"):
+                mistake, *more = named.name(whole) or (found.id,)
+                says, rule = named.words(mistake, *more)
+                if mistake and mistake.startswith("heads-") and id in ("8.8", "9.9"):
                     mistake = "dq-" + mistake
+                wrong = StepCheck(
+                    id, WRONG, mistake, one.words,
+                    (found.lines[0] + one.remark(found), *found.lines[1:3]), found.want, found.got,
+                    says, rule, found.place, shown=found.shown, example={
+                        name: value for name, value in one.given.items() if type(value) is int})
                 if joined := submission.misjoined_tiles(text.encode()):
-                    mistake, said = "truth-of-a-tile", (self.located(joined),)
-                remedies = repair.remedies(text, one.given, self.stage.filename)
-                for remedied, other, words in remedies if asked.kernel and not joined else ():
+                    return self.at(wrong, "truth-of-a-tile", *joined)
+                for remedied, other, line, words in repair.remedies(
+                        text, one.given) if asked.kernel else ():
                     if remedied != mistake and self.is_right(id, other, asked, examples):
-                        mistake, said = remedied, (words,)
-                        break
+                        return self.at(wrong, remedied, line, words)
                 if copied := self.earlier(id, mistake):
-                    mistake = earlier.ID if mistake is None or named.is_part(mistake) else mistake
-                    said = (copied, *said[1:2])
-                seen = (found.lines[0] + one.remark(found), *found.lines[1:3])
+                    return replace(wrong, says=copied, mistake=earlier.ID if mistake is None
+                                   or named.is_part(mistake) else mistake)
                 if strange and mistake == "name-not-defined":
                     if strange <= self.blanks.constants(id):  # all of its function may use these
                         raise Unasked(f"it uses {', '.join(sorted(strange))}, which it does not "
                                       "have when it is run on its own.")
-                    seen = (f"It uses {', '.join(sorted(strange))}, which the comment above it "
-                            "does not offer.",)
+                    wrong = replace(wrong, seen=(f"It uses {', '.join(sorted(strange))}, which the "
+                                                 "comment above it does not offer.",))
                     name, *more = sorted(strange)
                     if not more and any(
                             self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, examples)
@@ -263,14 +247,18 @@ class Runner:
                             if type(value) is int and value > 1):  # a factor of 1 is none
                         line = next(number for number, row in enumerate(text.split("\n"), 1)
                                     if re.search(rf"\b{name}\b", row.partition("#")[0]))
-                        seen = (f"{self.stage.filename}:{line}: `{name}` is the wrong variable "
-                                "here.",)
-                return StepCheck(id, WRONG, mistake, (f"{one.words}:", *seen, *said), found.shown,
-                                 {name: value for name, value in one.given.items()
-                                  if type(value) is int})
+                        return self.at(wrong, mistake, line,
+                                       f"`{name}` is the wrong variable here.")
+                return wrong
             if found is not None:
                 note = note or (f"This is right, but {found.lines[0]} (with {one.words}).",)
-        return StepCheck(id, RIGHT, None, note)
+        return StepCheck(id, RIGHT, seen=note)
+
+    def at(self, wrong: StepCheck, mistake: str, line: int, change: str) -> StepCheck:
+        """The check of a step with a mistake in this line of which its text, not its numbers,
+        tells."""
+        return replace(wrong, mistake=mistake, says="", rule="", change=change,
+                       place=f"{self.stage.filename}:{line}")
 
     def placed(self, light: StepCheck) -> StepCheck:
         """A red light that has no name, or that of a part of a loop, with the one change of its
@@ -304,10 +292,9 @@ class Runner:
             [_names(*one) for one in zip(examples, found, left, strict=False)], wrong)
         if change is None:
             return light
-        if named.is_part(light.mistake):
-            return replace(light, lines=(*light.lines[:-1], change.words))  # in the rule's place
-        return replace(light, mistake=light.mistake or change.id,
-                       lines=(*light.lines, change.words))
+        return replace(light, mistake=light.mistake or change.id, place=change.place,
+                       rule="" if named.is_part(light.mistake) else light.rule,
+                       change=change.words)
 
     def earlier(self, id: str, mistake: str | None) -> str:
         """What is said of a step that is still the one that it should differ from; or ""."""
@@ -315,17 +302,12 @@ class Runner:
         if not other:
             return ""
         if earlier.is_copy(self.options.directory, other, self.blanks.body(id)):
-            return f"the mistake: this is step {other} unchanged; {change}."
+            return f"this is step {other} unchanged; {change}"
         asked = earlier.DOES.get(id) if mistake is None or named.is_part(mistake) else None
         if asked and self.is_right(id, self.text((id,), asked, asked.examples()), asked,
                                    asked.examples()):
-            return f"the mistake: this does what step {other} does; {change}."
+            return f"this does what step {other} does; {change}"
         return ""
-
-    def located(self, said: str) -> str:
-        """A sentence that begins with its line, in a form that editors link."""
-        return re.sub(r"^line (\d+)(?:, column (\d+))?: ", lambda at: ":".join(
-            filter(None, (self.stage.filename, *at.groups()))) + ": ", said)
 
     def is_right(self, id: str, text: str, asked: StepSpec, examples: list[Example]) -> bool:
         """Whether a step with this text would be."""
@@ -368,10 +350,10 @@ class Runner:
             if error.outcome == "grader_fault" or self.closed:
                 raise
             if error.waited_for_cpu:
-                return StepCheck(id, NONE, lines=("other processes kept it waiting for a CPU.",))
+                return StepCheck(id, NONE, seen=("other processes kept it waiting for a CPU.",))
             if error.outcome == "skipped":  # for what the machine lacks
-                return StepCheck(id, NONE, lines=(f"{error.sentence}.",))
-            return StepCheck(id, WRONG, None, (f"{error.sentence}.",))
+                return StepCheck(id, NONE, seen=(f"{error.sentence}.",))
+            return StepCheck(id, WRONG, seen=(f"{error.located(self.stage.filename)}.",))
 
     def judge(self, one: Example, asked: StepSpec, left: Observed) -> Wrong | None:
         with np.errstate(all="ignore"):  # whatever numbers were left
@@ -380,9 +362,9 @@ class Runner:
     def unfinished(self, one: Example, asked: StepSpec, left: Observed) -> Wrong | None:
         """Why there is nothing to compare."""
         if left.error is not None:
-            line, said = left.error["line"], left.error["sentence"]
-            place = f"line {line}: " * (line is not None and str(line) not in said)
-            return Wrong((self.located(place + said),), id=left.error["id"] or None)
+            error = SubmissionError("crashed", **left.error)
+            said, place = error.located(self.stage.filename), error.place(self.stage.filename)
+            return Wrong((said,), id=error.id or None, place=place)
         if len(left.programs) < one.programs:
             return Wrong(("It returns, so the code below it never runs.",))
         for names in left.programs:

@@ -41,29 +41,30 @@ class Observed:
 
 @dataclass(frozen=True)
 class Wrong:
-    """Why a step is wrong, in at most four lines.  shown: the whole of it, for --step.
-    note: it is right, and this is only said beside it; id: of the mistake, where the lines name it;
-    others: further names that are wrong; at: the place that the first line shows, where most others
-    are right; ratio: what all that is wrong is too large by, if that is one factor.
+    """Why a step is wrong, in at most three lines.  shown: the whole of it, for --step.
+    note: it is right, and this is only said beside it; id: of the mistake, if that is known.
+
+    name: of the value that is wrong; want, got: both in words; others: further names that are
+    wrong; at: the place that the first line shows, where most others are right; ratio: what all
+    that is wrong is too large by, if that is one factor; place: of a crash, "problem_1.py:95".
     """
 
     lines: tuple[str, ...]
     shown: tuple[str, ...] = ()
     note: bool = False
     id: str | None = None
+    name: str = ""
+    want: str = ""
+    got: str = ""
     others: tuple[str, ...] = ()
     at: tuple[int, ...] = ()
     ratio: float | None = None
-
-    @property
-    def name(self) -> str:
-        """Of what is wrong, as the first line has it."""
-        return self.lines[0].partition("[")[0].partition(":")[0].partition(",")[0]
+    place: str = ""
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all that is wrong."""
-        return frozenset((self.name, *self.others))
+        """Of all that is wrong; what is said of it, where it has no name."""
+        return frozenset((self.name or self.lines[0], *self.others))
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,10 @@ def observe(answer: dict) -> Observed:
     """What a worker says that one example left; raises as unpacked()."""
     if "error" in answer:
         error = answer["error"]
-        line = error["line"]
-        return Observed([], [], {}, {
-            "id": str(error["id"]), "sentence": str(error["sentence"])[:600],
-            "line": line if type(line) is int else None})
+        line, column = (number if type(number) is int else None
+                        for number in (error["line"], error["column"]))
+        return Observed([], [], {}, {"id": str(error["id"]), "line": line, "column": column,
+                                     "sentence": str(error["sentence"])[:600]})
     programs = [{str(name): unpacked(value) for name, value in names.items()}
                 for names in answer["programs"]]
     calls = [(str(call["function"]), {str(name): unpacked(value)
@@ -212,12 +213,12 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     want = np.asarray(want, np.float64)
     if isinstance(got, tuple | Pointer | str) or got is None:
         kind = {tuple: "several values", Pointer: "an address"}.get(type(got), str(got))
-        return Wrong((f"{name}: want {_kind(want)}; got {kind}.",))
+        return unlike(name, _kind(want), kind)
     got = np.asarray(got).astype(np.float64)
     try:
         got = np.broadcast_to(got, want.shape)
     except ValueError:
-        return Wrong((f"{name}: want shape {want.shape}; got {got.shape}.",))
+        return unlike(name, f"shape {want.shape}", got.shape)
     finite = np.where(np.isfinite(want), np.abs(want), 0.0)
     size = finite.max(axis=-1, keepdims=True) if want.ndim else finite
     with np.errstate(all="ignore"):
@@ -229,10 +230,16 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     where = f"[{', '.join(map(str, at))}]" if at else ""
-    count = f"{int(wrong.sum())} of {wrong.size} are wrong" if want.ndim else ""
-    said = f"{name}{where}: want {number(want[at])}; got {number(got[at])}"
-    return Wrong((said + f" ({count})" * bool(count) + ".",), at=at if wrong.mean() < 0.5 else (),
-                 ratio=_ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
+    count = f" ({int(wrong.sum())} of {wrong.size} are wrong)" if want.ndim else ""
+    return replace(unlike(name, number(want[at]), number(got[at]), where, count),
+                   at=at if wrong.mean() < 0.5 else (),
+                   ratio=_ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
+
+
+def unlike(name: str, want, got, where: str = "", more: str = "", id: str | None = None) -> Wrong:
+    """A value of that name that is another than it should be.  where: in it; more: said after."""
+    return Wrong((f"{name}{where}: want {want}; got {got}{more}.",), id=id, name=name,
+                 want=str(want), got=str(got))
 
 
 def _ratio(got: np.ndarray, want: np.ndarray, size: np.ndarray) -> float | None:
@@ -276,8 +283,8 @@ def number(value) -> str:
 def first(*found: Wrong | None) -> Wrong | None:
     """The first that is wrong, with the names of the others, else the first note."""
     wrong = [one for one in found if one and not one.note]
-    return replace(wrong[0], others=tuple(one.name for one in wrong[1:])) if wrong else next(
-        filter(None, found), None)
+    return replace(wrong[0], others=tuple(set().union(*(one.names for one in wrong[1:])))) \
+        if wrong else next(filter(None, found), None)
 
 
 def randoms(seed: int):

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from grader.step_checks import named, phases
-from grader.step_checks.examples import LOG2E, Example, Observed, Pointer, StepSpec, Wrong, same
+from grader.step_checks.examples import (
+    LOG2E,
+    Example,
+    Observed,
+    Pointer,
+    StepSpec,
+    Wrong,
+    same,
+    unlike,
+)
 from grader.step_checks.phases import Phase
 
 SCALE, E = 0.3, float(np.e)  # not the 1 / sqrt(D) of any tile here
@@ -91,7 +100,8 @@ class Loop:
 
         wanted = [(begin, masked or begin in self.masked) for begin, masked in self.wanted()]
         return Wrong((words, f"your loop visits tiles  {row(visits)}",
-                      f"it should visit tiles   {row(wanted)}   (* with MASKED=True)"))
+                      f"it should visit tiles   {row(wanted)}   (* with MASKED=True)"),
+                     want=row(wanted), got=row(visits))
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ class Calls:
         for arguments in calls:
             first, masked = arguments.get(self.begin), arguments.get("MASKED")
             if np.size(first) != 1 or isinstance(first, tuple | str | Pointer) or first is None:
-                return Wrong((f"{self.begin}: want one number; got {first}.",))
+                return unlike(self.begin, "one number", first)
             visits.append((int(first), bool(np.asarray(masked).any())))
         if (found := loop.judge(visits)) and not found.note:
             return found
@@ -131,11 +141,10 @@ class Calls:
                                 if same(arguments.get(name), its)), "something else")
                     got = f"{name} as it was before the loop" if got == name in now else got
                     wants = name + _beyond(own.get(name), value, own)
-                    return Wrong((f"{call}: want {wants}{old}; got {got}.",), id="handed-wrongly")
+                    return unlike(call, wants + old, got, id="handed-wrongly")
             if not same(arguments.get("scale_log2e"), SCALE * scale):
-                return Wrong((f"{call}: want scale * LOG2E, {SCALE * scale:.5g} for a scale of "
-                              f"{SCALE}; got {_short(arguments.get('scale_log2e'))}.",),
-                             id="handed-wrongly")
+                return unlike(call, f"scale * LOG2E, {SCALE * scale:.5g} for a scale of {SCALE}",
+                              _short(arguments.get("scale_log2e")), id="handed-wrongly")
             now = self.after(number, given)
         for name, value in now.items():
             if name in left.programs[0] and not same(left.programs[0][name], value):
@@ -235,7 +244,7 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
             for name in leaves:
                 value = left.programs[0][name]
                 if isinstance(value, tuple | str | Pointer | None) or np.size(value) != 1:
-                    return Wrong((f"{name}: want one number; got {value}.",))
+                    return unlike(name, "one number", value)
                 found[name] = int(value)
             said = ", ".join(f"{name} is {value}" for name, value in found.items())
             called = [(begin, masked) for phase, masked in visits({**given, **found})
@@ -247,7 +256,8 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 alone = [name for name in leaves if other(name)(left)]
                 if len(alone) == 1:
                     said = f"{alone[0]} is {found[alone[0]]}, want {example[alone[0]]}"
-            return wrong and Wrong((f"{said}. {wrong.lines[0]}", *wrong.lines[1:]), (), wrong.note)
+            return wrong and replace(
+                wrong, lines=(f"{said}. {wrong.lines[0]}", *wrong.lines[1:]))
 
         def other(name: str):
             """Whether the lesson's value of this one makes the loop right."""

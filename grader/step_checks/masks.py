@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from grader.step_checks import named
-from grader.step_checks.examples import Example, Observed, StepSpec, Wrong
+from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, unlike
 
 Sees = Callable[[np.ndarray, np.ndarray, dict], np.ndarray]
 
@@ -52,12 +52,12 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
             keep = left.programs[0]["keep"]
             if not isinstance(keep, np.ndarray | bool) or np.asarray(keep).dtype != bool:
                 kind = getattr(keep, "dtype", type(keep).__name__)
-                return Wrong((f"keep: want booleans; got {kind}.",))
+                return unlike("keep", "booleans", kind)
             try:
                 got = np.broadcast_to(keep, wanted.shape)
             except ValueError:
-                return Wrong((f"keep: want booleans that broadcast to {wanted.shape}; got shape "
-                              f"{np.shape(keep)}.",))
+                return unlike("keep", f"booleans that broadcast to {wanted.shape}",
+                              f"shape {np.shape(keep)}")
             wrong = (got != wanted) & exists
             if not wrong.any():
                 return None
@@ -66,7 +66,8 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
             verb, should = ("does not see", "visible") if wanted[at] else ("sees", "hidden")
             return Wrong((f"Query {i} {verb} key {j}, which should be {should} "
                           f"({wrong.sum()} of {wrong.size} pairs are wrong).",),
-                         _drawn(got, wanted, exists, turned))
+                         _drawn(got, wanted, exists, turned), want=should,
+                         got="hidden" if wanted[at] else "visible")
 
         words = ", ".join(f"{name}={value}" for name, value in given.items())
         return Example(f"queries {query.min()}-{query.max()}, keys {key.min()}-{key.max()}"

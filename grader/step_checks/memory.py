@@ -18,6 +18,7 @@ from grader.step_checks.examples import (
     difference,
     first,
     randoms,
+    unlike,
 )
 
 MARK = -77.0
@@ -51,9 +52,9 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
                                         rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
              .sum())
     row, column = divmod(at, width)
-    where = place(row) + f", column {column}" * (width > 1)
-    what = "not written" if got[at] == MARK else f"{got[at]:.5g}"
-    return Wrong((f"{name}, {where}: want {want.reshape(-1)[at]:.5g}; got {what}.",))
+    return unlike(name, f"{want.reshape(-1)[at]:.5g}",
+                  "not written" if got[at] == MARK else f"{got[at]:.5g}",
+                  f", {place(row)}" + f", column {column}" * (width > 1))
 
 
 def read(memory: np.ndarray, at: np.ndarray, exist: np.ndarray) -> np.ndarray:

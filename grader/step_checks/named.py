@@ -50,13 +50,15 @@ def name(answers: list[tuple[Example, Observed]]) -> tuple | None:
     return left[0] if len({id for id, *_ in left}) == 1 else None
 
 
-def words(id: str, *more) -> tuple[str, ...]:
-    """What is said of it: the mistake, and the rule that it breaks."""
-    if " " in id:  # a sentence, of the warm-ups
-        return (f"the mistake: {id}.",)
+def words(id: str | None, *more) -> tuple[str, str]:
+    """What is said of it: the mistake, and the rule that it breaks; "" where nothing is."""
+    if id is None or " " in id:  # a sentence, of the warm-ups
+        return id or "", ""
     if is_part(id):
-        return f"the mistake: {SAID[plain(id)].format(*more)}.", f"the rule: {ONCE}."
-    return f"the mistake: {mistakes.said(id, *more)}.", f"the rule: {mistakes.of(id).rule}."
+        return SAID[plain(id)].format(*more), ONCE
+    if not {id, plain(id)} & mistakes.known().keys():
+        return "", ""
+    return mistakes.said(id, *more), mistakes.of(id).rule
 
 
 def is_part(id: str | None) -> bool:

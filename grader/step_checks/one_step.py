@@ -4,8 +4,9 @@ from grader.assignment import submission
 from grader.course.stages import Stage
 from grader.host.options import Options
 from grader.report import overview
+from grader.report.results import NONE, RIGHT
 from grader.report.screen import Reporter
-from grader.step_checks.checks import NONE, RIGHT, StepChecks, damaged
+from grader.step_checks.checks import StepChecks, damaged
 
 
 def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
@@ -28,11 +29,11 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
     with StepChecks(stage, options, file, step) as lights:
         found = next((light for light in lights.explained() if light.id == step), None)
     if found is None or found.light == NONE:
-        why = lights.why + "." if found is None else " ".join(found.lines)
+        why = lights.why + "." if found is None else " ".join(found.seen)
         reporter.say(f"step {step} has no light: {why}")
     elif found.light == RIGHT:
         reporter.say(f"step {step} is right when it is run on its own."
-                     + "".join(f" A note: {line}" for line in found.lines))
+                     + "".join(f" A note: {line}" for line in found.seen))
     else:
         reporter.say(f"step {step} is wrong. Running it on its own, with {found.lines[0]}")
         reporter.table([*("  " + line for line in (*found.lines[1:], *found.shown))])

@@ -15,7 +15,9 @@ from grader.step_checks.examples import (
     Wrong,
     difference,
     first,
+    number,
     randoms,
+    unlike,
 )
 from grader.step_checks.softmax import HIDDEN, row
 
@@ -54,7 +56,7 @@ def scores(start_m: int, start_n: int, is_causal: bool, size: float = 1.0) -> Ex
                 and not (s[hidden_all] < HIDDEN).all():
             at = tuple(np.argwhere(hidden_all & ~(s < HIDDEN))[0])
             return Wrong((f"Query {start_m + at[2]} must not see key {start_n + at[3]}, but s is "
-                          f"{s[at]:.5g} there: want -inf.",))
+                          f"{s[at]:.5g} there: want -inf.",), want="-inf", got=number(s[at]))
         return difference("s", s, np.where(hidden, -np.inf, want), free=hidden)
 
     def variants() -> dict:
@@ -87,14 +89,15 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
     def check(left: Observed) -> Wrong | None:
         end = left.programs[0]["end"]
         if isinstance(end, tuple | str | None) or np.size(end) != 1:
-            return Wrong((f"end: want one number; got {end}.",))
+            return unlike("end", "one number", end)
         end = int(end)
         if end < needed:
             return Wrong((f"end is {end}, so the loop stops before key {needed - 1}, which is "
-                          "visible.", f"want {needed}."))
+                          "visible.", f"want {needed}."), name="end", want=str(needed),
+                         got=str(end))
         if -(-end // TILE) * TILE > -(-NK // TILE) * TILE:
             return Wrong((f"end is {end}, but the tile at {(end - 1) // TILE * TILE} has no keys.",
-                          f"want {needed}."))
+                          f"want {needed}."), name="end", want=str(needed), got=str(end))
         if -(-end // TILE) > -(-needed // TILE):
             return Wrong((f"no query sees a key from {needed} on, and end is {end}",),
                          note=True)

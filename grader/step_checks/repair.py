@@ -64,11 +64,14 @@ class Change:
     makes: str = ""
 
     @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @property
     def words(self) -> str:
-        """The place, and what is wrong there."""
+        """What is wrong in that place."""
         makes = f" Fixing that makes {self.makes} right." if self.makes else ""
-        quoted = f"`{self.quoted}`. " if self.quoted else ""
-        return f"{self.file}:{self.line}: {quoted}{self.said}{makes}"
+        return f"`{self.quoted}`. " * bool(self.quoted) + self.said + makes
 
     def among(self, others: list["Change"]) -> "Change":
         """What holds of it and of these, which make the step right, too."""
@@ -113,8 +116,8 @@ def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: st
             return
 
 
-def remedies(text: str, given: dict, file: str) -> Iterator[tuple[str, str, str]]:
-    """Of a kernel's step: id of a mistake, the text without it, and what is said of it.
+def remedies(text: str, given: dict) -> Iterator[tuple[str, str, int, str]]:
+    """Of a kernel's step: id of a mistake, the text without it, its line, and what is said of it.
 
     given: of an example.  The remedy is no secret here: it is Triton's, and not the lesson's.
     """
@@ -129,9 +132,9 @@ def remedies(text: str, given: dict, file: str) -> Iterator[tuple[str, str, str]
         between = [(source.span(node.left)[1], source.span(node.right)[0]) for node in nodes]
         yield "python-in-a-kernel", source.replaced([
             (begin, end, source.raw[begin:end].decode().replace("/", "//"))
-            for begin, end in between]), (
-            f"the mistake: {file}:{first.lineno}: `{source.of(first)}` is a fraction, but a whole "
-            "number is needed. Write // instead of /.")
+            for begin, end in between]), first.lineno, (
+            f"`{source.of(first)}` is a fraction, but a whole number is needed. Write // instead "
+            "of /.")
     for loop in source.nodes:
         if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name) \
                 and loop.target.id in given:
@@ -139,19 +142,20 @@ def remedies(text: str, given: dict, file: str) -> Iterator[tuple[str, str, str]
                                                         for node in ast.walk(part))]
             yield "loop-variable-taken", source.replaced([
                 (*source.span(node), f"{name}_") for node in own
-                if isinstance(node, ast.Name) and node.id == name]), (
-                f"the mistake: {file}:{loop.lineno}: the loop variable {name} overwrites the "
-                f"{name} that is needed later. Give it another name.")
+                if isinstance(node, ast.Name) and node.id == name]), loop.lineno, (
+                f"The loop variable {name} overwrites the {name} that is needed later. Give it "
+                "another name.")
     loads = [node for node in source.nodes if isinstance(node, ast.Call)
              and source.of(node.func).endswith(".load")
              and [word.arg for word in node.keywords].count("mask")
              and not [word.arg for word in node.keywords].count("other")]
     if loads:
         yield "load-without-other", source.replaced([
-            (*[source.span(node)[1] - 1] * 2, ", other=0.0") for node in loads]), (
-            f"the mistake: {file}:{min(node.lineno for node in loads)}: tl.load has mask= but no "
-            "other=, so the masked elements are undefined. Write other=0.0. The interpreter reads "
-            "0 there, so this may cost no points; a GPU may read anything.")
+            (*[source.span(node)[1] - 1] * 2, ", other=0.0") for node in loads]), min(
+            node.lineno for node in loads), (
+            "tl.load has mask= but no other=, so the masked elements are undefined. Write "
+            "other=0.0. The interpreter reads 0 there, so this may cost no points; a GPU may read "
+            "anything.")
 
 
 def printed(text: str, file: str) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Stage 2: rows, loads and sums of the weighted row-sum, its gradients and their launch."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from grader.step_checks import named
@@ -16,6 +18,7 @@ from grader.step_checks.examples import (
     first,
     randoms,
     same,
+    unlike,
 )
 from grader.step_checks.memory import MARK, read, stored
 
@@ -31,19 +34,18 @@ def rows() -> Example:
             want = program * BM + np.arange(BM)
             for name in ("offs_m", "mask_m"):
                 if np.shape(names[name]) != want.shape:
-                    return Wrong((f"{name}: want shape {want.shape}; got {_ends(names[name])}.",))
+                    return unlike(name, f"shape {want.shape}", _ends(names[name]))
+            of, rows = f" of program {program}", f"{want[0]} ... {want[-1]}"
             if program and same(names["offs_m"], left.programs[0]["offs_m"]):
-                return Wrong((f"program {program}: offs_m: want {want[0]} ... {want[-1]}; got "
-                              f"{_ends(names['offs_m'])}, the rows of program 0: "
-                              "tl.program_id(0) has no effect.",), id="programs-alike")
+                return unlike("offs_m", rows, _ends(names["offs_m"]), of, ", the rows of program "
+                              "0: tl.program_id(0) has no effect", id="programs-alike")
             if not same(names["offs_m"], want):
-                return Wrong((f"program {program}: offs_m: want {want[0]} ... {want[-1]}; got "
-                              f"{_ends(names['offs_m'])}.",))
+                return unlike("offs_m", rows, _ends(names["offs_m"]), of)
             if not same(names["mask_m"], want < M):
                 row = next(row for row, one in zip(want, names["mask_m"], strict=True)
                            if one != (row < M))
-                return Wrong((f"program {program}: mask_m: want True for the rows below {M} and no "
-                              f"others; it is {bool(row >= M)} for row {row}.",))
+                return unlike("mask_m", f"True for the rows below {M} and no others",
+                              f"{bool(row >= M)} for row {row}", of)
         return None
 
     return Example(f"M={M}, BLOCK_M={BM}: 3 programs", {"M": M, "N": 70, "BLOCK_M": BM,
@@ -180,9 +182,7 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
                 return difference("acc", got, added(first_row), free=~given["mask_n"])
             if found := off(start_m):
                 if not (off(program * BM) and off(start_m + program * BM)):
-                    return Wrong((f"program {program}: {found.lines[0]}", "the mistake: the rows "
-                                  "begin at start_m; tl.program_id(0) counts columns here."),
-                                 id="rows-by-program")
+                    return replace(found, id="rows-by-program")
                 return found
         return None
 
@@ -210,10 +210,11 @@ def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
             if value is None or got is None:
                 if got is not None:
                     return Wrong((f"{name}: want None, because {name[1:]} needs no gradient here; "
-                                  "got a tensor.", "This is advice, and costs no points: "
-                                  "ctx.needs_input_grad says which gradients are needed."))
+                                  "got a tensor.", "This is advice, and costs no points: see "
+                                  "ctx.needs_input_grad."), name=name, want="None",
+                                 got="a tensor")
                 if value is not None:
-                    return Wrong((f"{name}: want a tensor of shape {value.shape}; got None.",))
+                    return unlike(name, f"a tensor of shape {value.shape}", None)
             elif found := difference(name, got, value, 1e-4):
                 return found
         return None

@@ -2,7 +2,15 @@
 
 import numpy as np
 
-from grader.step_checks.examples import Example, Observed, Pointer, StepSpec, Wrong, same
+from grader.step_checks.examples import (
+    Example,
+    Observed,
+    Pointer,
+    StepSpec,
+    Wrong,
+    same,
+    unlike,
+)
 
 
 def rows(head: str = "h", start: str = "start_m", index: str = "query", size: str = "BLOCK_M",
@@ -34,7 +42,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
             for name, value in (("bh", bh), ("b", b), (head, h), (start, first)):
                 if np.size(value) != 1 or isinstance(value, tuple | str) \
                         or float(value) != int(value):
-                    return Wrong((f"{name}: want one whole number; got {value}.",))
+                    return unlike(name, "one whole number", value)
             if not 0 <= bh < B * H or first not in range(0, N, T):
                 return _told(program, names, f"bh from 0 to {B * H - 1}, {start} one of "
                              f"{', '.join(map(str, range(0, N, T)))}")
@@ -51,8 +59,8 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
         def _told(program: int, names: dict, wanted: str) -> Wrong:
             said = ", ".join(f"{name} {int(names[name])}" for name in ("bh", "b", head, start))
             rows = np.asarray(names[index]).reshape(-1)
-            return Wrong((f"program {program}: {said}, {index} {rows[0]} ... {rows[-1]}.",
-                          f"want: {wanted}."))
+            got = f"{said}, {index} {rows[0]} ... {rows[-1]}"
+            return Wrong((f"program {program}: {got}.", f"want: {wanted}."), want=wanted, got=got)
 
         def _drawn(words: str, left: Observed) -> Wrong:
             table = [f"program {i}: head {int(names['bh'])}, rows from {int(names[start])}"
@@ -105,8 +113,8 @@ def heads() -> StepSpec:
                                   for one in range(2 * HQ)
                                   if same(got, (Pointer(name[0], entry * strides[0] + one *
                                                         strides[1]), *strides[2:]))), None)
-                return Wrong((f"{name}: want head {h // (HQ // HKV)} of batch entry {b}; got "
-                              f"{found or 'something else'}.",))
+                return unlike(name, f"head {h // (HQ // HKV)} of batch entry {b}",
+                              found or "something else")
             return None
 
         def variants() -> dict:

@@ -14,6 +14,7 @@ from grader.step_checks.examples import (
     Wrong,
     difference,
     first,
+    number,
     randoms,
 )
 
@@ -34,14 +35,13 @@ def scores(factor: float = 1.0) -> StepSpec:
             s = left.programs[0]["s"]
             if isinstance(s, np.ndarray) and s.dtype.kind == "f" and np.isnan(s).any():
                 found = difference("s", s, np.where(keep, want, -np.inf), free=~np.isnan(s))
-                return found and Wrong((*found.lines, *named.words("zero-times-inf")),
-                                       id="zero-times-inf")
+                return found and replace(found, id="zero-times-inf")
             if np.shape(s) == (M, N) and isinstance(s, np.ndarray) and s.dtype.kind == "f":
                 seen = ~(s.astype(np.float64) < HIDDEN)  # float16 does not reach so far
                 if (~keep & seen).any():
                     at = tuple(np.argwhere(~keep & seen)[0])
                     return Wrong((f"s[{at[0]}, {at[1]}] is {s[at]:.5g}, but keep is False there: "
-                                  "want -inf.",))
+                                  "want -inf.",), name="s", want="-inf", got=number(s[at]))
             return difference("s", s, np.where(keep, want, -np.inf), free=~keep)
 
         return Example(f"q of shape {q.shape}, k of shape {k.shape}, {dtype}, MASKED={masked}",
@@ -113,7 +113,8 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
             if (high := (want_l == 0) & ~(m_new < -1000)).any():
                 at = int(np.flatnonzero(high)[0])
                 return Wrong((f"m_new[{at}] is {m_new[at]:.5g}, but that row has not seen a key "
-                              "yet: want -inf, or a very low score.",), id="blind-row-max")
+                              "yet: want -inf, or a very low score.",), id="blind-row-max",
+                             name="m_new", want="-inf", got=number(m_new[at]))
             with np.errstate(all="ignore"):
                 back = np.power(base, m_new.astype(np.float64) - top)
                 back[(m_new == -np.inf) & (want_l == 0)] = 1  # nothing seen yet: all is 0
@@ -131,8 +132,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                 if not first_row_sees and any(
                         isinstance(x, np.ndarray) and len(x) == M and np.isnan(x[blind]).any()
                         and not np.isnan(x[~blind]).any() for x in (names["l_i"], names["acc"])):
-                    return Wrong((*found.lines, *named.words("no-pivot")), id="no-pivot",
-                                 others=tuple(found.names))
+                    return replace(found, id="no-pivot")
                 plain = first(difference("m_new", m_new, np.where(want_l > 0, top, -np.inf)),
                               difference("l_i", names["l_i"], want_l, error),
                               difference("acc", names["acc"], want_acc, error))

@@ -14,9 +14,10 @@ from grader.assignment import submission
 from grader.course.calls import SubmissionError
 from grader.course.stages import Stage, interpreter_fault, no_triton
 from grader.host.options import Imports, Options
+from grader.report.results import NONE, RIGHT, StepCheck
 from grader.report.screen import Reporter
 from grader.step_checks import named
-from grader.step_checks.checks import NONE, RIGHT, Runner, StepCheck, damaged
+from grader.step_checks.checks import Runner, damaged
 from grader.step_checks.examples import (
     EXACT,
     ROUNDED,
@@ -265,16 +266,16 @@ def check(runner: Runner, file: submission.Submission, id: str) -> tuple[str, tu
     before = runner.session.output.text() if runner.session else ""
     try:
         light = guarded(lambda: runner.judged(id, ENTRIES[id], (id,)), lambda error: StepCheck(
-            id, "grader_fault", lines=(f"the grader itself failed ({error}): please report it, "
-                                       "with your file.",)))
+            id, "grader_fault", seen=(f"the grader itself failed ({error}): please report it, with "
+                                      "your file.",)))
     except SubmissionError as error:  # of importing the file
         runner.session.close()
         runner.session = None
         return error.outcome, (error.located(file.path.name),)
     if light.light in (RIGHT, NONE):
-        return ("pass", ()) if light.light == RIGHT else ("skipped", light.lines)
+        return ("pass", ()) if light.light == RIGHT else ("skipped", light.seen)
     if light.light == "grader_fault":
-        return light.light, light.lines
+        return light.light, light.seen
     printed = runner.session.output.text().removeprefix(before).splitlines()[-PRINTED:]
     return "wrong", (" ".join(light.lines[:2]), *light.lines[2:],
                      f"more: python autograder.py --hint {id}", *(f"| {row}" for row in printed))

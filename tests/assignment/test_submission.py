@@ -129,8 +129,8 @@ def test_code_above_the_region_of_a_step_whose_raise_is_left_is_to_be_moved(tmp_
 
 
 @pytest.mark.parametrize("line, said", [
-    ("keep = (i >= j) and (j < N)", "`and` does not join tiles, only its last part counts"),
-    ("keep = i >= j or j < S", "`or` does not join tiles, only its first part counts"),
+    ("keep = (i >= j) and (j < N)", "`and` does not join tiles: only its last part counts"),
+    ("keep = i >= j or j < S", "`or` does not join tiles: only its first part counts"),
     ("x = tl.load(p, mask=a and b)", "Write &, and parentheses"),
     ("keep = i < N & j < D", "a chain of comparisons does not work on tiles"),
     ("keep = not i < j", "`not` asks for one truth value"),
@@ -144,8 +144,8 @@ def test_code_above_the_region_of_a_step_whose_raise_is_left_is_to_be_moved(tmp_
 def test_tiles_joined_by_and_are_found(line, said):
     source = f"@triton.jit\ndef kernel(p):\n    {line}\n"
     found = misjoined_tiles(source.encode())
-    assert said in found and found.startswith("line 3: ") == bool(said)
-    assert misjoined_tiles(source.replace("@triton.jit\n", "").encode()) == ""
+    assert found is None if not said else found[0] == 3 and said in found[1]
+    assert misjoined_tiles(source.replace("@triton.jit\n", "").encode()) is None
 
 
 def test_of_a_file_whose_cases_pass_only_a_step_that_would_raise_is_missing(tmp_path):

@@ -23,9 +23,9 @@ from grader.judge.grade import grade_stage
 from grader.judge.points import settle
 from grader.judge.record_check import record, report_rejections
 from grader.report import results
-from grader.report.results import Check, StageResult
+from grader.report.results import RIGHT, WRONG, Check, StageResult, StepCheck
 from grader.report.screen import Reporter
-from grader.step_checks.checks import RIGHT, WRONG, StepCheck, StepChecks
+from grader.step_checks.checks import StepChecks
 from tests.sessions import trace
 
 STAGE = STAGES[1]
@@ -147,7 +147,7 @@ def test_robust_cases_carry_thirty_percent(graded):
 @pytest.mark.parametrize("may_stop, unrun", [(True, True), (False, False)])
 def test_where_a_step_is_red_robust_cases_may_stop_at_the_first_that_fails(
         graded, monkeypatch, may_stop, unrun):
-    red = [StepCheck("1.2", WRONG, lines=("N=7:", "no."))]
+    red = [StepCheck("1.2", WRONG, given="N=7", seen=("no.",))]
     monkeypatch.setattr(StepChecks, "result", lambda checks: red)
     monkeypatch.setattr(StepChecks, "explained", lambda checks: red)
     result = graded(spoiled(lambda call: not is_standard(call)), may_stop=may_stop)
@@ -228,7 +228,8 @@ def test_a_red_step_asks_further_and_what_fails_there_decides(graded, monkeypatc
     monkeypatch.setattr(StepChecks, "result", lambda lights: [StepCheck("1.1", RIGHT)])
     assert graded(wrong).outcome == "pass"
     monkeypatch.setattr(StepChecks, "result", lambda lights: [
-        StepCheck("1.1", RIGHT), StepCheck("1.2", WRONG, lines=("N=7:", "no."), example={"N": 7})])
+        StepCheck("1.1", RIGHT),
+        StepCheck("1.2", WRONG, given="N=7", seen=("no.",), example={"N": 7})])
     assert graded(wrong, quick=True).points == 140
     assert graded(Honest).outcome == "pass"
     result = graded(wrong)

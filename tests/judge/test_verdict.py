@@ -58,7 +58,7 @@ def test_a_crash_says_the_line_and_the_step_that_it_is_in():
         "p.py:95: ValueError: x", "where: step 4.5, copied from step 3.5.")
     assert verdict.from_error(PLAIN, SubmissionError("crashed", "x", id="dot-shapes", line=95),
                             "p.py", step).diagnosis["step"] == "4.5"
-    error = SubmissionError("crashed", "p.py:95:7: ValueError", line=95)
+    error = SubmissionError("crashed", "ValueError", line=95, column=7)
     assert verdict.from_error(PLAIN, error, "p.py", step).lines == (
         "p.py:95:7: ValueError", "where: step 4.5, copied from step 3.5.")
     assert verdict.from_error(PLAIN, error, "p.py").lines == ("p.py:95:7: ValueError",)

@@ -2,12 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from grader.host import files
 from grader.report import results
-from grader.report.results import Check, Run, StageResult, as_dict
+from grader.report.results import WRONG, Check, Run, StageResult, StepCheck, as_dict, told
 
 
 def run() -> Run:
@@ -82,3 +83,28 @@ def test_a_red_step_of_a_stage_that_passes_stays_red_in_the_file():
     written = as_dict(run)["stages"][0]["steps"][0]
     assert written["light"] == "wrong"
     assert "does not do what its comment asks. N=40:" in written["text"]
+
+
+KNOWN = StepCheck("4.6", WRONG, "strictly-causal", "N=40", ("Query 1 does not see key 1.",),
+                  "visible", "hidden", "a query does not see its own key",
+                  "query i sees keys j <= i", "problem_4.py:77",
+                  "`<`. The comparison operator is wrong.")
+
+
+def test_what_is_said_of_a_red_step_comes_in_parts_and_as_one_text():
+    step = KNOWN.as_dict()
+    assert (step["given"], step["want"], step["got"]) == ("N=40", "visible", "hidden")
+    assert step["text"].splitlines() == [
+        "N=40:", "Query 1 does not see key 1.", "the mistake: a query does not see its own key.",
+        "the rule: query i sees keys j <= i.",
+        "problem_4.py:77: `<`. The comparison operator is wrong."]
+    assert set(StepCheck("4.6", "blank").as_dict()) == {"id", "light", "mistake", "text"}
+
+
+@pytest.mark.parametrize("known, said", [
+    (KNOWN, "a query does not see its own key"),
+    (replace(KNOWN, says=""), "problem_4.py:77: `<`. The comparison operator is wrong"),
+    (replace(KNOWN, says="", change=""), "Query 1 does not see key 1"),
+    (StepCheck("4.6", WRONG), "")])
+def test_a_red_step_in_one_sentence_is_its_mistake_or_its_line_or_what_was_seen(known, said):
+    assert told(known.as_dict()) == said

@@ -13,7 +13,7 @@ import pytest
 from grader.course.stages import STAGES
 from grader.host.doctor import CLOSED
 from grader.report import screen
-from grader.report.results import Check, Run, StageResult
+from grader.report.results import WRONG, Check, Run, StageResult, StepCheck
 from grader.report.screen import Reporter
 from grader.watching import FileSaved
 
@@ -267,25 +267,27 @@ def test_a_reader_that_leaves_early_does_not_stop_the_grading():
     reporter.check_done(STAGES[3], check("pass"))
 
 
-RED = [{"id": "3.4", "light": "wrong", "mistake": "wrong-number",
-        "text": "q (16, 16):\ns[0, 2] is 0.\nproblem_3.py:151: `0.0`. x."},
-       {"id": "3.5", "light": "wrong", "mistake": "acc-not-rescaled",
-        "text": "s (16, 32):\nacc[0]: want 1; got 2.\nthe mistake: acc is not rescaled.\nz"},
-       {"id": "3.6", "light": "wrong", "mistake": "truth-of-a-tile",
-        "text": "keys 0-31:\nquery 1 sees key 2.\nline 170: `and` does not join tiles."}]
+RED = [step.as_dict() for step in (
+    StepCheck("3.4", WRONG, "wrong-number", "q (16, 16)", ("s[0, 2] is 0.",),
+              place="problem_3.py:151", change="`0.0`. x."),
+    StepCheck("3.5", WRONG, "acc-not-rescaled", "s (16, 32)", ("acc[0]: want 1; got 2.",),
+              says="acc is not rescaled"),
+    StepCheck("3.6", WRONG, "truth-of-a-tile", "keys 0-31", ("query 1 sees key 2.",),
+              place="problem_3.py:170", change="`and` does not join tiles."))]
 
 
 def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line():
     text = with_red_steps(check("wrong", lines=("o is off",)))
     assert "Running step 3.4 on its own, with q (16, 16):\n       s[0, 2] is 0.\n" in text
     assert "     step 3.5: acc is not rescaled.\n" in text
-    assert "     step 3.6: line 170: `and` does not join tiles.\n" in text
+    assert "     step 3.6: problem_3.py:170: `and` does not join tiles.\n" in text
     assert "more: python autograder.py --step 3.4, or --hint 3.4\n❌ P3 Correctness" in text
 
 
 def test_what_the_search_finds_later_is_added_and_nothing_is_told_twice():
     reporter = Reporter(stream := io.StringIO())
-    first, line = RED[0] | {"text": "q (16, 16):\ns[0, 2] is 0."}, RED[0]["text"].splitlines()[-1]
+    line = RED[0]["text"].splitlines()[-1]
+    first = RED[0] | {"text": RED[0]["text"].removesuffix(f"\n{line}")}
     reporter.show_steps(STAGES[3], [first])
     reporter.stage_ends(STAGES[3], StageResult(3, "x", 200, "wrong", steps=RED[:1]))
     text = stream.getvalue()

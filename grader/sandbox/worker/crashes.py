@@ -87,7 +87,8 @@ def explain(error: BaseException, path: str, where: str) -> dict:
     """What to say of anything a submission raised, found in TEXT_SECONDS: it wrote what makes the
     texts of its own errors.  A worker that is still making one has to end."""
     kind = type(error).__name__
-    found = {"outcome": "crashed", "id": "", "line": None, "lines": [], "detail": "", "fatal": True,
+    found = {"outcome": "crashed", "id": "", "line": None, "column": None, "lines": [],
+             "detail": "", "fatal": True,
              "sentence": f"{kind} {where}; its message took more than {TEXT_SECONDS:g} s to make"}
 
     def say():
@@ -104,10 +105,11 @@ def explain(error: BaseException, path: str, where: str) -> dict:
 
 
 def _explained(error: BaseException, path: str, where: str) -> dict:
-    """outcome, id, sentence, detail, line, lines, fatal for anything a submission raised.
+    """outcome, id, sentence, detail, line, column, lines, fatal for anything a submission raised.
 
     path: the submission's file; where: "while being imported" or "when it was called".  line: the
-    deepest of the file; lines: all that the error went through, from there outwards.
+    deepest of the file; column: where it stands there, if there is something to try; lines: all
+    that the error went through, from there outwards.
     """
     chain = _chain(error)
     cause = _unwrap(error)
@@ -118,20 +120,19 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     outcome, id, sentence = _sentence(cause, text, path, where, _source_line(path, line))
     wanted, wants = next((found for words, *found in WANTS
                           if words.search(text) or words.search(sentence)), ("", ""))
-    written = _written(cause, path, line, text) if outcome == "crashed" and id not in TELLING \
-        else None
+    written, column = None, None
+    if outcome == "crashed" and id not in TELLING:
+        written = _written(cause, path, line, text)
     if written:
-        line, said = written
-        sentence, id = f"{Path(path).name}:{line}: {said}", "python-in-a-kernel"
+        line, sentence = written
+        id = "python-in-a-kernel"
     elif outcome == "crashed" and wants:
-        place = [Path(path).name, line, _column(placed, path)]  # editors link it
-        place = "" if line is None else ":".join(str(part) for part in place if part) + ": "
-        sentence = f"{place}{sentence}. Try: {wants}"
+        sentence, column = f"{sentence}. Try: {wants}", _column(placed, path)
         id = id if id in TELLING else wanted
     return {
         "outcome": outcome, "id": id, "sentence": sentence, "line": line,
-        "lines": _outwards(chain, path), "detail": _traceback(chain, path, sentence),
-        "fatal": bool(DEAD_CONTEXT.search(text)),
+        "column": column, "lines": _outwards(chain, path),
+        "detail": _traceback(chain, path, sentence), "fatal": bool(DEAD_CONTEXT.search(text)),
     }
 
 

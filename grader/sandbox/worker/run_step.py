@@ -112,12 +112,14 @@ def _run(worker, request: dict) -> list[dict]:
         except Endless as error:
             line = next(iter(crashes.lines_of(error, worker.path)[::-1]), None)
             sentence = str(error) + _unchanged(request["text"], line) * ("grows" not in str(error))
-            answers.append({"error": {"id": "timeout", "sentence": sentence, "line": line}})
+            answers.append({"error": {"id": "timeout", "sentence": sentence, "line": line,
+                                      "column": None}})
         except BaseException as error:
             found = crashes.explain(error, worker.path, "in this step")
             if found["outcome"] == "skipped":  # nothing of the step's
                 raise
-            answers.append({"error": {key: found[key] for key in ("id", "sentence", "line")}})
+            answers.append({"error": {key: found[key]
+                                      for key in ("id", "sentence", "line", "column")}})
         finally:
             worker.replaying = None
         if "error" in answers[-1]:
