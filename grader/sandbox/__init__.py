@@ -1,9 +1,9 @@
-"""All that runs beside a submission, and wire.py, which both sides share.
+"""Holds all that runs beside a submission, and wire.py, which both sides share.
 
-Nothing here imports anything from outside this folder but Python, torch, numpy and triton, and
-nothing but wire.py is imported by the judge: what a worker says is data.
+Modules here import only each other, Python's library, torch, numpy and triton.  The judge imports
+only wire.py: what a worker says is data.
 """
 
 import struct
 
-LENGTH = struct.Struct("!I")  # on every socket, of the JSON that follows
+LENGTH = struct.Struct("!I")  # on every socket, the length of the JSON that follows

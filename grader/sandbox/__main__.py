@@ -1,16 +1,16 @@
 """python -I grader/sandbox/__main__.py FDS GPU FOLDERS: reaper.py, which forks supervisor.py.
 
-`-I` leaves our own folder off sys.path, where a submission could shadow it.  So this makes the
-folder a package of its own, wherever it lies, and imports all of it: a worker is forked with
-everything in memory, and need not be able to read a single file of the grader.
+`-I` keeps our own folder off sys.path, where a submission could shadow it.  So this makes the
+folder a package, wherever it is, and imports all of it.  A worker is forked with everything in
+memory, and need not be able to read any file of the grader.
 
-FDS: two sockets for requests, to the fork server that compiles and to the one that interprets, and
-the pipe that reaper.py reads.  `-I` also hides a `pip install --user`.  FOLDERS, joined by
-os.pathsep, are those in which the grader found torch, triton and numpy.
+FDS: two sockets for requests, one of the compiling fork server and one of the interpreting one, and
+the pipe that reaper.py reads.  `-I` also hides a `pip install --user`, so FOLDERS, joined by
+os.pathsep, lists where the grader found torch, triton and numpy.
 
-All workers wait for this import.  So no garbage is looked for meanwhile, which takes a fifth of it;
-and where there is a GPU (GPU is not empty), what Triton tells its own versions apart by, a hash of
-all its files, is made beside it.
+All workers wait for this import.  So garbage collection, a fifth of the time, is off meanwhile.  On
+a machine with a GPU (GPU is not empty) the hash of all its files by which Triton knows its version
+is computed at the same time.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent
 
 
 def triton_key() -> int:
-    """The end of a pipe in which Triton's key will stand; nothing where it could not be made."""
+    """The end of a pipe from which Triton's key can be read; nothing comes if making it failed."""
     key, written = os.pipe()
     if os.fork() == 0:
         with contextlib.suppress(Exception), open(written, "w") as pipe:

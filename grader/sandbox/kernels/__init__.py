@@ -1,1 +1,1 @@
-"""Triton's kernels where there is no GPU: interpreted, compiled only, listed."""
+"""Interprets, compiles and lists Triton kernels without a GPU."""

@@ -1,20 +1,19 @@
 """Raises an error where an interpreted kernel loads or stores outside of all tensors.
 
-The interpreter accesses memory beyond a tensor silently, and so does a GPU most of the time.
+The interpreter accesses memory outside of tensors silently, and so, mostly, does a GPU.
 """
 
 import numpy as np
 
 from .hooks import Access, Listener
 
-NEAR = 65536  # bytes beside a tensor that still count as its own; worker.py keeps them free
+NEAR = 65536  # bytes on each side of a tensor that belong to it; worker.py keeps them unused
 
 
 class OutOfBounds(IndexError):
-    """A lane that is not masked off reads or writes outside of all tensors.
+    """A lane that no mask turns off reads or writes outside of all tensors.
 
-    tensor: what the kernel calls the one that the lane's pointer was made of; lanes: which of the
-    tile they are.
+    tensor: the kernel's name for the tensor that the pointer was made from.  lanes: which lanes.
     """
 
     def __init__(self, verb: str, count: int, tensor: str = "", lanes: str = ""):
@@ -31,8 +30,8 @@ class OutOfBounds(IndexError):
 class Bounds(Listener):
     """Raises OutOfBounds.
 
-    extents() -> a list of (first byte, byte after the last) of every tensor alive; named() -> of
-    those that the kernel was given (name, first byte, bytes of a number, shape, strides).
+    extents() -> (first byte, byte after the last) of every live tensor.  named() -> (name, first
+    byte, bytes per number, shape, strides) of every tensor that the kernel was given.
     """
 
     def __init__(self, extents, named):
@@ -46,7 +45,7 @@ class Bounds(Listener):
 
     def _check(self, access: Access, verb: str) -> None:
         known = self.extents()
-        # No extents are known outside of a call; as a rule all lanes are in one tensor.
+        # Outside of a call no extents are known.  Mostly, all lanes are in one tensor.
         if not known or not access.addresses.size or access.within(known):
             return
         tile = access.tile.astype(np.int64)
@@ -61,7 +60,7 @@ class Bounds(Listener):
             raise OutOfBounds(verb, int(outside.sum()), "", _lanes(outside))
         name, *place = tensor
         here = _heads(tile, *place)
-        outside = access.lanes & (here < 0)  # the rest of its storage is outside of a view, too
+        outside = access.lanes & (here < 0)  # the rest of a view's storage counts as outside, too
         lanes = _lanes(outside)
         own = here[access.lanes & (here >= 0)][:1]
         if lanes and own.size and (
@@ -71,8 +70,8 @@ class Bounds(Listener):
 
 
 def tensor_of(access: Access, named: list[tuple]) -> tuple | None:
-    """Of these tensors the one that a pointer was made of; where that is not known the one that its
-    first lane lies in, or within NEAR bytes of."""
+    """The tensor that a pointer was made from; if that is not known, the one that its first lane is
+    in, or within NEAR bytes of."""
     pointer, found = int(access.addresses[0]) if access.base is None else access.base, []
     for number, (_, first, size, shape, strides) in enumerate(named):
         last = first + size * sum((n - 1) * m for n, m in zip(shape, strides, strict=True))
@@ -83,7 +82,7 @@ def tensor_of(access: Access, named: list[tuple]) -> tuple | None:
 
 
 def addresses_of(first: int, size: int, shape: list[int], strides: list[int]) -> np.ndarray:
-    """Of every number of a tensor, in its order."""
+    """The addresses of all numbers of a tensor, in its order."""
     there = np.full(1, first)
     for n, stride in zip(shape, strides, strict=True):
         there = np.add.outer(there, np.arange(n) * stride * size)
@@ -92,7 +91,7 @@ def addresses_of(first: int, size: int, shape: list[int], strides: list[int]) ->
 
 def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strides: list[int]
            ) -> np.ndarray:
-    """Which head of a tensor each address lies in, all leading axes counted as one; -1: in none."""
+    """The head that each address is in, with all leading axes counted as one; -1 for none."""
     there = addresses_of(first, size, shape, strides)
     rows = int(np.prod(shape[2:])) if len(shape) > 2 else there.size
     order = np.argsort(there, kind="stable")
@@ -104,8 +103,8 @@ def _heads(addresses: np.ndarray, first: int, size: int, shape: list[int], strid
 
 
 def _lanes(outside: np.ndarray, whole: bool = True) -> str:
-    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "lanes 40-63 of 64"; "" of one.
-    whole: of how many is said, too."""
+    """Where the lanes are: "rows 40-63 of the (64, 16) tile", "lanes 40-63 of 64"; "" for a single
+    lane.  whole: say the size of the tile, too."""
     if outside.size == 1:
         return ""
     axes = ("lane",) if outside.ndim == 1 else ("row", "column")

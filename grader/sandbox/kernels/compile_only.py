@@ -1,7 +1,7 @@
 """Compiles a submission's kernels for a GPU without having one.
 
-Each launch becomes a compilation with the same arguments, and nothing runs.  CompileOnly must be
-made before anything imports Triton.
+Each launch becomes a compilation with the same arguments, and nothing runs.  Create CompileOnly
+before anything imports Triton.
 """
 
 import ast
@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 class CompileOnly:
-    """From here on, @triton.jit makes real JITFunctions whose launches only compile.
+    """Makes @triton.jit give real JITFunctions, from now on, whose launches only compile.
 
     capability: 90 for sm_90.  path: the submission's file.
     """
 
     def __init__(self, capability: int, path: str):
-        # Triton's own library (tl.sum, tl.zeros) is decorated while it is imported, and must not
-        # become interpreted functions; submissions look at the variable, and must find it.
+        # Triton's own library (tl.sum, tl.zeros) is decorated at its import and must not become
+        # interpreted.  Submissions look for the variable afterwards, so it is set again.
         interpret = os.environ.pop("TRITON_INTERPRET", None)
         import triton
         from triton.runtime.errors import OutOfResources
@@ -29,10 +29,10 @@ class CompileOnly:
         if interpret is not None:
             os.environ["TRITON_INTERPRET"] = interpret
         self.path = path
-        self.only_notes = False  # launches are recorded, and not even compiled
-        self.launched = False  # any kernel so far
+        self.only_notes = False  # record launches without compiling them
+        self.launched = False  # whether any kernel was
         self.ends_at_ptx = False
-        self.kernels: dict[str, dict] = {}  # one entry a compiled variant
+        self.kernels: dict[str, dict] = {}  # one entry per compiled variant
         compile_kernel = JITFunction.run
 
         @functools.wraps(compile_kernel)
@@ -57,8 +57,8 @@ class CompileOnly:
         JITFunction.run = compile_only
 
     def end_at_ptx(self) -> None:
-        """Take half the time from here on: leave out what makes a kernel quick, and the assembler.
-        What can be wrong with a kernel shows before."""
+        """From now on leave out optimisations and the assembler, half of the time.  All errors show
+        before these."""
         if self.ends_at_ptx:
             return
         from triton.backends.nvidia.compiler import CUDABackend
@@ -74,8 +74,9 @@ class CompileOnly:
         CUDABackend.add_stages = added
 
     def report(self) -> list[dict]:
-        """One dict a compiled variant: name, line, shared_bytes, seconds, warnings [line, text]."""
-        tree = ast.parse(Path(self.path).read_bytes())  # in the coding it names
+        """One dict per compiled variant: name, line, shared_bytes, seconds, warnings [line,
+        text]."""
+        tree = ast.parse(Path(self.path).read_bytes())  # bytes, so that its coding line counts
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         report, told = [], set()
         for kernel in self.kernels.values():
@@ -93,7 +94,7 @@ class CompileOnly:
 
 
 def _line(kernel) -> int:
-    """Of its def, below the decorators, as the interpreter says it."""
+    """The line of the kernel's def, below its decorators, as the interpreter gives it."""
     first = kernel.starting_line_number
     return next((line for line, text in enumerate(kernel.raw_src, first)
                  if text.strip().startswith("def ")), first)
@@ -114,11 +115,11 @@ def _reachable(name: str, functions: dict[str, ast.FunctionDef]) -> set[str]:
 def lost_values(function: ast.FunctionDef) -> list[tuple[int, str]]:
     """Loops in which the compiler silently loses a "previous value": (line, sentence).
 
-    Triton (3.6 to 3.9) carries a name round a loop only if one dry run of the body leaves it with
-    another value than it came in with.  `b = a` before the loop and `b = a` inside it, ahead of
-    the line that changes `a`, is the same value after the dry run, and a different one in every
-    round after: the kernel keeps reading the first.  The same rule is followed here by numbering
-    values: a copy of a name keeps its number, everything else gets a new one.
+    Triton (3.6 to 3.9) carries a name from one iteration to the next only if a dry run of the body
+    gives it a new value.  With `b = a` before the loop, and `b = a` in it above the line that
+    changes `a`, the dry run finds the same value, and the kernel keeps reading the first one.  To
+    find such names, this function numbers values as the dry run does: a copy of a name has the same
+    number, anything else gets a new one.
     """
     return _Numbering(function).warnings
 
@@ -162,7 +163,7 @@ class _Numbering:
                 values[name] = number
 
     def _branches(self, statement: ast.If, values: dict[str, int]) -> None:
-        """A name keeps its number through an `if` only where both branches agree on it."""
+        """A name keeps its number through an `if` only if both branches agree."""
         then, other = dict(values), dict(values)
         self._block(statement.body, then)
         self._block(statement.orelse, other)
@@ -171,7 +172,7 @@ class _Numbering:
             values[name] = then[name] if same else self._new()
 
     def _loop(self, loop, values: dict[str, int]) -> None:
-        if isinstance(loop, ast.For) and _is_unrolled(loop):  # no loop is left to carry anything
+        if isinstance(loop, ast.For) and _is_unrolled(loop):  # unrolled: no loop is left
             for name in _stored(loop):
                 values[name] = self._new()
             return
@@ -182,7 +183,7 @@ class _Numbering:
             for name in _names(loop.target):
                 first[name] = self._new()
         self._block(loop.body, first)
-        del self.warnings[silent:]  # an inner loop speaks in the second round
+        del self.warnings[silent:]  # warnings of an inner loop come from the second round
         second = dict(first)
         self._block(loop.body, second)
         for name in before:
@@ -200,7 +201,7 @@ class _Numbering:
 
 
 def _pairs(target, value):
-    """`a, b = c, d` is two assignments; everything else is one."""
+    """The assignments in a statement: two in `a, b = c, d`, else one."""
     if (isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
             and len(target.elts) == len(value.elts)):
         return list(zip(target.elts, value.elts, strict=True))
@@ -230,7 +231,7 @@ def _last_assignment(loop, name: str) -> int:
 
 
 def _read_late(function, loop, name: str) -> bool:
-    """Whether the carried value is read: in the loop up to its assignment, or after the loop."""
+    """Whether the lost value is read: in the loop above its assignment, or after the loop."""
     assigned = _last_assignment(loop, name)
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):

@@ -1,7 +1,7 @@
-"""What stands in a kernel and is Python's, PyTorch's or NumPy's, and what to write in its place.
+"""Finds what a kernel borrows from Python, PyTorch or NumPy, and says what to write instead.
 
-A tile is no list and no PyTorch tensor.  Where Triton's interpreter, being Python, stumbles over
-what treats it as one, or does something else than a GPU's compiler, its own words say little.
+A tile is neither a list nor a PyTorch tensor.  If a kernel treats it as one, Triton's interpreter
+raises an error that explains little, or does something other than a GPU's compiler.
 """
 
 import ast
@@ -9,7 +9,7 @@ import difflib
 import linecache
 import re
 
-TILES = {  # functions of Python -> what a kernel says in their place; {0}: the first argument
+TILES = {  # Python functions -> what to write instead; {0}: the first argument
     "sum": "tl.sum({0}, axis=1), the sum of each row, or axis=0 where there is one axis",
     "abs": "tl.abs({0})",
     "len": "the length of an axis is {0}.shape[0]", "float": "{0}.to(tl.float32)",
@@ -17,7 +17,7 @@ TILES = {  # functions of Python -> what a kernel says in their place; {0}: the 
     "any": "tl.max({0}, axis=0) of 0 and 1", "all": "tl.min({0}, axis=0) of 0 and 1",
     "sorted": "tl.sort({0})", "pow": "x * x, or tl.exp2(x) for 2 to the x",
 }
-SAME = {  # functions of PyTorch, NumPy and math that tl calls otherwise
+SAME = {  # functions of PyTorch, NumPy and math that have another name in tl
     "max": "tl.max({0}, axis=1)", "amax": "tl.max({0}, axis=1)", "min": "tl.min({0}, axis=1)",
     "sum": "tl.sum({0}, axis=1)", "matmul": "tl.dot({all})", "mm": "tl.dot({all})",
     "bmm": "tl.dot({all})", "dot": "tl.dot({all})", "transpose": "tl.trans({0})",
@@ -48,12 +48,12 @@ WHOLE = re.compile(r"unexpected type fp\d+|interpreted as an integer|must all be
 
 
 class TruthOfATile(TypeError):
-    """A tile was asked for one truth value, which Triton's interpreter says is True."""
+    """A tile was used as a truth value, which is always True in Triton's interpreter."""
 
 
 def truth(path: str, line: int, shape: tuple[int, ...]) -> str:
-    """What to say where a tile of that shape is asked for one truth value in a line of a kernel; ""
-    where that is said elsewhere, of `and`, `or`, `not` and a < b < c."""
+    """What to say if a line of a kernel uses a tile of this shape as a truth value; "" for `and`,
+    `or`, `not` and a < b < c, which submission.py explains."""
     statement = _statement(path, line)
     if statement is None:
         return ""
@@ -75,9 +75,11 @@ def truth(path: str, line: int, shape: tuple[int, ...]) -> str:
 
 
 def instead(path: str, line: int | None, said: str) -> tuple[int, str] | None:
-    """What stands in a kernel's line that raised an error, and what to write instead; None where
-    nothing is known to be foreign there.  said: the error's words.  -> line, sentence; the line may
-    be an earlier one, which made what the error is about."""
+    """What the line of a kernel that raised an error borrows, and what to write instead.
+
+    said: the error's message.  -> line, sentence; the line may be an earlier one, which made the
+    value.  None if nothing in the line is known to be foreign.
+    """
     statement = None if line is None else _statement(path, line)
     unknown = re.search(r"name '(\w+)' is not defined|^(\w+) is not defined", said)
     if statement is None:
@@ -177,8 +179,8 @@ def _attribute(node, said: str) -> str:
 
 
 def _fraction(path: str, line: int, statement, said: str) -> tuple[int, str] | None:
-    """Where / made a fraction of what must be whole: in this statement, or where a name that it
-    reads was assigned."""
+    """The `/` that made a fraction where an integer is needed: in this statement, or where a name
+    that it reads was assigned."""
     function = _function(path, line)
     if function is None or not WHOLE.search(said):
         return None
@@ -206,7 +208,7 @@ def _tree(path: str) -> ast.Module | None:
 
 
 def _function(path: str, line: int) -> ast.FunctionDef | None:
-    """The kernel that the line stands in."""
+    """The kernel that the line is in."""
     tree = _tree(path)
     return next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
                  and node.lineno <= line <= node.end_lineno
@@ -215,7 +217,7 @@ def _function(path: str, line: int) -> ast.FunctionDef | None:
 
 
 def _statement(path: str, line: int) -> ast.stmt | None:
-    """The innermost statement of a kernel that the line stands in."""
+    """The innermost statement of a kernel that the line is in."""
     function = _function(path, line)
     found = [node for node in ast.walk(function) if isinstance(node, ast.stmt)
              and node is not function and node.lineno <= line <= node.end_lineno
@@ -224,7 +226,7 @@ def _statement(path: str, line: int) -> ast.stmt | None:
 
 
 def _parts(statement: ast.stmt) -> list[ast.AST]:
-    """Its expressions, and not those of the statements in it."""
+    """Its own expressions, without those of nested statements."""
     found, waiting = [], [statement]
     while waiting:
         node = waiting.pop(0)
@@ -235,7 +237,7 @@ def _parts(statement: ast.stmt) -> list[ast.AST]:
 
 
 def _calls(node) -> str:
-    """The name that is called: "max", "torch.exp"; "" of anything else."""
+    """The name that is called, such as "max" or "torch.exp"; "" for anything else."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
         return ""
     return ast.unparse(node.func)

@@ -1,6 +1,6 @@
-"""What only a GPU has: NumPy's functions in the place of libdevice's, and a reason for the rest.
+"""Replaces libdevice's functions by NumPy's, and gives a reason for what only a GPU can do.
 
-A kernel that needs more than that may be right, so its cases are skipped.
+A kernel that needs more than NumPy has may be right, so its cases are skipped.
 """
 
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 ALIKE = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh",
          "cosh", "tanh", "sqrt", "cbrt", "floor", "ceil", "trunc", "rint", "fabs", "fmin", "fmax",
-         "fmod", "copysign", "hypot", "nextafter", "ldexp")  # by one name in both libraries
+         "fmod", "copysign", "hypot", "nextafter", "ldexp")  # same name in both libraries
 LIBDEVICE = {name: getattr(np, name) for name in ALIKE} | {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "pow": np.power,
@@ -27,11 +27,11 @@ LIBDEVICE = {name: getattr(np, name) for name in ALIKE} | {
 
 
 class NeedsGPU(RuntimeError):
-    """A file uses something that exists only where kernels are compiled and run."""
+    """The file uses something that exists only on a GPU."""
 
 
 class NoHandle:
-    """What a launch or a warm-up of an interpreted kernel returns: nothing is compiled."""
+    """Returned by a launch or a warm-up of an interpreted kernel, since nothing is compiled."""
 
     def __getattr__(self, name: str):
         raise NeedsGPU(f"only a compiled kernel has .{name}")
@@ -51,7 +51,7 @@ def libdevice(symbol: str, arguments: list[np.ndarray]) -> np.ndarray:
 
 
 def lacked(error: BaseException) -> str:
-    """What the file needed that only a GPU has; "" if the error is another one."""
+    """What the file needed that only a GPU has; "" if the error is about something else."""
     if isinstance(error, NeedsGPU):
         return str(error)
     if isinstance(error, NotImplementedError) and "in interpreter mode" in str(error):

@@ -1,10 +1,10 @@
-"""Hooks into Triton: the one module that knows how its interpreter works inside, in 3.6 to 3.9.
+"""Hooks into Triton; the one module that knows the inside of its interpreter, 3.6 to 3.9.
 
-interpret() makes the interpreter take and refuse what the compiler does, and tell listeners what
-each kernel does to memory.  No listener changes what another is told, so their order is free.
+interpret() makes the interpreter accept and reject what the compiler does, and tell listeners what
+each kernel does to memory.  Listeners do not affect each other, so their order does not matter.
 watch_launches() hands every launch to the recorder, interpreted or compiled. 
-interpreter_speedups.py knows such names too, but only to save time: where one is gone, it leaves
-that part as it is.
+interpreter_speedups.py uses inside names, too, but only to save time: if one is gone, it leaves
+that part alone.
 """
 
 import ast
@@ -20,18 +20,18 @@ import numpy as np
 
 from . import foreign, gpu_only
 
-UNWRAPPED = "_unwrapped_for_is"  # a name of the interpreter's module, and so of every kernel
+UNWRAPPED = "_unwrapped_for_is"  # a name in the interpreter's module, and so in every kernel
 POINTERS = ("create_addptr", "create_splat", "create_expand_dims", "create_broadcast",
-            "create_reshape", "create_trans")  # what makes pointers of pointers
+            "create_reshape", "create_trans")  # what makes pointers from pointers
 
 
 # ------------------------------------------------------------------ what kernels do to memory
 class Access:
     """One load, store or atomic operation of a program.
 
-    tile: the addresses of all lanes; lanes: those that no mask leaves out; addresses: theirs, in
-    one row.  base: the address that the pointer was made of, None where that is not known.
-    has_other: whether masked lanes have a value.
+    tile: the addresses of all lanes.  lanes: those that no mask turns off; addresses: their
+    addresses, flattened.  base: the address that the pointer was made from; None if not known.
+    has_other: whether `other=` gives masked lanes a value.
     """
 
     def __init__(self, pointers, mask, other=None):
@@ -42,13 +42,13 @@ class Access:
         self.has_other = other is not None
 
     def within(self, extents) -> tuple[int, int] | None:
-        """Of these (first byte, byte after the last) the one that all addresses lie in."""
+        """The extent (first byte, byte after the last) that holds all addresses, or None."""
         low, high = int(self.addresses.min()), int(self.addresses.max())
         return next((one for one in extents if one[0] <= low and high < one[1]), None)
 
 
 class Listener:
-    """What a kernel does, in its order; a listener overrides what it wants to know."""
+    """Is told what kernels do, in order; a subclass overrides what it needs to know."""
 
     def launch(self, grid: tuple[int, ...]) -> None:
         """Before the first program."""
@@ -60,28 +60,28 @@ class Listener:
         """Before a load."""
 
     def loaded(self, access: Access, numbers: np.ndarray) -> None:
-        """After it.  Only numbers of masked lanes may be changed."""
+        """After a load.  Only numbers of masked lanes may be changed."""
 
     def store(self, access: Access, numbers: np.ndarray) -> None:
         """Before a store."""
 
     def atomic(self, access: Access, numbers: np.ndarray, adds: bool) -> None:
-        """Before an atomic operation.  adds: it is one that joins floating-point numbers, rather
-        than one by which programs wait for one another."""
+        """Before an atomic operation.  adds: it combines floating-point numbers; others may be used
+        by programs to wait for each other."""
 
 
-listeners: list[Listener] = []  # those in force
+listeners: list[Listener] = []  # those active now
 
 
 def line_at_work(path: str) -> int | None:
-    """The line of the file that runs; None where autograd does, after its last one."""
-    frames = walk_stack(sys._getframe())  # a thread of autograd has no more than these
+    """The line of the file that is running; None in autograd's own code after it."""
+    frames = walk_stack(sys._getframe())  # in a thread of autograd, all there are
     return next((line for frame, line in frames if frame.f_code.co_filename == path), None)
 
 
 @contextlib.contextmanager
 def listening(listener: Listener):
-    """While it lasts, this one is told as well."""
+    """Within this block, the listener is told, too."""
     listeners.append(listener)
     try:
         yield
@@ -133,7 +133,7 @@ def _tell_listeners(core, interpreter) -> None:
 
 
 def _follow_pointers(core, interpreter) -> None:
-    """Have a pointer know the address that it was made of, as base."""
+    """Give each pointer the address it was made from, as base."""
     def followed(make):
         @functools.wraps(make)
         def made(self, *args, **kwargs):
@@ -153,7 +153,7 @@ def _follow_pointers(core, interpreter) -> None:
 
 # ------------------------------------------------------------------ what a kernel may say
 def interpret(path: str) -> None:
-    """Prepare this process, before it imports the file at path, whose kernels are interpreted."""
+    """Prepare this process to interpret the kernels of the file at path, before importing it."""
     from triton.language import core
     from triton.runtime import interpreter
 
@@ -164,9 +164,8 @@ def interpret(path: str) -> None:
 
 
 def take_other_names(names: dict) -> None:
-    """Let a file with these globals call tl.load by a name of its own, as the compiler does: `from
-    triton.language import load`.  A launch puts the interpreter's functions into triton.language,
-    and not there."""
+    """Let a file with these globals call tl.load by another name, as with `from triton.language
+    import load`.  A launch replaces only the functions in triton.language itself."""
     from triton import language
 
     homes = {id(value): (home, name) for home in (language.math, language.core, language)
@@ -184,20 +183,20 @@ def take_other_names(names: dict) -> None:
 
 
 def compiled(module) -> str:
-    """The name of a kernel of the file's that would be compiled all the same, or "" """
+    """The name of a kernel of the file that would be compiled in spite of us, or "" """
     from triton.runtime.jit import JITFunction
 
     return next((name for name, x in vars(module).items() if isinstance(x, JITFunction)), "")
 
 
 def is_gluon(kernel) -> bool:
-    """Whether a kernel is written in Gluon, which is only ever compiled."""
+    """Whether a kernel is written in Gluon, which is always compiled."""
     return bool(getattr(kernel, "is_gluon", lambda: False)())
 
 
 def _insist(core, interpreter) -> None:
-    """Whatever a file makes of TRITON_INTERPRET, its kernels are interpreted; and one that exec()
-    made is refused, as by the compiler, which reads a kernel's text."""
+    """Interpret kernels whatever the file does to TRITON_INTERPRET; and reject a kernel made by
+    exec(), as the compiler does, which needs its text."""
     import triton
 
     triton.knobs.runtime.interpret = True
@@ -215,9 +214,9 @@ def _insist(core, interpreter) -> None:
 
 
 def _multiply_constants(core, interpreter) -> None:
-    """Let a constant of the file stand left of a tensor, LOG2E * sink, as a compiled kernel may.
+    """Allow a constant of the file to the left of a tensor (LOG2E * sink), as the compiler does.
 
-    The interpreter makes another constant of that, which tl's functions then refuse.
+    The interpreter would make another constant of it, which tl's functions reject.
     """
     def beside(name: str, constants):
         def apply(self, other):
@@ -232,7 +231,7 @@ def _multiply_constants(core, interpreter) -> None:
 
 
 class _Identities(ast.NodeTransformer):
-    """Has `X is None` compare what a constant X holds, as the compiler does."""
+    """Makes `X is None` look into a constant X, as the compiler does."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:
         self.generic_visit(node)
@@ -244,7 +243,7 @@ class _Identities(ast.NodeTransformer):
 
 
 def _compare_constants(core, interpreter) -> None:
-    """Let `is` see through tl.constexpr(None) of the file."""
+    """Make `is` look into a tl.constexpr(None) of the file."""
     plain = interpreter.FunctionRewriter.ast_transformer
     setattr(interpreter, UNWRAPPED, core._unwrap_if_constexpr)
     interpreter.FunctionRewriter.ast_transformer = SimpleNamespace(
@@ -252,14 +251,14 @@ def _compare_constants(core, interpreter) -> None:
 
 
 def _know_constants(core, interpreter) -> None:
-    """Take `lang.constexpr` and `from triton.language import constexpr as CE` for what they are.
+    """Understand `lang.constexpr` and `from triton.language import constexpr as CE`.
 
-    The interpreter compiles a kernel anew with annotations as text, and knows tl.constexpr's.
+    The interpreter sees annotations as text, and knows only "tl.constexpr".
     """
     begin = interpreter.GridExecutor.__init__
 
     def is_constant(annotation, names: dict) -> bool:
-        with contextlib.suppress(Exception):  # text that is no name of the file's
+        with contextlib.suppress(Exception):  # text that is not a name in the file
             annotation = eval(annotation, names) if isinstance(annotation, str) else annotation
         return annotation is core.constexpr
 
@@ -274,14 +273,14 @@ def _know_constants(core, interpreter) -> None:
 
 
 def _ask_conditions(core, interpreter) -> None:
-    """`while tl.condition(i < n)`: an object without a truth of its own is always true."""
+    """Evaluate `while tl.condition(i < n)`, whose object would otherwise always be true."""
     if condition := getattr(core, "condition", None):
         condition.__bool__ = lambda self: bool(self.condition)
 
 
 def _refuse_truth(interpreter, path: str) -> None:
-    """A tile that a line of this file asks for one truth value, as `if`, max() and `x if c else y`
-    do, is an error there; the interpreter itself says True of every tile."""
+    """Raise an error where a line of this file uses a tile as a truth value, as `if`, max() and
+    `x if c else y` do; in the interpreter every tile is true."""
     patch = interpreter._patch_lang_tensor
     known: dict[tuple, str] = {}
 
@@ -305,12 +304,12 @@ def _refuse_truth(interpreter, path: str) -> None:
 
 
 def _lack_a_gpu(core, interpreter) -> None:
-    """What the interpreter lacks of a GPU is done by NumPy, or raises gpu_only.NeedsGPU."""
+    """Do by NumPy what the interpreter cannot, or raise gpu_only.NeedsGPU."""
     from triton.language.extra import cuda, libdevice
 
     for name, function in list(vars(cuda.libdevice).items()):
         if core.is_builtin(function):
-            # As for the compiler, which has the names of the one stand for those of the other.
+            # As in the compiler, names of the one stand for those of the other.
             for home in (libdevice, cuda.libdevice):
                 setattr(home, name, functools.wraps(function)(functools.partial(
                     function, _semantic=interpreter.interpreter_semantic)))
@@ -333,7 +332,7 @@ def _lack_a_gpu(core, interpreter) -> None:
 
 # ------------------------------------------------------------------ tiles as NumPy has them
 def tile(array: np.ndarray):
-    """A tensor of the interpreter's: of one number, where the array has no axes."""
+    """A tensor of the interpreter; a single number if the array has no axes."""
     import triton.language as tl
 
     dtype = _dtype(array.dtype)
@@ -350,8 +349,8 @@ def pointer(address: int, dtype: np.dtype):
 
 
 def numbers(value) -> np.ndarray | None:
-    """What a tensor of the interpreter's holds: addresses, if it is a pointer.  None of what is no
-    such tensor."""
+    """The contents of a tensor of the interpreter; addresses if it holds pointers.  None for
+    anything else."""
     data = getattr(getattr(value, "handle", None), "data", None)
     if data is None:
         return None
@@ -373,9 +372,9 @@ def _dtype(dtype: np.dtype):
 
 # ------------------------------------------------------------------ launches, interpreted or not
 def watch_launches(recorder, on_phase) -> None:
-    """Have launches recorded, and tell the parent when a compilation begins and ends.
+    """Record launches, and tell the parent when a compilation begins and ends.
 
-    recorder() -> the Recorder in force or None; on_phase: called with "compile" and with "case".
+    recorder() -> the active Recorder or None.  on_phase: called with "compile" and with "case".
     """
     try:
         import triton.compiler.compiler as compiler
@@ -397,12 +396,12 @@ def watch_launches(recorder, on_phase) -> None:
                 return run(self, *args, **given)
             try:
                 bound, options = _bound(self, args, kwargs)
-            except TypeError:  # Triton has words of its own for it
+            except TypeError:  # Triton will report it
                 return run(self, *args, **given)
             given["grid"] = grid(dict(bound)) if callable(grid) else grid
             recorder().launch(self, bound, given["grid"], options)
             try:
-                return unrecorded(run, self, args, given)  # the interpreter moves tensors
+                return unrecorded(run, self, args, given)  # the interpreter copies tensors
             except Exception:
                 recorder().take_back_launch()
                 raise
@@ -446,20 +445,20 @@ def watch_launches(recorder, on_phase) -> None:
 
     for module in (compiler, sys.modules["triton.compiler"], sys.modules["triton"]):
         module.compile = announced
-    # asserts.py reads in the compiler's frames what a static_assert's names stood for.
+    # asserts.py reads a static_assert's values from the compiler's frames.
     compiler.filter_traceback = lambda error: None
 
 
 def load_launcher() -> None:
-    """Have Triton do for this GPU what its first launch would: it may take a C compiler."""
-    with contextlib.suppress(Exception):  # what is wrong will show at a launch
+    """Do what Triton's first launch on this GPU would do, which may run a C compiler."""
+    with contextlib.suppress(Exception):  # errors will show at a launch
         import triton
 
         assert triton.runtime.driver.active.utils
 
 
 def _bound(kernel, args, kwargs) -> tuple[dict, dict]:
-    """Arguments by the names of the kernel's parameters; what else was given are options."""
+    """-> the arguments by parameter of the kernel; the remaining ones, which are options."""
     signature = inspect.signature(kernel.fn)
     named = {name: value for name, value in kwargs.items() if name in signature.parameters}
     options = {name: value for name, value in kwargs.items() if name not in named}

@@ -1,9 +1,9 @@
 """Makes Triton's interpreter five times as fast, with the same results bit by bit.
 
-The interpreter spends tens of microseconds on each operation of a kernel, and NumPy a few of them:
-it looks up types and shapes, converts and broadcasts what needs neither, and repeats what it did
-before.  The names are those of Triton 3.6 to 3.9; where one is missing or takes other arguments,
-that part stays as it is in Triton.
+The interpreter spends tens of microseconds on each operation of a kernel, of which NumPy takes only
+a few.  The rest goes into looking up types and shapes, needless conversions and broadcasts, and
+repeated work.  The names are those of Triton 3.6 to 3.9; if one is missing or takes other
+arguments, that part stays as it is.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-WHOLE, HALVES = ("int32", "int64"), ("fp16", "bf16")  # halves are divided as float32
+WHOLE, HALVES = ("int32", "int64"), ("fp16", "bf16")  # 16-bit floats are divided as float32
 REAL = (*HALVES, "fp32", "fp64")
 NUMBERS = WHOLE + REAL
 
@@ -28,13 +28,13 @@ def spare_repetition() -> None:
 
 
 def _prepare_once(core, semantic, interpreter) -> None:
-    """A launch puts the interpreter's functions in the place of Triton's, and so does every call of
-    a function inside it, tl.max and tl.cdiv among them, by looking through all of triton.language.
-    Once a launch is enough, and what the first launch replaced is known to all others."""
+    """A launch replaces Triton's functions by the interpreter's, which searches all of
+    triton.language; and so does every call of a function in it, such as tl.max.  Once per launch is
+    enough, and later launches can reuse what the first one found."""
     look_through, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
-    known: dict[tuple, list] = {}  # what was replaced, by the languages prepared until then
-    prepared: tuple | None = None  # in this launch, one after the other; None outside of one
-    seen: set[int] = set()  # globals of functions called in this launch
+    known: dict[tuple, list] = {}  # replacements, by the languages prepared before
+    prepared: tuple | None = None  # by this launch, in order; None outside of a launch
+    seen: set[int] = set()  # globals of the functions called in this launch
 
     def prepare(fn):
         nonlocal prepared
@@ -71,8 +71,8 @@ def _prepare_once(core, semantic, interpreter) -> None:
 
 
 def _remember_dtypes(core, semantic, interpreter) -> None:
-    """NumPy's for each of Triton's is looked up in a table made anew at each load; and the names of
-    two types are compared where they are one object."""
+    """The table from Triton's to NumPy's dtypes is built at every load, and types are compared by
+    name even if they are the same object.  Avoid both."""
     slow_dtype, equal = interpreter._get_np_dtype, core.dtype.__eq__
     dtypes: dict[str, np.dtype] = {}
 
@@ -87,7 +87,7 @@ def _remember_dtypes(core, semantic, interpreter) -> None:
 
 
 def _remember_shapes(core, semantic, interpreter) -> None:
-    """Make once for each shape what depends on nothing else, of types of tiles and of tensors."""
+    """Compute once per shape what depends only on the shape."""
     make_type, make_tensor = core.block_type.__init__, core.tensor.__init__
     if vars(core.block_type(core.int32, [1])).keys() != {"element_ty", "shape", "numel", "name"}:
         return
@@ -102,7 +102,7 @@ def _remember_shapes(core, semantic, interpreter) -> None:
         sizes = []
         for size in shape if type(shape) is list else ():
             size = size.value if type(size) is core.constexpr else size
-            if type(size) is int:  # or else it may be refused
+            if type(size) is int:  # anything else may be rejected
                 sizes.append(size)
         if not sizes or len(sizes) != len(shape):
             return make_type(self, element_ty, shape)
@@ -126,7 +126,7 @@ def _remember_shapes(core, semantic, interpreter) -> None:
 
 
 def _call_directly(core, semantic, interpreter) -> None:
-    """tl's functions are called through two others, which only hand the interpreter on."""
+    """Skip the two wrappers around tl's functions, which only pass the interpreter on."""
     def patch(obj, name, member, builder, scope):
         plain = getattr(member, "__wrapped__", member)
 
@@ -134,7 +134,7 @@ def _call_directly(core, semantic, interpreter) -> None:
             kwargs["_semantic"] = interpreter.interpreter_semantic
             return plain(*args, **kwargs)
 
-        call.__wrapped__ = member  # for vetting.py, which asks what it stands for
+        call.__wrapped__ = member  # vetting.py needs to know what it wraps
         scope.set_attr(obj, name, call)
 
     if _parameters(interpreter._patch_attr) == _parameters(patch):
@@ -142,9 +142,9 @@ def _call_directly(core, semantic, interpreter) -> None:
 
 
 def _convert_what_differs(core, semantic, interpreter) -> None:
-    """Two operands of one dtype need no conversion, and NumPy spreads the smaller one over the
-    larger by itself.  What integers are added, subtracted and multiplied is computed in 64 bits
-    too, and compared, for an assertion that is made only where debugging is asked for."""
+    """Skip conversions between equal dtypes, and broadcasts, which NumPy does by itself.  Also skip
+    the second computation in 64 bits of integer sums and products, which only serves an assertion
+    in debug mode."""
     convert, broadcast = semantic.binary_op_type_checking_impl, semantic.broadcast_impl_value
     check, tensor = semantic.binary_op_sanitize_overflow_impl, core.tensor
 
@@ -165,7 +165,7 @@ def _convert_what_differs(core, semantic, interpreter) -> None:
         return convert(self, lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
 
     def spread(self, lhs, rhs):
-        """The numbers stay as many as they are: an operation of NumPy makes the common shape."""
+        """Leave the sizes alone: NumPy's operation will broadcast."""
         if lhs.shape is rhs.shape:
             return lhs, rhs
         sizes = [one.type.shape.values if one.type.is_block() else [] for one in (lhs, rhs)]
@@ -190,7 +190,7 @@ def _convert_what_differs(core, semantic, interpreter) -> None:
 
 
 def _hold_plainly(core, semantic, interpreter) -> None:
-    """A tile is an object of a dataclass, which looks up what it may hold in three functions."""
+    """A tile is an object of a dataclass whose construction calls three functions; skip them."""
     handle = interpreter.TensorHandle
     checked = handle.__post_init__
 
@@ -205,10 +205,10 @@ def _hold_plainly(core, semantic, interpreter) -> None:
 
 
 def _combine_slices(core, semantic, interpreter) -> None:
-    """tl.reduce and tl.associative_scan with a function of the file's own take number by number;
-    slice by slice gives the same, unless that function asks a number for its truth."""
+    """tl.reduce and tl.associative_scan with a function of the file go number by number.  Whole
+    slices give the same, unless the function uses a number as a truth value."""
     def combined(self, tiles) -> Iterator[list[np.ndarray]]:
-        """What each slice along the axis and all before it give."""
+        """The result after each slice along the axis."""
         numbers = [np.moveaxis(one.handle.data, self.axis, 0) for one in tiles]
         held = [one[0] for one in numbers]
         yield held
@@ -240,7 +240,7 @@ def _combine_slices(core, semantic, interpreter) -> None:
                 if axes > 1:
                     return [self.to_tensor(one, tile.dtype) for one, tile in zip(
                         all_at_once(self, tiles), tiles, strict=True)]
-            except Exception:  # also what the function raises, which by_number() raises, too
+            except Exception:  # by_number() raises it again if the function does
                 pass
             finally:
                 core.tensor.__bool__ = truth
@@ -261,7 +261,7 @@ def _of_one_number(truth):
 
 
 def _common(a: list[int], b: list[int]) -> list[int] | None:
-    """What two shapes of as many axes are spread over, or one that has none; None otherwise."""
+    """The common shape of two shapes with equally many axes, or of one without axes; else None."""
     if not a or not b:
         return a or b
     if len(a) != len(b) or any(x != y and x != 1 != y for x, y in zip(a, b, strict=True)):

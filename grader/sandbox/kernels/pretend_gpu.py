@@ -1,8 +1,8 @@
-"""Lets code written for a GPU run where there is none, in Triton's interpreter or its compiler.
+"""Lets code written for a GPU run without one, in Triton's interpreter or its compiler.
 
-A submission may say `assert q.is_cuda`, `device="cuda"` or `torch.cuda.device(q.device)`, and be
-right.  In a CPU worker every tensor therefore claims to be on cuda:0, and every request for that
-device is answered with CPU memory.
+A right submission may contain `assert q.is_cuda`, `device="cuda"` or `torch.cuda.device(q.device)`.
+So in a CPU worker every tensor claims to be on cuda:0, and every request for that device gets CPU
+memory.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch
 # specifications per compute capability" (the opt-in maximum per block).
 SHARED_BYTES = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 _GPU, _CPU = torch.device("cuda", 0), torch.device("cpu")
-installed = False  # for good, by install()
+installed = False  # set by install(), for good
 
 
 FACTORIES = (
@@ -30,10 +30,10 @@ METHODS = ("to", "type", "new_empty", "new_zeros", "new_ones", "new_full", "new_
 
 
 def _on_cpu(function):
-    """The same function, with every mention of a CUDA device sent to the CPU.
+    """The same function, with every CUDA device replaced by the CPU.
 
-    Plain wrappers, because a TorchFunctionMode is off inside torch.autograd.grad, and so inside a
-    submission's backward.
+    It is a plain wrapper because a TorchFunctionMode is off inside torch.autograd.grad, and so
+    inside a submission's backward.
     """
 
     @functools.wraps(function)
@@ -48,26 +48,27 @@ def _on_cpu(function):
 
 
 def _cpu_for(value):
-    """A CUDA device, named in any way but a bare number, becomes the CPU."""
+    """Replace a CUDA device, in any form but a bare number, by the CPU."""
     is_cuda = isinstance(value, torch.device) and value.type == "cuda"
     return _CPU if is_cuda or (isinstance(value, str) and value.startswith("cuda")) else value
 
 
 def _uncompiled(function=None, **options):
-    """torch.compile, which would generate code for a GPU."""
+    """In place of torch.compile, which would generate code for a GPU."""
     return (lambda plain: plain) if function is None else function
 
 
 class _Nothing(contextlib.nullcontext):
-    """`with torch.cuda.device(...)`: a class, because PyTorch asks isinstance of it."""
+    """In place of torch.cuda.device; a class, because PyTorch uses it in isinstance."""
 
 
 class _Properties(SimpleNamespace):
-    """Of the GPU that is pretended; absent.py knows the name, for others are asked for."""
+    """Properties of the pretended GPU.  absent.py knows this class's name, from errors about
+    properties that it lacks."""
 
 
 class _Driver:
-    """Stands in for Triton's CUDA driver: names a target, launches nothing."""
+    """In place of Triton's CUDA driver: it names a target and launches nothing."""
 
     def __init__(self, capability: int):
         from triton.backends.compiler import GPUTarget
@@ -103,21 +104,21 @@ class _Driver:
 
 
 class Tuning:
-    """What of autotuned kernels is seen, and asked for, in a worker without a GPU."""
+    """What a worker without a GPU notes of autotuned kernels, and which configuration it runs."""
 
     def __init__(self):
-        self.configurations: dict[str, list[str]] = {}  # of every kernel that was launched
-        # A kernel, the number of its configuration that is wanted, and whether it is timed first.
+        self.configurations: dict[str, list[str]] = {}  # by kernel launched
+        # A kernel, the number of the configuration to run, and whether to run as if timed before.
         self.wanted: tuple[str, int, bool] | None = None
-        self.changed: set[str] = set()  # arguments that each run leaves otherwise
+        self.changed: set[str] = set()  # arguments that change with each run
 
 
 tuning = Tuning()
 
 
 def _without_a_clock(self, *args, **kwargs):
-    """Autotuner.run: the first configuration that fits the device.  Of the kernel that is asked for
-    it is the one wanted, and runs before the run that counts, as a GPU's clock has it run."""
+    """In place of Autotuner.run: run the first configuration that fits the device.  For the wanted
+    kernel run the wanted one and, if asked, run it beforehand as when a GPU times it."""
     name, chosen, timed = self.base_fn.__name__, None, False
     tuning.configurations[name] = [_words(config) for config in self.configs]
     self.nargs = dict(zip(self.arg_names, args, strict=False))
@@ -125,7 +126,7 @@ def _without_a_clock(self, *args, **kwargs):
     if tuning.wanted is not None and tuning.wanted[0] == name:
         _, number, timed = tuning.wanted
         chosen = self.configs[number % len(self.configs)]
-        # One that is pruned here, or does not fit, would not be chosen on a GPU either.
+        # A configuration that is pruned, or does not fit, would not be chosen on a GPU either.
         configs = [config for config in configs if config is chosen] + [
             config for config in configs if config is not chosen]
     for config in configs:
@@ -146,7 +147,7 @@ def _without_a_clock(self, *args, **kwargs):
 
 
 def _run_as_if_timed(tuner, args, kwargs, config, named: dict) -> None:
-    """Twice, with what resets and restores memory."""
+    """Run twice, with the hooks that reset and restore memory."""
     tensors = {name: x.detach() for name, x in named.items() if isinstance(x, torch.Tensor)}
 
     def twice(call, quantiles=None):
@@ -168,8 +169,8 @@ def _words(config) -> str:
 
 
 def _passed_over(error: BaseException) -> bool:
-    """Whether the autotuner goes on to the next configuration after this error."""
-    while error.__cause__ is not None:  # the interpreter wraps it once a function
+    """Whether the autotuner tries the next configuration after this error."""
+    while error.__cause__ is not None:  # the interpreter wraps it once per function
         error = error.__cause__
     if type(error).__name__ in ("OutOfResources", "CompileTimeAssertionFailure", "PTXASError"):
         return True
@@ -178,7 +179,7 @@ def _passed_over(error: BaseException) -> bool:
 
 
 def install(capability: int) -> None:
-    """Pretend that a GPU of this capability (90 for sm_90) is present, for good."""
+    """Pretend for good that there is a GPU of this capability (90 for sm_90)."""
     global installed
     installed = True
     torch.Tensor.is_cuda = property(lambda self: True)

@@ -1,9 +1,9 @@
 """Finds races: two programs of one launch that store, or store and load, the same element.
 
-Triton's interpreter runs programs one after another, so `load; add; store` works there; a GPU runs
-them at once, and one of the two sums is lost.  So every store notes its program.  Two programs may
-store the same bits.  After an atomic operation that can order programs (a lock, a counter) a
-program is not checked any more, because others may have waited for it.
+Triton's interpreter runs programs one after the other, so `load; add; store` works there.  A GPU
+runs them at the same time, and one of two sums is lost.  So every store notes its program.  Two
+programs may store the same bits.  After an atomic operation that can order programs (a lock, a
+counter) a program is not checked any more, because others may have waited for it.
 """
 
 import ctypes
@@ -17,16 +17,16 @@ from .hooks import Access, Listener, line_at_work
 class Races(Listener):
     """found: the first race between begin() and end(), or None.
 
-    extents, named: as Bounds has them; path: of the file, whose line is told.
+    extents, named: as in Bounds.  path: the submission's file, for the line.
     """
 
     def __init__(self, extents, named, path: str):
         self.extents, self.named, self.path = extents, named, path
         self.found: dict | None = None
         self.watching = self.waited = False
-        self.grid, self.places = (1, 1, 1), []  # those of the programs that have begun
-        # First byte of an extent -> the size of its numbers, and which program stored each: from 1
-        # on, 0 for none, -program for one that adds by an atomic operation.
+        self.grid, self.places = (1, 1, 1), []  # of the programs begun
+        # First byte of an extent -> the size of its numbers, and the program that stored each: 1,
+        # 2, ...; 0 for none; -program if it added by an atomic operation.
         self.owners: dict[int, tuple[int, np.ndarray]] = {}
 
     def begin(self) -> None:
@@ -70,7 +70,7 @@ class Races(Listener):
             _, owners, at = known
             before = owners[at]
             self._note("writes", access, before, (before > 0) & self._others(before))
-            # What a program began to store itself stays its own.
+            # What a program has stored itself stays its own.
             owners[at] = np.where(before > 0, before, -len(self.places))
 
     def _others(self, before: np.ndarray) -> np.ndarray:
@@ -78,9 +78,9 @@ class Races(Listener):
 
     def _owners_of(self, access: Access, size: int = 0
                    ) -> tuple[int, np.ndarray, np.ndarray] | None:
-        """-> the first byte of the extent that holds the whole tile, the programs that stored its
-        numbers, and the tile's places in it.  size: of a number that is stored; 0 of a load, which
-        needs an extent that was stored to before."""
+        """-> the first byte of the extent that holds the tile, the programs that stored its
+        numbers, and the tile's places in it.  size: bytes of a number to store; 0 for a load, which
+        only looks at extents that were stored to."""
         if not self.watching or self.found or self.waited or not access.addresses.size:
             return None
         extent = access.within([(first, first + known * owners.size)

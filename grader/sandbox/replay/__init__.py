@@ -1,1 +1,1 @@
-"""Carries out what a call was made of, on other numbers, without the submission."""
+"""Repeats a recorded call on other numbers, without the submission."""

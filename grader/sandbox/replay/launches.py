@@ -1,8 +1,8 @@
-"""Compiles what a trace launches, where nothing runs: for a worker that will launch it soon.
+"""Compiles what a trace launches, for a worker that will launch it soon.
 
 Two processes share the work, both without a GPU.  One has the file and says what a call would
-launch; the other has no file, and compiles that from its text alone, as replay.py does, so that
-what it leaves in its cache is the compiler's and not the file's.
+launch.  The other never sees the file and compiles the kernels from their text, as replay.py does,
+so that the file cannot tamper with the cache.
 """
 
 import base64
@@ -17,11 +17,11 @@ import torch
 from ..wire import DTYPES
 from .replay import Replay
 
-SENT = (".cubin", ".json", ".so")  # of a cache's files: what a launch needs
+SENT = (".cubin", ".json", ".so")  # the files of a cache that a launch needs
 
 
 class Address:
-    """Of a tensor, what a kernel's compilation depends on."""
+    """What a kernel's compilation depends on in a tensor."""
 
     def __init__(self, dtype: torch.dtype, address: int):
         self.dtype, self.address = dtype, address
@@ -31,14 +31,14 @@ class Address:
 
 
 class Launches(Replay):
-    """A trace whose launches only compile (compile_only.py) and whose operations do nothing."""
+    """A replay whose launches only compile (compile_only.py) and whose operations do nothing."""
 
     def __init__(self, trace: dict, folder: str):
         self.trace, self.folder, self.interpreted = trace, Path(folder), False
         self.device, self.functions = "cuda", {}
 
     def compile(self) -> list[str]:
-        """-> the names of the cache's folders that hold what came of it."""
+        """-> the names of the cache's folders with the results."""
         import triton.compiler.compiler as compiler
         import triton.runtime.build as build
 
@@ -60,7 +60,7 @@ class Launches(Replay):
         return list(names)
 
     def _make_launcher(self, kernel) -> None:
-        """What Triton compiles with the C compiler for a launch; without a driver it is left."""
+        """Compile the C code of a launch, which Triton leaves out if there is no driver."""
         with suppress(Exception):
             from triton.backends.nvidia import driver
 
@@ -73,12 +73,12 @@ class Launches(Replay):
 
 
 def operations(worker) -> dict:
-    """What a worker can be asked of this: its name -> the function."""
+    """The requests of a worker that this module answers: name -> function."""
     return {"note": functools.partial(note, worker), "compile_trace": compile_trace, "take": take}
 
 
 def note(worker, request: dict):
-    """What a call would launch, as a trace; no tensor is sent, and nothing runs or compiles."""
+    """The trace of what a call would launch; no tensor is sent, nothing runs or compiles."""
     call = request["call"]
     worker.compiler.only_notes = True
     inputs, upstream, on_device, sent = worker.place(
@@ -93,26 +93,26 @@ def note(worker, request: dict):
 
 
 def _fresh(layouts: dict) -> dict[str, torch.Tensor]:
-    """Storages with any contents: nothing reads them."""
+    """Storages with arbitrary contents, which no one reads."""
     return {name: torch.empty(layout["numel"], dtype=DTYPES[layout["dtype"]], device="cpu")
             for name, layout in layouts.items()}
 
 
 def compile_trace(request: dict):
-    """Compile what a trace launches.  -> the files of the cache that hold it, by folder."""
+    """Compile what a trace launches.  -> the cache's files with the result, by folder."""
     cache = Path(os.environ["TRITON_CACHE_DIR"])
     names = Launches(json.loads(request["trace"]), os.getcwd()).compile()
     return {"compiled": {name: packed(cache, name) for name in names}}, ()
 
 
 def packed(cache: Path, name: str) -> dict[str, str]:
-    """The files of one of the cache's folders, in base64."""
+    """The files of a folder of the cache, in base64."""
     return {path.name: base64.b64encode(path.read_bytes()).decode()
             for path in (cache / name).iterdir() if path.suffix in SENT}
 
 
 def take(request: dict):
-    """Put what another process compiled into this one's cache, unless it is there."""
+    """Put what another process compiled into this one's cache, unless it is there already."""
     cache = Path(os.environ["TRITON_CACHE_DIR"])
     for name, files in request["compiled"].items():
         folder = cache / name

@@ -1,7 +1,7 @@
-"""Carries out a trace of recorder.py in a process that never saw the submission run.
+"""Repeats a trace of recorder.py in a process that never saw the submission run.
 
-Only the text of its kernels comes here, and only what Triton's language can say: vetting.py refuses
-the rest, since the interpreter would run any Python.
+Only the text of the kernels comes here.  vetting.py rejects whatever is not Triton, because the
+interpreter would run any Python.
 """
 
 import base64
@@ -36,16 +36,16 @@ KINDS = {"tensor", "address", "tuple", "named", "fields", "dict", "torch", "devi
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug",
            "launch_cooperative_grid", "launch_pdl", "sanitize_overflow", "enable_reflect_ftz",
            "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer"}
-PLAIN = "__plain__"  # the decorator that stands for those of the file
-_scopes: list[tuple[dict, dict[str, str]]] = []  # globals, and what each of their names means
-_built: dict[str, object] = {}  # functions made of their texts, by Replay._key
+PLAIN = "__plain__"  # one decorator in place of the file's
+_scopes: list[tuple[dict, dict[str, str]]] = []  # globals, and the meaning of each name
+_built: dict[str, object] = {}  # functions made from their texts, by Replay._key
 
 
 class Replay:
-    """One trace, on inputs of the caller's.
+    """One trace, on inputs given by the caller.
 
-    trace: of recorder.py.  storages: name -> 1-D tensor on the device, for the trace's inputs.
-    folder: where the kernels' text is written, for Triton reads it from a file.
+    trace: see recorder.py.  storages: name -> 1-D tensor on the device, for the trace's inputs.
+    folder: the kernels' text is written there, because Triton reads it from a file.
     """
 
     def __init__(self, trace: dict, storages: dict[str, torch.Tensor], device: str, folder: str,
@@ -66,7 +66,7 @@ class Replay:
         """Take every step.  -> the outputs and the gradients.
 
         Raises:
-            Unrepeatable: as it says.
+            Unrepeatable: a step cannot be repeated.
         """
         if self.trace["functions"] and not self.interpreted:
             import triton
@@ -82,14 +82,14 @@ class Replay:
         return [self.decode(one) for one in self.trace["outputs"] + self.trace["gradients"]]
 
     def extents(self) -> list[tuple[int, int]]:
-        """First byte and end of every input, and of every storage there is now."""
+        """First byte and end of every input and of every live storage."""
         inputs = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in self.inputs.values()]
         made = [(s.data_ptr(), s.data_ptr() + s.nbytes())
                 for number, s in self.storages.items() if number not in self.inputs]
         return inputs + made
 
     def _keep(self) -> None:
-        """Make the storages that are older than the call; addresses in them are put right."""
+        """Make the storages that existed before the call, and correct addresses in them."""
         kept = {n: about for n, about in enumerate(self.trace["storages"]) if "kept" in about}
         for number, about in kept.items():
             there = torch.full((about["bytes"],), 255, dtype=torch.uint8)  # NaN in every float
@@ -105,7 +105,7 @@ class Replay:
 
     # ----------------------------------------------------------------- values
     def decode(self, value):
-        """What an encoded value stands for here."""
+        """The value here of an encoded value."""
         if isinstance(value, list):
             return [self.decode(item) for item in value]
         if not isinstance(value, dict):
@@ -221,7 +221,7 @@ class Replay:
             self._made(name, tensor, said)
 
     def _made(self, name: str, tensor, said) -> None:
-        """Know a result by the number the trace gives it, once it is what the trace says."""
+        """Check that a result is what the trace says, and give it its number in the trace."""
         if tensor is None or not isinstance(said, dict) or "tensor" not in said:
             raise Unrepeatable(f"{name} gave another number of tensors")
         number, offset, shape, stride, dtype = said["tensor"]
@@ -245,7 +245,7 @@ class Replay:
         return kernel[tuple(grid)](**arguments, **options)
 
     def _build(self, number: int) -> None:
-        """Make a function of its text, once for all traces that have it."""
+        """Make a function from its text, once for all traces that use it."""
         about = self.trace["functions"][number]
         if not about["text"]:
             raise Unrepeatable(f"{about['name']} has no text in the file")
@@ -265,14 +265,14 @@ class Replay:
                 if name not in notes:
                     raise
                 values[name] = Anything()
-        # The interpreter wants the language among the globals, named or not.
+        # The interpreter looks for the language among the globals, whatever its name.
         given = {"__name__": "submission", "__builtins__": builtin_names(),
                  "triton.language": self._module("triton.language")}
         try:
             vet(text, given | values | {name: None for name, _ in functions}, about["name"],
                 int(about["line"]), frozenset(_fields_in(self.trace)))
         except NotTriton:
-            if about["kind"] == "constexpr":  # which Python runs, and not Triton's compiler
+            if about["kind"] == "constexpr":  # Python runs these, not Triton's compiler
                 raise Unrepeatable(f"{about['name']} holds more than Triton's language") from None
             raise
         scope = self._scope(about)
@@ -285,20 +285,20 @@ class Replay:
         before, scope[PLAIN] = scope.get(name, unset), lambda function: function
         exec(compile(path.read_text("utf-8"), str(path), "exec"), scope)
         plain = scope.pop(name)
-        if before is not unset:  # another function of that name
+        if before is not unset:  # another function of the same name
             scope[name] = before
         self.functions[number] = _built[key] = _decorated(plain, about["kind"], {
             name: self.decode(value) for name, value in about["options"].items()})
         try:
-            for name, other in functions:  # only now, for they may call it back
+            for name, other in functions:  # only now, because they may call this one
                 scope[name] = self._function(other)
         except Exception:
-            del _built[key], self.functions[number]  # another trace that has it is told so, too
+            del _built[key], self.functions[number]  # another trace with it fails alike
             raise
 
     def _scope(self, about: dict) -> dict:
-        """Globals that it can share with functions built before: as in a file, each name stands
-        for one thing.  Triton counts the names of all that a kernel calls, once a scope."""
+        """Globals for a function, shared with functions built before if no name has another meaning
+        there.  Triton goes through the names that a kernel uses once per set of globals."""
         meant = {name: self._meaning(value) for name, value in about["names"]}
         for scope, meanings in _scopes:  # noqa: B007
             if all(meanings.get(name, meaning) == meaning for name, meaning in meant.items()):
@@ -315,7 +315,7 @@ class Replay:
         return json.dumps(value)
 
     def _key(self, number: int, above: tuple[int, ...]) -> str:
-        """A name for a function and all it calls, from what makes them."""
+        """A key for a function and all it calls, made from their texts and constants."""
         if number in above:
             return f"above {above.index(number)}"
         about = dict(self.trace["functions"][number])
@@ -328,7 +328,7 @@ class Replay:
     def _global(self, value):
         found = self.decode(value)
         if not self.interpreted and isinstance(found, bool | int | float | str | tuple):
-            import triton.language as tl  # the compiler takes no other constants of a module
+            import triton.language as tl  # the compiler accepts no other constants of a module
 
             return tl.constexpr(found)
         return found
@@ -340,7 +340,7 @@ def _named_tuple(name: str, *fields: str) -> type:
 
 
 def _fields_in(value) -> Iterator[str]:
-    """The names of what a trace's named tuples hold."""
+    """The field names of a trace's named tuples."""
     if isinstance(value, dict):
         yield from map(str, value.get("fields", ())[1:])
         yield from map(str, value.get("named", [()])[0][1:])
@@ -350,14 +350,14 @@ def _fields_in(value) -> Iterator[str]:
 
 
 def _in_its_place(text: str, first: int, line: int) -> str:
-    """A function at its line of the file, under as many lines of decorators: what Triton compiled
-    of the one is then what it compiles of the other."""
+    """The function's text at its line in the file, with as many lines of decorators, so that Triton
+    compiles exactly the same."""
     above = max(0, int(line) - int(first))
     return "\n" * (int(line) - above - 1) + (f"@{PLAIN}" + "\n" * above) * bool(above) + text
 
 
 def _allocate(size: int, alignment: int, stream) -> torch.Tensor:
-    """What kernels that make descriptors ask for; it is aligned to 512 bytes."""
+    """The allocator of kernels that make descriptors; the memory is aligned to 512 bytes."""
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
@@ -374,7 +374,7 @@ def _decorated(plain, kind: str, options: dict):
 
 
 def _last_uses(trace: dict) -> dict[int, list[int]]:
-    """Step -> the storages that nothing needs after it."""
+    """Step -> the storages that are not needed after it."""
     last: dict[int, int] = {}
     for at, step in enumerate(trace["steps"]):
         for number in storages_in(step):
@@ -382,7 +382,7 @@ def _last_uses(trace: dict) -> dict[int, list[int]]:
     for number in storages_in([trace["outputs"], trace["gradients"]]):
         last[number] = len(trace["steps"])
     for number, about in enumerate(trace["storages"]):
-        if "input" in about or "kept" in about:  # an address may stand for them
+        if "input" in about or "kept" in about:  # an address may refer to them
             last.pop(number, None)
     gone: dict[int, list[int]] = {}
     for number, at in last.items():

@@ -1,6 +1,6 @@
-"""What a kernel's text may say: Triton's language, and no more of Python.
+"""Checks that a kernel's text is Triton's language and no other Python.
 
-A replaying worker runs such text in the interpreter, which would run anything.
+A replaying worker runs the text in the interpreter, which would run anything.
 """
 
 import ast
@@ -10,35 +10,35 @@ import inspect
 
 BUILTINS = {"range", "min", "max", "abs", "len", "int", "float", "bool", "tuple", "isinstance",
             "print", "sum", "str", "slice", "zip", "enumerate", "list"}
-MODULES = ("triton.language", "triton.experimental.gluon.language")  # and what they hold
+MODULES = ("triton.language", "triton.experimental.gluon.language")  # and their contents
 REFUSED = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.ClassDef, ast.Try, ast.With,
            ast.AsyncFunctionDef, ast.AsyncWith, ast.AsyncFor, ast.Await, ast.Yield, ast.YieldFrom,
            ast.Delete)
-PLAIN_HELPERS = {"cdiv", "next_power_of_2"}  # of the package triton itself
+PLAIN_HELPERS = {"cdiv", "next_power_of_2"}  # in the package triton itself
 CLASSES = {"range", "static_range", "dtype", "pointer_type", "block_type", "constexpr", "tensor",
            "tuple", "tensor_descriptor", "tensor_descriptor_type", "condition", "const", "slice",
            "PROPAGATE_NAN"}
-LOOKED_UP = {"getattr", "hasattr"}  # functions of Python that a kernel may give a name to
+LOOKED_UP = {"getattr", "hasattr"}  # Python functions that a kernel may call with a name
 
 
 class Unrepeatable(Exception):
-    """Why a trace cannot be carried out, in words for the student."""
+    """Why a trace cannot be repeated, in words for the student."""
 
 
 class NotTriton(Unrepeatable):
-    """Of a kernel's text: what Triton does not have, so that it compiles nowhere."""
+    """A kernel's text has what Triton does not, so it compiles nowhere."""
 
 
 def builtin_names() -> dict:
-    """Python's own functions that a kernel may use."""
+    """Python's built-in functions that a kernel may use."""
     return {name: getattr(builtins, name) for name in BUILTINS | LOOKED_UP}
 
 
 class Anything:
-    """In the place of what only an annotation names, PyTorch's Tensor, say."""
+    """Stands for a name that only annotations use, such as PyTorch's Tensor."""
 
     def __getattr__(self, name: str) -> "Anything":
-        if name == "__triton_aggregate__":  # else Triton looks for its fields endlessly
+        if name == "__triton_aggregate__":  # or Triton would look for its fields for ever
             raise AttributeError(name)
         return self
 
@@ -46,13 +46,13 @@ class Anything:
 
 
 def in_annotations(definition: ast.FunctionDef) -> list[ast.AST]:
-    """All that the annotations of a function and of its variables are made of."""
+    """All nodes in the annotations of a function and of its variables."""
     return [part for node in ast.walk(definition) for name in ("annotation", "returns")
             for part in ast.walk(getattr(node, name, None) or ast.Pass())]
 
 
 def only_annotates(text: str) -> set[str]:
-    """The names that a function's text has in annotations alone."""
+    """The names that a function's text uses only in annotations."""
     (definition,) = ast.parse(text).body
     notes = {id(part) for part in in_annotations(definition)}
     names = [node for node in ast.walk(definition) if isinstance(node, ast.Name)]
@@ -62,11 +62,13 @@ def only_annotates(text: str) -> set[str]:
 
 def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str] = frozenset()
         ) -> None:
-    """Refuse what is more than Triton's language.
+    """Reject text that is not Triton's language.
+
+    scope: the values of its global names.  name: the function's, and first its line in the file,
+    for the message.  fields: the field names of the trace's named tuples.
 
     Raises:
-        Unrepeatable: text holds such a thing; scope is what its global names stand for, first its
-            line in the file, fields the names of what the trace's named tuples hold.
+        Unrepeatable: the text uses something else.
     """
     (definition,) = ast.parse(text).body
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
@@ -93,7 +95,7 @@ def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str
             _vet_lookup(node, scope, known, where)
         in_use = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         if in_use and node.id not in own and id(node) not in raised:
-            # A name that stands for nothing is an error of its own, if the line is ever reached.
+            # An unknown name raises its own error if its line is ever reached.
             allowed = BUILTINS | LOOKED_UP if id(node) in called else BUILTINS
             if node.id not in scope and node.id not in allowed and hasattr(builtins, node.id):
                 raise Unrepeatable(f"{where} uses {node.id}, which a kernel cannot")
@@ -102,7 +104,7 @@ def vet(text: str, scope: dict, name: str, first: int = 1, fields: frozenset[str
 
 
 def _vet_lookup(node: ast.Call, scope: dict, known: set[str], where: str) -> None:
-    """getattr(x, "name") is x.name, and hasattr(x, "name") tells no more than whether there is."""
+    """Allow getattr(x, "name"), which is x.name, and hasattr(x, "name")."""
     value, name = (*node.args, None, None)[:2]
     if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
         raise Unrepeatable(f"{where} uses {ast.unparse(node)}, which a kernel cannot")
@@ -134,12 +136,12 @@ def _vet_chain(node: ast.Attribute, scope: dict, known: set[str], where: str) ->
 
 
 def is_language(found) -> bool:
-    """Whether a kernel may use this part of a module."""
+    """Whether a kernel may use this member of a module."""
     import triton.language as tl
 
     if isinstance(found, tl.dtype | tl.constexpr | int | float) or found is tl.constexpr:
         return True
-    if not tl.core.is_builtin(found):  # the interpreter may have put its own in the place of one
+    if not tl.core.is_builtin(found):  # the interpreter may have replaced a builtin by its own
         found = getattr(found, "__wrapped__", found)
     if inspect.isclass(found):
         return issubclass(found, tl.dtype | range) or found.__name__ in CLASSES
@@ -157,7 +159,7 @@ def is_language(found) -> bool:
 
 @functools.cache
 def _attributes() -> set[str]:
-    """What the objects that a kernel computes with have, but for what leads out of its language."""
+    """The attributes of objects in a kernel, without those that lead out of the language."""
     import triton.language as tl
 
     dtypes = [one for one in vars(tl).values() if isinstance(one, tl.dtype)]
@@ -172,7 +174,7 @@ def _attributes() -> set[str]:
 
 @functools.cache
 def _ways_out() -> set[str]:
-    """What leads from an interpreted kernel's objects to Python's, by whatever name."""
+    """The attributes that lead from an interpreted kernel's objects to Python's."""
     from triton.runtime.interpreter import InterpretedFunction
 
     return {"handle", "mro", "to_ir", "fn", "rewriter", *dir(InterpretedFunction)}
