@@ -1,7 +1,7 @@
-"""What both sides of the border share: how a frame looks, names of dtypes, sizes, words.
+"""Defines what grader and worker share: the format of a frame, dtypes, sizes, ids.
 
-A frame is a 4-byte length, a header of that length, then raw tensor bytes.  Their number and sizes
-are never read from the frame: both sides know them from the request.  Headers are JSON.
+A frame is a 4-byte length, a JSON header of that length, then raw tensor bytes.  How many tensors
+follow, and their sizes, is never read from the frame: both sides know it from the request.
 
     request   {"nonce", "op": the name of one of Server's operations, ...}
     reply     {"nonce", "ok": true, ...} + bytes, or {"nonce", "ok": false, "outcome", "id",
@@ -26,11 +26,11 @@ DTYPES = {
                   torch.int64, torch.uint8, torch.bool)
 }
 ARRAYS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16",
-          "uint32", "uint64", "bool")  # dtypes of arrays that stand in a header
-MAX_ELEMENTS = 1 << 20  # of such an array
+          "uint32", "uint64", "bool")  # dtypes of arrays in a header
+MAX_ELEMENTS = 1 << 20  # of an array in a header
 MAX_TEXT = 8192  # characters of an exception's text or of a detail
-LONGEST = 100_000  # steps of a trace; Python loops over heads and small tiles take more
-# Ids of what needs no search.
+LONGEST = 100_000  # steps of a trace; loops over heads and small tiles in Python may take more
+# Ids of findings that need no search for a cause.
 OBSERVED = (
     "differs-between-runs", "changes-after-return", "input-overwritten", "stale-answer",
     "strides-kept", "gradients-change", "race", "out-of-bounds-read", "out-of-bounds-write",
@@ -41,9 +41,9 @@ OBSERVED = (
     "not-on-the-gpu", "name-not-defined", "out-of-shared-memory", "out-of-memory",
     "outside-its-tensors", "input-refused", "does-not-compile", "python-in-a-kernel", "timeout",
 )
-# Operations whose memory is fresh.  It is often zero and then looks like a result, so it is filled
-# with a NaN of these bits.  In 16 bits nothing else has them: what is computed comes from 32, whose
-# low bits are lost.  In 32 a CPU's arithmetic may hand them on.
+# Operations that return fresh memory.  It is often zero, which looks like a result, so it is filled
+# with a NaN of these bits.  In 16 bits nothing else has them, because results are rounded from 32
+# bits and lose the low ones.  In 32 bits a CPU's arithmetic may pass them on.
 UNINITIALISED = {
     "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
 }
@@ -52,7 +52,7 @@ POISON = {torch.float16: (torch.int16, 0x7E5A), torch.bfloat16: (torch.int16, 0x
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Make fresh memory show where it is taken for a result."""
+    """Fill fresh memory so that it shows if it is taken for a result."""
     if tensor.dtype in POISON:
         dtype, bits = POISON[tensor.dtype]
         tensor.view(dtype).fill_(bits)
@@ -77,8 +77,8 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:  # of a contiguous CPU tensor
 
 
 def pack_array(array: np.ndarray) -> list:
-    """A small array as it stands in a header: dtype, shape, bytes in base 64.  Of numbers that are
-    all the same one is enough."""
+    """A small array for a header: dtype, shape, bytes in base64; a single number if all are the
+    same."""
     array = np.ascontiguousarray(array).reshape(np.shape(array))
     same = array.size > 1 and bool((array == array.flat[0]).all())
     data = array.reshape(-1)[:1] if same else array
@@ -86,10 +86,10 @@ def pack_array(array: np.ndarray) -> list:
 
 
 def unpack_array(packed: list) -> np.ndarray:
-    """The array that pack_array() wrote.
+    """The array that pack_array() packed.
 
     Raises:
-        ValueError, TypeError: it is none, or none of at most MAX_ELEMENTS.
+        ValueError, TypeError: it is no array, or has more than MAX_ELEMENTS.
     """
     name, shape, text = packed
     dtype, size = np.dtype(ARRAYS[ARRAYS.index(name)]), math.prod(map(_size, shape))
@@ -108,7 +108,7 @@ def _size(value) -> int:
 
 
 class Channel:
-    """The worker's end of the socket.  It may wait for ever: the parent holds the deadlines."""
+    """The worker's end of the socket.  It may wait for ever: the parent keeps the deadlines."""
 
     def __init__(self, fd: int):
         os.set_inheritable(fd, False)
@@ -138,7 +138,7 @@ class Channel:
 
 
 def storages_in(value):
-    """The numbers of the storages an encoded value of a trace (recorder.py) is made of."""
+    """The numbers of the storages in an encoded value of a trace (recorder.py)."""
     if isinstance(value, list):
         for item in value:
             yield from storages_in(item)

@@ -1,1 +1,1 @@
-"""Forks workers and ends them; no line of a submission runs here."""
+"""Forks, confines and ends workers; no line of a submission runs here."""

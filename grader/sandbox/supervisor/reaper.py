@@ -1,10 +1,10 @@
-"""The first process that the grader starts, and the last one that is left of it.
+"""Cleans up after the grader, even if it is killed: the first process it starts and the last left.
 
-It forks the fork_server, supervisor.py, and hears the path of every worker's folder before that is
-made. When the grader is gone, however it ended, this ends the fork_server, waits for the
-supervisors, and removes the folders that are still there: of a grader that was killed before it had
-asked for a supervisor, and of a supervisor that could not begin or was killed.  It imports no
-torch, so that it is there at once, and so small that a machine without memory takes others first.
+It forks the fork server (supervisor.py) and is told the path of every worker's folder before the
+folder is made.  When the grader is gone, it ends the fork server, waits for the supervisors, and
+removes the folders still there, for which there was no supervisor yet, or whose supervisor was
+killed.  It does not import torch: it starts at once, and is so small that a machine that runs out
+of memory kills others first.
 """
 
 import contextlib
@@ -21,28 +21,31 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def fork_fork_server(folders_fd: int, its_fds: Iterable[int]) -> None:
-    """Return in the fork server only.  folders_fd: a pipe on which the grader writes paths, each
-    ended by a zero byte; its_fds: what the fork server alone is to hold."""
+    """Fork the fork server; only there does this return.
+
+    folders_fd: a pipe on which the grader writes paths, each ended by a zero byte.  its_fds: the
+    descriptors that only the fork server may hold.
+    """
     inherit_orphans()
     if (fork_server := os.fork()) == 0:
         os.setpgid(0, 0)
         os.close(folders_fd)
         return
-    os.setpgid(fork_server, fork_server)  # whichever of the two comes first
+    os.setpgid(fork_server, fork_server)  # both processes do this, whichever comes first
     for fd in its_fds:
         os.close(fd)
-    for stream in (1, 2):  # whoever reads what the grader prints need not wait for this
+    for stream in (1, 2):  # or readers of the grader's output would wait for this process
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_IGN)  # the last: supervisors leave no zombies
+        signal.signal(number, signal.SIG_IGN)  # SIGCHLD: supervisors leave no zombies
     with open(folders_fd, "rb") as announced:
         folders = announced.read().split(b"\0")[:-1]
     try:
-        os.killpg(fork_server, signal.SIGKILL)  # supervisors are in sessions of their own
+        os.killpg(fork_server, signal.SIGKILL)  # supervisors have sessions of their own
     except ProcessLookupError:
         pass
     try:
-        os.wait()  # for all of them
+        os.wait()  # for every supervisor
     except ChildProcessError:
         pass
     for folder in filter(os.path.lexists, map(os.fsdecode, reversed(folders))):
@@ -51,15 +54,15 @@ def fork_fork_server(folders_fd: int, its_fds: Iterable[int]) -> None:
 
 
 def inherit_orphans() -> None:
-    """Whatever is below this process and loses its parent becomes a child of it."""
+    """Make this process the parent of every descendant that loses its own."""
     if ON_LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def remove(folder: str) -> None:
-    """Remove the folder though the submission took rights away or nested it deep."""
+    """Remove the folder even if the submission removed permissions or nested it deeply."""
     with contextlib.suppress(OSError):
-        return os.rmdir(folder)  # an empty one, which need not be listed
+        return os.rmdir(folder)  # works for an empty folder that cannot be listed
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):

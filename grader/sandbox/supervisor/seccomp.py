@@ -1,9 +1,9 @@
-"""Which system calls a worker may make: a filter in the kernel, which cannot be taken off again.
+"""Limits the system calls of a worker, by a filter in the kernel that cannot be removed.
 
-It closes what Landlock leaves open: every network, every connection, System V shared
-memory and queues, the limits and priorities of other processes, tracing, key rings, io_uring,
-mounts and namespaces.  What is refused fails with EPERM.  Pipes, files, threads, child processes
-and all that CUDA and compilers do are left alone.
+It closes what Landlock leaves open: networks and connections, System V shared memory and queues,
+the limits and priorities of other processes, tracing, key rings, io_uring, mounts and namespaces.
+A refused call fails with EPERM.  Pipes, files, threads, child processes and all that CUDA and
+compilers do still work.
 
 Source: https://docs.kernel.org/userspace-api/seccomp_filter.html
 """
@@ -14,15 +14,15 @@ import platform
 import struct
 
 MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}  # AUDIT_ARCH, seccomp(2)
-SET_MODE_FILTER, SPEC_ALLOW = 1, 1 << 2  # without the second, old kernels slow the process down
+SET_MODE_FILTER, SPEC_ALLOW = 1, 1 << 2  # SPEC_ALLOW: or old kernels slow the process down
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
 UNKNOWN = 0x00050000 | errno.ENOSYS
 LOAD, AND, EQUALS, AT_LEAST, HAS_BITS, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
-NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in what the filter is shown
-X32 = 1 << 30  # from here on a second set of the calls of x86-64
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in the data that the filter gets
+X32 = 1 << 30  # numbers from here on: a second set of calls on x86-64
 NEW_NAMESPACES, UNIX, STREAM, SEQPACKET = 0x7E020000, 1, 1, 5
 
-# name: its number on x86-64, on AArch64; None where there is none.
+# name: its number on x86-64 and on AArch64; None if it does not exist.
 REFUSED = {
     "connect": (42, 203), "ptrace": (101, 117), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "process_madvise": (440, 440), "pidfd_getfd": (438, 438),
@@ -40,8 +40,8 @@ REFUSED = {
     "userfaultfd": (323, 282), "fanotify_init": (300, 262), "inotify_add_watch": (254, 27),
     "syslog": (103, 116), "ioprio_set": (251, 30),
 }
-# These and the next are refused where others have files and processes under the worker's account.
-# Landlock does not know these calls.
+# These and the next are refused if other files and processes belong to the worker's account.
+# Landlock does not cover these calls.
 CHANGES_FILES = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
@@ -50,7 +50,7 @@ CHANGES_FILES = {
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
     "removexattrat": (466, 466), "file_setattr": (469, 469),
 }
-# name: numbers, and how many of the first arguments must be 0, the caller itself.
+# name: numbers, and how many of the first arguments must be 0, which means the caller itself.
 OF_ITSELF_ONLY = {
     "prlimit64": (302, 261, 1), "setpriority": (141, 140, 2), "sched_setaffinity": (203, 122, 1),
     "sched_setparam": (142, 118, 1), "sched_setscheduler": (144, 119, 1),
@@ -60,11 +60,11 @@ CLONE, CLONE3, SOCKET, SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
 
 
 def confine(own_account: bool) -> tuple[str, ...]:
-    """Filter this process's system calls and its children's.  own_account: nothing but the worker
-    and its folder belongs to the account, so that the system itself keeps it from all others'.
+    """Filter the system calls of this process and its children, for good.
 
-    -> what was achieved: "network", "ipc", "processes"; nothing where there are no such filters.
-    Wants no_new_privs set.
+    own_account: nothing but the worker and its folder belongs to its account, so that ordinary
+    permissions keep it from everything else.  -> what is in force: "network", "ipc", "processes";
+    nothing if the system has no such filters.  no_new_privs must be set.
     """
     machine = platform.machine()
     if machine not in MACHINES or ctypes.sizeof(ctypes.c_void_p) != 8:
@@ -78,7 +78,7 @@ def confine(own_account: bool) -> tuple[str, ...]:
 
 
 def program(machine: str, own_account: bool) -> bytes:
-    """The filter, in the kernel's classic BPF."""
+    """The filter as classic BPF."""
     which = list(MACHINES).index(machine)
     rules = [_do(LOAD, ARCHITECTURE), _do(EQUALS, MACHINES[machine][0], skip_if=1),
              _do(RETURN, UNKNOWN), _do(LOAD, NUMBER)]
@@ -95,14 +95,14 @@ def program(machine: str, own_account: bool) -> bytes:
     rules += _if_called(CLONE[which], [
         _do(LOAD, ARGUMENTS), _do(HAS_BITS, NEW_NAMESPACES, skip_else=1), _do(RETURN, REFUSE),
         _do(RETURN, ALLOW)])
-    # Its flags cannot be seen here; libraries then use clone.
+    # The filter cannot see its flags.  Libraries then use clone.
     rules += _if_called(CLONE3[which], [_do(RETURN, UNKNOWN)])
-    # CUDA makes a Unix socket when it starts.  One that must connect, and may not, reaches no one.
+    # CUDA makes a Unix socket when it starts.  A stream that cannot connect reaches no one.
     rules += _if_called(SOCKET[which], [
         _do(LOAD, ARGUMENTS), _do(EQUALS, UNIX, skip_if=1), _do(RETURN, REFUSE),
         _do(LOAD, ARGUMENTS + 8), _do(AND, 0xF), _do(EQUALS, STREAM, skip_if=2),
         _do(EQUALS, SEQPACKET, skip_if=1), _do(RETURN, REFUSE), _do(RETURN, ALLOW)])
-    # A pair of datagram sockets can send to any other; a pair of streams only to each other.
+    # Datagram sockets of a pair can send to any other socket; streams only to each other.
     rules += _if_called(SOCKETPAIR[which], [
         _do(LOAD, ARGUMENTS + 8), _do(AND, 0xF), _do(EQUALS, STREAM, skip_if=1),
         _do(RETURN, REFUSE), _do(RETURN, ALLOW)])

@@ -1,13 +1,12 @@
-"""The processes between the grader and a worker.  They never run a line of a submission.
+"""Runs the processes between the grader and a worker, which never run a line of a submission.
 
 The fork server is started once, by host/processes.py, through __main__.py and reaper.py.  It
-imports what every worker needs, which takes seconds.  Once torch is there it forks a second one,
-whose Triton interprets, and then each forks a supervisor for every request that comes in on its
-socket.
+imports what every worker needs, which takes seconds.  Once torch is imported it forks a second one,
+whose Triton interprets.  Each forks a supervisor for every request on its socket.
 
-A supervisor forks the worker, confines it, and is the ancestor to which every process falls whose
-own parent died: no child of the worker can leave the process tree.  It ends them all, and removes
-their folder, when the grader says so, when the worker is dead, or when the grader itself is gone. 
+A supervisor forks the worker and confines it.  Every process whose parent dies becomes its child,
+so that no process can leave the worker's tree.  It ends them all, and removes their folder, when
+the grader says so, when the worker has ended, or when the grader is gone.
 It holds the process tree to its limits and says one thing to the grader, a JSON line on the control
 socket: {"returncode": as subprocess has it, "over": which limit was passed, or ""}.
 """
@@ -36,24 +35,26 @@ from ..worker import worker
 from . import confine, seccomp
 from .reaper import ON_LINUX, inherit_orphans, remove
 
-LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not every kernel does
+LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not in every kernel
 POLL_SECONDS = 0.1
 END_SECONDS = 5.0  # a CUDA context can take this long to come down
 MAX_PROCESSES = 512
-MAX_THREADS = 8192  # of an account of its own; libraries start one a core
-MAX_OPEN = 4096  # files of one process
+MAX_THREADS = 8192  # for an account of its own; libraries start one thread per core
+MAX_OPEN = 4096  # files per process
 MAX_FOLDER_BYTES = 1 << 30
 GIB = 2.0**30
 TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_generator",
-          "triton.runtime.interpreter")  # what every file of stages 2 to 9 comes to need
+          "triton.runtime.interpreter")  # what every file of stages 2 to 9 needs
 LEAST_TRITON = (3, 6)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
 
 def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
-    """Both fork servers.  A request is a length, then JSON, with three descriptors: the worker's
-    channel, the supervisor's control socket, and where the worker prints.  key_fd: where Triton's
-    key will stand."""
+    """Run both fork servers.
+
+    A request is a length and JSON, with three descriptors: the worker's channel, the supervisor's
+    control socket, and the pipe for what the worker prints.  key_fd: Triton's key comes from there.
+    """
     if os.fork() == 0:
         os.close(compiling_fd)
         if key_fd is not None:
@@ -63,19 +64,19 @@ def main(compiling_fd: int, interpreting_fd: int, key_fd: int | None) -> None:
     else:
         os.close(interpreting_fd)
         serve(compiling_fd, key_fd)
-    os._exit(0)  # to take down all that torch built up would take half a second
+    os._exit(0)  # an orderly exit after importing torch takes half a second
 
 
 def serve(fd: int, key_fd: int | None) -> None:
-    """One fork server's life."""
+    """Run one fork server until the grader closes the socket."""
     requests = socket.socket(fileno=fd)
     import_triton()
     if key_fd is not None:
         take_key(key_fd)
-    gc.freeze()  # what is there stays: no worker is to look through it, or to copy its pages
+    gc.freeze()  # workers must neither scan these objects nor copy their pages
     gc.enable()
-    sys.dont_write_bytecode = True  # beside a submission's files there is to be nothing of ours
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors leave no zombies
+    sys.dont_write_bytecode = True  # leave nothing beside a submission's file
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that supervisors leave no zombies
     while (request := receive(requests)) is not None:
         words, fds = request
         if words["device"] == "cuda" or words["compile_for"]:
@@ -92,35 +93,35 @@ def serve(fd: int, key_fd: int | None) -> None:
 
 
 def import_triton() -> None:
-    """Once for all workers.  One that is too old, or fails, counts as none: stage 1 needs none, and
-    the hooks would not fit it."""
+    """Import Triton once for all workers.  One that is too old for the hooks, or fails, counts as
+    missing: stage 1 needs none."""
     try:
         for name in TRITON:
             importlib.import_module(name)
         if tuple(map(int, sys.modules["triton"].__version__.split(".")[:2])) >= LEAST_TRITON:
             return
-    except Exception:  # of any kind
+    except Exception:  # whatever the reason
         pass
     for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
         del sys.modules[name]
-    sys.modules["triton"] = None  # Python then says that there is none
+    sys.modules["triton"] = None  # imports then fail as if there were none
 
 
 def take_key(fd: int) -> None:
-    """Triton's key, which was made while torch was imported."""
+    """Take Triton's key, which was made while torch was imported."""
     with contextlib.suppress(Exception), open(fd) as pipe:
         if key := pipe.read():
             importlib.import_module("triton.runtime.cache").triton_key = lambda: key
 
 
 def read_triton() -> None:
-    """Once for all workers: Triton, before it compiles, reads all that it consists of."""
-    with contextlib.suppress(Exception):  # then each does so by itself
-        importlib.import_module("triton.runtime.cache").triton_key()  # which it remembers
+    """Let Triton read all its own files, as it does before compiling, once for all workers."""
+    with contextlib.suppress(Exception):  # if it fails, each worker reads them
+        importlib.import_module("triton.runtime.cache").triton_key()  # the result is cached
 
 
 def receive(requests: socket.socket) -> tuple[dict, list[int]] | None:
-    """The next request and its descriptors; None when the grader is gone, perhaps in the middle."""
+    """The next request and its descriptors; None if the grader is gone, even amid a request."""
     head, fds, _, _ = socket.recv_fds(requests, LENGTH.size, 3)
     if len(head) < LENGTH.size:
         return None
@@ -134,15 +135,15 @@ def receive(requests: socket.socket) -> tuple[dict, list[int]] | None:
 
 
 def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
-    """A supervisor's whole life."""
+    """Run a supervisor from start to end."""
     os.setsid()
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
     os.environ.clear()
     os.environ.update(config["environment"])
-    tempfile.tempdir = None  # dill, which torch imports, asked for it before the fork
-    if sys.modules.get("triton") is None:  # nothing is there to interpret
+    tempfile.tempdir = None  # torch's dill has set it before the fork
+    if sys.modules.get("triton") is None:  # no Triton, nothing to interpret
         os.environ.pop("TRITON_INTERPRET", None)
     control = socket.socket(fileno=control_fd)
     inherit_orphans()
@@ -150,22 +151,22 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     if child.pid == 0:
         control.close()
         run_worker({**config, "fd": channel})  # does not return
-    os.close(channel)  # its end must show when the worker ends
+    os.close(channel)  # so that it closes when the worker ends
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if ON_LINUX:
-        # No process of this account may look into this one.
+        # Other processes of this account must not look into this one.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
     folder = config["folder"]
     try:
         over = wait(control, child, config["memory_bytes"], folder)
         end_all(child)
-        if over is not None:  # else the grader does not wait for this
+        if over is not None:  # otherwise the grader is not waiting for it
             line = json.dumps({"returncode": child.returncode, "over": over}) + "\n"
             control.sendall(line.encode())
-            control.recv(1)  # until the grader is done with it, or dies
+            control.recv(1)  # until the grader has read it, or is gone
     except OSError:
         pass
     finally:
@@ -175,20 +176,20 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
 
 # --------------------------------------------------------------------- the worker's side
 def run_worker(config: dict) -> None:
-    """Become the worker: other user, limits, confinement, and then worker.py."""
+    """Become the worker: change the user, set limits, confine, then run worker.py."""
     try:
         os.chdir(os.path.dirname(config["path"]))
         if ON_LINUX:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            # Should memory run out all the same, the system is to take this process.
+            # If memory runs out all the same, the system should kill this process first.
             Path("/proc/self/oom_score_adj").write_text("1000")
         for limit, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, MAX_FOLDER_BYTES),
                             (resource.RLIMIT_NOFILE, MAX_OPEN)):
-            _, hard = resource.getrlimit(limit)  # by `ulimit -H`
+            _, hard = resource.getrlimit(limit)  # as set by `ulimit -H`
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(limit, (most, most))
         confined = []
-        if config["own_account"]:  # others of its group use the same cache; its folder is closed
+        if config["own_account"]:  # its folder is private, but its group shares the cache
             os.umask(0o007)
         if config["user"] is not None:
             uid, gid = config["user"]
@@ -196,7 +197,7 @@ def run_worker(config: dict) -> None:
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
             resource.setrlimit(resource.RLIMIT_NPROC, (MAX_THREADS, MAX_THREADS))
-            if ON_LINUX:  # lost on the change of user
+            if ON_LINUX:  # the change of user reset it
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             confined.append("user")
         if ON_LINUX:
@@ -205,7 +206,7 @@ def run_worker(config: dict) -> None:
                 config["writable"], config["hidden"], config["readable"])
             confined += seccomp.confine(config["own_account"])
         config["confined"] = confined
-        # A child that the file starts would run the main module's file, ours, once more.
+        # A child started by the file would otherwise run our main module again.
         sys.modules["__main__"] = ModuleType("__main__")
         worker.main(config)
     except SystemExit:
@@ -220,24 +221,24 @@ def run_worker(config: dict) -> None:
 
 # --------------------------------------------------------------------- the supervisor's side
 class Child:
-    """The worker.  returncode: how it ended, as subprocess says it; None until then."""
+    """The worker.  returncode: as in subprocess; None until it ends."""
 
     def __init__(self, pid: int):
         self.pid, self.returncode = pid, None
 
     def reap(self) -> None:
-        """Collect every child that died, orphans included: a zombie would count as a process."""
-        with contextlib.suppress(ChildProcessError):  # none is left
+        """Collect all dead children, orphans included, because zombies count as processes."""
+        with contextlib.suppress(ChildProcessError):  # no child is left
             while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
                 if ended[0] == self.pid:
                     self.returncode = os.waitstatus_to_exitcode(ended[1])
 
 
 def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
-    """Until something ends.  -> the limit that was passed, "" if the worker ended by itself, None
-    if the grader wants it ended or is gone."""
+    """Wait for an end.  -> the limit that was passed; "" if the worker ended by itself; None if the
+    grader wants it ended or is gone."""
     handles = [control]
-    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old one: polling will do
+    with contextlib.suppress(AttributeError, OSError):  # not Linux, or an old one: poll
         handles.append(os.pidfd_open(child.pid))
     next_walk, pause = time.monotonic() + 1.0, POLL_SECONDS
     while True:
@@ -254,10 +255,10 @@ def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
         if len(members) > MAX_PROCESSES:
             return f"started more than {MAX_PROCESSES} processes"
         nameless = nameless_bytes(members)
-        # Thousands of processes, or of open files, can take long to look through.
+        # Thousands of processes or open files can take long to go through.
         pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
         used = nameless + sum(map(resident_bytes, members))
-        if used > memory_bytes:  # shared pages were counted once a process: look again
+        if used > memory_bytes:  # look again: shared pages were counted once per process
             used = nameless + sum(map(proportional_bytes, members))
         if used > memory_bytes:
             return (f"held {used / GIB:.1f} GiB of host memory, more than the "
@@ -267,7 +268,7 @@ def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
             size = folder_bytes(folder)
             if size > MAX_FOLDER_BYTES:
                 return f"wrote {size / GIB:.1f} GiB into its folder, more than the 1 GiB it may"
-            # A walk over many files takes long: spend no more than a twentieth of the time on it.
+            # A walk over many files takes long: spend at most a twentieth of the time on it.
             next_walk = time.monotonic() + max(1.0, 20 * (time.monotonic() - start))
 
 
@@ -286,10 +287,10 @@ def end_all(child: Child) -> None:
 
 
 def process_tree(quickly: bool = False) -> list[int]:
-    """Every living descendant of this process.
+    """All live descendants of this process.
 
-    quickly: by the kernel's own lists of children, a few files instead of one for every process of
-    the machine.  Processes that start meanwhile may be missed.
+    quickly: from the kernel's lists of children, which are a few files instead of one for every
+    process of the machine; processes that start meanwhile may be missed.
     """
     children = listed_children if quickly and LISTS_CHILDREN else all_children()
     found, waiting = [], [os.getpid()]
@@ -316,7 +317,7 @@ def all_children() -> Callable[[int], list[int]]:
 
 
 def is_alive(pid: int) -> bool:
-    """A process whose first thread has ended looks dead, and is not while it has others."""
+    """Whether the process has live threads; one whose first thread ended only looks dead."""
     seen = state_and_parent(pid)
     return seen is not None and (seen[0] not in b"ZX" or len(tasks(pid)) > 1)
 
@@ -332,7 +333,7 @@ def state_and_parent(pid: int) -> tuple[bytes, int] | None:
 
 
 def tasks(pid: int) -> list[str]:
-    """Ids of a process's threads."""
+    """The ids of a process's threads."""
     try:
         return os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -340,7 +341,7 @@ def tasks(pid: int) -> list[str]:
 
 
 def resident_bytes(pid: int) -> int:
-    # A thread that has ended holds nothing; its process may.
+    # A thread that has ended shows no memory, though its process may have some.
     pages = _pages(pid) or max(map(_pages, tasks(pid)[-1:]), default=0)
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -353,7 +354,7 @@ def _pages(task: int | str) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """Resident memory, with every shared page divided among those who share it."""
+    """Resident memory, with each shared page divided among its processes."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         return 1024 * sum(int(line.split()[1]) for line in text.splitlines()
@@ -363,8 +364,8 @@ def proportional_bytes(pid: int) -> int:
 
 
 def nameless_bytes(members: list[int]) -> int:
-    """Of the files that these processes hold open and that no folder holds: deleted ones, and those
-    of memfd_create.  What of them is mapped counts twice."""
+    """Bytes of files without a name that these processes hold open: deleted files, and those of
+    memfd_create.  Mapped parts count twice."""
     found = {}
     for pid in members:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as opened:
@@ -377,7 +378,7 @@ def nameless_bytes(members: list[int]) -> int:
 
 
 def folder_bytes(folder: str) -> int:
-    """Bytes on the disk.  Not by os.walk, which is recursive and may be led 2000 folders deep."""
+    """Bytes on the disk.  os.walk is recursive and would fail on folders nested 2000 deep."""
     total, waiting = 0, [folder]
     while waiting:
         try:
@@ -387,6 +388,6 @@ def folder_bytes(folder: str) -> int:
                         waiting.append(entry.path)
                     else:
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
-        except OSError:  # gone, closed, or too long a path
+        except OSError:  # gone, closed, or its path is too long
             continue
     return total

@@ -1,1 +1,1 @@
-"""Imports a submission and calls it; all here may be in a submission's hands."""
+"""Imports a submission and calls it; the submission may change anything here."""

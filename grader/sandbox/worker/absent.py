@@ -1,4 +1,4 @@
-"""What a file asks of its surroundings that is not there: a module, a folder, a GPU, a notebook."""
+"""Explains an error about something that is missing: a module, a folder, a GPU, a notebook."""
 
 import importlib.util
 import re
@@ -18,7 +18,7 @@ NOTEBOOK = ("get_ipython", "display")
 
 
 def absent_gpu(error: BaseException, text: str, path: str, where: str, source: str) -> str:
-    """As absent(), of a GPU: a file that needs one may be right."""
+    """As absent(), for a missing GPU: a file that needs one may be right."""
     if not pretend_gpu.installed:
         return ""
     filename, first = Path(path).name, text.strip().partition("\n")[0][:300]
@@ -33,7 +33,7 @@ def absent_gpu(error: BaseException, text: str, path: str, where: str, source: s
 
 
 def absent(error: BaseException, text: str, path: str, where: str) -> str:
-    """A sentence, or "".  text: its own; where: as in crashes.explain()."""
+    """A sentence, or "".  text: the error's message; where: as in crashes.explain()."""
     filename, kind = Path(path).name, type(error).__name__
     first = text.strip().partition("\n")[0][:300]
     if isinstance(error, ImportError):
@@ -51,7 +51,7 @@ def absent(error: BaseException, text: str, path: str, where: str) -> str:
 
 
 def _module(error: ImportError, filename: str, first: str) -> str:
-    """The same of an import."""
+    """The same for an import."""
     if first.startswith("attempted relative import"):
         return f"{filename} uses a relative import, but {ALONE}: put what it needs into {filename}"
     name = str(error.name)
@@ -67,7 +67,7 @@ def _module(error: ImportError, filename: str, first: str) -> str:
 
 
 def _needs_gpu(error: BaseException, text: str, path: str, source: str) -> bool:
-    """Whether PyTorch or Triton, and not the file itself, raised it for want of one."""
+    """Whether PyTorch or Triton, and not the file, raised it because there is no GPU."""
     deepest = _files(error)[-1]
     if deepest == path and re.match(r"\s*(raise|assert)\b", source):
         return False
@@ -75,5 +75,5 @@ def _needs_gpu(error: BaseException, text: str, path: str, source: str) -> bool:
 
 
 def _files(error: BaseException) -> list[str]:
-    """The files that it came through, the deepest last."""
+    """The files on the error's stack, the innermost last."""
     return ["", *(frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))]

@@ -1,4 +1,4 @@
-"""Which assert of the file does not hold, and with what numbers."""
+"""Says which assert of the file failed, and with what values."""
 
 import ast
 import linecache
@@ -8,12 +8,12 @@ from types import ModuleType
 
 from ..kernels.hooks import numbers
 
-VALUES, LONGEST = 8, 150  # values that are shown; characters of a condition
+VALUES, LONGEST = 8, 150  # values shown; characters of a condition
 
 
 def failed(error: BaseException, path: str, message: str) -> str:
-    """ "tl.static_assert(BLOCK_N <= D) does not hold: BLOCK_N is 64, D is 16"; "" where the error
-    is not that of an assert in this file, Python's or Triton's.  message: what the assert says."""
+    """ "tl.static_assert(BLOCK_N <= D) does not hold: BLOCK_N is 64, D is 16"; "" if the error does
+    not come from an assert of this file, Python's or Triton's.  message: the assert's own."""
     frames = list(walk_tb(error.__traceback__))
     if type(error).__name__ == "CompileTimeAssertionFailure":
         compilers = [frame.f_locals.get("self") for frame, _ in frames]
@@ -40,9 +40,11 @@ def failed(error: BaseException, path: str, message: str) -> str:
 
 
 def _stands_at(path: str, line: int, raised_in) -> tuple[ast.expr | None, ast.expr | None]:
-    """-> the function, None for Python's own assert, and the condition of what stands there.
-    raised_in: the code that raised; another function's error is its own."""
-    # linecache has the text of a step that runs on its own; the file has others in these lines.
+    """-> the function, None for a Python assert; the condition.
+
+    raised_in: the code that raised the error, which must be the assert's own.
+    """
+    # From linecache, because a step that runs on its own has another text than the file.
     for node in ast.walk(ast.parse("".join(linecache.getlines(path)))):
         if not (hasattr(node, "lineno") and node.lineno <= line <= node.end_lineno):
             continue
@@ -60,9 +62,9 @@ def _values(node: ast.AST, scopes: tuple[dict, dict]) -> list[str]:
         called = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         return [said for part in (*called, *node.args) for said in _values(part, scopes)]
     if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-        with suppress(Exception):  # whatever the file's own objects raise
+        with suppress(Exception):  # the file's own objects may raise anything
             if isinstance(node, ast.Attribute) and isinstance(
-                    _value(node.value, scopes), ModuleType):  # a constant of a library's
+                    _value(node.value, scopes), ModuleType):  # a constant of a library
                 return []
             if said := _said(_value(node, scopes)):
                 return [f"{ast.unparse(node)} is {said}"]
@@ -74,7 +76,7 @@ def _value(node: ast.expr, scopes: tuple[dict, dict]):
 
 
 def _said(value) -> str:
-    """A number, a dtype or a shape in words; "" of anything else."""
+    """A number, a dtype or a shape in words; "" for anything else."""
     if type(value).__name__ == "constexpr":
         value = value.value
     if (data := numbers(value)) is not None and data.size == 1:

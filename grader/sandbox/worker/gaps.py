@@ -1,7 +1,7 @@
-"""Storages whose entries are so far apart that offsets pass 2^31.
+"""Makes storages whose entries are so far apart that offsets pass 2^31.
 
-Many GPUs lack the GiB in between, and gradings side by side would have to take turns.  So on a GPU
-the storage is managed memory, which takes only the pages that are touched.
+Many GPUs do not have the gigabytes in between.  So on a GPU the storage is managed memory, which
+takes only the pages that are touched.
 """
 
 import ctypes
@@ -10,8 +10,8 @@ import torch
 
 from .returned import Failure, real_device
 
-_empty, _plain_copy = torch.empty, torch.Tensor.copy_  # before a submission could replace them
-ATTACH_GLOBAL = 1  # as cuda.h numbers it: any stream may use the memory
+_empty, _plain_copy = torch.empty, torch.Tensor.copy_  # as they were before the submission
+ATTACH_GLOBAL = 1  # from cuda.h: any stream may use the memory
 
 
 class Mapped:
@@ -23,7 +23,7 @@ class Mapped:
 
 
 def spread(storage: torch.Tensor, apart: int, entries: int) -> torch.Tensor:
-    """The storage with its entries so many elements from one another; itself if apart is 0."""
+    """Copy the storage to one with its entries `apart` elements apart; itself if apart is 0."""
     if not apart:
         return storage
     width = storage.numel() // entries
@@ -40,7 +40,7 @@ def spread(storage: torch.Tensor, apart: int, entries: int) -> torch.Tensor:
 
 
 def gathered(whole: torch.Tensor, layout: dict) -> torch.Tensor:
-    """The part of what spread() made that was sent."""
+    """The entries of what spread() made, packed as they were sent."""
     if not layout["apart"]:
         return whole
     entries = layout["shape"][0]
@@ -48,10 +48,10 @@ def gathered(whole: torch.Tensor, layout: dict) -> torch.Tensor:
 
 
 def managed(size: int, dtype: torch.dtype) -> torch.Tensor:
-    """A 1-D tensor of so many elements on the current GPU, which goes with the process.
+    """A 1-D tensor of `size` elements in managed memory, freed when the process ends.
 
     Raises:
-        OSError: there is no driver, or it has no such memory.
+        OSError: there is no driver, or it has no managed memory.
     """
     address = ctypes.c_ulonglong()
     size *= dtype.itemsize

@@ -1,13 +1,13 @@
 """Counts which key rows a call reads for which query rows, and the reverse.
 
-A row is recognised by its numbers, hardly two of which are equal: copies, padding, transposes,
-wider dtypes and a factor that is a power of two do not hide it, and rows that PyTorch multiplies by
+A row is recognised by its numbers, of which hardly two are equal.  Copies, padding, transposes,
+wider dtypes and a power of two as a factor do not hide it, and rows that PyTorch multiplies by
 another factor are learnt.  Kernels are counted load by load in Triton's interpreter, PyTorch
 product by product.
 
-The side that a program loads first, queries or keys, leads: its rows stay, and those of the other
-side come and go.  When the leading side is loaded again after rows of the other, a new loop begins
-(persistent programs).
+The side that a program loads first, queries or keys, leads: its rows stay, while rows of the other
+side come and go.  If the leading side is loaded again after the other, a new loop has begun, as in
+a persistent program.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ QUERIES, KEYS = 0, 1
 
 
 class Reads(TorchDispatchMode, Listener):
-    """`with reads:` around a call.  queries, keys: its tensors (.., N, D), all of one N.
+    """`with reads:` around a call.  queries, keys: its tensors (..., N, D), all with the same N.
 
-    read[QUERIES, i, j]: key row j was read in a walk that query row i led; read[KEYS, j, i] the
-    other way round.  together[side, i, j]: both led one walk.  tiles[side]: the most rows that one
-    load, or one operand of a product, held.
+    read[QUERIES, i, j]: key row j was read in a loop led by query row i; read[KEYS, j, i]: the
+    reverse.  together[side, i, j]: rows i and j led the same loop.  tiles[side]: the most rows in
+    one load, or in one operand of a product.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
+        """False: nothing is compiled here, and importing torch._dynamo takes a second."""
         return False
 
     def __init__(self, queries: list[torch.Tensor], keys: list[torch.Tensor]):
@@ -60,19 +60,19 @@ class Reads(TorchDispatchMode, Listener):
         self.told.close()
 
     def _learn(self, numbers: np.ndarray, sides: np.ndarray, rows: np.ndarray) -> None:
-        """These numbers, too, are of these sides and rows."""
+        """Remember that these numbers, too, belong to these sides and rows."""
         more = np.stack([x.ravel() for x in (numbers, sides, rows)], axis=1)
         self.learnt = np.unique(np.concatenate([self.learnt, more]), axis=0)
         self.numbers, first, count = np.unique(
             self.learnt[:, 0], return_index=True, return_counts=True)
-        once = count == 1  # the others tell nothing
+        once = count == 1  # numbers that occur twice tell nothing
         self.numbers = self.numbers[once]
         self.sides, self.rows = self.learnt[first[once], 1:].astype(np.int64).T
 
     def _known(self, numbers: np.ndarray):
-        """-> side and rows (ascending) that these numbers are of; None if most are of none."""
+        """-> the side and the rows, ascending, of these numbers; None if most are unknown."""
         numbers = numbers[np.isfinite(numbers) & (numbers != 0)]
-        for some in (numbers[::1 + numbers.size // 64], numbers):  # a few tell most of it
+        for some in (numbers[::1 + numbers.size // 64], numbers):  # a few are mostly enough
             at = self.numbers.searchsorted(some).clip(max=len(self.numbers) - 1)
             at = at[self.numbers[at] == some]
             if 2 * len(at) <= some.size:

@@ -1,9 +1,9 @@
-"""Records what a call does to memory, as a trace that another process can carry out.
+"""Records what a call does to memory, as a trace that another process can repeat.
 
 A trace holds the PyTorch operations below autograd and the launches of Triton kernels, in order.
-Tensors are views of numbered storages in it, so that neither views nor Python objects matter.
-What bypasses both, by NumPy, ctypes, a list or another thread, is missing from the trace, and
-replay.py then computes something else.  kernels/hooks.py calls launch().
+In it tensors are views of numbered storages, so Python objects do not matter.  What bypasses
+PyTorch and Triton (NumPy, ctypes, a list, another thread) is missing from the trace, and replay.py
+then computes something else.  kernels/hooks.py calls launch().
 
     trace       {"storages", "functions", "steps", "backward": first step of it, "outputs",
                "gradients": encoded tensors, "again": launches of every further call,
@@ -16,10 +16,10 @@ replay.py then computes something else.  kernels/hooks.py calls launch().
     function   {"name", "line", "first": line, with decorators, "text", "kind", "options",
                "names": what its globals stand for}
 
-A call of more than LONGEST steps is not written down, only what it was made of: "cut" is then the
-most bytes it held at once, the steps are one of each operation, and nothing can be replayed.
+Of a call with more than LONGEST steps only a summary is kept: "cut" is the most bytes it held at
+once, the steps are one of each operation, and it cannot be replayed.
 
-Values are JSON's, but for a dict of one key that says what its value means: see encode().
+Values are JSON; a dict with one key says what kind of value it holds, see encode().
 """
 
 import ast
@@ -42,30 +42,30 @@ from torch.utils._pytree import tree_leaves
 from ..kernels.hooks import line_at_work
 from ..wire import LONGEST, UNINITIALISED, poison
 
-KEPT = 1 << 22  # bytes of a tensor older than the call (a mask, say) whose numbers go into a trace
-ADDRESSES = 1 << 32  # a smaller number is none
+KEPT = 1 << 22  # the largest tensor from before the call (a mask, say) to be put into a trace
+ADDRESSES = 1 << 32  # smaller numbers are no addresses
 SYMBOLS = (torch.dtype, torch.memory_format, torch.layout)
 JIT_OPTIONS = ("noinline", "do_not_specialize", "do_not_specialize_on_alignment")
 
-_current = None  # the Recorder in force; launches on autograd's own threads must find it too
+_current = None  # the active Recorder; launches on autograd's threads must find it, too
 
 
 def current() -> "Recorder | None":
-    """The one in force."""
+    """The active Recorder."""
     return _current
 
 
 class Recorder(TorchDispatchMode):
     """Use as `with recorder:` around a forward, then, after begin_backward(), around a backward.
 
-    inputs: name -> the 1-D tensor over what may be touched of a storage.  path: of the file.
+    inputs: name -> a 1-D tensor over the part of a storage that may be touched.  path: the file's.
     """
 
-    supports_higher_order_operators = True  # flex_attention is one
+    supports_higher_order_operators = True  # such as flex_attention
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: nothing is compiled here, and importing torch._dynamo would cost a second."""
+        """False: nothing is compiled here, and importing torch._dynamo takes a second."""
         return False
 
     def __init__(self, inputs, on_cuda: bool, path: str = ""):
@@ -81,9 +81,9 @@ class Recorder(TorchDispatchMode):
         self.function_numbers: dict[int, int] = {}
         self.began_backward = None
         self.read: set[int | None] = set()
-        # The operations' names and lines, where there are too many.
+        # names and lines of the operations, once there are too many
         self.cut: dict[str, int | None] | None = None
-        self.launched = self.live = self.peak = 0  # launches; bytes of storages made, and the most
+        self.launched = self.live = self.peak = 0  # launches; bytes of live storages, at most
         self.eager = contextlib.ExitStack()
         self.inputs = list(inputs.values())
         for name, tensor in inputs.items():
@@ -92,7 +92,7 @@ class Recorder(TorchDispatchMode):
     def __enter__(self):
         global _current
         _current = self
-        self.eager.enter_context(uncompiled())  # compiled code would go past the recorder
+        self.eager.enter_context(uncompiled())  # compiled code would bypass the recorder
         return super().__enter__()
 
     def __exit__(self, *error):
@@ -108,7 +108,7 @@ class Recorder(TorchDispatchMode):
         return self.launched
 
     def trace(self, outputs, gradients, again) -> dict:
-        """What was recorded.  again: the recorders of later calls.  To be asked at the end."""
+        """What was recorded; to be called at the end.  again: the recorders of later calls."""
         if self.cut is not None:
             results = sum(x.untyped_storage().nbytes() for x in (*outputs, *gradients))
             steps = [["op", name, [], {}, [], line] for name, line in self.cut.items()]
@@ -124,12 +124,12 @@ class Recorder(TorchDispatchMode):
         }
 
     def extents(self) -> list[tuple[int, int]]:
-        """First byte and end of every input, and of every storage of the call."""
+        """First byte and end of every input and of every storage of the call."""
         return [(first, end) for _, first, end in self._tensors()]
 
     def named(self) -> list[tuple[str, int, int, list[int], list[int]]]:
-        """Of every tensor that the last launch was given: what the kernel calls it, its first byte,
-        the bytes of a number, shape and strides."""
+        """For every tensor of the last launch: the kernel's name for it, its first byte, the bytes
+        per number, shape and strides."""
         arguments = self.steps[-1][3] if self.steps and self.steps[-1][0] == "launch" else {}
         places = {number: first for number, first, _ in self._places()}
         given = [(name, value["tensor"]) for name, value in arguments.items()
@@ -166,7 +166,7 @@ class Recorder(TorchDispatchMode):
         space = getattr(func, "namespace", "")
         if space != "aten" and isinstance(func, torch._ops.OpOverload):
             return self._own_operator(func, args, kwargs)
-        if space != "aten":  # of higher order
+        if space != "aten":  # a higher-order operator
             self._add(["op", str(func), [], {}, [], self._line()])
             return func(*args, **kwargs)
         before = (), {}
@@ -196,9 +196,9 @@ class Recorder(TorchDispatchMode):
         return line_at_work(self.path)
 
     def _own_operator(self, func, args, kwargs):
-        """An operator of the file's own: what happens inside it is recorded, not its name."""
+        """Record what happens inside an operator of the file's own, not the operator."""
         key = torch._C.DispatchKey.CUDA if self.on_cuda else torch._C.DispatchKey.CPU
-        TorchDispatchMode.__enter__(self)  # a mode is off while it handles an operation
+        TorchDispatchMode.__enter__(self)  # it is off while it handles an operation
         try:
             return func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
         finally:
@@ -206,7 +206,8 @@ class Recorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def unrecorded(self):
-        """The grader's and Triton's own operations; the autotuner's trials."""
+        """Do not record the block: operations of the grader or of Triton, trials of an
+        autotuner."""
         self.paused += 1
         try:
             yield
@@ -215,7 +216,7 @@ class Recorder(TorchDispatchMode):
 
     # ----------------------------------------------------------------- values
     def encode(self, value):
-        """A value as JSON has it, or a dict that says what it is."""
+        """The value as JSON, or as a dict that says what it is."""
         if isinstance(value, torch.Tensor):
             return self._encode_tensor(value, None)
         if value is None or isinstance(value, bool | str):
@@ -249,7 +250,7 @@ class Recorder(TorchDispatchMode):
         if kind == "TensorDescriptor":
             return {"descriptor": [[field.name, self.encode(getattr(value, field.name))]
                                    for field in dataclasses.fields(value)]}
-        if kind == "TensorWrapper":  # of triton.reinterpret
+        if kind == "TensorWrapper":  # from triton.reinterpret
             return {"reinterpret": [self.encode(value.base), self.encode(value.dtype)]}
         return {"other": kind}
 
@@ -261,7 +262,8 @@ class Recorder(TorchDispatchMode):
                            list(tensor.stride()), str(tensor.dtype).removeprefix("torch.")]}
 
     def _number(self, storage, about) -> int:
-        """about: what the trace says of a new storage; None for one that no step made."""
+        """The number of a storage.  about: the trace's entry if it is new; None if no step made
+        it."""
         number = self.storage_numbers.get(storage._cdata)
         if number is None:
             number = self.storage_numbers[storage._cdata] = len(self.storages)
@@ -273,15 +275,15 @@ class Recorder(TorchDispatchMode):
                 self.peak = max(self.peak, self.live)
             if about is None:
                 self.storages[number] |= self._numbers_in(storage)
-        elif (more := storage.nbytes() - self.storages[number]["bytes"]) > 0:  # it grew since
+        elif (more := storage.nbytes() - self.storages[number]["bytes"]) > 0:  # it has grown
             self.storages[number]["bytes"] += more
             self.live += more
             self.peak = max(self.peak, self.live)
         return number
 
     def _numbers_in(self, storage) -> dict:
-        """The contents of a storage that is older than the call, or that no recorded step made;
-        addresses in it are marked."""
+        """The contents of a storage from before the call, or that no recorded step made, with
+        addresses marked."""
         if storage.nbytes() > KEPT or not storage.data_ptr():
             return {"kept": None}
         with self.unrecorded(), torch.no_grad():
@@ -291,7 +293,7 @@ class Recorder(TorchDispatchMode):
         words = there[:len(there) // 8 * 8].view(np.uint64)
         moved = [[8 * at, number, int(words[at]) - first] for number, first, end in self._places()
                  for at in np.flatnonzero((words >= first) & (words < end)).tolist()]
-        packed = zlib.compress(there.tobytes(), 1)  # a mask of N x N takes little
+        packed = zlib.compress(there.tobytes(), 1)  # an N x N mask becomes small
         return {"kept": base64.b64encode(packed).decode(), "moved": moved}
 
     def _encode_int(self, value: int):
@@ -299,7 +301,7 @@ class Recorder(TorchDispatchMode):
         return {"address": found} if found else value
 
     def _place_of(self, address: int):
-        """[storage, byte in it] where a tensor of the call lies at this address."""
+        """[storage, byte in it] if a tensor of the call is at this address."""
         if address > ADDRESSES:
             for number, first, end in self._places():
                 if first <= address < end:
@@ -308,7 +310,7 @@ class Recorder(TorchDispatchMode):
 
     # --------------------------------------------------------------- launches
     def launch(self, kernel, arguments: dict, grid, options: dict) -> None:
-        """kernel: a jitted function; arguments: as its parameters are named."""
+        """Record a launch.  kernel: a jitted function; arguments: by name of parameter."""
         if not self.paused:
             self.launched += 1
             self._add([
@@ -318,14 +320,14 @@ class Recorder(TorchDispatchMode):
                  {"other": type(value).__name__} for name, value in options.items()}])
 
     def take_back_launch(self) -> None:
-        """The last one failed, and its caller may go on without it: an autotuner does."""
+        """Forget the last launch: it failed, and an autotuner, say, goes on without it."""
         if not self.paused:
             self.launched -= 1
             if self.cut is None:
                 self.steps.pop()
 
     def _function(self, function) -> int:
-        """The number of a kernel, or of what a kernel calls."""
+        """The number of a kernel, or of a function that a kernel calls."""
         plain = getattr(function, "fn", function)
         number = self.function_numbers.get(id(plain))
         if number is None:
@@ -341,7 +343,7 @@ class Recorder(TorchDispatchMode):
                  "names": [], "options": {}}
         try:
             text, first, line = _definition(plain)
-        except (OSError, TypeError, SyntaxError, ValueError):  # made by no text
+        except (OSError, TypeError, SyntaxError, ValueError):  # it has no text
             return about
         about |= {"text": text, "line": line, "first": first}
         if kind == "jit":
@@ -350,7 +352,7 @@ class Recorder(TorchDispatchMode):
                                 if settings.get(name)}
         scope = dict(plain.__globals__)
         for name, cell in zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # not filled yet
+            with contextlib.suppress(ValueError):  # a closure cell that is still empty
                 scope[name] = cell.cell_contents
         about["names"] = [[name, self._global(scope[name], attributes)]
                           for name, attributes in _names(text).items() if name in scope]
@@ -367,20 +369,20 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, type) and (fields := _fields(value)):
             return {"fields": fields}
         found = self.encode(value)
-        if found == {"other": type(value).__name__} and attributes:  # a class of constants, say
+        if found == {"other": type(value).__name__} and attributes:  # such as a class of constants
             return {"constants": [[name, self.encode(getattr(value, name, None))]
                                   for name in sorted(attributes)]}
         return found
 
 
 def _fields(kind: type) -> list[str]:
-    """The name of a class of named tuples and those of what they hold; [] of another class."""
+    """The name of a class of named tuples, and its fields; [] for another class."""
     names = getattr(kind, "_fields", ()) if issubclass(kind, tuple) else ()
     return [kind.__name__, *map(str, names)] if names else []
 
 
 def uncompiled():
-    """`with uncompiled():` torch.compile has no effect."""
+    """Within `with uncompiled():`, torch.compile has no effect."""
     if "torch._dynamo" in sys.modules:
         return torch.compiler.set_stance("force_eager")
     return contextlib.nullcontext()
@@ -388,8 +390,8 @@ def uncompiled():
 
 @functools.cache
 def _definition(plain) -> tuple[str, int, int]:
-    """The text of a function without decorators and indentation; its first line in the file, with
-    them and without."""
+    """-> the text of a function without decorators and indentation; its first line in the file with
+    decorators, and without."""
     rows, first = inspect.getsourcelines(plain)
     text = textwrap.dedent("".join(rows))
     start = ast.parse(text).body[0].lineno - 1
@@ -398,7 +400,7 @@ def _definition(plain) -> tuple[str, int, int]:
 
 @functools.cache
 def _names(text: str) -> dict[str, set[str]]:
-    """The names a function uses and does not set -> the attributes it reads of each."""
+    """The names that a function uses but does not set -> the attributes it reads from each."""
     nodes = list(ast.walk(ast.parse(text)))
     own = {node.arg for node in nodes if isinstance(node, ast.arg)}
     own |= {node.id for node in nodes
@@ -415,7 +417,7 @@ def _names(text: str) -> dict[str, set[str]]:
 
 @functools.cache
 def _only_looks(func) -> bool:
-    """Whether an operation neither computes nor writes: a view, or a number for Python."""
+    """Whether an operation neither computes nor writes: a view, or a number read into Python."""
     schema = func._schema
     if schema.is_mutable:
         return False

@@ -1,5 +1,4 @@
-"""Whether what a submission returned is of the kind that was asked for; the values are not judged.
-"""
+"""Checks type, shape, dtype and device of what a submission returned, but not the values."""
 
 import inspect
 
@@ -7,11 +6,11 @@ import torch
 
 from ..wire import DTYPES, dtype_name
 
-real_device = torch.Tensor.device.__get__  # pretend_gpu.py puts another in its place
+real_device = torch.Tensor.device.__get__  # pretend_gpu.py replaces it
 
 
 class Failure(Exception):
-    """A finding to send to the parent: an outcome word, one sentence, and an id of OBSERVED."""
+    """A finding for the parent: an outcome, one sentence, and an id of OBSERVED."""
 
     def __init__(self, outcome: str, sentence: str, id: str = ""):
         super().__init__(sentence)
@@ -22,7 +21,7 @@ def outputs_of(result, specs: list[dict], device: str, function: str) -> list[to
     """The outputs that a call of function returned.
 
     Raises:
-        Failure: they are not those of specs, on device ("cpu" or "cuda").
+        Failure: they do not match specs, or are not on device ("cpu" or "cuda").
     """
     names = ", ".join(spec["name"] for spec in specs)
     if result is None:
@@ -32,7 +31,7 @@ def outputs_of(result, specs: list[dict], device: str, function: str) -> list[to
         if len(result) < len(specs):
             raise Failure("wrong", f"want {len(specs)} outputs ({names}); got {len(result)}",
                           "output-missing")
-        outputs = list(result)[:len(specs)]  # (o, lse) where only o is asked for is fine
+        outputs = list(result)[:len(specs)]  # (o, lse) is fine if only o is wanted
     elif len(specs) > 1:
         kind = type(result).__name__
         raise Failure("wrong", f"want {len(specs)} outputs ({names}); got one {kind}",
@@ -45,9 +44,9 @@ def outputs_of(result, specs: list[dict], device: str, function: str) -> list[to
 
 
 def check(output, spec: dict, device: str) -> None:
-    """Raise Failure if a tensor is not of this name, shape, dtype and device."""
+    """Raise Failure if a tensor does not have this shape, dtype and device."""
     name, shape, dtype = spec["name"], tuple(spec["shape"]), DTYPES[spec["dtype"]]
-    # A subclass or a Parameter could answer later, or differently each time it is asked.
+    # A subclass could give other answers each time it is asked.
     if type(output) is not torch.Tensor:
         raise Failure("wrong", f"{name}: want a torch.Tensor; got {type(output).__name__}")
     found = tuple(output.shape)
@@ -58,7 +57,7 @@ def check(output, spec: dict, device: str) -> None:
                                f"{dtype_name(output.dtype)}"
                                + (" (axes 1 and 2 are swapped)" if swapped else ""),
                       "output-" + what)
-    with torch._C.DisableTorchFunction():  # a default device set by the file is such a function
+    with torch._C.DisableTorchFunction():  # such as a default device set by the file
         found_on, layout = real_device(output).type, str(output.layout)
     if found_on != device or layout != "torch.strided":
         got = found_on if layout == "torch.strided" else layout
@@ -66,13 +65,13 @@ def check(output, spec: dict, device: str) -> None:
 
 
 def check_gradient(gradient, name: str, source: torch.Tensor, device: str) -> None:
-    """As check, for the gradient of an input."""
+    """As check(), for the gradient of an input."""
     check(gradient, {"name": f"d{name}", "shape": source.shape,
                      "dtype": dtype_name(source.dtype)}, device)
 
 
 def signature_of(found, function):
-    """What a caller may pass; None where Python cannot tell.  `Function.apply` shows forward's."""
+    """The signature; None if Python cannot tell.  For `Function.apply`, forward's."""
     try:
         if isinstance(found, type) and issubclass(found, torch.autograd.Function):
             signature = inspect.signature(found.forward)
