@@ -159,7 +159,22 @@ def sdpa(backend: SDPBackend, work: Workload, tensors: Tensors, options) -> Call
     return Call(attend, _leaves(tensors), tensors.do)
 
 
-def flex(work: Workload, tensors: Tensors, options) -> Call:
+def cudnn_frontend(work: Workload, tensors: Tensors, options) -> Call:
+    """cuDNN by its own Python package, which has windows and sink logits."""
+    from cudnn import sdpa_torch
+
+    window = -1 if work.window is None else work.window
+
+    def attend(q, k, v, sinks=None):
+        o, _ = sdpa_torch(
+            q, k, v, is_causal=work.causal, window_left=window, sinks=sinks, return_lse=True)
+        return o
+
+    inputs = _leaves(tensors, lambda t: t.float() if t.dim() == 1 else t)
+    return Call(attend, inputs, tensors.do)
+
+
+def flex(work: Workload, tensors: Tensors, options, backend: str = "AUTO") -> Call:
     """torch.compile'd flex_attention.  Sink logits: softmax without them, then o rescaled."""
     import torch._functorch.config as functorch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -171,18 +186,19 @@ def flex(work: Workload, tensors: Tensors, options) -> Call:
         block_mask = create_block_mask(
             _mask_mod(work.window, work.sinks), None, None, work.N, work.N,
             device=tensors.q.device, _compile=work.N > 16384)  # eager makes all N x N entries
-    gqa = work.HQ != work.HKV
+    more = {"enable_gqa": work.HQ != work.HKV}
+    if backend != "AUTO":
+        more["kernel_options"] = {"BACKEND": backend}
 
     if work.sink_logits:
         def attend(q, k, v, sinks):
-            o, lse = flex_attention(
-                q, k, v, block_mask=block_mask, enable_gqa=gqa, return_lse=True)
+            o, lse = flex_attention(q, k, v, block_mask=block_mask, return_lse=True, **more)
             # lse (B, HQ, N) is a natural logarithm and does not know the sink yet
             share = torch.sigmoid(lse - sinks[None, :, None].float())
             return (o * share[..., None]).to(o.dtype)
     else:
         def attend(q, k, v):
-            return flex_attention(q, k, v, block_mask=block_mask, enable_gqa=gqa)
+            return flex_attention(q, k, v, block_mask=block_mask, **more)
 
     compiled = torch.compile(attend, dynamic=False, fullgraph=True)
     return Call(compiled, _leaves(tensors), tensors.do)
@@ -233,10 +249,26 @@ def _cannot_sdpa(work: Workload, options) -> str:
 
 
 def _cannot_fa4(work: Workload, options) -> str:
-    if work.sinks:
-        return "sinks"
+    return "sinks" if work.sinks else _not_installed("flash_attn.cute")
+
+
+def _cannot_flex_flash(work: Workload, options) -> str:
+    from torch.nn.attention import flex_attention
+
+    if not hasattr(flex_attention, "_Backend"):
+        return "not in this PyTorch"
+    return _not_installed("flash_attn.cute")
+
+
+def _cannot_cudnn_frontend(work: Workload, options) -> str:
+    if work.sink_logits and work.is_backward:
+        return "sink logits"  # its operator has no gradient with them
+    return "sinks" if work.sinks else _not_installed("cudnn.sdpa")
+
+
+def _not_installed(name: str) -> str:
     try:
-        installed = importlib.util.find_spec("flash_attn.cute") is not None
+        installed = importlib.util.find_spec(name) is not None
     except ImportError:
         installed = False
     return "" if installed else "not installed"
@@ -276,16 +308,19 @@ PEERS = {
     "naive": Peer(naive, _cannot_naive),
     "fa2": Peer(functools.partial(sdpa, SDPBackend.FLASH_ATTENTION), _cannot_sdpa),
     "cudnn": Peer(functools.partial(sdpa, SDPBackend.CUDNN_ATTENTION), _cannot_sdpa),
+    "cudnn_fe": Peer(cudnn_frontend, _cannot_cudnn_frontend),
     "flex": Peer(flex),
+    "flex_flash": Peer(functools.partial(flex, backend="FLASH"), _cannot_flex_flash),
     "fa4": Peer(fa4, _cannot_fa4),
     "tutorial": Peer(tutorial, _cannot_tutorial),
 }
 OURS = ("stages", "fast")  # always timed, and compared with the others
 OWN = (*OURS, "gluon", "baseline")  # no competitors; judged by float32, and the others by "fast"
 # What is shown, where it is not the name.
-TITLES = {"fast": "sink_attn", "gluon": "sink_attn (Gluon)"}
+TITLES = {"fast": "sink_attn", "gluon": "sink_attn (Gluon)", "cudnn_fe": "cudnn (frontend)",
+          "flex_flash": "flex (FLASH)"}
 TRITON_PEERS = ("flex", "tutorial")
-HOPPER_PEERS = ("cudnn", "fa4")
+HOPPER_PEERS = ("cudnn", "cudnn_fe", "flex_flash", "fa4")
 
 
 # ------------------------------------------------------------------ helpers

@@ -57,10 +57,14 @@ def best_ratio(record: dict, own: str, names=None) -> float | None:
 def summary(results: dict) -> list[str]:
     """Three lines for each of OURS over the table's workloads: at least, and geometric mean."""
     lines = []
+    timed = _names(_group(results, "table"))
+    triton, hopper = ([column(name) for name in names if name in timed]
+                      for names in (TRITON_PEERS, HOPPER_PEERS))
     against = (
-        (f"the fastest Triton peer ({', '.join(TRITON_PEERS)})", TRITON_PEERS),
+        (f"the fastest Triton peer ({', '.join(triton)})", TRITON_PEERS),
         ("fa2", ("fa2",)),
-        (f"the faster of {', '.join(HOPPER_PEERS)}", HOPPER_PEERS),
+        (f"the {'faster' if len(hopper) == 2 else 'fastest'} of {', '.join(hopper)}",
+         HOPPER_PEERS),
     )
     for own, (title, names) in itertools.product(OURS, against):
         found = [(ratio, record["label"]) for record in _group(results, "table")

@@ -159,6 +159,8 @@ def test_a_peer_that_cannot_do_a_workload_says_why():
     assert PEERS["fa2"].cannot(window, OPTIONS) == "window"
     assert PEERS["cudnn"].cannot(replace(window, window=None), OPTIONS) == "sink logits"
     assert PEERS["fa4"].cannot(tiny(7), OPTIONS) == "sinks"
+    assert PEERS["cudnn_fe"].cannot(tiny(7), OPTIONS) == "sinks"
+    assert PEERS["cudnn_fe"].cannot(replace(window, direction="backward"), OPTIONS) == "sink logits"
     assert PEERS["tutorial"].cannot(tiny(4), OPTIONS) == "no file"
     given = Namespace(tutorial="some.py")
     assert PEERS["tutorial"].cannot(tiny(4), given) == "D=16"
@@ -193,6 +195,38 @@ def test_fa4_gets_its_own_layout_and_counts_keys_before_the_query(window, direct
     work = replace(SMALL, window=window, sinks=0, direction=direction)
     tensors = peers.make_tensors(work, "cpu", torch.float32)
     assert measure.error(_answer("fa4", work, tensors), _truth(work, tensors)) < 1e-5
+
+
+@pytest.mark.parametrize("window", [None, 17])
+def test_cudnns_package_gets_float32_sinks_and_a_window_that_counts_the_query(window, monkeypatch):
+    def sdpa_torch(q, k, v, *, is_causal, window_left, sinks, return_lse):
+        assert is_causal and return_lse and sinks.dtype == torch.float32
+        out = reference.attention(q, k, v, is_causal=True, sink_logits=sinks,
+                                  window_size=None if window_left == -1 else window_left)
+        return out["o"], out["lse"]
+
+    monkeypatch.setitem(sys.modules, "cudnn", SimpleNamespace(sdpa_torch=sdpa_torch))
+    work = replace(SMALL, window=window, sinks=0)
+    tensors = peers.make_tensors(work, "cpu", torch.bfloat16)
+    assert measure.error(_answer("cudnn_fe", work, tensors), _truth(work, tensors)) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without", "ignore:return_lse is")
+def test_flex_is_asked_for_its_backend_by_name(monkeypatch):
+    from torch.nn.attention import flex_attention
+
+    asked = []
+
+    def attend(q, k, v, *, block_mask, enable_gqa, kernel_options=None):
+        asked.append(kernel_options)
+        return q
+
+    monkeypatch.setattr(torch, "compile", lambda attend, **options: attend)
+    monkeypatch.setattr(flex_attention, "flex_attention", attend)
+    work = replace(SMALL, sinks=0, sink_logits=False)
+    for name in ("flex", "flex_flash"):
+        _answer(name, work, peers.make_tensors(work, "cpu"))
+    assert asked == [None, {"BACKEND": "FLASH"}]
 
 
 def test_the_gluon_kernel_gets_the_mask_and_what_is_our_own_is_nobodys_best_peer(monkeypatch):
