@@ -1,18 +1,18 @@
-"""Step checks: each blank of a file run on its own.
+"""Runs each blank of a file on its own, and says what is wrong with it.
 
-A worker runs a blank's own text on names given to it (worker/run_step.py), and what it leaves is
-held against a relation that every right answer meets.  No check gives points.
+A worker runs the blank's text on names given to it (worker/run_step.py), and the values it leaves
+are compared with a relation that every right answer meets.  No check gives points.
 
-    blanks.py      the text of a blank, made ready to run; whether what surrounds it is as it was
-    examples.py    one example: what is given, what was left, how the two are compared
-    mistakes.py    the mistakes that have a name: what is said of them, from mistakes.toml
-    named.py       a mistake's name: the variant of the step's formula that leaves the same
+    blanks.py      makes a blank's text ready to run; tells whether the code around it was changed
+    examples.py    one example: the names given, the values left, and how to compare them
+    mistakes.py    the mistakes with a name, and their words, from mistakes.toml
+    named.py       names a mistake: the variant of the step's formula that gives the same values
     phases.py      variants of a loop over tiles
-    repair.py      or the place: the one change of its text that makes a step right
-    edits.py       which changes are tried; sites.py: the text that they are made in
-    table.py       step -> what is asked of it; what may be moved from one step to another
-    checks.py      a file's checks, run in a worker of their own beside the cases
-    one_step.py    --step: one of them; warmups.py: --warmup: the five exercises
-    loops.py, rows.py, masks.py, softmax.py, memory.py    the relations, by their kind
+    repair.py      finds its place: the one change of the text that makes the step right
+    edits.py       the changes to try; sites.py: the text they are made in
+    table.py       step -> its relation; what may be moved from one step to another
+    checks.py      runs a file's checks in a worker of their own, beside the cases
+    one_step.py    --step; warmups.py: --warmup, the five exercises
+    loops.py, rows.py, masks.py, softmax.py, memory.py    the relations, by kind
     pytorch.py, row_sum.py, gradients.py    those of stages 1 and 2, and of the backward
 """

@@ -1,10 +1,9 @@
-"""The text of a blank, made ready to be run alone, and whether the code around it is as given.
+"""Makes a blank's text ready to run on its own, and tells whether the code around it was changed.
 
-A skeleton is what a function is outside of its blanks.  skeletons.toml holds a digest of every one;
-a step in another skeleton than that gets no light, for what its names mean there is not known.
+A skeleton is a function without its blanks.  skeletons.toml has a digest of each.  A step in a
+changed skeleton is not checked, because its names may mean something else there.
 
-    python -m grader.step_checks.blanks        writes skeletons.toml anew, in the course's
-    repository
+    python -m grader.step_checks.blanks        rewrites skeletons.toml, in the course's repository
 """
 
 import ast
@@ -29,7 +28,7 @@ STARTS = tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokeni
 
 
 class Blanks:
-    """The blanks of a file that parses.  source: its text."""
+    """The blanks of a file.  source: its text, which must be valid Python."""
 
     def __init__(self, source: str, steps: tuple[Step, ...]):
         self.rows, self.steps = submission.lines(source), {step.id: step for step in steps}
@@ -40,14 +39,14 @@ class Blanks:
         self.numbers = [name for name in map(_name, self.nodes) if name.startswith(("LOG", "LN"))]
 
     def function(self, id: str) -> str:
-        """The function, or class, that the step is in; "" where there is none, or two."""
+        """The function or class that the step is in; "" if there is none, or two."""
         line = self.steps[id].first_line
         name = next((_name(node) for node in self.nodes
                      if node.lineno <= line <= node.end_lineno + 1), "")
         return name if self.skeletons.get(name) else ""
 
     def body(self, id: str) -> list[str]:
-        """The blank's rows, four columns in."""
+        """The blank's rows, indented by four."""
         step = self.steps[id]
         marker = self.rows[step.first_line - 1]
         indent = marker[:len(marker) - len(marker.lstrip())]
@@ -55,12 +54,12 @@ class Blanks:
                 for row in self.rows[step.first_line:step.last_line - 1]]
 
     def text(self, ids: tuple[str, ...], given: dict[str, bool], kernel: bool) -> str:
-        """A function `step` of these blanks, one after the other, at the lines of the file.
+        """A function `step` made of these blanks, in this order, on their lines of the file.
 
         given: its arguments, and whether each is a constexpr.
 
         Raises:
-            ValueError: a blank is no block of Python by itself.
+            ValueError: a blank by itself is not valid Python.
         """
         arguments = ", ".join(name + ": tl.constexpr" * known for name, known in given.items())
         first = self.steps[ids[0]].first_line
@@ -77,14 +76,14 @@ class Blanks:
         return text
 
     def names(self, id: str) -> tuple[set[str], set[str]]:
-        """The names that a blank binds, and those that it reads."""
+        """-> the names that a blank binds; the names that it reads."""
         tree = syntax_tree("if True:\n" + "".join(self.body(id)) + "    pass\n")
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
         return ({node.id for node in names if isinstance(node.ctx, ast.Store)},
                 {node.id for node in names if isinstance(node.ctx, ast.Load)})
 
     def around(self, ids: tuple[str, ...]) -> set[str]:
-        """The names that the blanks' function binds outside of them, its arguments among them."""
+        """The names that the function binds outside of these blanks, arguments included."""
         node = next(node for node in self.nodes if _name(node) == self.function(ids[0]))
         blanks = [range(self.steps[id].first_line, self.steps[id].last_line) for id in ids]
         return {one.arg if isinstance(one, ast.arg) else one.id for one in ast.walk(node)
@@ -92,21 +91,21 @@ class Blanks:
                 and isinstance(one, ast.Name) and not any(one.lineno in lines for lines in blanks)}
 
     def constants(self, id: str) -> set[str]:
-        """The arguments of the blank's function that are constexprs."""
+        """The constexpr arguments of the blank's function."""
         node = next(node for node in self.nodes if _name(node) == self.function(id))
         return {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)
                 and one.annotation is not None and "constexpr" in ast.unparse(one.annotation)}
 
     def is_as_given(self, id: str) -> bool:
-        """Whether the step's function, and what of the given file its blank uses, are unchanged."""
+        """Whether the step's function, and all given code that its blank uses, are unchanged."""
         given = given_skeletons().get(id.partition(".")[0], {})
         used = {self.function(id)} | (self.names(id)[1] & given.keys())
         return all(given.get(name, "") == self.skeletons.get(name) for name in used)
 
 
 def skeletons(source: str, steps: tuple[Step, ...]) -> dict[str, str]:
-    """Name -> digest of every function, class and constant of a file without what is in its
-    blanks; "" of a name that is bound twice.  Comments, docstrings and layout do not count."""
+    """Name -> digest of every function, class and constant of a file without its blanks; "" for a
+    name that is bound twice.  Comments, docstrings and layout do not count."""
     rows = submission.lines(source)
     for step in steps:
         marker = rows[step.first_line - 1]
@@ -123,7 +122,7 @@ def skeletons(source: str, steps: tuple[Step, ...]) -> dict[str, str]:
 
 
 def _end(node: ast.stmt, steps: tuple[Step, ...]) -> int:
-    """The last line of a node, and of a blank with nothing in it that ends it."""
+    """The last line of a node, or of an empty blank at its end."""
     return max([node.end_lineno, *(step.last_line for step in steps
                                    if node.lineno <= step.first_line <= node.end_lineno + 1)])
 
@@ -142,18 +141,18 @@ def _digest(text: str) -> str:
         if token.type in KINDS and not is_docstring:
             words.append(token.string)
         previous = token.type
-    text = re.sub(r",(?=\n[)\]}])", "", "\n".join(words))  # a last comma is layout, too
+    text = re.sub(r",(?=\n[)\]}])", "", "\n".join(words))  # a trailing comma is layout
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @cache
 def given_skeletons() -> dict[str, dict[str, str]]:
-    """Stage, or W for the warm-ups -> name -> digest, as the course gives them."""
+    """Stage, or W for the warm-ups -> name -> digest, of the course's own files."""
     return tomllib.loads(RECORD.read_text("utf-8"))
 
 
 def record(root: Path) -> str:
-    """What skeletons.toml is to hold for the problem files and the warm-ups in root."""
+    """The contents of skeletons.toml for the problem files and warm-ups in root."""
     parts = ["# Digests of the problem files' functions outside of their blanks: blanks.py.\n"]
     files = {**{stage: f"problem_{stage}.py" for stage in STAGES}, "W": WARM_UPS}
     for stage, name in files.items():

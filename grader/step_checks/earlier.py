@@ -1,4 +1,4 @@
-"""A step that should differ from an earlier one, and is still the same."""
+"""Finds a step that should differ from an earlier one and is still the same."""
 
 import ast
 import contextlib
@@ -11,7 +11,7 @@ from grader.step_checks.blanks import Blanks
 from grader.text import decode, syntax_tree
 
 ID = "earlier-step"  # of the mistake
-CHANGES = {  # step -> the one that it differs from, and by what
+CHANGES = {  # step -> the step it should differ from, and how
     "4.2": ("3.2", "here the keys after the query are hidden"),
     "4.6": ("3.6", "here the keys after the query are hidden"),
     "6.4": ("4.2", "here the window ends on the left, too"),
@@ -27,17 +27,17 @@ CHANGES = {  # step -> the one that it differs from, and by what
     "9.17": ("8.15", "here the window ends the loop, except for the sinks"),
     "9.21": ("7.8", "here CAUSAL may be False"),
 }
-# What the earlier step does with the examples of the later one, where no other name covers it.
+# What the earlier step does in the examples of the later one, if no other name covers it.
 DOES = {"4.2": loops.key_loop(masks.all_keys, loops.CAUSAL)}
 
 
 def is_copy(directory: Path, id: str, rows: list[str]) -> bool:
-    """Whether rows are that step of the file in this directory, but for comments and layout."""
+    """Whether rows equal that step of the file in this directory, up to comments and layout."""
     stage = STAGES[int(id.partition(".")[0])]
     file = submission.read(directory, stage.filename, stage.entry)
     if file.state != "ready" or id not in {step.id for step in file.steps}:
         return False
-    with contextlib.suppress(SyntaxError):  # it may be no block of Python by itself
+    with contextlib.suppress(SyntaxError):  # it may not be valid Python by itself
         return _tree(Blanks(decode(file.source), file.steps).body(id)) == _tree(rows)
     return False
 

@@ -1,7 +1,7 @@
-"""The changes that are tried of a step's text: in one place, or alike in all that read alike.
+"""Lists the changes to try on a step's text: at one place, or at all places that read the same.
 
-They fix the slips of a hand: another comparison, operator, number, name; two things exchanged; a
-factor, a term, a mask that is missing, or too many; a line in the wrong place.
+They undo slips: a wrong comparison, operator, number or name; two things exchanged; a factor, term
+or mask that is missing or should not be there; a line in the wrong place.
 """
 
 import ast
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from grader.step_checks.sites import FIXED, Source
 
-# The ids of mistakes, by how late they are looked for: what is taken away before what is put in
-# another's place, and last what is added, which may make up for a mistake elsewhere.
+# The ids of mistakes, in the order in which they are tried: things removed or replaced come first,
+# things added last, because an addition may make up for a mistake elsewhere.
 FIRST = ("wrong-comparison", "wrong-flag", "wrong-operator", "sides-exchanged",
          "wrong-assignment", "one-too-many", "wrong-condition")
 SECOND = ("wrong-number", "wrong-function", "wrong-axes", "wrong-name", "arguments-exchanged",
@@ -28,16 +28,16 @@ FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "max": 
              "zeros": "ones", "ones": "zeros", "zeros_like": "ones_like", "empty": "zeros",
              "ones_like": "zeros_like", "empty_like": "zeros_like"}
 MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
-SIGNS = (  # a number's name -> how it may be missing, how late that is tried
+SIGNS = (  # a number's name -> forms in which it may be missing, and when to try them
     ("(?i)scale|log2e|ln2", "*/", 0), ("stride", "*", 0.1), ("start|first|begin", "+-", 0.2),
     ("BLOCK|TILE|^[NMD]K?$", "*+-", 0.4), ("tiles", "%/", 0.4), ("", "*+%", 1))
 
 
 @dataclass(frozen=True)
 class Edit:
-    """new for the bytes begin ... end; key: what edits of places that read alike share; part: the
-    piece that is changed, too many or missing, or what must hold.  tier: of the rank, that of all
-    edits of such a kind in such a statement."""
+    """Puts new in place of the bytes begin ... end.  key: shared by edits of places that read the
+    same.  part: the piece that is changed, missing or superfluous, or what must hold.  tier: the
+    part of the rank that all edits of this kind in such a statement share."""
 
     id: str
     line: int
@@ -45,7 +45,7 @@ class Edit:
     begin: int
     end: int
     new: str
-    node: ast.AST  # which is quoted
+    node: ast.AST  # quoted to the student
     key: tuple
     part: str = ""
     tier: float = 0
@@ -55,7 +55,7 @@ class Text(Source):
     """The edits of a step's text."""
 
     def all(self) -> list[list[Edit]]:
-        """One edit, or those of places that read alike: the likeliest first."""
+        """Single edits, and those of places that read the same together, the likeliest first."""
         edits = [edit for node in self.nodes for make in (
             self.operators, self.constants, self.functions, self.axes, self.names,
             self.arguments, self.terms) for edit in make(node)]
@@ -64,7 +64,7 @@ class Text(Source):
         edits += [edit for body in bodies for edit in self.statements(body)]
         alike: dict[tuple, list[Edit]] = {}
         for edit in edits:
-            if edit.id != "wrong-name":  # of which there are many, and one is made
+            if edit.id != "wrong-name":  # a name occurs often; change one place only
                 alike.setdefault(edit.key, []).append(edit)
         found = [[edit] for edit in edits] + [same for same in alike.values() if len(same) > 1]
         return sorted(found, key=lambda some: some[0].rank)
@@ -74,21 +74,21 @@ class Text(Source):
         return self.replaced([(edit.begin, edit.end, edit.new) for edit in edits])
 
     def quoted(self, edit: Edit) -> str:
-        """What is shown of its place: the expression, or the line if that is long."""
+        """The code to show: the expression, or the whole line if that is long."""
         text = self.of(edit.node)
         if len(text) > 60 or "\n" in text:
             text = self.raw.splitlines()[edit.line - 1].decode().strip()
         return text if len(text) <= 72 else text[:69] + "..."
 
     def edit(self, id: str, node, new: str, shown=None, late: float = 0, key=(), part="") -> Edit:
-        """new in the place of node.  shown: what is quoted; late: after others of its kind."""
+        """Put new in place of node.  shown: the code to quote; late: try it after its kind."""
         tier = RANKS[id] + self.late(node)
         return Edit(id, node.lineno, tier + late, *self.span(node), new,
                     shown or self.around(node), key or (id, self.of(node), new), part, tier)
 
     def expression(self, id: str, node, new: str, shown=None, late: float = 0, part: str = ""
                    ) -> Edit:
-        """An expression in the place of another."""
+        """Put an expression in place of another."""
         bare = isinstance(self.parents.get(node), ast.stmt | ast.Call | ast.keyword | None)
         return self.edit(id, node, new if bare else f"({new})", shown, late, part=part)
 
@@ -161,8 +161,8 @@ class Text(Source):
             return
         if front and not re.fullmatch(r"(tl|triton|torch|math)(\.math)?", front):
             id = {"to": "wrong-dtype", "float": "wrong-dtype"}.get(last, "wrong-function")
-            yield self.expression(id, node, front, node, -RANKS[id])  # it is taken away
-            if isinstance(node.func.value, ast.Call) and last == "to":  # there and back
+            yield self.expression(id, node, front, node, -RANKS[id])  # remove it
+            if isinstance(node.func.value, ast.Call) and last == "to":  # cast there and back
                 yield self.expression(id, node, front.rpartition(".to(")[0], node)
         elif len(node.args) == 1:
             yield self.expression("wrong-axes" if last == "trans" else "wrong-function", node,
@@ -357,7 +357,7 @@ class Text(Source):
                                + between + self.of(node), node, (begin, end), "", tier)
 
     def exchanged(self, statement: ast.stmt) -> Iterator[Edit]:
-        """Two names of a statement, wherever they stand there; its axes."""
+        """Exchange two names everywhere in a statement, or its axes."""
         names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)
                  and node.id in self.kinds | dict.fromkeys(self.bound)]
         places = {}
@@ -384,7 +384,7 @@ class Text(Source):
             yield self.rewritten("wrong-axes", statement, axes, (statement,))
 
     def rewritten(self, id: str, statement, parts: list[tuple[ast.AST, str]], key) -> Edit:
-        """A statement with several parts of it replaced."""
+        """Replace several parts of a statement."""
         (start, end), text = self.span(statement), self.raw
         for node, new in sorted(parts, key=lambda part: -self.span(part[0])[0]):
             begin, stop = self.span(node)

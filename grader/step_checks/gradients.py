@@ -1,5 +1,5 @@
-"""The backward's kernels: their loops (8.10, 8.15, 9.12, 9.17), what a tile adds (8.11, 8.12, 8.16,
-8.17), delta (8.9), and the sink logit (9.3, 9.11).
+"""Checks of the backward's kernels: loops (8.10, 8.15, 9.12, 9.17), what a tile adds (8.11, 8.12,
+8.16, 8.17), delta (8.9), and the sink logit (9.3, 9.11).
 """
 
 from collections.abc import Callable
@@ -32,8 +32,8 @@ HEADS, D = 4, 16
 
 # --------------------------------------------------------------------- loops
 def dq_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepSpec:
-    """Every visible key tile once, then dq times the scale is stored.  With a scale of 1 the loop
-    hands on lse in base e."""
+    """dq's loop: every visible key tile once, then dq times the scale is stored.  With a scale of 1
+    the loop passes lse on in base e."""
     def make(example: dict) -> Example:
         M, N, bh = example["BLOCK_M"], example["N"], 2
         given = {**tiles(example), "bh": np.int64(bh), "dq": np.full((M, D), 5, np.float32),
@@ -73,13 +73,13 @@ def dq_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepS
 
 
 def _of(kernel: str, variants: dict) -> dict:
-    """The same with the kernel before the ids."""
+    """The same variants with the kernel's name before the ids."""
     return {(f"{kernel}-{id}" if isinstance(id, str) else (f"{kernel}-{id[0]}", *id[1:])): fit
             for id, fit in variants.items()}
 
 
 def query_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepSpec:
-    """Every query tile that sees one of the keys once."""
+    """dkdv's loop: every query tile that sees one of the keys, once."""
     def make(example: dict) -> Example:
         T, row = example["BLOCK_N"], 2 * example["N"]
         given = {**tiles(example), "HQ": 6, "h": 5, "row": np.int64(row),
@@ -115,7 +115,7 @@ def query_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> St
 
 
 def keys(N: int, start_n: int, BN: int, BM: int, CAUSAL: bool, W: int = 0, S: int = 0) -> dict:
-    """A tile of keys, and the borders of step 8.14 or, with a window, of 9.16."""
+    """A tile of keys, with the borders of step 8.14 or, with a window, of 9.16."""
     begin, inner = (start_n, start_n + BN) if CAUSAL else (0, 0)
     example = dict(N=N, start_n=start_n, BLOCK_N=BN, BLOCK_M=BM, CAUSAL=CAUSAL)
     if not W:
@@ -129,7 +129,7 @@ def keys(N: int, start_n: int, BN: int, BM: int, CAUSAL: bool, W: int = 0, S: in
 
 
 def queries(N: int, start_m: int, T: int, CAUSAL: bool, W: int, S: int) -> dict:
-    """A tile of queries, and the borders of step 9.20."""
+    """A tile of queries, with the borders of step 9.20."""
     begin, inner, edge, sinks = 0, 0, N // T * T, 0
     if CAUSAL:
         begin, edge = max(start_m - W + 1, 0) // T * T, start_m
@@ -140,7 +140,7 @@ def queries(N: int, start_m: int, T: int, CAUSAL: bool, W: int, S: int) -> dict:
 
 
 def query_phases(names: dict) -> list:
-    """Of steps 8.15 and 9.17."""
+    """The phases of steps 8.15 and 9.17."""
     size = names["BLOCK_M"]
     return [(range(names["inner"], names["outer"], size), False),
             (range(names["outer"], names.get("last", names["N"]), size), True),
@@ -148,7 +148,7 @@ def query_phases(names: dict) -> list:
 
 
 def key_phases(names: dict) -> list:
-    """Of step 9.4."""
+    """The phases of step 9.4."""
     size, edge = names["BLOCK_N"], names["edge"]
     return [(range(0, names["sink_end"], size), True),
             (range(names["first"], names["inner"], size), True),
@@ -183,7 +183,7 @@ WINDOWED_QUERIES = [queries(*row) for row in (
 
 # ---------------------------------------------------------------- arithmetic
 def _tile(seed: int, dtype: str = "float32", transposed: bool = False) -> dict:
-    """What a kernel has of one tile of scores: (M, N), or (N, M) where transposed."""
+    """What a kernel knows of one tile of scores: (M, N), or (N, M) if transposed."""
     random, (M, N) = randoms(seed), (32, 16) if transposed else (16, 32)
     rounded = {name: random(n, D).astype(dtype)
                for name, n in (("q", M), ("do", M), ("k", N), ("v", N))}
@@ -199,9 +199,9 @@ def wide(given: dict, *names: str):
 
 
 def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
-    """8.11, and 8.16: P from the saved log-sum-exp, 0 where the tile is masked and keep is not.
+    """8.11 and 8.16: P from the saved log-sum-exp, and 0 where MASKED and not keep.
 
-    natural: the scale is handed on in base e, and so is lse where it is handed on, in 8.11.
+    natural: the scale is passed on in base e, and in 8.11 lse, too.
     """
     name = "p_t" if transposed else "p"
 
@@ -221,7 +221,7 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
             others = {"backward-without-lse": np.exp2(s * FACTOR),
                       "backward-scores-unscaled": np.exp2(s - less),
                       "backward-in-two-bases": np.exp(s * FACTOR - less)}
-            # A tile of 16 bits times a number is one of 16 bits, and the number is rounded first.
+            # A 16-bit tile times a number stays in 16 bits, and the number is rounded first.
             for factor in (np.float32(FACTOR), np.dtype(dtype).type(FACTOR)):
                 scaled = {x: (given[x] * factor).astype(dtype).astype(np.float64) for x in "qk"}
                 others["scaled-in-16-bits", "k", factor] = np.exp2(q @ scaled["k"].T - less)
@@ -242,7 +242,7 @@ def weights(transposed: bool = False, natural: bool = False) -> StepSpec:
 
 
 def products(transposed: bool = False) -> StepSpec:
-    """8.12: dq, and 8.17: dk and dv with this tile's share."""
+    """8.12: dq with this tile's share; 8.17: dk and dv."""
     def make(seed: int, dtype: str) -> Example:
         given = _tile(seed, dtype, transposed)
         q, do, k, v, delta = wide(given, "q", "do", "k", "v", "delta")
@@ -271,7 +271,7 @@ def products(transposed: bool = False) -> StepSpec:
 
 
 def delta() -> StepSpec:
-    """8.9: rowsum(do * o) in float32, stored as lse is."""
+    """8.9: rowsum(do * o) in float32, stored like lse."""
     def make(N: int, start: int, bh: int, dtype: str) -> Example:
         random, M = randoms(N + start), 16
         do, o = random(M, D).astype(dtype), random(M, D).astype(dtype)

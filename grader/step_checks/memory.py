@@ -1,7 +1,7 @@
-"""What memory gives and holds: loads (3.7), stores (3.3, 3.8), and their copies.
+"""Checks loads (3.7) and stores (3.3, 3.8), and their copies.
 
-Beside what a tensor has there is nothing: a lane that is not masked off there is an error in its
-line.  What must not be read is NaN, what must not be written keeps its mark.
+There is no memory around a tensor: a lane that no mask turns off there raises an error in its line.
+What must not be read is NaN; what must not be written holds MARK.
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ MARK = -77.0
 
 def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
            error: float = EXACT) -> Wrong | None:
-    """What is wrong with a memory of heads of N rows; MARK: what may not be written."""
+    """What is wrong with a memory of heads of N rows; MARK: must not be written."""
     found = difference(name, got, want.reshape(-1).astype(np.float64), error,
                        free=(want == MARK).reshape(-1))
     touched = np.flatnonzero((want.reshape(-1) == MARK) & (got != MARK))
@@ -58,13 +58,13 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
 
 
 def read(memory: np.ndarray, at: np.ndarray, exist: np.ndarray) -> np.ndarray:
-    """The numbers at these places; 0 where none exist, and past the end of the memory."""
+    """The numbers at these places; 0 where none exists, and past the end of the memory."""
     there = exist & (at < memory.size)
     return np.where(there, memory.ravel()[np.where(there, at, 0)].astype(np.float64), 0)
 
 
 def finish(base: float = 2.0) -> StepSpec:
-    """3.3: o = acc / l_i, lse = m_i + log(l_i), both stored for the rows that exist."""
+    """3.3: o = acc / l_i and lse = m_i + log(l_i), stored for the rows that exist."""
     def make(N: int, start: int, bh: int, D: int, dtype: str, size: float = 1) -> Example:
         random, M, heads = randoms(N + start), 16, 4
         acc, l_i, m_i = size * random(M, 32), size * (np.abs(random(M)) + 0.5), 3 * random(M) + 2
@@ -135,7 +135,7 @@ def load() -> StepSpec:
 
 
 def store() -> StepSpec:
-    """3.8: a tile's rows and columns that exist, in the tensor's dtype."""
+    """3.8: the rows and columns that exist, stored in the tensor's dtype."""
     def make(N: int, start: int, bh: int, D: int, dtype: str) -> Example:
         ROWS, heads = 16, 3
         tile = randoms(N + start)(ROWS, 16)

@@ -1,8 +1,8 @@
-"""The name of a step's mistake: the variant of its formula that leaves what the step left.
+"""Names a step's mistake: the variant of its formula that gives the same values as the step.
 
-A variant is a line: an id of mistakes.toml, whose words are shown, and what is changed; or the id
-with what is tried of it, (id, *more), which its words may need.  It is the name if it alone fits
-every example that is wrong, and no other example speaks against it.  None: that says nothing of it.
+A variant is one line: an id of mistakes.toml and the changed formula.  The id may come with the
+value that was tried, (id, *more), for the mistake's words.  It is the name if it alone fits every
+wrong example and contradicts no other.  None in place of a formula: this example cannot tell.
 """
 
 import functools
@@ -14,7 +14,7 @@ from grader.step_checks.examples import LOG2E, Example, Observed, difference, sa
 from grader.step_checks.mistakes import plain
 
 NEAR = 1e-4  # relative to the largest numbers of a row
-SAID = {  # mistakes that only show where a step is run on its own -> what is said of them
+SAID = {  # mistakes that only a step on its own can show -> words
     "phase-left-out": "the loop over {0} is missing or empty",
     "phase-too-late": "the loop over {0} begins too late",
     "phase-too-short": "the loop over {0} ends too early",
@@ -29,7 +29,7 @@ ONCE = ("visit every tile that has a visible pair, once. Use MASKED=True where s
 
 
 def name(answers: list[tuple[Example, Observed]]) -> tuple | None:
-    """(id, *more) that fits all examples that have variants; None where none does, or several."""
+    """The only (id, *more) that fits all examples that have variants, or None."""
     fits, against, order = None, set(), {}
     for one, left in answers:
         if one.variants is None:
@@ -42,7 +42,7 @@ def name(answers: list[tuple[Example, Observed]]) -> tuple | None:
         if found is not None and not found.note:
             here = {id for id, fit in variants.items() if fit}
             fits = here if fits is None else fits & here
-    if fits and "right" in fits:  # where it is wrong no variant differs
+    if fits and "right" in fits:  # where the step is wrong, the variants do not differ
         return None
     left = [one if isinstance(one, tuple) else (one,) for one in order
             if one in (fits or ()) and one not in against]
@@ -52,7 +52,7 @@ def name(answers: list[tuple[Example, Observed]]) -> tuple | None:
 
 def words(id: str | None, *more) -> tuple[str, str]:
     """What is said of it: the mistake, and the rule that it breaks; "" where nothing is."""
-    if id is None or " " in id:  # a sentence, of the warm-ups
+    if id is None or " " in id:  # the warm-ups use whole sentences
         return id or "", ""
     if is_part(id):
         return SAID[plain(id)].format(*more), ONCE
@@ -62,12 +62,12 @@ def words(id: str | None, *more) -> tuple[str, str]:
 
 
 def is_part(id: str | None) -> bool:
-    """Whether it says which part of a loop is wrong, and not by what."""
+    """Whether it only says which part of a loop is wrong, not how."""
     return id is not None and plain(id) in SAID
 
 
 def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.ndarray):
-    """-> whether a run left just these names' values.  free: rows that do not matter."""
+    """-> a function: did a run leave just these values?  free: rows that do not matter."""
     def fit(left: Observed) -> bool:
         return all(difference(name, left.programs[0].get(name), value, error,
                               None if free is None else free.reshape(
@@ -77,7 +77,7 @@ def leaves(error: float = NEAR, free: np.ndarray | None = None, **wanted: np.nda
 
 
 def hands(scale: float, factor: float = LOG2E) -> dict:
-    """Variants of what a loop hands on as scale_log2e.  factor: that of the scale."""
+    """Variants of what a loop passes on as scale_log2e.  factor: the right factor of the scale."""
     def fit(value: float):
         return lambda left: bool(left.calls) and all(
             same(arguments["scale_log2e"], value) for _, arguments in left.calls
@@ -87,7 +87,7 @@ def hands(scale: float, factor: float = LOG2E) -> dict:
 
 
 def keeps(wrong: np.ndarray, exists: np.ndarray):
-    """-> whether keep is just this, where a query exists."""
+    """-> a function: is keep just this, where a query exists?"""
     def fit(left: Observed) -> bool:
         keep = left.programs[0].get("keep")
         if not isinstance(keep, np.ndarray | bool):
@@ -99,7 +99,7 @@ def keeps(wrong: np.ndarray, exists: np.ndarray):
     return fit
 
 
-# What a query sees instead, by the name of what it should see: (query, key, given) -> booleans.
+# Wrong masks, by the name of the right one: (query, key, given) -> booleans.
 def _none(query, key, given):
     return np.ones(np.broadcast_shapes(query.shape, key.shape), bool)
 
@@ -134,7 +134,7 @@ MASKS = {
 
 
 def _sinks(window: dict) -> dict:
-    """The window's mistakes where there are sinks, and those of the sinks."""
+    """The window's mistakes in a mask with sinks, and those of the sinks."""
     def joined(change):
         return lambda q, k, g: change(q, k, g) | ((k <= q) & (k < g["sink_size"]))
 
@@ -157,7 +157,7 @@ MASKS["sinks"] = _sinks(MASKS["window"])
 
 
 def masks(sees: str, query, key, given: dict, exists: np.ndarray) -> dict:
-    """Variants of a mask.  sees: the name of what is right, in masks.py."""
+    """Variants of a mask.  sees: the name of the right one in masks.py."""
     if not given.get("CAUSAL", True):
         sees = "all_keys"
     sees = {"either": "causal", "sinks_or_all": "sinks"}.get(sees, sees)
@@ -166,11 +166,11 @@ def masks(sees: str, query, key, given: dict, exists: np.ndarray) -> dict:
 
 
 class Tile:
-    """The online softmax of one tile, with changes: what it leaves, in its own units.
+    """One tile's online softmax, with a change, in the step's own units.
 
-    s (..., R, T): scores, -inf where a key is hidden; factor: what they are still to be multiplied
-    with; m_i, l_i (..., R), acc (..., R, D): what was before.  In float32, where large numbers
-    overflow alike.
+    s (..., R, T): scores, -inf for hidden keys; factor: by which they are still to be multiplied;
+    m_i, l_i (..., R), acc (..., R, D): the values before.  In float32, so that large numbers
+    overflow as in the step.
     """
 
     def __init__(self, s, m_i, l_i, acc, v, factor: float, base: float, changes: dict):
@@ -192,14 +192,14 @@ class Tile:
         return np.power(self.base, x)
 
     def other(self, x):
-        """In the other base."""
+        """x in the other base."""
         return np.exp(x) if self.base == 2 else np.exp2(x)
 
     def new(self, top):
         return np.maximum(self.m_i, top)
 
     def pivot(self, m):
-        """What is subtracted for m: a row that has seen nothing has none."""
+        """What is subtracted for m: nothing in a row that has seen no key."""
         return np.where(m == -np.inf, np.float32(0), m)
 
     def weight(self, m):
@@ -215,9 +215,9 @@ class Tile:
         return self.acc * a[..., None] + pv
 
 
-NORMALISED = "normalised-each-tile"  # and, as a rule, not at the end
+NORMALISED = "normalised-each-tile"  # mostly it is then missing at the end
 
-# What is changed in a tile of the online softmax, by the name of the mistake.
+# Changes of a tile's online softmax, by the name of the mistake.
 UPDATES = {
     "alpha-inverted": dict(alpha=lambda t, m: t.power(m - t.m_i)),
     "nothing-rescaled": dict(alpha=lambda t, m: np.ones_like(m)),
@@ -256,8 +256,7 @@ UPDATES = {
 
 def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
             leave: tuple[str, ...] = ("m_new", "l_i", "acc")) -> dict:
-    """Variants of the online softmax of one tile, of what it leaves.  Rows that have still seen
-    nothing are free."""
+    """Variants of what one tile's online softmax leaves.  Rows that have seen no key are free."""
     blind = np.maximum(m_i, s.max(-1)) == -np.inf
 
     def tile(**changes):
@@ -270,7 +269,7 @@ def softmax(s, m_i, l_i, acc, v, factor: float, base: float = 2.0,
         id: tile(**changes) for id, changes in UPDATES.items()}
 
 
-SINK_LOGITS = {  # (the logit, the scale) -> what counts instead
+SINK_LOGITS = {  # (the logit, the scale) -> what is used instead
     "sink-logits-ignored": lambda sink, scale: sink - np.inf,
     ("sink-logit-wrong", "is taken to be in base 2"): lambda sink, scale: sink / LOG2E,
     ("sink-logit-wrong", "counts twice: l begins at exp(sink) beside an m that holds it"):
@@ -280,7 +279,7 @@ SINK_LOGITS = {  # (the logit, the scale) -> what counts instead
 
 
 def statistics(m, l_i) -> dict[str, np.ndarray]:
-    """Variants of lse = m + log(l), m in base e."""
+    """Variants of lse = m + log(l), with m in base e."""
     ln = np.log(np.asarray(l_i, np.float64))
     return {"lse-is-the-max": m, "lse-without-the-max": ln, "lse-without-log": m + l_i,
             "lse-times": m * ln, "lse-minus-the-log": m - ln, "lse-negative": -m - ln,

@@ -1,4 +1,4 @@
-"""`--step 3.5`: one step run on its own, its first failing example printed whole."""
+"""Runs --step 3.5: one step on its own, with its first failing example printed in full."""
 
 from grader.assignment import submission
 from grader.course.stages import Stage
@@ -10,10 +10,10 @@ from grader.step_checks.checks import StepChecks, damaged
 
 
 def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
-    """Say what light the step has, and why.  -> whether it is right.
+    """Run the step and say what is wrong.  -> whether it is right.
 
     Raises:
-        ValueError: the file, or the step in it, cannot be asked.
+        ValueError: the file has no such step, or it cannot be run.
     """
     file = submission.read(options.directory, stage.filename, stage.entry)
     if file.state in ("missing", "syntax_error"):

@@ -1,4 +1,4 @@
-"""Variants of a loop (named.py): which tiles it visits, and which of them are masked."""
+"""Makes variants of a loop (named.py): the tiles it visits, and which of them are masked."""
 
 import collections
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from grader.step_checks.examples import Observed
 
 
 def visited(left: Observed, begin: str) -> list[tuple[int, bool]]:
-    """First row and MASKED of every tile that a loop called for, in order.  begin: its argument."""
+    """First row and MASKED of every tile that a loop visited, in order.  begin: the argument with
+    the first row."""
     made = [(arguments.get(begin), arguments.get("MASKED"))
             for _, arguments in left.calls if begin in arguments]
     known = all(np.size(one) == 1 and isinstance(one, int | np.ndarray | np.generic)
@@ -19,10 +20,11 @@ def visited(left: Observed, begin: str) -> list[tuple[int, bool]]:
 
 def others(right: list[tuple[int, bool]], given: dict, diagonal: int | None
            ) -> tuple[dict[object, list[int]], dict[object, list[tuple[int, bool]]]]:
-    """Mistaken loops, by the name of the mistake.  -> the first keys of the tiles that are visited,
-    masked as they should be; and of other masks, all tiles and MASKED.
+    """Wrong loops by the name of the mistake.
 
-    right: first key and MASKED of the tiles wanted; diagonal: where it begins, if there is one.
+    right: first key and MASKED of the wanted tiles.  diagonal: where it begins, if there is one.
+    -> the first keys of the visited tiles, if those are masked rightly; otherwise first key and
+    MASKED of each.
     """
     N, T = given["N"], given["BLOCK_N"]
     begins, whole = [at for at, _ in right], [at for at, masked in right if not masked]
@@ -54,7 +56,7 @@ def others(right: list[tuple[int, bool]], given: dict, diagonal: int | None
 
 
 def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> dict:
-    """Variants of the key tiles that a loop visits, and which of them are masked: as others."""
+    """Variants of a loop's key tiles and masks; arguments as others()."""
     def fit(wanted: list, with_masks: bool):
         def fits(left: Observed) -> bool:
             found = sorted(one for one in visited(left, "start_n") if one[0] < given["N"])
@@ -68,7 +70,7 @@ def visits(right: list[tuple[int, bool]], given: dict, diagonal: int | None) -> 
 
 
 def windowed(right: list[tuple[int, bool]], given: dict, diagonal: int) -> dict:
-    """Variants of a loop whose window is wrong in one phase.  right: as in others."""
+    """Variants of a loop whose window is wrong in one phase.  right: as in others()."""
     N, T, wanted = given["N"], given["BLOCK_N"], [at for at, _ in right]
 
     def no_window_on_the_diagonal(left: Observed) -> bool:
@@ -95,7 +97,8 @@ def windowed(right: list[tuple[int, bool]], given: dict, diagonal: int) -> dict:
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the lesson's.  said: what it is called; tiles: their first rows; masked: its calls."""
+    """A phase of the lesson's loop.  said: its name in words; tiles: their first rows; masked:
+    whether its calls are."""
 
     said: str
     tiles: range
@@ -103,14 +106,14 @@ class Phase:
 
     def faults(self, visits: list[tuple[int, bool]], wanted: list[tuple[int, bool]],
                flags: dict[int, bool]) -> set[str] | None:
-        """The ids of the mistakes that, made in this phase alone, make such visits; None where the
-        visits are right.
+        """The ids of mistakes that, made in this phase alone, give these visits; None if they are
+        right.
 
         wanted: first row of every tile, and whether it needs the mask; flags: the lesson's MASKED.
         """
         left, lacks, bare = collections.Counter(visits), [], []
         for at, masked in wanted:
-            first = flags.get(at, masked)  # of several visits the one that the lesson would make
+            first = flags.get(at, masked)  # of several visits, the lesson's
             found = next((one for one in ((at, first), (at, not first)) if left[one]), None)
             left[found] -= found is not None
             lacks += [at] * (found is None)
@@ -118,7 +121,7 @@ class Phase:
         known, size = dict(wanted), self.tiles.step
         own = [at for at in self.tiles if at in known]
         more = [(at, masked) for at, masked in sorted((+left).elements())
-                if at in known or at % size or not masked]  # another one is in vain
+                if at in known or at % size or not masked]  # others are wasted
         if lacks and not more:
             return {id for id, missing in (("phase-left-out", own),
                                            ("phase-too-short", own[-len(lacks):]),
@@ -138,12 +141,11 @@ class Phase:
 
 
 def single(phases: list[Phase], wanted: list[tuple[int, bool]], begin: str = "start_n") -> dict:
-    """Variants in which one phase is wrong, by id and by what the phase is called, the likeliest
-    first."""
+    """Variants with one wrong phase, by (id, name of the phase), the likeliest first."""
     flags, needs = {at: phase.masked for phase in phases for at in phase.tiles}, dict(wanted)
 
     def fit(phase: Phase, id: str):
-        # Where the visits are right, a phase that is there was not left out, and not done twice.
+        # If the visits are right, no existing phase was left out or done twice.
         there = id in ("phase-left-out", "phase-twice") and any(at in needs for at in phase.tiles) \
             or id == "phase-unmasked" and any(needs.get(at) for at in phase.tiles)
 

@@ -1,4 +1,4 @@
-"""Stage 1, in PyTorch: the same arithmetic without kernels (1.1 to 1.8)."""
+"""Checks of stage 1, in PyTorch: the same arithmetic without kernels (1.1 to 1.8)."""
 
 import math
 from dataclasses import replace
@@ -22,9 +22,9 @@ from grader.step_checks.examples import (
 from grader.step_checks.softmax import HIDDEN, row
 
 B, H, M, N, D = 2, 3, 5, 7, 6
-TILE = 128  # BLOCK_M and BLOCK_N of the stage
-ROWS, KEYS = slice(2, 2 + M), slice(1, 1 + N)  # of tiles among NQ and NK
-NQ, NK = ROWS.stop, KEYS.stop  # these tiles are the last ones: BLOCK_M may reach past them
+TILE = 128  # the stage's BLOCK_M and BLOCK_N
+ROWS, KEYS = slice(2, 2 + M), slice(1, 1 + N)  # these tiles' rows and keys, of NQ and NK
+NQ, NK = ROWS.stop, KEYS.stop  # the tiles are the last ones: BLOCK_M may reach past them
 
 
 def entry(leaves: tuple[str, ...], *examples) -> StepSpec:
@@ -33,7 +33,7 @@ def entry(leaves: tuple[str, ...], *examples) -> StepSpec:
 
 def matches(words: str, given: dict, error: float = EXACT, variants=None,
             **wanted: np.ndarray) -> Example:
-    """Every name is near what is wanted."""
+    """An example in which every name must be near what is wanted."""
     def check(left: Observed) -> Wrong | None:
         return first(*(difference(name, left.programs[0][name], value, error)
                        for name, value in wanted.items()))
@@ -107,7 +107,7 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
                    {"start_m": start_m, "NQ": NQ, "NK": NK, "is_causal": is_causal}, check)
 
 
-ROWS_OF = (  # words, seed, about where the maximum so far and the new scores lie, whether seen
+ROWS_OF = (  # words, seed, rough maximum so far and of the new scores, whether keys were seen
     ("a row that has seen nothing", 11, 0, 0, True), ("scores about 200", 12, 200, 200, True),
     ("a maximum that rises by 200", 13, 0, 200, True),
     ("a maximum that stays, 200 above the scores", 14, 200, 0, True),
@@ -115,8 +115,8 @@ ROWS_OF = (  # words, seed, about where the maximum so far and the new scores li
 
 
 def weights(words: str, seed: int, old: float, new: float, seen: bool, both: bool) -> Example:
-    """1.3: p exp(m_new) and alpha exp(m_new) count; which m_new is free.  both: with 1.4 behind
-    it, and then l_i and acc count."""
+    """1.3: p exp(m_new) and alpha exp(m_new) must be right, for any m_new.  both: run 1.4 after it;
+    then l_i and acc must be right."""
     random = randoms(seed)
     s, m_i = 2 * random(B, H, M, N) + new, random(B, H, M) + old
     l_i, acc, v = np.abs(random(B, H, M)) + 1, random(B, H, M, D), random(B, H, N, D)
@@ -248,6 +248,6 @@ ENTRIES = {
     "1.6": entry(("shift",), shift), "1.7": entry(("p",), again),
     "1.8": entry(("dq", "dk", "dv"), shares),
 }
-# Run one after the other: 1.3 may leave for 1.4 what it likes.
+# Run together: what 1.3 leaves for 1.4 is free.
 BOTH = entry(("m_new", "l_i", "acc"), *(lambda row=row: weights(*row, both=True)
                                         for row in ROWS_OF))

@@ -1,8 +1,7 @@
-"""Where in a red step the mistake is: the one change of the student's own text that makes it right.
+"""Finds a red step's mistake: the one change of the student's own text that makes it right.
 
-Nothing here knows a solution.  The step's text is changed as edits.py says, and asked on the step's
-examples again.  What is said is the place and the kind of the change, never the change: that is the
-student's to find.
+Nothing here knows a solution.  The text is changed as edits.py says and run on the step's examples
+again.  The student is told the place and the kind of the change, never the change itself.
 """
 
 import ast
@@ -16,10 +15,10 @@ from grader.step_checks.edits import Text
 from grader.step_checks.examples import Example, Observed, Pointer, StepSpec
 from grader.step_checks.sites import Source
 
-MOST = 500  # changes that are tried
-OTHERS = 100  # more of them, once one makes all right, to see whether it is the only one
-SECONDS = 0.3  # of CPU time for one of them on one example
-WORDS = {  # the id of a mistake -> what is said of the place
+MOST = 500  # changes to try
+OTHERS = 100  # more to try after one that works, to see whether it is the only one
+SECONDS = 0.3  # CPU time for one change on one example
+WORDS = {  # the id of a mistake -> what to say about the place
     "wrong-comparison": "The comparison operator is wrong.",
     "wrong-flag": "The flag has the wrong value.",
     "wrong-operator": "The operator is wrong.",
@@ -41,15 +40,15 @@ WORDS = {  # the id of a mistake -> what is said of the place
     "line-too-many": "This line should not be there.",
     "wrong-condition": "The condition is too {0}.",
 }
-PLACE = "wrong-place"  # the id where several kinds of change make a step right: only where it is
+PLACE = "wrong-place"  # the id if changes of several kinds work there: only the place is known
 
 
 @dataclass(frozen=True)
 class Change:
-    """quoted: the code in line `line` of file, part: the piece of it that is changed; said: of it;
-    span: its bytes; tier: as an Edit's.
+    """A change that works.  quoted: the code in line `line` of file; part: the piece that is
+    changed; said: what to say about it; span: its bytes; tier: as in Edit.
 
-    text: the step's with the change made; makes: what of it is right then, where that is not all.
+    text: the step with the change made; makes: the names that are right then, if not all are.
     """
 
     id: str
@@ -74,12 +73,12 @@ class Change:
         return f"`{self.quoted}`. " * bool(self.quoted) + self.said + makes
 
     def among(self, others: list["Change"]) -> "Change":
-        """What holds of it and of these, which make the step right, too."""
+        """What this change has in common with others that also make the step right."""
         if all((other.line, other.said) == (self.line, self.said) for other in others):
             same = all(other.quoted == self.quoted for other in others)
             return replace(self, quoted=self.quoted if same else "")
         if all((other.id, other.line) == ("one-missing", self.line) for other in (self, *others)):
-            return self  # one thing, in several forms
+            return self  # one change in several forms
         if self.part and all((other.span, other.part) == (self.span, self.part)
                              for other in others):
             return replace(self, id=PLACE, said=f"{self.part} is wrong here.")
@@ -90,10 +89,10 @@ class Change:
 
 def changes(text: str, kinds: dict[str, str], leaves: tuple[str, ...], wrong: str = "",
             file: str = "") -> Iterator[Change]:
-    """What is tried of a step's text, the likeliest first.
+    """The changes to try on a step's text, the likeliest first.
 
-    kinds: of the names that may stand in it, as kind() has them; leaves: names that it is to make;
-    wrong: the first of them that is.
+    kinds: name -> kind(), for all names it may use.  leaves: the names it has to make.  wrong: the
+    first of these that is wrong.
     """
     whole, seen = Text(text, kinds, leaves, wrong), {text}
     for edits in whole.all():
@@ -159,12 +158,12 @@ def remedies(text: str, given: dict) -> Iterator[tuple[str, str, int, str]]:
 
 
 def printed(text: str, file: str) -> Iterator[str]:
-    """What is said of the first print() in a kernel's step, if there is one."""
+    """What to say about the first print() in a kernel's step, if there is one."""
     for node in Source(text, {}, (), "").nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) \
                 and node.func.id == "print":
             titled = node.args and isinstance(getattr(node.args[0], "value", None), str)
-            where = "in every program" if titled else (  # Triton's own print begins with a text
+            where = "in every program" if titled else (  # Triton's own print needs a text first
                 "which works in the interpreter and compiles for no GPU")
             yield (f"This is right, but {file}:{node.lineno} prints, {where}: remove that before "
                    "you submit.")
@@ -172,7 +171,7 @@ def printed(text: str, file: str) -> Iterator[str]:
 
 
 def kind(value) -> str:
-    """What may stand in the place of what."""
+    """The kind of a value: only names of the same kind can replace each other."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"{value.ndim} {value.dtype.kind}"
     if isinstance(value, Pointer):
@@ -181,7 +180,7 @@ def kind(value) -> str:
 
 
 def _makes(text: str, line: int, names: frozenset[str]) -> bool:
-    """Whether what a line of a step makes goes into one of these names."""
+    """Whether one of these names is computed from what this line makes."""
     source = Source(text, {}, (), "")
     into = source.slice(set(names))
     return any(node.lineno <= line <= node.end_lineno and id(node) in into
@@ -191,14 +190,14 @@ def _makes(text: str, line: int, names: frozenset[str]) -> bool:
 def find(text: str, asked: StepSpec, file: str, numbers: list[str],
          wrong: tuple[int, Observed, str], was: list[frozenset[str]],
          ask: Callable[[str, list[Example]], list[frozenset[str]] | None]) -> Change | None:
-    """The change that makes a step right, to the letter; else one that makes right some of the
-    names that it leaves, and the others no worse; None where there is neither.  Where others of the
-    same tier make it right, too, only what is true of all of them is said.
+    """The change that makes a step exactly right; else one that makes some of its names right and
+    the others no worse; else None.  If several of the same tier work, only what they have in common
+    is said.
 
-    text: of the step; file: its name; numbers: names of the file that hold some; wrong: the number
-    of an example that is, what the step leaves there, and the first name that is wrong; was: the
-    names that are wrong in each example; ask(text, examples) -> the same of the changed step, None
-    where it ended its worker.
+    text: the step's.  file: its name.  numbers: the file's global names that hold numbers.  wrong:
+    the number of a wrong example, what the step left there, and the first wrong name.  was: the
+    wrong names in each example.  ask(text, examples) -> the same for a changed step; None if that
+    ended its worker.
     """
     (worst, left, name), examples = wrong, asked.examples()
     kinds = {given: kind(value) for given, value in examples[worst].given.items()}
@@ -224,13 +223,13 @@ def find(text: str, asked: StepSpec, file: str, numbers: list[str],
             continue
         if not any(everywhere):
             right.append(change)
-        if right or len(was) < len(examples):  # it crashed, and of later examples nothing is known
+        if right or len(was) < len(examples):  # it crashed, so later examples are not known
             continue
         fixed = frozenset.union(*was) - frozenset.union(*everywhere)
         if fixed and all(map(str.isidentifier, fixed)) and _makes(
                 text, change.line, fixed) and all(
                 now <= old for now, old in zip(everywhere, was, strict=True)):
             partly = replace(change, makes=" and ".join(sorted(fixed)))
-    # Where one name is wrong, to exchange two may do as well.
+    # If a single name is wrong, exchanging two may work as well.
     right = [one for one in right if one.id != "names-exchanged"] or right
     return right[0].among(right[1:]) if right else partly

@@ -1,4 +1,4 @@
-"""Stage 2: rows, loads and sums of the weighted row-sum, its gradients and their launch."""
+"""Checks of stage 2: rows, loads and sums of the row-sum, its gradients and their launch."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def _ends(value) -> str:
 
 
 def _layout(M: int, N: int, strides: tuple[int, int], dtype: str, seed: int):
-    """-> memory with NaN where the matrix is not, and the matrix."""
+    """-> a memory with NaN around a matrix; the matrix."""
     x = randoms(seed)(M, N).astype(dtype)
     whole = np.full((M - 1) * strides[0] + (N - 1) * strides[1] + 1, np.nan, dtype)
     whole[np.arange(M)[:, None] * strides[0] + np.arange(N) * strides[1]] = x
@@ -67,7 +67,7 @@ def _layout(M: int, N: int, strides: tuple[int, int], dtype: str, seed: int):
 
 
 def _tile(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], dtype: str) -> dict:
-    """What the kernels have where they load a tile at (start_m, start_n) of x (M, N)."""
+    """What the kernels know when they load the tile at (start_m, start_n) of x (M, N)."""
     offs_m, offs_n = start_m + np.arange(BM), start_n + np.arange(BN)
     return {"M": M, "N": N, "BLOCK_M": BM, "BLOCK_N": BN, "offs_m": offs_m, "mask_m": offs_m < M,
             "offs_n": offs_n, "mask_n": offs_n < N, "start_m": start_m, "start_n": start_n,
@@ -76,7 +76,7 @@ def _tile(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], 
 
 def loads(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_wn: int,
           dtype: str, summed: bool = False) -> Example:
-    """2.2; summed: with 2.3 behind it."""
+    """2.2; summed: followed by 2.3."""
     given = _tile(M, N, start_m, start_n, strides, dtype)
     memory, x = _layout(M, N, strides, dtype, 1)
     weights, w = _layout(N, 1, (stride_wn, 1), dtype, 2)
@@ -195,7 +195,7 @@ def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int]
 
 def launches(needs: tuple[bool, bool], stride_dy: int, transposed: bool = False,
              stride_w: int = 1) -> Example:
-    """2.6, with right kernels in the place of the file's."""
+    """2.6, with right kernels in place of the file's."""
     M, N = 20, 300
     random = randoms(10)
     x, w, dy = random(M, N), random(N * stride_w)[::stride_w], random(M * max(stride_dy, 1))

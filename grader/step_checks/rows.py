@@ -1,4 +1,4 @@
-"""Rows: which program has which tile of which head (3.1, 4.1, 8.13 and their copies)."""
+"""Checks which program has which tile of which head (3.1, 4.1, 8.13 and copies)."""
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from grader.step_checks.examples import (
 
 def rows(head: str = "h", start: str = "start_m", index: str = "query", size: str = "BLOCK_M",
          heads: str = "HQ", longest: str = "") -> StepSpec:
-    """Every tile of every head has one program.  head ... heads: the names of this kernel.
-    longest: "first" or "last", which tile of a head has the longest loop."""
+    """Every tile of every head must have one program.  head ... heads: this kernel's names.
+    longest: the tile of a head with the longest loop, "first" or "last"."""
     def make(B: int, H: int, N: int, T: int, more: dict) -> Example:
         tiles = -(-N // T)
 
@@ -71,7 +71,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                        {heads: H, "N": N, size: T, **more}, check, programs=B * H * tiles)
 
     def examples() -> list[Example]:
-        def more(HQ: int) -> dict:  # dkdv's query tiles may be smaller than its own
+        def more(HQ: int) -> dict:  # dkdv's query tiles may be smaller than its key tiles
             return {"HQ": HQ, "BLOCK_M": 8} if heads == "HKV" else {}
 
         return [make(2, 3, 56, 16, more(6)), make(1, 1, 7, 16, more(1)),
@@ -80,7 +80,7 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
     return StepSpec(("bh", "b", head, start, index), examples, (size,))
 
 
-# The key/value head that query head h reads instead, by the name of the mistake.
+# Wrong key/value heads for query head h, by the name of the mistake.
 HEADS = {
     "heads-interleaved": lambda h, HQ, HKV: h % HKV,
     "one-kv-head-for-all": lambda h, HQ, HKV: h * 0,
@@ -93,7 +93,7 @@ HEADS = {
 
 
 def heads() -> StepSpec:
-    """5.2: k_head and v_head are those of the group of head h."""
+    """5.2: k_head and v_head must belong to the group of head h."""
     def make(HQ: int, HKV: int, b: int, h: int) -> Example:
         given, wanted = {"b": np.int64(b), "h": np.int64(h), "bh": np.int64(b * HQ + h), "HQ": HQ,
                          "HKV": HKV, "N": 40, "D": 16}, {}

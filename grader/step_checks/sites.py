@@ -1,4 +1,4 @@
-"""A step's text, its tree, and what is known of the names and expressions in it."""
+"""Reads a step's text: its tree, and the kinds of the names and expressions in it."""
 
 import ast
 import itertools
@@ -6,12 +6,12 @@ import itertools
 from grader.text import syntax_tree
 
 ATOMS = ast.Name | ast.Constant | ast.Call | ast.Subscript | ast.Attribute
-# Functions whose arguments are whole numbers known before, or that nothing else stands for.
+# Functions whose arguments are known integers, or have no alternative.
 FIXED = {"full", "program_id", "arange", "float", "load", "dot", "range"}
 
 
 class Source:
-    """Where in the text the nodes of its tree stand, and of what kind their values are.
+    """Says where nodes are in the text, and of what kind their values are.
 
     kinds, leaves, wrong: as in repair.changes().
     """
@@ -32,7 +32,7 @@ class Source:
         self.makes_right = self.slice(set(before))
 
     def slice(self, names: set[str]) -> set[int]:
-        """The statements that these names are made by, and what is read there."""
+        """The statements that these names depend on."""
         wanted, found = set(names), set()
         for statement in reversed(self.body):
             own = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
@@ -43,14 +43,14 @@ class Source:
         return found
 
     def late(self, node) -> float:
-        """How much later a change of it is tried than one of what makes the wrong name alone."""
+        """How much later to try a change here than in code that only the wrong name depends on."""
         while node in self.parents:
             node = self.parents[node]
         return 3 * (id(node) not in self.makes) + 1.5 * (id(node) in self.makes_right)
 
     def read_later(self, node) -> bool:
-        """Whether what a statement with it makes is read further down in the step: what is wrong
-        by one may be wrong there."""
+        """Whether later code of the step reads what this statement makes; an off-by-one may then
+        be there."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
         made = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)
@@ -64,7 +64,7 @@ class Source:
                 self.starts[node.end_lineno - 1] + node.end_col_offset)
 
     def replaced(self, parts: list[tuple[int, int, str]]) -> str:
-        """The text with something in the place of its bytes from begin to end, for each part."""
+        """The text with each part's bytes, from begin to end, replaced."""
         text = self.raw
         for begin, end, new in sorted(parts, reverse=True):
             text = text[:begin] + new.encode() + text[end:]
@@ -75,18 +75,18 @@ class Source:
         return self.raw[begin:end].decode()
 
     def inner(self, node) -> str:
-        """Its text as a side of an operator."""
+        """Its text as an operand, in brackets if necessary."""
         return self.of(node) if isinstance(node, ATOMS) else f"({self.of(node)})"
 
     def around(self, node):
-        """The expression or statement in which a small thing is quoted."""
+        """The expression or statement to quote for a small node."""
         small = ast.Name | ast.Constant | ast.Attribute | ast.Subscript | ast.UnaryOp | ast.Slice
         while isinstance(node, small | ast.keyword | ast.Tuple) and node in self.parents:
             node = self.parents[node]
         return node
 
     def kind(self, node) -> str:
-        """Of an expression, as far as its parts tell; "" where they do not."""
+        """The kind of an expression, if its parts tell, or "" """
         if isinstance(node, ast.Name):
             return self.kinds.get(node.id, "")
         if isinstance(node, ast.Constant):
@@ -108,7 +108,7 @@ class Source:
         return ""
 
     def is_operand(self, node) -> bool:
-        """Whether it is an expression of its own: assigned, an argument, a side."""
+        """Whether it is a whole operand: assigned, an argument, or a side of an operator."""
         parent = self.parents.get(node)
         if not isinstance(node, ATOMS | ast.BinOp) or isinstance(
                 getattr(node, "ctx", None), ast.Store) or self.kind(node) in ("tuple", "pointer"):

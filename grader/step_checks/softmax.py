@@ -1,4 +1,4 @@
-"""The arithmetic of one key tile: scores (3.4), online softmax (3.5), and their copies."""
+"""Checks the arithmetic of one key tile: scores (3.4), online softmax (3.5), and copies."""
 
 from dataclasses import replace
 
@@ -19,11 +19,11 @@ from grader.step_checks.examples import (
 )
 
 FACTOR = 0.36  # stands for scale * LOG2E
-HIDDEN = -1e5  # a score below is as good as -inf
+HIDDEN = -1e5  # lower scores count as -inf
 
 
 def scores(factor: float = 1.0) -> StepSpec:
-    """s = q k^T times factor, and -inf where the tile is masked and keep says no."""
+    """s must be q k^T times factor, and -inf where MASKED and not keep."""
     def make(seed: int, dtype: str, masked: bool, size: float = 3.0) -> Example:
         random, (M, N, D) = randoms(seed), (16, 32, 16)
         q, k = (size * random(M, D)).astype(dtype), random(N, D).astype(dtype)
@@ -37,7 +37,7 @@ def scores(factor: float = 1.0) -> StepSpec:
                 found = difference("s", s, np.where(keep, want, -np.inf), free=~np.isnan(s))
                 return found and replace(found, id="zero-times-inf")
             if np.shape(s) == (M, N) and isinstance(s, np.ndarray) and s.dtype.kind == "f":
-                seen = ~(s.astype(np.float64) < HIDDEN)  # float16 does not reach so far
+                seen = ~(s.astype(np.float64) < HIDDEN)  # float16 has no such numbers
                 if (~keep & seen).any():
                     at = tuple(np.argwhere(~keep & seen)[0])
                     return Wrong((f"s[{at[0]}, {at[1]}] is {s[at]:.5g}, but keep is False there: "
@@ -60,7 +60,7 @@ def scores(factor: float = 1.0) -> StepSpec:
 
 
 def row(m_i: np.ndarray, top: np.ndarray, at: tuple[int, ...]) -> str:
-    """What is special about a row of a tile, by its maximum so far and its largest score here."""
+    """What is special about a row: compares its maximum so far with its largest score here."""
     old, new = m_i[at[:m_i.ndim]], top[at[:m_i.ndim]]
     if new == -np.inf:
         return "all keys of this tile are hidden"
@@ -75,20 +75,20 @@ def row(m_i: np.ndarray, top: np.ndarray, at: tuple[int, ...]) -> str:
 
 def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bool = True
                    ) -> StepSpec:
-    """l_i base^m_new and acc base^m_new are what they were, and this tile's share.
+    """l_i base^m_new and acc base^m_new must be the old ones plus this tile's share.
 
-    factor: what the scores are still to be multiplied with.  Which m_new is left is free, as long
-    as nothing overflows.  first_row_sees: every row has seen a key, after this tile at the latest.
+    factor: by which the scores are still to be multiplied.  Any m_new is right as long as nothing
+    overflows.  first_row_sees: after this tile every row has seen a key.
     """
     def make(words: str, seed: int, dtype: str = "float32", old: float = 0, new: float = 0,
              seen: bool = True, weight: float = 1) -> Example:
-        """old, new: about where the maximum so far and the new scores lie, in base 2; seen: only
-        some rows have seen nothing; weight: of what was summed before."""
+        """old, new: rough maximum so far and of the new scores, in base 2; seen: only some rows
+        have seen no key; weight: of the sums before."""
         random, (M, N, D) = randoms(seed), (16, 32, 64)
         s, v = random(M, N) * 3 + new / FACTOR, random(N, D).astype(dtype)
         m_i = random(M) + old
         if dtype == "float32":
-            m_i[:4], m_i[4:8] = -np.inf, m_i[4:8] + 9  # nothing seen; a maximum that stays
+            m_i[:4], m_i[4:8] = -np.inf, m_i[4:8] + 9  # no key seen; a maximum that stays
             s[8] -= 600  # far below the other rows
             m_i[8], m_i[9] = s[8].max() * FACTOR - 1, s[9].max() * FACTOR - 0.005
             if not seen:
@@ -117,7 +117,7 @@ def online_softmax(factor: float = FACTOR, base: float = 2.0, first_row_sees: bo
                              name="m_new", want="-inf", got=number(m_new[at]))
             with np.errstate(all="ignore"):
                 back = np.power(base, m_new.astype(np.float64) - top)
-                back[(m_new == -np.inf) & (want_l == 0)] = 1  # nothing seen yet: all is 0
+                back[(m_new == -np.inf) & (want_l == 0)] = 1  # no key seen yet: all is 0
 
                 def level(name, axes):
                     value = names[name]

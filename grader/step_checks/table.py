@@ -1,28 +1,28 @@
-"""Step -> what is asked of it, and what may be moved from one step to another.
+"""Says how each step is checked, and what may be moved from one step to another.
 
-A step that is a copy is asked what the step it copies is asked.
+A step that is a copy is checked as the step it copies.
 """
 
 from grader.course.stages import STAGES
 from grader.step_checks import gradients, loops, masks, memory, pytorch, row_sum, rows, softmax
 from grader.step_checks.examples import LOG2E, StepSpec
 
-KEYS = {  # the stage that is new in it -> what its loop over the keys sees, and examples
+KEYS = {  # stage -> the mask of its loop over the keys, and examples
     3: (masks.all_keys, loops.LENGTHS), 4: (masks.causal, loops.CAUSAL),
     6: (masks.window, loops.WINDOWS), 7: (masks.sinks, loops.SINKS),
     8: (masks.either, gradients.QUERY_TILES), 9: (masks.sinks_or_all, gradients.WINDOWED_QUERIES),
 }
 QUERIES = {8: (masks.either, gradients.KEY_TILES),
-           9: (masks.sinks_or_all, gradients.WINDOWED_KEYS)}  # the same over the queries
+           9: (masks.sinks_or_all, gradients.WINDOWED_KEYS)}  # over the queries
 
 
 def loop(stage: int, scale: float = LOG2E) -> StepSpec:
-    """A stage's loop over the keys; scale: what the scale is multiplied with there."""
+    """A stage's loop over the keys; scale: the factor that the scale gets there."""
     return loops.key_loop(*KEYS[stage], scale, first_sees=not STAGES[stage].windowed)
 
 
 def softmax_of(stage: int, factor: float = softmax.FACTOR, base: float = 2.0) -> StepSpec:
-    """A stage's online softmax: behind a window a row may have seen nothing yet."""
+    """A stage's online softmax; with a window a row may not have seen any key yet."""
     return softmax.online_softmax(factor, base, first_row_sees=not STAGES[stage].windowed)
 
 
@@ -79,15 +79,15 @@ ORIGINS = {copy: origin for origin, copies in COPIES.items() for copy in copies.
 
 
 def entry(id: str) -> StepSpec | None:
-    """What is asked of a step; None where nothing is."""
+    """How a step is checked; None if it is not."""
     return ENTRIES.get(ORIGINS.get(id, id))
 
 
-# Where a factor or a base may stand that the lesson puts elsewhere.  Each is taken for right where
-# two steps at least agree on it, and no other step of the stage speaks against it.
+# Where else a factor or a base may be applied.  An arrangement counts as right if at least two
+# steps agree on it and no other step of the stage contradicts it.
 def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list[dict]:
-    """The other arrangements of a stage, by the names of its steps, as step -> what it is asked
-    then.  where: the stage that its loop is new in."""
+    """The other arrangements of a stage, each as step -> how it is checked then.  The arguments
+    name its steps.  where: the stage in which its loop is new."""
     step = STAGES[stage].steps_of(("loop",))[0]
     bare = loop(where, 1.0)
     own = {(factor, base): softmax_of(stage, factor, base)
@@ -108,7 +108,7 @@ def moves(stage: int, where: int, scores: str, update: str, finish: str) -> list
 
 
 def natural_gradients(stage: int) -> list[dict]:
-    """The backward in base e, in the loop of dq or in that of dk and dv."""
+    """The arrangements with base e in dq's loop, or in that of dk and dv."""
     dq, p, dkdv, p_t = (STAGES[stage].steps_of((place,))[0]
                         for place in ("dq loop", "dq P", "dkdv calls", "dkdv P"))
     return [{dq: gradients.dq_loop(*KEYS[stage], 1.0), p: gradients.weights(natural=True)},
@@ -124,8 +124,8 @@ MOVES: dict[int, list[dict]] = {
 }
 
 
-# Steps of one function that may share their work out otherwise: run one after the other, they leave
-# what the last of them is asked for.
+# Steps of one function that may divide their work differently: run one after the other, they must
+# leave what the last of them is checked for.
 TOGETHER: dict[tuple[str, ...], StepSpec] = {
     ("1.3", "1.4"): pytorch.BOTH, ("2.2", "2.3"): row_sum.SUMMED,
     ("6.3", "6.4"): loop(6).without("first", "inner"),

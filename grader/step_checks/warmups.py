@@ -1,7 +1,7 @@
-"""--warmup: the five exercises of warmups/warmups.py, as step checks; without points.
+"""Runs --warmup: checks the five exercises of warmups/warmups.py, which give no points.
 
-Each blank is run on its own, like any other step of the course.  A mistake that only these
-exercises know has no id in mistakes.toml: the sentence that is said of it stands for one.
+Each blank is run on its own, like every step of the course.  A mistake that only these exercises
+have has no id in mistakes.toml; its sentence takes the place of the id.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from grader.step_checks.memory import MARK, read, stored
 FOLDER, NAME = "warmups", "warmups.py"
 BLOCK, TILE = 32, 16  # of that file
 COMMAND = "python autograder.py --warmup"
-PRINTED = 10  # lines, of what a file printed
+PRINTED = 10  # lines to show of what a file printed
 TITLES = {"W.1": "the online softmax, in a loop", "W.2": "softmax times a matrix, in tiles",
           "W.3": "the sum of two vectors", "W.4": "the sum of each row up to the diagonal",
           "W.5": "a product of matrices, in tiles"}
@@ -45,7 +45,7 @@ class Exercises(Stage):
 
 
 # ------------------------------------------------------------------------ the formulas
-SOFTMAX = {  # what is said -> what is changed in a tile of the online softmax
+SOFTMAX = {  # sentence -> the change in a tile of the online softmax
     "l_i is not multiplied by exp(old maximum - new one)": named.UPDATES["l-not-rescaled"],
     "the factor is upside down: it is exp(old maximum - new one)": named.UPDATES["alpha-inverted"],
     "only the last tile counts: the earlier sums are lost":
@@ -64,8 +64,8 @@ TIMES = SOFTMAX | {
 
 
 def softmax(rows: int, old: float, new: float) -> Example:
-    """W.1 of one tile, and W.2 of a tile of so many rows.  old, new: about where the maximum so far
-    and the numbers of the tile lie."""
+    """W.1 for one row, or W.2 for a tile of so many rows.  old, new: rough maximum so far and of
+    the tile's numbers."""
     random, M = randoms(rows), (rows,) * bool(rows)
     s, v = random(*M, BLOCK) + np.float32(new), random(BLOCK, 8)
     before = {"m_i": random(*M) + np.float32(old), "l_i": np.exp(random(*M)), "acc": random(*M, 8)}
@@ -91,7 +91,8 @@ def softmax(rows: int, old: float, new: float) -> Example:
 
 def make(words: str, given: dict, memory: dict, judge: Callable, right, mistakes: dict,
          programs: int = 1) -> Example:
-    """judge(left, wanted) -> what is wrong, of right and of what each of the mistakes leaves."""
+    """An example.  judge(left, wanted) -> what is wrong; wanted is right, or what a mistake
+    leaves."""
     return Example(words, given, lambda left: judge(left, right), memory, programs,
                    lambda: {said: lambda left, wrong=wrong: judge(left, wrong) is None
                             for said, wrong in mistakes.items()})
@@ -102,7 +103,7 @@ def pointers(*names: str) -> dict[str, Pointer]:
 
 
 def add(N: int, programs: int) -> Example:
-    """W.3: every program adds BLOCK numbers of its own."""
+    """W.3: every program adds its own BLOCK numbers."""
     x, y, at = randoms(N)(N), randoms(N + 1)(N), np.arange(N)
     mine, none = at < BLOCK * programs, np.full(N, MARK, np.float32)
     return make(
@@ -158,7 +159,7 @@ def product(M: int, N: int, K: int, m: int, n: int, start: int) -> Example:
     acc, (i, j, k) = randoms(K)(TILE, TILE), (at + np.arange(TILE) for at in (m, n, start))
 
     def tiles(row_of_a: int = K, row_of_b: int = N, column_of_b: int = 1):
-        """Of a and b.  row_of_a ...: how much further the next row, or column, is taken to lie."""
+        """Tiles of a and b.  row_of_a ...: the stride to the next row, or column, that is used."""
         return (read(a, i[:, None] * row_of_a + k, (i[:, None] < M) & (k < K)),
                 read(b, k[:, None] * row_of_b + j * column_of_b, (k[:, None] < K) & (j < N)))
 
@@ -208,10 +209,10 @@ ENTRIES = {
 # ------------------------------------------------------------------------- the grading
 def grade(options: Options, reporter: Reporter, only: str = "",
           then: Callable[[str], None] | None = None) -> int:
-    """Check all five, or only one, and say what was found and, unless that is left to then(), what
-    to do next.  then: told "fix step W.3", or "" where there is nothing to do.
+    """Check all five, or only one, and say what was found and what to do next.
 
-    -> 0 all right, 1 not, 3 a fault of the grader.
+    then: called with "fix step W.3", or "" if all is done, in place of saying what is next.
+    -> 0 if all are right, 1 if not, 3 for a fault of the grader.
     """
     file = submission.read(options.directory / FOLDER, NAME, "")
     broken = file.sentence + file.place if file.state in ("missing", "syntax_error") else \
@@ -246,7 +247,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
 
 
 def runner_of(file: submission.Submission, options: Options) -> Runner:
-    """A worker for the file's steps; without Triton, for those above its import."""
+    """A runner of the file's steps; without Triton, of those above its import."""
     exercises = Exercises(0, "warm-ups", "online_softmax", ("x",), 0, {})
     runner = Runner(exercises, replace(options, device="cpu", imports=Imports()), file)
     if no_triton():
@@ -255,7 +256,7 @@ def runner_of(file: submission.Submission, options: Options) -> Runner:
 
 
 def check(runner: Runner, file: submission.Submission, id: str) -> tuple[str, tuple[str, ...]]:
-    """-> outcome, and what is wrong, with the end of what the step printed."""
+    """-> the outcome; what is wrong, and the end of what the step printed."""
     if id in file.left_raises:
         return "wrong", (file.left_raises[id],)
     if id in file.blank_steps:
@@ -268,7 +269,7 @@ def check(runner: Runner, file: submission.Submission, id: str) -> tuple[str, tu
         light = guarded(lambda: runner.judged(id, ENTRIES[id], (id,)), lambda error: StepCheck(
             id, "grader_fault", seen=(f"the grader itself failed ({error}): please report it, with "
                                       "your file.",)))
-    except SubmissionError as error:  # of importing the file
+    except SubmissionError as error:  # the file cannot be imported
         runner.session.close()
         runner.session = None
         return error.outcome, (error.located(file.path.name),)
