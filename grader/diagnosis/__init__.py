@@ -1,1 +1,1 @@
-"""Where an answer is wrong, and what that looks like."""
+"""Says where an answer is wrong, and what that looks like."""

@@ -1,9 +1,9 @@
-"""What follows from which gradients are wrong, where the outputs are right."""
+"""Deduces where a mistake may be from which gradients are wrong while the outputs are right."""
 
 from grader.course.stages import Stage
 
-# The wrong gradients -> what follows, and the places that are left.  In stages 8 and 9 one kernel
-# makes dq, and another dk and dv; in stage 1 all come of one P.
+# The wrong gradients -> what follows, and the places left.  In stages 8 and 9 one kernel computes
+# dq and another dk and dv; in stage 1 all are made from one P.
 KERNELS = {
     ("q",): ("The gradients of k and v are right, so the saved lse and delta are too: the mistake "
              "is in the code that computes only dq.", ()),
@@ -35,13 +35,15 @@ GIVEN = ("o is right. Unless you changed the given backward, lse is wrong, or th
          "is made from: the backward uses nothing else of yours.", ("lse", "loop"))
 
 
-SURE = 0.5  # of the limit; a right kernel stays below, and what lies between may be either
+SURE = 0.5  # of the limit: below it a tensor is surely right, between it and the limit unsure
 
 
 def deduce(stage: Stage, times: dict[str, float]) -> tuple[str, tuple[str, ...]]:
-    """times: of every tensor of an answer its error, as a multiple of the limit.  -> a sentence or
-    "", and the places that are left; nothing follows where a tensor is neither wrong nor surely
-    right."""
+    """-> a sentence or "", and the places left; nothing if a tensor is neither wrong nor surely
+    right.
+
+    times: the error of every tensor of an answer, as a multiple of its limit.
+    """
     if any(SURE < error <= 1 for error in times.values()):
         return "", ()
     wrong = {name: not error <= 1 for name, error in times.items()}
@@ -49,7 +51,7 @@ def deduce(stage: Stage, times: dict[str, float]) -> tuple[str, tuple[str, ...]]
     if not any(gradients.values()) or any(bad and n[:2] != "d_" for n, bad in wrong.items()):
         return "", ()
     bad = tuple(name for name in ("q", "k", "v", "sink_logits", "x", "w") if gradients.get(name))
-    if len(bad) > 3:  # of the sink's logits, too: they come of lse and delta alone
+    if len(bad) > 3:  # sink_logits among them: its gradient needs only lse and delta
         bad = ("q", "k", "v")
     if stage.sums_rows:
         return "", tuple("d" + name for name in bad) + ("launch",)

@@ -1,4 +1,4 @@
-"""What a submission answered to the case that is wrong, and to further ones asked after it."""
+"""Holds a submission's answers to the wrong case and to the further cases run after it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ class Sample:
 
     @property
     def wrong(self) -> list[str]:
-        """The names of the tensors that are."""
+        """The names of the wrong tensors."""
         return [name for name, verdict in self.verdicts.items() if not verdict.accepted]
 
     @property
     def times(self) -> dict[str, float]:
-        """Every tensor's error as a multiple of its limit."""
+        """The error of every tensor as a multiple of its limit."""
         return {name: verdict.times for name, verdict in self.verdicts.items()}
 
     def truth(self, name: str) -> torch.Tensor:
@@ -40,7 +40,8 @@ class Sample:
 
     @property
     def first_wrong(self) -> list[str]:
-        """The tensors to look at: outputs before lse, lse before the gradients made of it."""
+        """The wrong tensors to look at: outputs before lse, lse before the gradients made from
+        it."""
         outputs = [n for n in self.got if not n.startswith("d_") and n != "lse"]
         for names in (outputs, ["lse"]):
             if set(names) & set(self.wrong):
@@ -51,21 +52,21 @@ class Sample:
 class Samples:
     """The wrong answer, and those to further cases.
 
-    ask(built) -> the submission's tensors for another case, or None if it failed there.
+    ask(built) -> the submission's tensors for another case, or None if that failed.
     """
 
     def __init__(self, wrong: Sample, ask: Callable[[Built], dict | None], device: str):
         self.wrong, self.ask, self.device = wrong, ask, device
         self.names = wrong.first_wrong
-        self.answers: dict[Case, Sample | None] = {}  # to the further cases asked
+        self.answers: dict[Case, Sample | None] = {}  # to further cases
 
     def plain_is_right(self) -> bool:
-        """Whether a plain, small case is answered rightly."""
+        """Whether the answer to a plain, small case is right."""
         plain = self.answer(general(self.wrong.built.case))
         return plain is not None and not plain.wrong
 
     def answer(self, case: Case) -> Sample | None:
-        """What the submission answers to a further case; None where it fails."""
+        """The answer to a further case; None if it fails."""
         if not self.names[0].startswith("d_"):
             case = replace(case, grads=())
         if case not in self.answers:
@@ -76,7 +77,7 @@ class Samples:
 
 
 def without_nan(case: Case, seed: int) -> Built:
-    """A case whose gaps hold numbers, not NaN: what is read there by mistake can be recognised."""
+    """The case with numbers instead of NaN in its gaps, so that a wrong read can be recognised."""
     built = build(case, seed)
     gen = torch.Generator().manual_seed(seed)
     for sent in (*built.call.inputs.values(), *built.call.douts.values()):
@@ -87,7 +88,7 @@ def without_nan(case: Case, seed: int) -> Built:
 
 
 def general(case: Case) -> Case:
-    """A plain case of the stage in which most mistakes differ: batch entries, groups of three."""
+    """A plain case that tells most mistakes apart: several batch entries, groups of three heads."""
     stage = case.course_stage
     if stage.sums_rows:
         return Case(case.stage, "probe", 333, M=70, dtype=torch.float32, layout="guarded",
@@ -98,7 +99,7 @@ def general(case: Case) -> Case:
     if not stage.needs_triton:
         NK = None if case.NK is None else 100 if case.NK < case.N else 200
         return replace(base, N=160, NK=NK)
-    if case.window is not None:  # one that hides nothing stays one that hides nothing
+    if case.window is not None:  # a window that hides nothing still hides nothing
         base = replace(base, window=23 if case.window < case.N else 300)
     if case.sinks is not None:
         base = replace(base, sinks=5 if case.sinks else 0)

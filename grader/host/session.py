@@ -1,4 +1,4 @@
-"""Speaks to a worker and ends it.
+"""Talks to a worker, and ends it.
 
     worker = Worker(source, "problem_3.py", device="cuda", interpret=False)
     with Session(worker, timeout=60) as session:
@@ -6,9 +6,9 @@
         reply = session.run(call)
 
 The worker is not trusted.  Every wait has a deadline, every size is known before a byte is read,
-nothing is unpickled, and how the process ended proves nothing: only a complete reply that repeats
-the request's nonce counts.  Where parent and worker share a user account this is a fence against
-mistakes, not against a determined cheat.
+nothing is unpickled, and how the process ended proves nothing: only a complete reply with the
+request's nonce counts.  If parent and worker share an account, this protects against mistakes, not
+against a determined cheat.
 """
 
 import json
@@ -38,30 +38,30 @@ from grader.host.processes import Worker
 from grader.sandbox import wire
 from grader.text import Tail, escape
 
-START_SECONDS = 120.0  # for Python and `import torch`, which are ours; a cold disk is slow
-DEATH_SECONDS = 3.0  # from a closed channel to the news of the worker's end, if that is why
-ENDLESS_SECONDS = 10.0  # for a call of a file that is known to hold an endless loop
-MORE = 2.0  # times its limit that a request may take longer while others have the CPUs
-STEP = 64  # elements between the inputs of one timed call and the next; 16 bytes in any dtype
-MAX_HEADER = 64 << 20  # a trace of very many steps; far below what memory holds
+START_SECONDS = 120.0  # for Python and `import torch`, with a cold disk
+DEATH_SECONDS = 3.0  # from a closed channel to the news that the worker has ended
+ENDLESS_SECONDS = 10.0  # for a call of a file that has an endless loop
+MORE = 2.0  # extra time, in limits, for a request while other processes have the CPUs
+STEP = 64  # elements from the inputs of one timed call to the next; 16-byte aligned in any dtype
+MAX_HEADER = 64 << 20  # enough for a very long trace
 OUTCOMES = {"crashed", "wrong", "skipped"}  # what a worker may claim
 DOING = {"start": "while Python and PyTorch started", "import": "while being imported",
          "case": "in a call of the entry point", "compile": "while its kernels compiled"}
 
 
 class Session:
-    """All that is said to one worker, until the end of both.  timeout: seconds for each request."""
+    """The conversation with one worker.  timeout: seconds per request."""
 
     def __init__(self, worker: Worker, timeout: float):
         self.worker, self.timeout = worker, timeout
         self.socket, self.process_tree = worker.socket, worker.process_tree
         self.clock: Clock | None = None  # of the stage under way
-        self.phase, self.pid = "start", 0  # pid: of the worker, once started
-        self.asked, self.limit = 0.0, timeout  # when the last request was sent; its seconds
+        self.phase, self.pid = "start", 0  # pid: the worker's, once started
+        self.asked, self.limit = 0.0, timeout  # when the last request was sent; its timeout
         self.seems_endless: Callable[[], bool] = lambda: False  # then ENDLESS_SECONDS are enough
         self.prepared: Call | None = None
         self.started = self.gone = False
-        self.confined: tuple[str, ...] = ()  # what of its confinement is in force, once started
+        self.confined: tuple[str, ...] = ()  # the confinement in force, once started
         self.output = Tail()
 
     def __enter__(self) -> "Session":
@@ -71,17 +71,17 @@ class Session:
         self.close()
 
     def give(self, source: bytes) -> None:
-        """Another file in the place of the first, before load()."""
+        """Give the worker another file in place of the first, before load()."""
         self.worker.path.write_bytes(source)
 
     # --------------------------------------------------------------- requests
     def load(self, entry: str, attribute: str | None, positional: tuple[str, ...]) -> None:
-        """Import the file, find the entry point (and `apply` of it), check its arguments."""
+        """Import the file, find the entry point (or its `apply`), check its arguments."""
         self.request({"op": "load", "entry": entry, "attribute": attribute,
                        "positional": list(positional)}, "import")
 
     def run(self, call: Call) -> Reply:
-        """One call, everything fetched."""
+        """Make one call, and fetch everything."""
         header, tensors = pack(call, with_refill=True)
         start = time.monotonic()
         specs = [(spec.shape, spec.dtype) for spec in call.outputs]
@@ -120,9 +120,9 @@ class Session:
         )
 
     def replay(self, call: Call, trace: Trace) -> dict[str, torch.Tensor]:
-        """Carry out, on the inputs of call, what trace says; in a worker that loaded no file.
+        """Repeat the trace on the inputs of call, in a worker that loaded no file.
 
-        -> outputs and, as "d_q", gradients.  Only trace's own steps are taken.
+        -> outputs and, as "d_q", gradients.
         """
         header, tensors = pack(call)
         shapes = results(call)
@@ -131,8 +131,8 @@ class Session:
         return dict(zip(shapes, blobs, strict=True))
 
     def walk(self, call: Call) -> tuple[torch.Tensor, torch.Tensor, tuple[int, int]]:
-        """Which rows of queries and keys this call reads together: read, together (2, N, N) and
-        tiles, as sandbox/worker/reads.py counts them."""
+        """Count which rows of queries and keys this call reads together.  -> read, together (2, N,
+        N) and tiles, see sandbox/worker/reads.py."""
         header, tensors = pack(call)
         N = call.inputs["q"].shape[-2]
         _, (read, together, tiles) = self.request(
@@ -141,8 +141,8 @@ class Session:
         return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
 
     def compile(self, call: Call, to_ptx: bool = False) -> list[CompiledKernel]:
-        """Compile what this call launches; the worker knows for what.  One entry a variant.
-        to_ptx: no further, and in half the time."""
+        """Compile what this call launches, for the worker's compile_for.  -> one entry per variant.
+        to_ptx: stop there, which takes half the time."""
         header, tensors = pack(call)
         reply, _ = self.request({"op": "compile", "to_ptx": to_ptx, **header}, "compile", tensors)
         try:
@@ -160,25 +160,25 @@ class Session:
             raise self._broken(error) from None
 
     def step(self, request: dict) -> list:
-        """Run one blank of the file alone.  -> what worker/run_step.py says of each
-        example, as it came."""
+        """Run one blank of the file on its own.  -> the unchecked answers of worker/run_step.py,
+        one per example."""
         reply, _ = self.request({"op": "step", **request}, "case")
         return reply.get("examples")
 
     def start(self) -> None:
-        """Wait until the worker is ready; it has not touched the submission yet."""
+        """Wait until the worker is ready; it has not read the submission yet."""
         if not self.started:
             ready, _ = self._exchange({}, "start", (), (), START_SECONDS, "")
             self.confined = tuple(map(str, ready["confined"]))
-            self.pid = ready["pid"]  # sent before the file was imported
+            self.pid = ready["pid"]  # sent before the file is imported
             self.started = True
 
     def time(self, call: Call, n: int) -> float:
-        """Seconds, by this process's clock, of n calls back to back.
+        """Seconds, by this process's clock, for n calls back to back.
 
-        The inputs are in place, and one call was made, before the clock starts; with grads in the
-        call each turn is forward and backward.  Turn i reads its inputs STEP * i elements further
-        into their storages, which must reach so far.
+        Before the clock starts, the inputs are in place and one call was made.  With grads, each
+        turn is a forward and a backward.  Turn i reads its inputs STEP * i elements further into
+        their storages.
 
         Raises:
             ValueError: a storage is too short for n turns.
@@ -195,13 +195,13 @@ class Session:
         return time.monotonic() - start
 
     def kept(self, call: Call) -> tuple[int, dict[str, torch.Tensor]]:
-        """One of the calls timed last, drawn by lot: its turn, and what it answered."""
+        """-> a turn drawn from the calls timed last; its answer."""
         shapes = results(call)
         _, blobs = self.request({"op": "kept"}, "case", expect=list(shapes.values()))
         return self.kept_turn, dict(zip(shapes, blobs, strict=True))
 
     def memory(self, call: Call) -> int:
-        """Peak bytes of one call above its inputs (outputs included)."""
+        """Peak bytes of one call, outputs included, inputs not."""
         self.prepare(call)
         reply, _ = self.request({"op": "memory"}, "case")
         try:
@@ -210,14 +210,14 @@ class Session:
             raise self._broken(error) from None
 
     def prepare(self, call: Call) -> None:
-        """Put the inputs in place and make one call, for what is measured next."""
+        """Put the inputs in place and make one call, before a measurement."""
         if self.prepared is not call:
             header, tensors = pack(call)
             self.request({"op": "prepare", **header}, "case", tensors)
             self.prepared = call
 
     def close(self) -> None:
-        """End the worker and everything it started; remove its folder.  Takes a bounded time."""
+        """End the worker and all it started, and remove its folder, in bounded time."""
         self.worker.close()
 
     # -------------------------------------------------------------- transport
@@ -291,10 +291,10 @@ class Session:
             buffer = buffer[got:]
 
     def _wait(self, writing, deadline: float):
-        """Until the socket is ready; meanwhile take what the submission prints.
+        """Wait until the socket is ready; meanwhile collect what the submission prints.
 
-        A child that the submission left behind can hold the socket open after the worker died,
-        so end of file is not enough: the process itself is asked between short sleeps.
+        A child of the submission can keep the socket open after the worker died, so between short
+        sleeps this also looks whether the process is alive.
         """
         while True:
             if self.seems_endless() and self.limit > ENDLESS_SECONDS:
@@ -314,12 +314,12 @@ class Session:
                 raise EOFError
 
     def _kept_waiting(self) -> float:
-        """Seconds for which others kept the worker from a CPU since it was asked; up to a limit."""
+        """Seconds for which others kept the worker from a CPU since the request; up to a limit."""
         over = self.clock is not None and self.clock.is_over()
         return 0.0 if over else min(waited_seconds(self.pid) - self.waited, MORE * self.limit)
 
     def _drain(self) -> None:
-        """Take what is in the pipe now.  Never waits."""
+        """Collect what is in the pipe now, without waiting."""
         while not self.output.closed:
             try:
                 data = os.read(self.process_tree.stdout.fileno(), 1 << 16)
@@ -331,7 +331,7 @@ class Session:
 
     # --------------------------------------------------------------- findings
     def _finding(self, reply: dict) -> SubmissionError:
-        """The worker's own report.  Its words are shown, never trusted."""
+        """The finding that the worker reports.  Its words are shown, never trusted."""
         outcome, line = reply["outcome"], reply["line"]
         if outcome not in OUTCOMES:
             raise ValueError(f"want one of {sorted(OUTCOMES)}; got {outcome}")
@@ -339,14 +339,15 @@ class Session:
             outcome, escape(str(reply["sentence"]))[:1000],
             id=reply["id"] if reply["id"] in wire.OBSERVED else "",
             detail=f"{self._printed()}\n{escape(str(reply['detail']))}".strip("\n")[-wire.MAX_TEXT:],
-            line=line if type(line) is int else None, fatal=bool(reply["fatal"]),
-            column=column if type(column := reply.get("column")) is int else None,
-            lines=tuple(number for number in reply.get("lines", ()) if type(number) is int),
+            line=line if type(line) is int else None, fatal=bool(reply["fatal"]), column=column if
+            type(column := reply.get("column")) is int else None, lines=tuple(number for number in
+            reply.get("lines", ()) if type(number) is int),
         )
         return self._lost(finding) if finding.fatal else finding
 
     def _late(self, seconds: float, start: float, cpu: float) -> SubmissionError:
-        """No answer yet, of a request sent then, when the worker had had so much of a CPU."""
+        """The finding for a request without an answer in time.  start, cpu: when it was sent, and
+        the worker's CPU time until then."""
         if self.clock is not None and self.clock.is_over():
             return SubmissionError("timeout", f"{self.clock.words()} {DOING[self.phase]}",
                                    detail=self._printed(), fatal=True)
@@ -370,7 +371,7 @@ class Session:
             hint = "; --worker-user none may help" if self.worker.other_user else ""
             return SubmissionError("grader_fault", f"the worker process did not start (exit code "
                                    f"{code}){hint}", detail=self._printed(), fatal=True)
-        # None: it closed its own channel and lives on.
+        # None: it closed its channel and is still alive.
         what = "closed the channel to the grader" if ending is None else ending.words()
         when = "during a call" if self.phase == "case" else DOING[self.phase]
         return SubmissionError("crashed", f"the file {what} {when}", detail=self._printed(),
@@ -381,7 +382,7 @@ class Session:
         return self.output.text()[-wire.MAX_TEXT:]
 
     def _account(self, reply: dict) -> tuple[Trace, Race | None, Tuned]:
-        """The worker's account of a call, or the end of the worker if it is no such account."""
+        """Read the worker's account of a call; end the worker if it is none."""
         try:
             return Trace(reply["trace"]), Race.read(reply["race"]), Tuned.read(reply.get("tuned"))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError,

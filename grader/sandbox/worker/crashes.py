@@ -1,4 +1,4 @@
-"""From an exception in a submission to one sentence, its id and the student's own line."""
+"""Turns an exception in a submission into one sentence, an id and the student's line."""
 
 import importlib.util
 import re
@@ -16,12 +16,12 @@ from . import asserts
 from .absent import absent, absent_gpu
 
 BLANK_STEP = re.compile(r"""raise NotImplementedError\(["']step ([\w.]+)["']\)""")
-# After one of these the CUDA context answers nothing any more.
+# After one of these the CUDA context is dead.
 DEAD_CONTEXT = re.compile(
     r"illegal memory access|misaligned address|illegal instruction|unspecified launch failure"
     r"|device-side assert|illegal address", re.IGNORECASE,
 )
-# What Triton says (compiled or interpreted) -> the id, and what to try.
+# Triton's message (compiled or interpreted) -> id, and what to try.
 WANTS = tuple((re.compile(words, re.IGNORECASE), id, wants) for words, id, wants in (
     (r"range must be a power of 2", "arange-not-a-power-of-two", "the length of tl.arange must be "
      "a power of two: round it up (triton.next_power_of_2) and mask what is past the end"),
@@ -84,8 +84,8 @@ OWN_MODULES = re.compile(r"(problem_\d|reference|grader|autograder)")
 
 
 def explain(error: BaseException, path: str, where: str) -> dict:
-    """What to say of anything a submission raised, found in TEXT_SECONDS: it wrote what makes the
-    texts of its own errors.  A worker that is still making one has to end."""
+    """What to say about anything a submission raised.  It has TEXT_SECONDS, because the
+    submission's own code may make the message; a worker that is still busy with that has to end."""
     kind = type(error).__name__
     found = {"outcome": "crashed", "id": "", "line": None, "column": None, "lines": [],
              "detail": "", "fatal": True,
@@ -94,11 +94,11 @@ def explain(error: BaseException, path: str, where: str) -> dict:
     def say():
         try:
             found.update(_explained(error, path, where))
-        except OSError:  # the file took away what it would be read from
+        except OSError:  # the file removed what this reads
             found.update(sentence=f"{kind} {where}")
 
     thread = Thread(target=say, daemon=True)
-    with suppress(RuntimeError):  # the file has started as many threads as it may
+    with suppress(RuntimeError):  # the file has started all the threads it may
         thread.start()
         thread.join(TEXT_SECONDS)
     return dict(found)
@@ -113,7 +113,7 @@ def _explained(error: BaseException, path: str, where: str) -> dict:
     """
     chain = _chain(error)
     cause = _unwrap(error)
-    around = chain[:next(i for i, e in enumerate(chain) if e is cause)]  # what wraps it
+    around = chain[:next(i for i, e in enumerate(chain) if e is cause)]  # the errors that wrap it
     placed = next((e for e in (cause, *reversed(around), *chain) if lines_of(e, path)), cause)
     line = next(iter(lines_of(placed, path)[::-1]), None)
     text = " ".join(_reason(e) or _text(e) for e in chain)
@@ -175,7 +175,7 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
     if failed := asserts.failed(error, path, message):
         return "crashed", _id_of(error, text, where), failed
     if _is_compile_error(error):
-        reason = message or source.strip()  # some have no text
+        reason = message or source.strip()  # some errors have no text
         id = "name-not-defined" if "is not defined" in reason else "does-not-compile"
         return "crashed", id, f"the kernel does not compile: {reason[:500]}"
     if missing := absent_gpu(error, _text(error), path, where, source):
@@ -190,8 +190,8 @@ def _sentence(error, text: str, path: str, where: str, source: str) -> tuple[str
 
 
 def _written(error, path: str, line: int | None, text: str) -> tuple[int, str] | None:
-    """What is no kernel's in that line, and what to write instead; -> line, sentence."""
-    with suppress(Exception):  # whatever stands in the file
+    """What in that line is not Triton, and what to write instead; -> line, sentence."""
+    with suppress(Exception):  # whatever is in the file
         if isinstance(error, foreign.TruthOfATile):
             return line, _text(error)
         return foreign.instead(path, line, text)
@@ -199,8 +199,8 @@ def _written(error, path: str, line: int | None, text: str) -> tuple[int, str] |
 
 
 def _id_of(error, text: str, where: str) -> str:
-    """Of an exception that Python or PyTorch raised; text: what the whole chain says."""
-    if re.search(r"invalid gradient at index \d+ - got", text):  # autograd's own words
+    """The id of an exception that Python or PyTorch raised.  text: all messages of the chain."""
+    if re.search(r"invalid gradient at index \d+ - got", text):  # autograd's message
         return "gradient-shape"
     if "is not defined" in text:
         return "name-not-defined"
@@ -209,16 +209,16 @@ def _id_of(error, text: str, where: str) -> str:
 
 
 def _chain(error) -> list[BaseException]:
-    """The exception, then what it was raised from, then what it interrupted."""
+    """The exception, then the one it was raised from, and so on."""
     chain = []
-    while error is not None and len(chain) < 20:  # a chain can be a circle
+    while error is not None and len(chain) < 20:  # a chain can be circular
         chain.append(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return chain
 
 
 def _unwrap(error):
-    """Triton wraps an error once for each nested jit call; the innermost is the student's."""
+    """The innermost error: Triton wraps it once per nested jit call."""
     for _ in range(20):
         wraps = type(error).__name__ == "InterpreterError" or (
             _is_compile_error(error) and _is_compile_error(error.__cause__)
@@ -234,7 +234,7 @@ def _is_compile_error(error) -> bool:
 
 
 def _reason(error) -> str:
-    """Why a kernel does not compile, without the lines of the kernel that Triton quotes."""
+    """Why a kernel does not compile, without the code that Triton quotes."""
     if not _is_compile_error(error):
         return ""
     own = "" if error.error_message is None else str(error.error_message)[:MAX_TEXT]
@@ -242,7 +242,7 @@ def _reason(error) -> str:
 
 
 def _text(error) -> str:
-    """str(error), which the submission may have written: it can raise or be no string."""
+    """str(error), which may be the submission's own code: it can raise, or return no string."""
     try:
         text = str(error)
     except BaseException:
@@ -251,7 +251,7 @@ def _text(error) -> str:
 
 
 def lines_of(error, path: str) -> list[int]:
-    """The lines of the student's file that this exception went through, the deepest last."""
+    """The lines of the student's file on this exception's stack, the innermost last."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return [error.lineno] if error.lineno else []
     lines = [line for frame, line in walk_tb(error.__traceback__)
@@ -262,8 +262,8 @@ def lines_of(error, path: str) -> list[int]:
 
 
 def _outwards(chain: list[BaseException], path: str) -> list[int]:
-    """All lines of the file: those of what was raised first, then of what was raised from it, then
-    of what had been caught before."""
+    """All lines of the file: those of the first exception, then of what was raised from it, then of
+    what had been caught before."""
     raised = 1
     while raised < len(chain) and chain[raised - 1].__cause__ is chain[raised]:
         raised += 1
@@ -273,7 +273,7 @@ def _outwards(chain: list[BaseException], path: str) -> list[int]:
 
 
 def _column(error, path: str) -> int | None:
-    """The column, from 1, at which the deepest line of the file went wrong."""
+    """The column, from 1, of the error in the innermost line of the file."""
     if _is_compile_error(error):
         offset = getattr(error.node, "col_offset", None)
         return None if offset is None else offset + _indent(error, path) + 1
@@ -288,14 +288,14 @@ def _column(error, path: str) -> int | None:
 
 
 def _indent(error, path: str) -> int:
-    """How far the function is indented in the file: Triton counts from its own `def`."""
+    """The function's indentation in the file: Triton counts columns from its `def`."""
     first = (error.src or "").lstrip().split("\n")[:1]
     return next((len(row) - len(row.lstrip()) for row in _source(path)
                  if first and row.strip() == first[0].strip()), 0)
 
 
 def _compile_error_line(error, path: str) -> int | None:
-    """A CompilationError counts lines from its function's `def`; find that in the file."""
+    """The line of a CompilationError, which counts from its function's `def`."""
     offset, function = getattr(error.node, "lineno", None), (error.src or "").strip().split("\n")
     if offset is None or not function:
         return None
@@ -317,9 +317,9 @@ def _source_line(path: str, line: int | None) -> str:
 
 
 def _traceback(chain: list[BaseException], path: str, sentence: str) -> str:
-    """Only the student's own frames, a line each, from the call to where it went wrong: those of
-    Triton and PyTorch say nothing to them.  An error that only wraps another adds its frames, and
-    one that the sentence quotes in full nothing else."""
+    """The student's own frames, one line each, from the call to the error, without those of Triton
+    and PyTorch.  An error that only wraps another adds its frames; one that the sentence quotes in
+    full adds nothing else."""
     rows, frames, inner = [], [], _unwrap(chain[0])
     wrapped = next((i for i, error in enumerate(chain) if error is inner), 0)
     for error in chain[:wrapped + 1]:

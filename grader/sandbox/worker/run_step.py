@@ -1,15 +1,14 @@
-"""Runs one blank of the file on its own: values in, the values it leaves out.
+"""Runs one blank of the file on its own: takes values in, returns the values it leaves.
 
 The request's text is a function `step` made of the file's own lines, with their line numbers, so
-that an error names the student's line.  It runs with the names of the imported file.  It calls the
-file's own functions, except for those that the request replaces: a replacement takes the same
-arguments and records them.
+that an error names the student's line.  It runs with the imported file's names, and calls its
+functions, except for those that the request replaces by fakes, which record their arguments.
 
-Values go in and out as a number, None, or one of these:
+A value is a number, None, or one of these:
 
-    {"tile": array}            a Triton tensor; on the way out PyTorch's, too
-    {"torch": array, "strides"}    a PyTorch tensor on the way in; {"slice"}, {"needs_input_grad"}
-    {"pointer": name, "at": array}    addresses, in elements from where the memory `name` begins
+    {"tile": array}            a Triton tensor; on the way out a PyTorch tensor, too
+    {"torch": array, "strides"}    a PyTorch tensor, on the way in; {"slice"}, {"needs_input_grad"}
+    {"pointer": name, "at": array}    addresses, in elements from the beginning of memory `name`
     {"tuple": [values]}        {"other": name of its type}, on the way out only
 """
 
@@ -29,16 +28,16 @@ from ..kernels import hooks
 from ..wire import pack_array, unpack_array
 from . import crashes
 
-CALLS = 500  # of stand-ins in one example
-MARGIN = 1 << 16  # bytes of nothing on either side of a memory
+CALLS = 500  # of fakes in one example
+MARGIN = 1 << 16  # unused bytes on each side of a memory
 
 
 class Endless(BaseException):
-    """Too long, or too many calls; no `except Exception` of a student's stops it."""
+    """The step took too long, or made too many calls; `except Exception` does not catch it."""
 
 
 class Memory:
-    """Named arrays that pointers lead to, each with unused memory on either side."""
+    """Named arrays that pointers point into, each with unused memory on both sides."""
 
     def __init__(self, arrays: dict[str, np.ndarray]):
         self.arrays, self.names = {}, {}
@@ -49,8 +48,8 @@ class Memory:
             self.arrays[name][:] = array.ravel()
 
     def extents(self) -> list[tuple[int, int]]:
-        """As bounds.Bounds wants them: what a kernel may touch.  A kernel without memory
-        may touch nothing, for which one empty extent stands."""
+        """What a kernel may access, for bounds.Bounds; one empty extent if it may access
+        nothing."""
         return [(a.ctypes.data, a.ctypes.data + a.nbytes) for a in self.arrays.values()] or [(0, 0)]
 
     def address(self, name: str, at: int) -> int:
@@ -58,7 +57,7 @@ class Memory:
         return array.ctypes.data + at * array.itemsize
 
     def place(self, addresses: np.ndarray) -> tuple[str, np.ndarray]:
-        """The memory these lie in or next to, and where in it, in elements."""
+        """The memory that holds these addresses, or is next to them; where in it, in elements."""
         middle = int(np.median(addresses.astype(np.int64)))
         name = min(self.arrays, key=lambda name: abs(
             middle - self.address(name, self.arrays[name].size // 2)), default="")
@@ -69,8 +68,8 @@ class Memory:
 
 
 def run(worker, request: dict) -> list[dict]:
-    """For each example {"programs": [name -> value], "calls", "memory"}, or {"error"} as
-    crashes.explain() returns it."""
+    """-> for each example {"programs": [name -> value], "calls", "memory"}, or {"error"} from
+    crashes.explain()."""
     with _shown(worker.path, request["text"]):
         return _run(worker, request)
 
@@ -79,7 +78,7 @@ def _run(worker, request: dict) -> list[dict]:
     namespace = dict(vars(worker.module))
     originals = {name: namespace.get(name) for name in request["fakes"]}
     left: list[dict] = []
-    if request["kernel"]:  # the text says triton and tl, and the file has them, as a rule
+    if request["kernel"]:  # the text needs triton and tl, which the file mostly has
         import triton
         import triton.language as tl
         namespace = {"triton": triton, "tl": tl} | namespace
@@ -97,7 +96,7 @@ def _run(worker, request: dict) -> list[dict]:
         given = {name: _made(value, memory) for name, value in example["given"].items()}
         for name, kind in request["fakes"].items():
             namespace[name] = _stand_in(name, originals[name], kind, given, calls, memory)
-        worker.replaying = memory  # a kernel may access nothing else
+        worker.replaying = memory  # all that a kernel may access
         try:
             with _limited(request["seconds"]), hooks.listening(UndefinedLanes()):
                 if request["kernel"]:
@@ -116,7 +115,7 @@ def _run(worker, request: dict) -> list[dict]:
                                       "column": None}})
         except BaseException as error:
             found = crashes.explain(error, worker.path, "in this step")
-            if found["outcome"] == "skipped":  # nothing of the step's
+            if found["outcome"] == "skipped":  # not the step's fault
                 raise
             answers.append({"error": {key: found[key]
                                       for key in ("id", "sentence", "line", "column")}})
@@ -129,7 +128,7 @@ def _run(worker, request: dict) -> list[dict]:
 
 # --------------------------------------------------------------------- values
 def _made(value, memory: Memory):
-    """The object that a step is given for a value."""
+    """The object for a value that is given to a step."""
     if not isinstance(value, dict):
         return value
     if "tuple" in value:
@@ -150,7 +149,7 @@ def _made(value, memory: Memory):
 
 
 def _told(value, memory: Memory):
-    """The value of an object, for the way out."""
+    """The value to send for an object."""
     if isinstance(value, bool | int | float | None):
         return value
     if type(value).__name__ == "constexpr":
@@ -171,11 +170,11 @@ def _told(value, memory: Memory):
 
 # ------------------------------------------------------------------ stand-ins
 def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memory):
-    """The replacement of a function of the file.
+    """The fake that replaces a function of the file.
 
-    kind: the names of the arguments that it returns changed, each call in another way; or "store",
-    which stores a tile's rows as the docstring of _store says; or "dx" or "dw", a kernel of stage 2
-    to be launched.
+    kind: the names of the arguments that it returns, changed differently at every call; or "store",
+    which stores a tile's rows as _store() does; or "dx" or "dw", a kernel of stage 2 to be
+    launched.
     """
     if kind in ("dx", "dw"):
         return _Launched(name, original.fn, kind)
@@ -199,7 +198,7 @@ def _stand_in(name: str, original, kind, given: dict, calls: list, memory: Memor
 
 
 def _standing(calls: list[dict]) -> str:
-    """Which tile's first row is the same in all of them, in words."""
+    """Which argument is the same tile's first row in all calls, in words."""
     first, *others = (call["arguments"] for call in calls)
     for key, value in first.items():
         if key.startswith("start") and all(other.get(key) == value for other in others):
@@ -208,7 +207,7 @@ def _standing(calls: list[dict]) -> str:
 
 
 def _unchanged(text: str, line: int | None) -> str:
-    """What the condition of the loop round this line is made of and the loop never changes."""
+    """The names in the condition of the loop around this line that the loop never changes."""
     loops = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.While)
              and line is not None and node.lineno <= line <= node.end_lineno]
     for loop in loops[-1:]:
@@ -221,7 +220,7 @@ def _unchanged(text: str, line: int | None) -> str:
 
 
 def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
-    """Rows of a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i."""
+    """Store rows of a contiguous (B, H, N, D) tensor: row i of head bh is row bh * N + i."""
     def number(value) -> np.ndarray:
         held = hooks.numbers(value)
         return np.asarray(getattr(value, "value", value) if held is None else held)
@@ -240,7 +239,7 @@ def _store(memory: Memory, ptr, tile, bh, rows, N, D) -> None:
 
 
 class _Launched:
-    """A right kernel of stage 2's backward, in PyTorch, as far as the grid goes."""
+    """A right kernel of stage 2's backward, in PyTorch, for as many programs as the grid has."""
 
     def __init__(self, name: str, function, kind: str):
         self.name, self.signature, self.kind = name, inspect.signature(function), kind
@@ -255,8 +254,7 @@ class _Launched:
         return launch
 
     def check(self, given: SimpleNamespace, programs: tuple[int, ...]) -> None:
-        """Refuse a grid with too few programs along its first axis, and strides that are not those
-        of the tensors beside them."""
+        """Reject a grid that is too short, and strides that do not belong to their tensors."""
         wanted = -(-given.N // given.BLOCK_N)
         if self.kind == "dx":
             wanted *= -(-given.M // given.BLOCK_M)
@@ -292,7 +290,7 @@ class _Launched:
 # --------------------------------------------------------------------- limits
 @contextmanager
 def _shown(path: str, text: str):
-    """While it lasts, inspect and linecache read this text as the file's."""
+    """Within this block, inspect and linecache read this text as the file's."""
     real = linecache.cache.get(path)
     linecache.cache[path] = len(text), None, list(io.StringIO(text)), path
     try:
@@ -305,7 +303,7 @@ def _shown(path: str, text: str):
 
 @contextmanager
 def _limited(seconds: float):
-    """Raise Endless after so much CPU time, in whichever line is running."""
+    """Raise Endless after so much CPU time, in whatever line is running."""
     def over(number, frame):
         raise Endless(f"it did not end within {seconds:g} s of CPU time")
 
@@ -322,7 +320,7 @@ def _limited(seconds: float):
 
 
 class UndefinedLanes(hooks.Listener):
-    """Makes a masked lane of a load without `other=` NaN: a GPU promises nothing."""
+    """Sets masked lanes of a load without `other=` to NaN, because a GPU may return anything."""
 
     def loaded(self, access: hooks.Access, numbers: np.ndarray) -> None:
         if not access.has_other and numbers.dtype.kind == "f":

@@ -1,8 +1,8 @@
-"""The process that runs a submission.  Nothing else in the grader ever imports one.
+"""Runs a submission; no other process of the grader imports one.
 
-supervisor.py confines it and calls main(), in a directory that holds only a copy of the submission.
-It knows no truth, no tolerance and no score: tensors come in as bytes, outputs go back as bytes,
-and the parent judges them.  Importing this module has no side effects.
+supervisor.py confines the process and calls main(), in a directory that holds only a copy of the
+submission.  The worker knows no right answer, no tolerance and no points: tensors come in as bytes,
+outputs go back as bytes, and the parent judges them.  Importing this module has no side effects.
 """
 
 import importlib.util
@@ -26,14 +26,14 @@ from .reads import Reads
 from .returned import Failure, check, check_gradient, outputs_of, signature_of
 
 _empty = torch.empty
-MARGIN_BYTES = bounds.NEAR  # on either side of an input, without a GPU
-LATE_SECONDS = 0.05  # outputs are read again this long after everything else
+MARGIN_BYTES = bounds.NEAR  # on each side of an input, without a GPU
+LATE_SECONDS = 0.05  # before outputs are read once more
 _sleep = time.sleep
 _plain_copy = torch.Tensor.copy_  # bound before a submission could replace it
 
 
 class Server:
-    """One submission, loaded once, called many times."""
+    """Answers requests about one submission, which is loaded once and called many times."""
 
     def __init__(self, channel: Channel, config: dict):
         self.channel = channel
@@ -48,17 +48,17 @@ class Server:
         self.compiler = None
         if config["compile_for"]:
             self.compiler = compile_only.CompileOnly(config["compile_for"], self.path)
-        if self.on_cuda:  # a broken GPU must show before the submission can be blamed for it
+        if self.on_cuda:  # so that a broken GPU is not blamed on the submission
             torch.zeros(1, device="cuda")
-            self.synchronize = torch._C._cuda_synchronize  # of all streams, and not to be patched
+            self.synchronize = torch._C._cuda_synchronize  # for all streams; cannot be patched
             self.synchronize()
-            if config["idle"]:  # no file waits for it
+            if config["idle"]:  # there is no file yet
                 hooks.load_launcher()
         else:
             self.synchronize = lambda: None
-            torch.set_num_threads(1)  # nothing here is large, and busy cores make threads wait
+            torch.set_num_threads(1)  # nothing here is large, and on busy cores threads wait
             pretend_gpu.install(config["compile_for"] or 90)
-        if triton := sys.modules.get("triton"):  # a file may name a folder where it may not write
+        if triton := sys.modules.get("triton"):  # the file may name one it cannot write to
             triton.knobs.cache.dir = os.environ["TRITON_CACHE_DIR"]
         self.races = races.Races(self._extents, self._named, self.path)
         self.interprets = os.environ.get("TRITON_INTERPRET") == "1" and self.compiler is None
@@ -69,12 +69,12 @@ class Server:
         hooks.watch_launches(recorder.current, lambda phase: self.channel.send({"phase": phase}))
 
     def _extents(self) -> list[tuple[int, int]]:
-        """Of the tensors that a kernel may access; none outside of a call."""
+        """The extents of the tensors that a kernel may access; none outside of a call."""
         known = self.replaying or self.recorder.current()
         return [] if known is None else known.extents()
 
     def _named(self) -> list[tuple]:
-        """As Recorder.named(); none of a replay, whose errors no student reads."""
+        """As Recorder.named(); none in a replay, whose errors no student reads."""
         return [] if self.replaying else self.recorder.current().named()
 
     def serve(self) -> None:
@@ -99,11 +99,11 @@ class Server:
                 reply, blobs = crashes.explain(error, self.path, where), ()
                 reply["ok"] = False
             self.channel.send(reply, blobs)
-            if reply.get("fatal"):  # a CUDA context does not survive an illegal address
+            if reply.get("fatal"):  # such as after an illegal address, which kills the CUDA context
                 os._exit(1)
 
     def _receive_tensors(self, request: dict) -> list[dict]:
-        """Read the bytes announced by the (trusted) parent: inputs, then douts, then refill."""
+        """Read the tensors that the (trusted) parent sends: inputs, then douts, then refill."""
         groups = []
         for group in ("inputs", "douts", "refill"):
             tensors = {}
@@ -125,13 +125,13 @@ class Server:
         sys.modules[name] = module
         sys.argv = [self.path]
         text = spec.loader.get_source(name)
-        # The kernels' text is read again at a launch, whatever has become of the file by then.
+        # A launch reads the kernels' text again, even if the file has changed by then.
         linecache.cache[self.path] = len(text), None, list(io.StringIO(text)), self.path
         try:
             spec.loader.exec_module(module)
         except Exception:
-            # A self-check at module level fails where kernels compute nothing.  What stands above
-            # it is enough to compile the kernels.
+            # A self-check at module level fails if kernels compute nothing.  What was defined
+            # above it is enough to compile the kernels.
             if not (self.compiler and self.compiler.launched and hasattr(module, entry)):
                 raise
         if self.interprets and (kernel := hooks.compiled(module)):
@@ -160,7 +160,7 @@ class Server:
         return {}, ()
 
     def run(self, request: dict, storages: dict, douts: dict, refill: dict | None = None):
-        """Call the entry point, fetch everything, and write down how the first call did it."""
+        """Call the entry point, fetch everything, and record the first call."""
         inputs, upstream, on_device, sent = self.place(request, storages, douts)
         answers, gradients, recorders, kept = [], [], [], []
         self.races.begin()
@@ -188,7 +188,7 @@ class Server:
                 for name, storage in refill.items():
                     target = gathered(on_device[name], request["inputs"][name])
                     _plain_copy(target, storage.view(target.shape))
-            # Not recorded: a file that looks whether it is watched finds that it is not.
+            # Not recorded, so that a file that looks for a recorder finds none.
             with self.recorder.uncompiled():
                 refilled = self._fetch(self._call(request, inputs))
         _sleep(LATE_SECONDS * request["late"])
@@ -199,9 +199,9 @@ class Server:
 
     def _later(self, request: dict, inputs: dict, kept: list, upstream: dict, gradients: list
                ) -> list[torch.Tensor]:
-        """Nothing of an earlier call may show in a later one: the answer to the same numbers laid
-        out otherwise; after a call with other numbers and options, the first call's gradients
-        again; and those that it had returned, after a backward of other gradients."""
+        """Fetch what shows whether an earlier call affects a later one: the answer to the same
+        numbers in another layout; after a call with other numbers and options, the first call's
+        gradients once more; and those it returned first, after a backward of other gradients."""
         with self.recorder.uncompiled():
             restrided = self._fetch(self._call(request, _changed(inputs, _laid_out_otherwise)))
             self._call(request | request["between"],
@@ -217,7 +217,7 @@ class Server:
         return self.recorder.Recorder(_named(on_device, sent), self.on_cuda, self.path)
 
     def replay(self, request: dict, storages: dict, douts: dict):
-        """Carry out a trace that another process made of a call like this, on these inputs."""
+        """Repeat another process's trace of such a call, on these inputs."""
         inputs, _, on_device, sent = self.place(request | {"grads": ()}, storages, douts)
         try:
             with torch.no_grad():
@@ -242,7 +242,7 @@ class Server:
             self.replaying = None
 
     def prepare(self, request: dict, storages: dict, douts: dict):
-        """Place the inputs and make one call, so that what follows compiles nothing."""
+        """Place the inputs and make one call, so that later ones need not compile."""
         inputs, upstream, on_device, _ = self.place(request, storages, douts)
         self.prepared = {"request": request, "inputs": inputs, "upstream": upstream,
                          "on_device": on_device}
@@ -251,8 +251,8 @@ class Server:
         return {}, ()
 
     def arrange(self, request: dict):
-        """Make the inputs of n calls, each a step further into the storages than the one before:
-        other addresses and other values every time, so that nothing kept from earlier helps."""
+        """Make the inputs of n calls, each a step further into the storages than the one before.
+        Addresses and values differ every time, so that nothing kept from earlier calls helps."""
         call, on_device = self.prepared["request"], self.prepared["on_device"]
         self.prepared["turns"] = []
         for turn in range(request["n"]):
@@ -263,8 +263,8 @@ class Server:
         return {}, ()
 
     def time(self, request: dict):
-        """The arranged calls back to back.  The parent holds the clock; this only does the work,
-        and keeps what one of the calls answered."""
+        """Make the arranged calls back to back, and keep the answer of one.  The parent has the
+        clock."""
         for turn, inputs in enumerate(self.prepared["turns"]):
             result = self._once(self.prepared["request"], inputs, self.prepared["upstream"])
             if turn == request["keep"]:
@@ -273,17 +273,17 @@ class Server:
         return {}, ()
 
     def kept(self, request: dict):
-        """The answer that was kept: outputs, then gradients."""
+        """Send the answer that was kept: outputs, then gradients."""
         if self.prepared["kept"] is None:
             raise Failure("wrong", "it was not made")
         return {}, self._fetch(self.prepared["kept"])
 
     def memory(self, request: dict):
-        """Peak bytes of one call above what was live before it, outputs included."""
+        """Peak bytes of one call, outputs included, beyond what was in use before it."""
         self.synchronize()
         if not self.on_cuda:
             raise Failure("crashed", "memory is measured on a GPU only")
-        torch.cuda.empty_cache()  # the parent asks the driver, who counts what is only cached
+        torch.cuda.empty_cache()  # the parent asks the driver, which counts cached memory, too
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         self._once(*map(self.prepared.get, ("request", "inputs", "upstream")))
@@ -303,7 +303,7 @@ class Server:
         return profiling.lines(lambda: self._once(request, inputs, upstream), self.path), ()
 
     def compile(self, request: dict, storages: dict, douts: dict):
-        """Compile what one call launches.  Nothing runs, so nothing is fetched."""
+        """Compile what one call launches; nothing runs."""
         if request["to_ptx"]:
             self.compiler.end_at_ptx()
         inputs, upstream, _, _ = self.place(request, storages, douts)
@@ -312,7 +312,7 @@ class Server:
         return {"kernels": self.compiler.report()}, ()
 
     def walk(self, request: dict, storages: dict, douts: dict):
-        """Which rows one call reads for which: reads.Reads's read, together and tiles."""
+        """Count which rows one call reads together: read, together and tiles of reads.Reads."""
         inputs, upstream, _, _ = self.place(request, storages, douts)
         counted = Reads([inputs["q"], *upstream.values()], [inputs["k"], inputs["v"]])
         with counted, self.recorder.uncompiled():
@@ -321,7 +321,7 @@ class Server:
             torch.tensor(counted.tiles)]
 
     def step(self, request: dict):
-        """What one blank of the file leaves, run alone on the examples of the request."""
+        """Run one blank of the file on its own, on the examples of the request."""
         return {"examples": run_step.run(self, request)}, ()
 
     # ---------------------------------------------------------------- helpers
@@ -333,8 +333,8 @@ class Server:
         return found
 
     def place(self, request: dict, storages: dict, douts: dict) -> tuple[dict, dict, dict, dict]:
-        """-> the inputs and the upstream gradients that a call is given, and the storages on the
-        device that they are views of."""
+        """-> a call's inputs and upstream gradients, and the storages on the device that they are
+        views of."""
         on_device = self._on_device(request["inputs"], storages)
         sent = self._on_device(request["douts"], douts)
         return (self._views(request["inputs"], on_device, request["grads"]),
@@ -355,14 +355,14 @@ class Server:
         return views
 
     def _once(self, request: dict, inputs: dict, upstream: dict) -> list[torch.Tensor]:
-        """One call: its outputs and gradients."""
+        """Make one call.  -> outputs, then gradients."""
         outputs = self._call(request, inputs)
         if not request["grads"]:
             return outputs
         return outputs + self._gradients(request, inputs, outputs, upstream)
 
     def _call(self, request: dict, inputs: dict) -> list[torch.Tensor]:
-        """Call the entry point; the outputs asked for, each of the right kind."""
+        """Call the entry point.  -> the outputs asked for, checked by returned.py."""
 
         def resolve(value):
             named = isinstance(value, str) and value.startswith("@")
@@ -386,7 +386,7 @@ class Server:
                                   "gradient-missing")
                 pairs.append((output, upstream[spec["name"]]))
         wanted = [inputs[name] for name in request["grads"]]
-        # What torch.autograd.grad comes to; its checks import sympy, which takes 0.5 to 2 s.
+        # What torch.autograd.grad does, without its checks, which import sympy for 0.5 to 2 s.
         gradients = torch.autograd.Variable._execution_engine.run_backward(
             *zip(*pairs, strict=True), keep_graph, False, tuple(wanted), True, False)
         for name, source, gradient in zip(request["grads"], wanted, gradients, strict=True):
@@ -397,7 +397,7 @@ class Server:
         return list(gradients)
 
     def _fetch(self, tensors) -> list[torch.Tensor]:
-        """Copies on the CPU, made by our own copy_ and not by a method of theirs."""
+        """Copies on the CPU, made by our own copy_, not by a method of the tensors."""
         self.synchronize()
         fetched = []
         with torch.no_grad():
@@ -408,7 +408,7 @@ class Server:
 
 
 def _named(on_device: dict, sent: dict) -> dict:
-    """Every storage of a call by the name a trace has for it."""
+    """The storages of a call by their names in a trace."""
     return on_device | {"d_" + name: storage for name, storage in sent.items()}
 
 
@@ -419,7 +419,7 @@ def _changed(inputs: dict, change) -> dict:
 
 
 def _laid_out_otherwise(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, those of heads at other strides; the last axis stays contiguous."""
+    """The same numbers with other strides of the heads; the last axis stays contiguous."""
     if x.dim() < 4:
         return x.clone()
     rows = x.movedim(-2, 0).contiguous().movedim(0, -2)  # (N, B, H, D) in memory
@@ -430,7 +430,7 @@ def _laid_out_otherwise(x: torch.Tensor) -> torch.Tensor:
 
 
 def _apart(storage: torch.Tensor) -> torch.Tensor:
-    """A copy with nothing known near it: what bounds.py finds outside is outside of all."""
+    """A copy with unused memory around it, so that bounds.py notices what is outside."""
     margin = MARGIN_BYTES // storage.element_size()
     whole = torch.zeros(storage.numel() + 2 * margin, dtype=storage.dtype)
     return _plain_copy(whole[margin:margin + storage.numel()], storage)
@@ -438,7 +438,7 @@ def _apart(storage: torch.Tensor) -> torch.Tensor:
 
 def main(config: dict) -> None:
     """Answer the grader on config["fd"] until it closes that."""
-    # Of lanes that no store keeps; nothing that a student wrote stands in such a line.
+    # About lanes that are never stored, in lines that no student wrote.
     warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.")
     channel = Channel(config["fd"])
     worker = Server(channel, config)
