@@ -73,6 +73,7 @@ def obedient(monkeypatch, tmp_path):
     """Replace the autograder.  -> what it was asked so far: lines of stage, text, timed, GPU."""
     asked = tmp_path / "asked"
     asked.touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("ASKED", str(asked))
     monkeypatch.setattr(child, "PROGRAM", OBEDIENT)
     monkeypatch.setattr(batch, "POLL_SECONDS", 0.01)
