@@ -13,16 +13,16 @@ from grader.course.stages import STAGES
 from grader.host import files
 
 DONE, NOT_SETTLED, USAGE, INTERRUPTED = 0, 3, 2, 130
-ALIKE = 8  # first bytes, by which what a command wrote is known again
+ALIKE = 8  # first bytes by which a command's own output is recognised
 POLICY = "a policy.toml: what stages and groups of cases are worth"  # help of options
 AS_ROOT = "let the files run as root where no other account can run them"
 TYPES = {"N": int, "S": float, "X": float} | dict.fromkeys(
     ("1-7", "NAME", "TITLE", "STUDENT", "STUDENT[:STAGE]", "NAME=VALUE"), str)
-SAY_SECONDS = 30.0  # between two lines of progress where there is no terminal
+SAY_SECONDS = 30.0  # between two lines of progress without a terminal
 
 
 def main(argv: list[str] | None = None) -> int:
-    """-> 0 everything is settled, 2 usage, 3 a person has to look at something, 130 interrupted."""
+    """-> 0 all done, 2 usage, 3 a person has to look at something, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command != "grade":
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         wanted = settings.complete(arguments)
         _check(arguments)
         return grade(arguments, wanted)
-    except (ValueError, RecursionError) as error:  # RecursionError: of TOML in TOML in TOML ...
+    except (ValueError, RecursionError) as error:  # RecursionError: deeply nested TOML
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:
         print(f"error: {error.strerror}: {error.filename}"
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add(command, words: str, help: str, **more) -> None:
-    """words: an option and what it takes, from which its type follows."""
+    """Add an option.  words: its name and its value, which gives its type."""
     name, _, takes = words.partition(" ")
     if takes:
         more |= {"metavar": takes, "type": TYPES.get(takes, Path)}
@@ -134,7 +134,7 @@ def _gradebooks(one_of, command) -> None:
 
 
 def _check(given) -> None:
-    """Raises ValueError: these options of `grade` are none."""
+    """Raises ValueError: these options of `grade` are invalid or contradict each other."""
     out, submissions = given.out.resolve(), given.submissions.resolve()
     apart = out != submissions and not {out, submissions} & {*out.parents, *submissions.parents}
     for is_right, want in (
@@ -157,7 +157,7 @@ def _check_positive(arguments, *names: str) -> None:
 
 
 def _stages(text: str) -> list[int]:
-    """Of --stages, in order."""
+    """The stages of --stages, in order."""
     from grader.starter import parse_stages
 
     try:
@@ -170,9 +170,9 @@ def _stages(text: str) -> list[int]:
 
 
 def grade(arguments, wanted: dict) -> int:
-    """Everything of `grade`, with the reports at the end, however it ends.  wanted: what class.toml
-    is to have."""
-    from classroom import machine, policy, standing  # these import torch: --help needs none of it
+    """Run `grade`; the reports are written at the end, however it ends.  wanted: the new contents
+    of class.toml."""
+    from classroom import machine, policy, standing  # import torch
     from classroom.batch import Batch
     from classroom.book import reports, student_report
     from classroom.gather import gather
@@ -203,7 +203,7 @@ def grade(arguments, wanted: dict) -> int:
     students = [policy.with_markers(student, worth) for student in students
                 if student.key not in gone]
     most = sum(worth.full(number) for number in stages if number not in worth.optional)
-    filled(arguments, arguments.out, most, [])  # a file that cannot be filled is refused here
+    filled(arguments, arguments.out, most, [])  # fails early if a gradebook cannot be filled
     for key in gone:
         standing.forget(arguments.out, key)
     counting = {student.key: policy.that_count(student, worth.late) for student in students}
@@ -243,8 +243,8 @@ def grade(arguments, wanted: dict) -> int:
         chosen: dict[str, dict[int, bytes]] = {}  # the files that count
 
         def report_of(student) -> dict:
-            """Of several hand-ins that count that with the most points, or that may yet have them:
-            then nothing is settled."""
+            """The report of the hand-in with the most points, or that may yet get the most; then it
+            is not final."""
             made = []
             for each in counting[student.key]:
                 report = student_report(each, stages, store)
@@ -255,7 +255,7 @@ def grade(arguments, wanted: dict) -> int:
             return report | {"key": student.key}
 
         def changed(found: list[dict]) -> dict[str, str]:
-            """Key -> a line for each whose grade stands and would be another one."""
+            """Key -> a line for each student whose grade would change."""
             return {report["key"]: f"{report['student']}: {words}" for report in found
                     if (old := stands.get(report["key"])) and (words := standing.changes(
                         old, report))}
@@ -284,7 +284,7 @@ def grade(arguments, wanted: dict) -> int:
         by, written = settings.digest(arguments.out, wanted), []
         for report in found:
             key = report["key"]
-            if interrupted and key in asked:  # what stood stands until the command has gone on
+            if interrupted and key in asked:  # keep the old grade until the command is resumed
                 written.append(stands[key])
                 continue
             store.keep(arguments.out / "submissions" / key, chosen[key])
@@ -302,7 +302,7 @@ def grade(arguments, wanted: dict) -> int:
 
 
 def spread(arguments, cluster: str = "slurm") -> int:
-    """Everything of `grade --slurm`: the tasks write the tables, here they are waited for."""
+    """Run `grade --slurm`: wait for the tasks, which write the tables."""
     from classroom import slurm
     from classroom.book import reports, to_look_at
 
@@ -327,7 +327,8 @@ def spread(arguments, cluster: str = "slurm") -> int:
 
 def write(students, stages, reports, store, progress, interrupted: bool,
           notes: dict[tuple, str]) -> int:
-    """The tables of what is known by now, and their last line.  notes: as in summary.page()."""
+    """Write the tables of what is known so far, and print their last line.  notes: see
+    summary.page()."""
     from classroom import feedback, summary
     from classroom.alike import alike
     from classroom.book import WORDS, as_json, for_a_person, grades, junit, to_look_at
@@ -363,7 +364,7 @@ def write(students, stages, reports, store, progress, interrupted: bool,
 
 
 def book(arguments) -> int:
-    """Everything of `gradebook`."""
+    """Run `gradebook`."""
     from classroom import gradebook
     from classroom.book import reports
 
@@ -388,7 +389,7 @@ def book(arguments) -> int:
 
 def filled(arguments, results: Path, most: float, graded: list[dict]
            ) -> tuple[dict[Path, bytes], list[str]]:
-    """--canvas and --moodle: the files to upload, and what a person has to look at."""
+    """For --canvas and --moodle: the files to upload; lines on what a person has to look at."""
     from classroom import gradebook
 
     made, said = {}, []
@@ -404,7 +405,7 @@ def filled(arguments, results: Path, most: float, graded: list[dict]
 
 
 def board(arguments) -> int:
-    """Everything of `leaderboard`."""
+    """Run `leaderboard`."""
     from classroom import leaderboard, machine
 
     if arguments.verify < 0:
@@ -431,8 +432,8 @@ def board(arguments) -> int:
 
 
 def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
-    """Write files, each in one step.  Raises ValueError: something of the user's has such a name,
-    and nothing is written; one cannot be."""
+    """Write files, each in one step.  Raises ValueError: a file that we did not write has such a
+    name, and nothing is written; or one cannot be written."""
     for path, contents in made.items():
         try:
             with open(path, "rb") as file:
@@ -452,7 +453,7 @@ def put(made: dict[Path, bytes], mode: int = 0o600) -> None:
 
 
 def pack(arguments) -> int:
-    """Everything of `kit`."""
+    """Run `kit`."""
     from classroom import kit
     from grader import starter
 
@@ -474,7 +475,7 @@ def pack(arguments) -> int:
 
 
 class Progress:
-    """One line that is overwritten on a terminal; else a line every SAY_SECONDS."""
+    """Shows progress: on a terminal in one line, elsewhere in a line every SAY_SECONDS."""
 
     def __init__(self):
         self.is_terminal, self.said, self.last = sys.stdout.isatty(), time.monotonic(), ""

@@ -1,13 +1,13 @@
-"""Whose files are alike: lists to look at, not verdicts.
+"""Finds files that are alike: lists to look at, not verdicts.
 
     equal         files that are the same, byte by byte
-    groups        students, two or more, whose own statements are alike in runs of RUN, names,
-                  spacing, comments and statements without effect aside; left out is every run that
-                  the published solutions have as well
-    published     of a student's own statements, how many stand so in a published solution
+    groups        two or more students whose own statements are alike in runs of RUN, apart from
+                  names, spacing, comments and statements without effect; runs that the published
+                  solutions have are left out
+    published     how many of a student's own statements are in a published solution
     incomparable  files of which only the bytes can be compared
 
-A student's own is what stands in the solution regions that are not carried over.
+A student's own code is what is in the solution regions that are not copies of earlier steps.
 """
 
 import ast
@@ -24,18 +24,21 @@ from grader.assignment.record import ROOT, sha256
 from grader.course.stages import STAGES
 from grader.text import escape, syntax_tree
 
-RUN = 4  # statements that have to be alike one after the other
-LEAST_LINES = 15  # alike, over all stages, to be listed; files by different hands: 8 at most
+RUN = 4  # consecutive statements that have to be alike
+LEAST_LINES = 15  # lines alike, over all stages, to be listed; independent files have 8 at most
 TOKEN = re.compile(r"""(?P<name>(?<![\w.])[^\W\d]\w*)|\w[\w.]*|"[^"]*"|'[^']*'|[^\s\w]+""")
-PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # of a statement: other statements
+PARTS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields that hold statements
 
 
 @dataclass(frozen=True)
 class Alike:
-    """equal: {"students": names, "stages"}; groups: {"students": names, "lines": how many they have
-    that nobody outside of the group has, the least and the most of a student, "text": these lines,
-    as the first of them has them, "stages"}, most first; published: name -> (statements, of how
-    many); incomparable: {"student", "stages", "why"}."""
+    """What was found.
+
+    equal: {"students": names, "stages"}.  groups, largest first: {"students": names, "lines": the
+    fewest and the most lines of a student that no one outside of the group has, "text": these lines
+    of the first student, "stages"}.  published: name -> (statements, of how many).  incomparable:
+    {"student", "stages", "why"}.
+    """
 
     equal: list[dict]
     groups: list[dict]
@@ -44,7 +47,7 @@ class Alike:
 
 
 class Own:
-    """A student's own statements of one file.  covers: run -> the lines in it, a bit each."""
+    """A student's own statements in one file.  covers: run -> its lines, one bit each."""
 
     def __init__(self, data: bytes, shipped: set[str]):
         self.sha256 = sha256(data)
@@ -96,9 +99,11 @@ def alike(students: list[Submitted], stages: list[int]) -> Alike:
 
 def _groups(files: dict[str, dict[int, Own]], owners: dict[tuple[int, str], set[str]]
             ) -> Iterator[list[str]]:
-    """Students who are connected by pairs with LEAST_LINES alike; and within most of a class, whom
-    an example of the lecture may connect, those who still are by what at most half of them has.
-    owners: of the runs that count."""
+    """Students connected by pairs with LEAST_LINES alike.  If that is most of the class, perhaps
+    because of an example in the lecture, only runs that at most half of them have count.
+
+    owners: run -> the students who have it.
+    """
     runs = defaultdict(lambda: defaultdict(set))
     for (number, run), names in owners.items():
         for name in names if len(names) > 1 else ():
@@ -119,7 +124,7 @@ def _groups(files: dict[str, dict[int, Own]], owners: dict[tuple[int, str], set[
 
 def _lines(one: str, other: str, runs: dict[str, dict[int, set[str]]],
            files: dict[str, dict[int, Own]]) -> int:
-    """How many lines two students have alike, in files that are not equal."""
+    """How many lines two students have in common, in files that are not equal."""
     total = 0
     for number in runs[one].keys() & runs[other].keys():
         common = runs[one][number] & runs[other][number]
@@ -147,8 +152,8 @@ def _described(names: list[str], files: dict[str, dict[int, Own]],
 
 
 def _own(data: bytes) -> tuple[list[str], list[str], str]:
-    """-> a file's own statements, made plain, in order; their first lines, as they stand there,
-    with numbers; why there are none that can be compared."""
+    """-> a file's own statements, normalised, in order; their first lines, with numbers; why
+    nothing can be compared, or ""."""
     try:
         text = submission.decode(submission.plain(data))
         regions = submission.steps(text)
@@ -167,7 +172,7 @@ def _own(data: bytes) -> tuple[list[str], list[str], str]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """All that are in it, at any depth."""
+    """All statements in it, at any depth."""
     for part in PARTS:
         for inner in getattr(node, part, ()):
             if isinstance(inner, ast.stmt):
@@ -176,7 +181,8 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 
 def _plain(node: ast.stmt) -> str:
-    """A statement without those in it, its own names all the same; "" if it has no effect."""
+    """A statement without nested ones, with all its own names replaced by the same; "" if it has no
+    effect."""
     for part in PARTS:
         if isinstance(getattr(node, part, None), list):
             setattr(node, part, [])
@@ -198,7 +204,7 @@ def _runs(lines: list[str]) -> list[str]:
 
 
 def _covered(covers: dict[str, int], shared: set[str]) -> int:
-    """The lines that stand in a shared run, a bit each."""
+    """The lines in a shared run, one bit each."""
     bits = 0
     for run in covers.keys() & shared:
         bits |= covers[run]

@@ -1,11 +1,11 @@
-"""Runs the autograder over all files of a class, as many at once as the machine holds.
+"""Runs the autograder over all files of a class, as many at once as the machine can hold.
 
-    at once    every file that has no record yet, without timing
-    alone      what timed out or failed for reasons of the grader's, with nothing beside it
-    timed      on a GPU: what passed, one at a time a GPU
+    at once    every file without a record, without timing
+    alone      what timed out, or failed because of the grader, with nothing else running
+    timed      on a GPU: what passed, one at a time per GPU
 
-Other processes, on this host or on others that share RESULTS, may be at the same: a unit is graded
-by who has its lock, and the rounds go on until every unit has a record.
+Other processes, on this host or on others that share RESULTS, may work on the same class.  Whoever
+has the lock of a unit grades it, and the rounds go on until every unit has a record.
 """
 
 import signal
@@ -24,24 +24,24 @@ from classroom.store import Store, Unit
 from grader.assignment.record import sha256
 
 POLL_SECONDS = 0.2
-OTHERS_SECONDS = 2.0  # between two looks at what other processes have done
-TRIES = 2  # more, of what failed for reasons of the grader's
-FINISHED = {"pass", "rejected"}  # of a timing
+OTHERS_SECONDS = 2.0  # between two looks at the work of other processes
+TRIES = 2  # further tries, if the grader itself failed
+FINISHED = {"pass", "rejected"}  # outcomes after which there are times
 
 
 @dataclass
 class Job:
-    """A child and the units that it grades, which are locked until they have records."""
+    """A child and the units it grades, which are locked until they have records."""
 
     child: Child
-    name: str  # of the student
+    name: str  # the student's
     units: dict[int, Unit]  # by stage
     kind: str  # "at once", "alone" or "timed"
     slot: int
 
 
 class Batch:
-    """All units of these students.  account: that their files run as; say: shows progress."""
+    """Grades all units of these students.  account: the one files run as; say: shows progress."""
 
     def __init__(self, students: list[Submitted], stages: list[int], store: Store,
                  machine: Machine, *, hidden: list[Path], benchmark: bool, worker_user: str,
@@ -63,20 +63,20 @@ class Batch:
         self.options += ["--cases", str(cases.resolve())] if cases else []
         self.options += chain.from_iterable(("--hide", str(path.resolve())) for path in hidden)
         self.jobs: list[Job] = []
-        self.tries: dict[Unit, int] = {}  # of this process
-        self.count = 0  # of children
+        self.tries: dict[Unit, int] = {}  # by this process
+        self.count = 0  # children so far
 
     def run(self) -> None:
-        """Until every unit has a record that needs nothing more.
+        """Grade until every unit has its final record.
 
         Raises:
-            ValueError: the autograder refuses its arguments.
-            KeyboardInterrupt: on SIGINT, SIGTERM and SIGHUP, unless they were ignored when this
-                began, after all children have ended; what they had finished has its records.
+            ValueError: the autograder rejects its arguments.
+            KeyboardInterrupt: on SIGINT, SIGTERM and SIGHUP, unless ignored at the start; raised
+                after all children have ended and what they finished is recorded.
         """
         previous = {number: signal.signal(number, signal.default_int_handler)
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-                    if signal.getsignal(number) != signal.SIG_IGN}  # as nohup has it
+                    if signal.getsignal(number) != signal.SIG_IGN}  # nohup ignores SIGHUP
         try:
             self.read()
             while True:
@@ -86,17 +86,17 @@ class Batch:
                     self._round("timed", self._untimed, len(self.machine.gpus))
                 if not self._left():
                     return
-                time.sleep(OTHERS_SECONDS)  # others are at them, or have died: then they are ours
+                time.sleep(OTHERS_SECONDS)  # others have the locks, or have died
                 self.read()
         finally:
-            for number in previous:  # a second Ctrl-C must not keep children alive
+            for number in previous:  # so that a second Ctrl-C leaves no child alive
                 signal.signal(number, signal.SIG_IGN)
             self._stop()
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
     def read(self) -> None:
-        """Learn what is known of every unit by now."""
+        """Read the records of all units."""
         for unit in self.every:
             self.store.read(unit)
 
@@ -109,7 +109,7 @@ class Batch:
         return self.store.known.get(unit) is None
 
     def _doubtful(self, unit: Unit) -> bool:
-        """Whether it is to be graded again, alone."""
+        """Whether it has to be graded again, alone."""
         record = self.store.known.get(unit)
         if record is not None and record["stage"]["outcome"] == "grader_fault":
             return self.tries.get(unit, 0) <= TRIES
@@ -121,7 +121,7 @@ class Batch:
             and record["timing"] is None and standard_case(record) is not None
 
     def _round(self, kind: str, wanted: Callable[[Unit], bool], slots: int) -> None:
-        """Everything wanted that nobody else is at."""
+        """Grade every wanted unit that no other process is grading."""
         alone = kind != "at once"
         if not any(map(wanted, self.every)) or not self._has_host(alone, wanted):
             return
@@ -135,7 +135,7 @@ class Batch:
                     if units:
                         self._begin(key, units, kind, free.pop())
                     if not units or alone:
-                        waiting[:1] = [key] * bool(units)  # one unit at a time: there may be more
+                        waiting[:1] = [key] * bool(units)  # it may have more units
                     else:
                         waiting.pop(0)
                 self._look()
@@ -146,8 +146,8 @@ class Batch:
                 self.store.unlock_host()
 
     def _has_host(self, alone: bool, wanted: Callable[[Unit], bool]) -> bool:
-        """Wait until nothing of another process runs beside what must be alone, or alone beside
-        us.  -> whether something is still wanted then."""
+        """Wait until no other process of this host grades beside what must run alone, or alone
+        beside us.  -> whether anything is still wanted then."""
         while not self.store.lock_host(alone):
             time.sleep(OTHERS_SECONDS)
             for unit in filter(wanted, self.every):
@@ -157,13 +157,13 @@ class Batch:
         return True
 
     def _locked(self, key: str, wanted: Callable[[Unit], bool], kind: str) -> dict[int, Unit]:
-        """Of a student's units those to grade now, and nobody else meanwhile."""
+        """Lock the units of a student that are to be graded now.  -> these units."""
         at_it = {unit for job in self.jobs for unit in job.units.values()}
         found = {}
         for unit in self.units[key]:
             if unit in at_it or not wanted(unit) or not self.store.lock(self.store.name(unit)):
                 continue
-            self.store.read(unit)  # who had the lock before may have graded it
+            self.store.read(unit)  # the previous owner of the lock may have graded it
             if not wanted(unit):
                 self.store.unlock(self.store.name(unit))
                 continue
@@ -189,7 +189,7 @@ class Batch:
         self.jobs.append(Job(child, self.students[key].name, units, kind, slot))
 
     def _look(self) -> None:
-        """Take what children have finished."""
+        """Collect what children have finished."""
         for job in list(self.jobs):
             ended = job.child.has_ended()
             self._take(job)
@@ -215,7 +215,7 @@ class Batch:
                 self._settle(job, unit, stage, report)
 
     def _settle(self, job: Job, unit: Unit, stage: dict, report: dict) -> None:
-        """Write down what a child found out about a unit."""
+        """Record what a child found out about a unit."""
         where = {name: report.get(name) for name in ("device", "torch", "triton", "seed")}
         if job.kind == "timed":
             record = timed(self.store.known[unit], stage, where)
@@ -232,7 +232,7 @@ class Batch:
             job.child.stop()
         for job in self.jobs:
             job.child.wait()
-            with suppress(ValueError, OSError):  # why all ends is known; what can be kept is kept
+            with suppress(ValueError, OSError):  # keep what can be kept; the reason is known
                 self._take(job)
             for unit in job.units.values():
                 self.store.unlock(self.store.name(unit))
@@ -248,14 +248,14 @@ class Batch:
 
 
 def standard_case(record: dict) -> str | None:
-    """The case that stands for all where only the time is asked."""
+    """A case to run if only the time is wanted."""
     return next((check["name"] for check in record["stage"]["checks"]
                  if check["group"] == "standard" and check["outcome"] == "pass"), None)
 
 
 def timed(record: dict, stage: dict, where: dict) -> dict:
-    """A record with what its timing brought: times, a rejection of wrong answers while the clock
-    ran, or why there are no times."""
+    """The record with the result of its timing: times, a rejection because answers were wrong
+    during it, or why there are no times."""
     timing = {**where, "benchmark": stage["benchmark"], "outcome": stage["outcome"],
               "message": "" if stage["outcome"] in FINISHED else stage["message"]}
     found = [check for check in stage["checks"] if check["name"].startswith("timing/")]
@@ -267,6 +267,6 @@ def timed(record: dict, stage: dict, where: dict) -> dict:
 
 
 def fault(unit: Unit, why: str) -> dict:
-    """A unit whose grading ended of itself."""
+    """The record of a unit whose grading broke off."""
     return without_checks(unit.stage, "grader_fault", f"the grading ended early: {why}",
                           unit.sha256)

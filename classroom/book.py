@@ -1,10 +1,9 @@
-"""What came of a class, for people and for other programs: a JSON a student, grades.csv, junit.xml.
+"""Writes the results of a class: one JSON per student, grades.csv, junit.xml.
 
-Beside the autograder's own outcomes there are three here: `refused` (a file or a submission that
-is not taken, with the reason), `pending` (not graded yet) and `unfinished` (it crashed in a blank
-step, and in nothing else).  What is not settled has no points, and neither has a sum that it is
-part of.  A student is graded, pending, could not be read, or handed in nothing, which is something
-else than a file that is missing.
+There are three outcomes besides the autograder's own: `refused` (a file or submission was not
+accepted, with the reason), `pending` (not graded yet) and `unfinished` (it only crashed in a blank
+step).  What is undecided has no points, and neither has a sum with it.  A student is graded,
+pending, could not be read, or handed in nothing, which differs from a missing file.
 """
 
 import json
@@ -21,23 +20,23 @@ from grader.course.stages import STAGES
 from grader.report.results import told
 from grader.text import escape
 
-FORMAT = 2  # of a student's JSON
+FORMAT = 2  # version of a student's JSON
 WORDS = {"pass": "passed", "wrong": "wrong", "crashed": "crashed", "unfinished": "unfinished",
          "timeout": "timed out", "rejected": "rejected", "not_started": "not started",
          "missing": "missing", "refused": "refused", "skipped": "skipped",
          "grader_fault": "blocked", "pending": "pending"}
 UNSETTLED = {"pending", "grader_fault", "skipped", "refused"}
 GRADED, PENDING, UNREAD, NOTHING = "graded", "pending", "could not be read", "handed in nothing"
-FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would compute a name that begins so
+FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet would take such a cell for a formula
 UNCONFIRMED = "it timed out beside other files, and counts once it has been run on its own: the " \
     "same command goes on"
-DETAIL_LINES = 12  # of a traceback or of what a file printed
+DETAIL_LINES = 12  # of a traceback, or of a file's output
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
-    """The evidence of a student, whose worth policy.apply() says; the stages are those of the
-    autograder's JSON and more."""
+    """A student's results, before policy.apply() gives points; its stages are those of the
+    autograder's JSON, with more keys."""
     records = {number: store.known.get(Unit(number, sha256(data)))
                for number, data in student.files.items()}
     found = [stage_report(student, number, records.get(number)) for number in stages]
@@ -52,12 +51,12 @@ def student_report(student: Submitted, stages: list[int], store: Store) -> dict:
         "refused": student.trouble or None, "notes": list(student.notes),
         "handed_in": student.time.isoformat() if student.time else None,
         "marked_late": student.marked_late,
-        "as_published": None,  # own statements that stand so in a published solution, of how many
+        "as_published": None,  # own statements found in a published solution, of how many
         "differs": differences(student.report, found), "stages": found}
 
 
 def not_settled(stages: list[dict]) -> list[int]:
-    """Their numbers."""
+    """The numbers of the undecided stages."""
     return [stage["stage"] for stage in stages if stage["outcome"] in UNSETTLED]
 
 
@@ -71,23 +70,23 @@ def _state(student: Submitted, found: list[dict]) -> str:
 
 
 def is_graded(report: dict) -> bool:
-    """Whether a student handed something in and all of it is settled, by a person's word too."""
+    """Whether a student handed something in and all of it is decided, perhaps by a person."""
     return report["points"] is not None and report["state"] != NOTHING
 
 
 def for_a_person(report: dict) -> list[dict]:
-    """The stages that are not settled, and those that are rejected and have no override."""
+    """The undecided stages, and rejected ones without an override."""
     return [stage for stage in report["stages"] if stage["stage"] in report["unsettled"]
             or stage["outcome"] == "rejected" and "override" not in stage]
 
 
 def to_look_at(report: dict) -> bool:
-    """Whether a person has to look at something of a student's before it counts."""
+    """Whether a person has to look at something before this student's grade counts."""
     return bool(for_a_person(report) or report["notes"])
 
 
 def differences(report: bytes, found: list[dict]) -> list[str]:
-    """Where the report that a student handed in says something else than was found."""
+    """Where the report that a student handed in differs from what was found."""
     if not report:
         return []
     try:
@@ -110,7 +109,7 @@ def differences(report: bytes, found: list[dict]) -> list[str]:
 
 
 def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
-    """One stage of a student.  record: how the file was graded, if it was."""
+    """One stage of a student.  record: the file's, if it was graded."""
     refusal = student.trouble or student.refused.get(number)
     data = student.files.get(number)
     if refusal:
@@ -133,14 +132,14 @@ def stage_report(student: Submitted, number: int, record: dict | None) -> dict:
 
 
 def unconfirmed(record: dict) -> bool:
-    """Whether a timeout in it may be the fault of what ran beside it."""
+    """Whether a timeout in it may have been caused by what ran beside it."""
     late = [record["stage"], *(check for check in record["stage"]["checks"]
                                if check["group"] != "beyond")]
     return not record["alone"] and any(each["outcome"] == "timeout" for each in late)
 
 
 def without_checks(number: int, outcome: str, message: str, digest: str | None = None) -> dict:
-    """A stage of which nothing was found out; digest: of its file, if it was to be graded."""
+    """A stage without results.  digest: its file's, if it was to be graded."""
     stage = STAGES[number]
     return {"stage": number, "title": stage.title, "outcome": outcome, "points": 0.0,
             "max_points": stage.points, "earned": [], "sha256": digest, "seconds": 0.0,
@@ -148,7 +147,7 @@ def without_checks(number: int, outcome: str, message: str, digest: str | None =
 
 
 def _crashed_line(stage: dict, data: bytes) -> str:
-    """The student's own line in which a case crashed, "195: M, N = x.shapes", or ""."""
+    """The student's line in which a case crashed, "195: M, N = x.shapes", or "" """
     check = first_failure(stage) or {"outcome": "", "where": ""}
     match = re.fullmatch(r"problem_\d\.py:(\d+)", check["where"])
     if check["outcome"] != "crashed" or not match:
@@ -159,7 +158,8 @@ def _crashed_line(stage: dict, data: bytes) -> str:
 
 
 def reports(results: Path) -> list[dict]:
-    """What was written of each student.  Raises ValueError: nothing was, or by another version."""
+    """The students' JSON files.  Raises ValueError: there are none, or another version wrote
+    them."""
     found = []
     for path in sorted((results / "students").glob("*.json")) or [results]:
         try:
@@ -177,14 +177,14 @@ def as_json(report: dict) -> bytes:
 
 
 def first_failure(stage: dict) -> dict | None:
-    """The first check that did not pass, of those that decide."""
+    """The first deciding check that did not pass."""
     return next((check for check in stage["checks"]
                  if check["outcome"] != "pass" and check["group"] != "beyond"), None)
 
 
 def named(stage: dict) -> dict[str, str]:
-    """The mistakes of a stage that did not pass: id -> what is said of it.  The steps that are red
-    when run on their own; where none is, what the first failing case looks like."""
+    """The mistakes in a stage that did not pass: id -> words.  They come from the red steps or, if
+    there are none, from the first failing case."""
     red = {step["mistake"] or f"step {step['id']}": f"step {step['id']}: {told(step)}"
            for step in stage.get("steps", ()) if step["light"] == "wrong"}
     check = first_failure(stage)
@@ -194,8 +194,8 @@ def named(stage: dict) -> dict[str, str]:
 
 
 def explanation(stage: dict) -> str:
-    """What the autograder said of a stage that did not pass: the mistake first, then the case that
-    shows it, the student's line if it crashed, and each red step with its rule."""
+    """What the autograder said about a stage that did not pass: the mistake, the case that shows
+    it, the student's line if it crashed, and each red step with its rule."""
     check = first_failure(stage)
     red = [f"step {step['id']}, run on its own, {step['text']}" for step in stage.get("steps", ())
            if step["light"] == "wrong"]
@@ -207,7 +207,7 @@ def explanation(stage: dict) -> str:
 
 
 def grades(reports: list[dict]) -> bytes:
-    """A row per student; a cell is empty where nothing is settled."""
+    """grades.csv: one row per student, with empty cells for what is undecided."""
     numbers = [stage["stage"] for stage in reports[0]["stages"]]
     table = [["student", "id", "login", "email", "state", "points", "max_points", "passed",
               "step_credit", "handed_in", "late_days", "unsettled", "refused", "notes",
@@ -230,12 +230,12 @@ def grades(reports: list[dict]) -> bytes:
 
 
 def plain(text: str) -> str:
-    """For a cell: text that no spreadsheet computes."""
+    """Text for a cell that no spreadsheet takes for a formula."""
     return "'" + text if text.lstrip("'").startswith(FORMULA) else text
 
 
 def junit(reports: list[dict]) -> bytes:
-    """A suite a student, a case a stage.  What is not settled fails nothing."""
+    """junit.xml: one suite per student, one case per stage.  What is undecided does not fail."""
     root = ElementTree.Element("testsuites", name="class")
     for report in reports:
         suite = ElementTree.SubElement(root, "testsuite", name=_xml(report["student"]))
@@ -261,5 +261,5 @@ def junit(reports: list[dict]) -> bytes:
 
 
 def _xml(text: str) -> str:
-    """Without the characters that no XML can hold."""
+    """The text without characters that XML cannot hold."""
     return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

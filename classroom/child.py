@@ -1,4 +1,4 @@
-"""One grading under way: the autograder's program in a process of its own."""
+"""Runs the autograder on one student's files, in a process of its own."""
 
 import ctypes
 import json
@@ -12,22 +12,24 @@ from pathlib import Path
 from grader.assignment.record import ROOT
 from grader.text import escape
 
-# Both programs in one, from the course's folder, not from the student's in which it runs.
+# Both programs in one, imported from the course's folder, not from the student's, where it runs.
 PROGRAM = (f"import sys; sys.path[0] = {str(ROOT)!r}; from grader.cli import main; "
            "from grader.course.stages import STAGES; "
            "sys.exit(main('autograder.py', stages=tuple(STAGES)))")
-USAGE = 2  # its exit code: what it was told cannot be done
-SPARE_SECONDS = 180.0  # above the limits that it keeps itself, until it is taken for hung
+USAGE = 2  # its exit code for bad arguments
+SPARE_SECONDS = 180.0  # on top of its own limits, before it counts as hung
 END_SECONDS = 20.0  # from SIGTERM to SIGKILL
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Child:
-    """The stages of one student's folder, graded one after the other, in that folder: the commands
-    in its JSON are then those that the student types, and name no folder, which another student
-    with the same file would read.  folder: with the problem files; working: where its JSON and
-    output stand meanwhile; gpu: its CUDA_VISIBLE_DEVICES."""
+    """Grades the stages of one student, one after the other.
+
+    It runs in the student's folder, so that the commands in its JSON are those that students type.
+    They name no folder, because a student with the same file may read them.  folder: with the
+    problem files.  working: for its JSON and output.  gpu: its CUDA_VISIBLE_DEVICES.
+    """
 
     def __init__(self, stages: list[int], folder: Path, working: Path, options: list[str],
                  seconds: float, threads: int, gpu: str | None = None):
@@ -39,12 +41,12 @@ class Child:
         command = [sys.executable, "-c", PROGRAM, *(f"--p{n}" for n in stages), "--submission", ".",
                    "--json", str(self.json), *options]
         with open(self.output, "wb") as output:
-            # In a session of its own a Ctrl-C does not reach it; stop() does.
+            # In its own session, so that Ctrl-C does not reach it but stop() does.
             self.process = subprocess.Popen(
                 command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_end_with_parent)
         self.deadline = time.monotonic() + seconds * len(stages) + SPARE_SECONDS
-        self._read = 0  # when its JSON was written that was read last
+        self._read = 0  # modification time of the JSON read last
 
     def has_ended(self) -> bool:
         if time.monotonic() > self.deadline:
@@ -52,7 +54,7 @@ class Child:
         return self.process.poll() is not None
 
     def report(self) -> dict | None:
-        """Its JSON, which is whole after every stage; None if there is nothing new."""
+        """Its JSON, which is complete after every stage; None if there is nothing new."""
         try:
             written = self.json.stat().st_mtime_ns
             if written == self._read:
@@ -76,7 +78,7 @@ class Child:
             self.process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float = END_SECONDS) -> None:
-        """After stop(); it is killed once these seconds are over."""
+        """Wait for its end after stop(), and kill it when the time is over."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -89,6 +91,6 @@ class Child:
 
 
 def _end_with_parent() -> None:
-    """However this program ends, what it started does not go on; and that removes what it made."""
+    """End the child if this program ends in any way; it then removes what it made."""
     if _libc is not None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""What goes back to each student: feedback/NAME.md and .html, and feedback.zip, in which they have
-the names that Moodle and Canvas take back.
+"""Writes what goes back to each student: feedback/NAME.md and .html, and feedback.zip, in which
+they have the names that Moodle and Canvas expect.
 
-There is nothing in it but the student's own: no other's name, no folder of the server, nothing of
-what an instructor looks at.
+A page holds only the student's own results: no other names, no folders of the server, nothing that
+is for instructors.
 """
 
 import re
@@ -22,7 +22,7 @@ LATER = "not settled yet; that is not because of your file"
 
 
 def pages(report: dict) -> dict[str, bytes]:
-    """A student's "md" and "html"."""
+    """A student's page as "md" and as "html"."""
     hints = tomllib.loads(HINTS_FILE.read_text("utf-8"))
     stages = []
     for stage in report["stages"]:
@@ -43,13 +43,14 @@ def pages(report: dict) -> dict[str, bytes]:
 
 
 def _text(words: str) -> str:
-    """What is neither a tag nor a link in Markdown, and one line."""
+    """The words in one line, without any Markdown or tags."""
     return re.sub(r"([\\`\[<&])", r"\\\1", " ".join(words.split()))
 
 
 def packed(reports: list[dict], made: dict[str, dict[str, bytes]]) -> bytes:
-    """Of everyone who handed something in and waits for nothing of ours.  made: a student's key ->
-    pages()."""
+    """feedback.zip, with everyone who handed something in and whose results are complete.  made:
+    key
+    -> pages()."""
     return zipped({(report["returns"] or f"{report['key']}/") + "feedback.html":
                    made[report["key"]]["html"] for report in reports if report["state"] != NOTHING
                    and all(stage["stage"] not in report["unsettled"]

@@ -1,9 +1,9 @@
-"""Reads what students handed in: a folder or an archive each, what a learning system lets one
-download, or an index that names them.
+"""Reads what students handed in: one folder or archive each, the download of a learning system, or
+an index that names them.
 
-Only files named problem_1.py ... problem_9.py are taken, as bytes; nothing is unpacked to the disk,
-followed or run.  What is not taken has a reason in words, and whoever is in the folder or on the
-roster has a row.
+Only files named problem_1.py ... problem_9.py are accepted, as bytes; no archive is unpacked to the
+disk, no link followed, nothing run.  Whatever is not accepted gets a reason, and everyone in the
+folder or on the roster gets a row.
 """
 
 import errno
@@ -42,46 +42,46 @@ CODE = (".py", ".ipynb")
 ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 # Ben Braun_4712_assignsubmission_file/... or ..._file_problem_2.py; an older one ends in _.
 MOODLE = re.compile(r"(?P<name>[^_]+)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+)_?(?P<file>.*)")
-# andersonanna_LATE_101_55101_problem_1.py, and what was typed in: ..._101_text.html
+# andersonanna_LATE_101_55101_problem_1.py; text typed in: ..._101_text.html
 CANVAS = re.compile(r"(?P<name>.+?)_(?:LATE_)?(?P<id>\d+)_"
                     r"(?:\d+_(?P<file>.+)|(?P<kind>text|link)\.html)")
-AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas's own, in the name of a file handed in again
-GRADESCOPE = "submission_metadata.yml"  # of its export: whose submission_4712/ is, and when
-TIMESTAMP = "timestamp.txt"  # of nbgrader, with the time of the hand-in
-DEPTH = 3  # folders below a student's own in which the files may lie
-NESTED = 2  # archives in an archive
-MOST_ENTRIES = 20_000  # of a folder or an archive
-MOST_UNPACKED = 16 << 20  # bytes of a file in an archive, or of a notebook with pictures
-MOST_ARCHIVE = 64 << 20  # bytes of an archive in another, and of all that a .tar.gz unpacks to
-MOST_REPORTED = 8 << 20  # bytes of a student's own report; one has some 200 thousand
+AGAIN = re.compile(r"-\d+(?=\.\w+$)")  # Canvas adds it to a file handed in again
+GRADESCOPE = "submission_metadata.yml"  # in its export: owners and times of submission_4712/ ...
+TIMESTAMP = "timestamp.txt"  # nbgrader's, with the time of the hand-in
+DEPTH = 3  # levels below a student's folder that may hold the files
+NESTED = 2  # levels of archives in an archive
+MOST_ENTRIES = 20_000  # in a folder or an archive
+MOST_UNPACKED = 16 << 20  # bytes of a file in an archive, or of a notebook
+MOST_ARCHIVE = 64 << 20  # bytes of an archive in an archive, and of an unpacked .tar.gz
+MOST_REPORTED = 8 << 20  # bytes of a student's own report, usually about 200 kB
 NOT_LOOKED_INTO = {"__MACOSX", "__pycache__", "node_modules", "site-packages", "grader",
                    "Thumbs.db", "desktop.ini"}
 UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError,
-              zlib.error, lzma.LZMAError, struct.error)  # of damaged archives
-ENCRYPTED = 1  # a flag of a file in a zip
+              zlib.error, lzma.LZMAError, struct.error)  # raised by damaged archives
+ENCRYPTED = 1  # a flag in a zip
 
 
 class Refused(Exception):
-    """Why a submission, or a file of it, is not taken."""
+    """Why a submission, or a file of it, is not accepted."""
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """What one student handed in: nothing, if there are neither files nor reasons.  files: stage ->
+    """What one student handed in; nothing, if there are neither files nor reasons.  files: stage ->
     bytes, at most MAX_BYTES + 1 of them."""
 
-    name: str  # fit to be shown
-    key: str  # fit to be a file's name, another one for every name
+    name: str  # safe to show
+    key: str  # unique, and safe as a file name
     files: dict[int, bytes] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)  # stage -> why that file is not taken
-    report: bytes = b""  # the submission.json beside them; not trusted
-    trouble: str = ""  # why nothing is taken
-    notes: tuple[str, ...] = ()  # what else a person has to look at
-    person: roster.Person = roster.Person()  # as the roster knows them
-    returns: str = ""  # how the learning system has a file named that goes back to them
+    refused: dict[int, str] = field(default_factory=dict)  # stage -> why that file is not accepted
+    report: bytes = b""  # the submission.json handed in; not trusted
+    trouble: str = ""  # why nothing is accepted
+    notes: tuple[str, ...] = ()  # more for a person to look at
+    person: roster.Person = roster.Person()  # from the roster
+    returns: str = ""  # the file name under which the learning system returns feedback
     time: datetime | None = None  # when it was handed in
     marked_late: bool = False  # by the learning system
-    hand_ins: tuple["Submitted", ...] = ()  # all of them, by time, where there are several
+    hand_ins: tuple["Submitted", ...] = ()  # by time, if there are several
 
     @property
     def is_nothing(self) -> bool:
@@ -89,8 +89,8 @@ class Submitted:
 
 
 class Place(NamedTuple):
-    """A folder, an archive or, with the name that the student gave it, one file of several.
-    email: of the student; returns, time, marked_late: as Submitted has them."""
+    """A folder, an archive, or a single file with the name that the student gave it.  email: the
+    student's; returns, time, marked_late: as in Submitted."""
 
     path: Path
     file: str = ""
@@ -101,16 +101,15 @@ class Place(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A file of a submission.  read(most) -> its first bytes, or raises Refused."""
+    """A file of a submission.  read(most) -> at most so many bytes; may raise Refused."""
 
     path: PurePosixPath
     read: Callable[[int], bytes]
 
 
 def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
-    """Everyone in a folder, or in the index with the columns name and path, and on the roster.  ->
-    the students by name.  Raises ValueError: it is neither, or nobody's submission is in it; the
-    roster is none."""
+    """Everyone in a folder or an index (columns name and path), and on the roster.  -> the students
+    by name.  Raises ValueError: it is neither, has no submission, or the roster is invalid."""
     if submissions.is_file() and submissions.suffix.lower() == ".zip":
         with tempfile.TemporaryDirectory(prefix="class-") as folder:
             _unzip(submissions, Path(folder))
@@ -125,7 +124,7 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
         raise ValueError("SUBMISSIONS: want a folder with a folder or an archive per student, the "
                          ".zip that a learning system made of one, or a .csv with the columns name "
                          f"and path; got {submissions}")
-    found: dict[tuple[str, str], list[Place]] = {}  # by name and the learning system's number
+    found: dict[tuple[str, str], list[Place]] = {}  # by name and number in the learning system
     for name, id, place in places:
         found.setdefault((name, id), []).extend([place] if place else [])
     if not found:
@@ -133,7 +132,7 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
                          f"{submissions}")
     students: dict[roster.Person, list[list[Place]]] = {person: [] for person in people}
     notes: dict[roster.Person, str] = {}
-    doubtful: set[roster.Person] = set()  # whose a submission may be, or another's
+    doubtful: set[roster.Person] = set()  # a submission may be theirs or someone else's
     for (name, id), theirs in found.items():
         email = theirs[0].email if theirs else ""
         may_be = roster.match(name, id, people, email)
@@ -155,8 +154,8 @@ def gather(submissions: Path, listed: Path | None = None) -> list[Submitted]:
 
 
 def _unzip(download: Path, folder: Path) -> None:
-    """What a learning system packed of a whole class, for the time that it takes to read it.
-    Raises ValueError: it is no such zip."""
+    """Unpack a learning system's zip of a whole class while it is read.  Raises ValueError: it is
+    no such zip."""
     try:
         with ExitStack() as opened:
             for member in _unpacked(download.name, opened.enter_context(_open(download)), opened):
@@ -169,12 +168,12 @@ def _unzip(download: Path, folder: Path) -> None:
 
 
 def one(folder: Path) -> Submitted:
-    """What lies in the folder of one student, whose name is not known."""
+    """The submission in a folder, of a student whose name is not known."""
     return _submitted("submission", roster.Person(), [[Place(folder)]], "")
 
 
 def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Place]]:
-    """-> name, the learning system's number or "", place."""
+    """-> name, number in the learning system or "", place."""
     exported = _of_gradescope(folder / GRADESCOPE)
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or entry.name in NOT_LOOKED_INTO | {GRADESCOPE} \
@@ -192,7 +191,7 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
         system = MOODLE.fullmatch(entry.name) or not entry.is_dir() and CANVAS.fullmatch(entry.name)
         if system:
             canvas = system.re is CANVAS
-            typed = system["kind"] if system["kind"] != "file" else ""  # no file: text, a link
+            typed = system["kind"] if system["kind"] != "file" else ""  # a text or a link
             returns = entry.name[:max(0, system.start("file"))] if canvas else \
                 f"{system['name']}_{system['id']}_assignsubmission_file/"
             file = AGAIN.sub("", system["file"] or "") if canvas else system["file"]
@@ -205,8 +204,8 @@ def _in_folder(folder: Path, listed: Path | None) -> Iterator[tuple[str, str, Pl
 
 
 def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime | None]]:
-    """Folder -> who handed it in, several where they were a group, and when; {} without the file.
-    Raises ValueError: it is no such file."""
+    """Folder -> who handed it in, several for a group, and when; {} if there is no such file.
+    Raises ValueError: the file is damaged."""
     if not path.is_file():
         return {}
     _, *blocks = re.split(r"^(\S+):$", path.read_text("utf-8", "replace"), flags=re.MULTILINE)
@@ -223,7 +222,7 @@ def _of_gradescope(path: Path) -> dict[str, tuple[list[roster.Person], datetime 
 
 
 def _of_ruby(key: str, text: str) -> str:
-    """The string of YAML behind a key that begins a line, quoted or not; "" if there is none."""
+    """The YAML string after a key at the start of a line, quoted or not; "" if there is none."""
     found = re.search(rf"^{key}: *(.*)$", text, re.MULTILINE)
     scalar = found[1] if found else ""
     if scalar.startswith('"'):
@@ -270,7 +269,7 @@ def _submitted(name: str, person: roster.Person, groups: list[list[Place]],
 
 
 def _several(name: str, person: roster.Person, places: list[Place], note: str) -> Submitted:
-    """Somebody with several hand-ins, each of which has its time: the last one, and all of them."""
+    """A student with several hand-ins: the last one, which also holds all of them by time."""
     places = sorted(places, key=lambda place: place.time.timestamp())
     made = [_submitted(name, person, [[place]], note) for place in places]
     made = [replace(each, key=f"{each.key}~{number}") for number, each in enumerate(made, start=1)]
@@ -278,7 +277,7 @@ def _several(name: str, person: roster.Person, places: list[Place], note: str) -
 
 
 def _stamped(members: list[Member]) -> datetime | None:
-    """What nbgrader has written beside the files."""
+    """The time that nbgrader has written beside the files."""
     for member in members:
         if member.path.name == TIMESTAMP:
             with suppress(Refused, UnicodeDecodeError):
@@ -287,7 +286,7 @@ def _stamped(members: list[Member]) -> datetime | None:
 
 
 def file_name(name: str) -> str:
-    """A name that stays in its folder, whatever it is made of: what is odd in it becomes %XX."""
+    """A name made safe as a file name: unusual characters become %XX."""
     kept = "".join(char if char.isalnum() or char in " -_.,@+=()" else
                    quote(char, safe="", errors="surrogateescape") for char in name)
     if kept.startswith("."):
@@ -300,9 +299,11 @@ def file_name(name: str) -> str:
 
 def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: int = 0
            ) -> tuple[dict[int, bytes], dict[int, str], bytes]:
-    """The problem files of the highest folder that has any; else those of the one archive.  ->
-    stage -> bytes, stage -> why that file is not taken, the report beside them or b"".  Raises
-    Refused: what is in it is ambiguous, or nothing of it can be taken."""
+    """The problem files of the topmost folder that has any, or of the only archive.
+
+    -> stage -> bytes; stage -> why that file is not accepted; the student's report or b"".  Raises
+    Refused: the contents are ambiguous, or nothing can be accepted.
+    """
     members = [member for member in members if not NOT_LOOKED_INTO & set(member.path.parts)
                and not any(part.startswith(".") for part in member.path.parts)]
     found: dict[PurePosixPath, dict[int, list[Member]]] = {}
@@ -365,8 +366,8 @@ def _taken(members: list[Member], opened: ExitStack, notes: list[str], level: in
 
 def _strays(members: list[Member], chosen: dict[int, list[Member]], place: PurePosixPath
             ) -> dict[int, list[Member]]:
-    """Stage -> what may have been meant as its file: anything called so where the file itself is
-    missing; code beside it where it is there."""
+    """Stage -> what may have been meant as its file: anything with such a name if the file is
+    missing, or other code beside it."""
     found: dict[int, list[Member]] = {}
     for member in members:
         if (match := NEARLY.fullmatch(member.path.name)) is None:
@@ -380,7 +381,7 @@ def _strays(members: list[Member], chosen: dict[int, list[Member]], place: PureP
 
 
 def _has_number(stage: int, member: Member, place: PurePosixPath) -> bool:
-    """Whether it is code of another name with this number: p2.py, problem_2/solution.py."""
+    """Whether it is code with this number but another name: p2.py, problem_2/solution.py."""
     path = str(member.path).removeprefix(f"{place}/")
     return member.path.suffix.lower() in CODE and not NEARLY.fullmatch(member.path.name) \
         and re.search(rf"(?<!\d)0*{stage}(?!\d)", path) is not None
@@ -392,8 +393,8 @@ def _names(members: list[Member]) -> str:
 
 
 def _members(place: Place, opened: ExitStack) -> Iterator[Member]:
-    """Raises Refused: it is a link, or an archive that is damaged or climbs out of its folder;
-    OSError: it cannot be read."""
+    """The files of a place.  Raises Refused: it is a link, or an archive that is damaged or leads
+    out of its folder; OSError: it cannot be read."""
     path = place.path
     if place.file:
         yield Member(PurePosixPath(place.file), partial(_read, path))
@@ -427,7 +428,7 @@ def _in_students_folder(folder: Path) -> Iterator[Member]:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Raises Refused: it is a link, a device, a folder, or cannot be read."""
+    """Open a file.  Raises Refused: it is a link, a device, a folder, or cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
@@ -458,7 +459,7 @@ def _unpacked(name: str, file: BinaryIO, opened: ExitStack) -> list[Member]:
         else:
             if kind.endswith("gz"):
                 file = opened.enter_context(gzip.GzipFile(fileobj=file))
-            data = file.read(MOST_ARCHIVE + 1)  # all of it: what its heads promise is not believed
+            data = file.read(MOST_ARCHIVE + 1)  # all of it: sizes in its headers cannot be trusted
             if len(data) > MOST_ARCHIVE:
                 raise Refused(f"it would unpack to more than {MOST_ARCHIVE >> 20} MiB")
             found = list(_in_tar(opened.enter_context(tarfile.open(fileobj=io.BytesIO(data),
@@ -490,7 +491,8 @@ def _in_tar(archive: tarfile.TarFile) -> Iterator[Member]:
 
 
 def _member(name: str, kind: str, size: int, open_: Callable[[], BinaryIO]) -> Iterator[Member]:
-    """Of an archive; a folder is one only where its name is a problem file's or climbs out."""
+    """A member of an archive.  Folders are left out, unless one is named like a problem file or
+    leads out of the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
 
     def read(most: int) -> bytes:

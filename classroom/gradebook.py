@@ -1,8 +1,8 @@
-"""Grades into the gradebooks of other systems.
+"""Puts grades into the gradebooks of other systems.
 
-Canvas and Moodle take back a file that they exported, of which one column is filled here: a row is
-a student's by the system's own keys (numbers, logins, addresses; by the name only where none of
-these is known).  A row that may be of several students is left as it is.
+Canvas and Moodle import the file that they exported, after one column is filled here.  Rows are
+matched by the system's own keys (numbers, logins, addresses), by name only if there are none.  A
+row that may belong to several students is left as it is.
 """
 
 import codecs
@@ -17,14 +17,14 @@ from classroom.verdicts import verdicts
 from grader.text import escape
 
 SLUG = "flashattention"
-EXCUSED = "EX"  # in a cell of Canvas
+EXCUSED = "EX"  # Canvas: excused
 NBGRADER = ("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email",
             "raw_score", "late_submission_penalty", "score", "max_score")
 
 
 class Sheet(NamedTuple):
-    """An exported file.  rows: all of it; keys: of each student's row what names them, and their
-    name; column: to fill; kept: which columns are written; most: points there, if it says."""
+    """An exported file.  rows: all of it; keys: the keys and the name in each student's row;
+    column: the one to fill; kept: the columns to write; most: the maximum there, if given."""
 
     rows: list[list[str]]
     keys: dict[int, tuple[set[str], roster.Person]]
@@ -35,10 +35,12 @@ class Sheet(NamedTuple):
 
 def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
            ) -> tuple[bytes, list[str]]:
-    """The file that "canvas" or "moodle" exported, with the grades in a column.  column: its title,
-    "" for the only one there may be; most: the points there that all points here are.
-    -> the new file, and a line for everyone who is in one of both only, has no points, or whose row
-    is not known.  Raises ValueError: it is no such file."""
+    """Fill a column of the file that "canvas" or "moodle" exported.
+
+    column: its title, or "" if there is only one candidate.  most: the points that are full marks
+    here.  -> the new file; a line for everyone who is in only one of the two, has no points, or has
+    no clear row.  Raises ValueError: it is no such file.
+    """
     rows, delimiter = roster.cells(path, f"--{system}")
     sheet = (_canvas if system == "canvas" else _moodle)(rows, column, path)
     if sheet.most and _number(sheet.most) != most:
@@ -70,7 +72,7 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
             said.append(f"{theirs[0]['student']}: excused, as it is in {path.name}")
         else:
             points = theirs[0]["points"] * most / (theirs[0]["max_points"] or 1)
-            if system == "moodle" and points > most:  # which it would drop without a word
+            if system == "moodle" and points > most:  # Moodle would drop it silently
                 said.append(f"{theirs[0]['student']}: {points:.2f} of {most:g}, here {most:g}")
                 points = most
             sheet.rows[row][sheet.column] = f"{points:.2f}"
@@ -81,7 +83,8 @@ def filled(path: Path, system: str, column: str, most: float, graded: list[dict]
 
 
 def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
-    """Written is who it is and the one column: grades that changed there since stay."""
+    """Only the student's columns and the one to fill are written, so that other grades changed in
+    Canvas since then stay."""
     header = rows[0] if rows else []
     id = header.index("ID") if "ID" in header else 0
     if "Section" not in header or not (header[:id] == ["LastName", "FirstName"]
@@ -108,7 +111,7 @@ def _canvas(rows: list[list[str]], column: str, path: Path) -> Sheet:
 
 
 def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
-    """Its headers are in its own language: who it is stands in the first columns."""
+    """Headers are in the site's language, but the first columns say who it is."""
     header = rows[0] if rows else []
     column = column or "Grade"
     if len(header) < 4 or header.count(column) != 1 or header[0] == "Identifier" \
@@ -128,13 +131,13 @@ def _moodle(rows: list[list[str]], column: str, path: Path) -> Sheet:
         id = re.search(r"\d+$", row[0].strip())
         mails = {cell.strip().casefold() for cell in row[1:5] if "@" in cell}
         keys[number] = mails | ({id[0]} if id else set()), roster.Person(row[1].strip())
-        beside = "".join(row[at + 1:at + 2])  # the maximum, unless grades are words
+        beside = "".join(row[at + 1:at + 2])  # the maximum, unless grades are not numbers
         most = most or beside * (_number(beside) == _number(beside))
     return Sheet(rows, keys, at, list(range(len(header))), most)
 
 
 def _rows_of(report: dict, sheet: Sheet) -> list[int]:
-    """Those that may be a student's; by the name only where no key is known."""
+    """The rows that may be this student's; by name only if no key is known."""
     own = {report[name].casefold() for name in ("id", "login", "email")} - {""}
     return [row for row, (keys, _) in sheet.keys.items() if own & keys] or [
         row for row, (_, person) in sheet.keys.items()
@@ -149,12 +152,12 @@ def _number(text: str) -> float:
 
 
 def nbgrader(graded: list[dict], assignment: str) -> bytes:
-    """The table that `nbgrader export` writes, of one assignment; who is settled."""
+    """The table that `nbgrader export` writes for one assignment, with everyone decided."""
     table: list = [NBGRADER]
     for report in graded:
         if report["points"] is not None:
             name = report["student"]
-            for also in ("id", "login", "email"):  # which tells people of one name apart
+            for also in ("id", "login", "email"):  # to tell namesakes apart
                 name = name.removesuffix(f" ({report[also]})")
             last, comma, first = name.partition(", ")
             if not comma:
@@ -166,7 +169,7 @@ def nbgrader(graded: list[dict], assignment: str) -> bytes:
 
 
 def check50(report: dict) -> bytes:
-    """A student's results as check50 --output json has them: a check a stage."""
+    """A student's results as in check50 --output json: one check per stage."""
     results = [{
         "name": each.name, "description": each.title, "passed": each.passed,
         "log": each.said.splitlines(),

@@ -1,7 +1,7 @@
-"""Packs the grader for the places where students hand in: `python -m classroom kit`.
+"""Packs the grader for the platforms where students hand in: `python -m classroom kit`.
 
-A kit is the engine that students have, this package, and what an instructor decided, in the folder
-course/; around it lies what the platform wants.
+A kit has the students' grader, this package and the instructor's settings in the folder course/,
+and around it the files that the platform needs.
 """
 
 import json
@@ -15,14 +15,14 @@ from grader.assignment.record import ROOT
 from grader.course import own_cases
 
 PLATFORMS = ROOT / "classroom" / "platforms"
-SPARE_MINUTES = 1.0  # between our deadline and the platform's
+SPARE_MINUTES = 1.0  # from our deadline to the platform's
 
 
 def course(stages: list[int], minutes: float, given: Path | None, cases: Path | None = None
            ) -> dict[str, bytes]:
-    """Relative path -> contents of the folder course/.  minutes: that the platform grants; given: a
-    policy.toml; cases: the instructor's own.  Raises ValueError: that is no policy, those are no
-    cases, or so few minutes are none."""
+    """The folder course/: relative path -> contents.  minutes: the platform's limit; given: a
+    policy.toml; cases: the instructor's own.  Raises ValueError: the policy or the cases are
+    invalid, or there are too few minutes."""
     if not 2 <= minutes < float("inf"):
         raise ValueError(f"--minutes: want 2 or more; got {minutes:g}")
     policy.read(given)
@@ -45,7 +45,7 @@ def course(stages: list[int], minutes: float, given: Path | None, cases: Path | 
 
 
 def classroom50(inside: dict[str, bytes]) -> dict[str, bytes]:
-    """Relative path -> contents of the folder to take things from.  inside: course()."""
+    """The folder to copy from: relative path -> contents.  inside: course()."""
     folder = PLATFORMS / "classroom50"
     found = {path.relative_to(folder).as_posix(): path.read_bytes()
              for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}

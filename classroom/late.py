@@ -1,7 +1,7 @@
-"""When something was handed in, and what that costs: [late] of policy.toml.
+"""Computes how late work was handed in, and what that costs: [late] in policy.toml.
 
-Times stand in an index, in Moodle's grading worksheet if that is the roster, in Gradescope's export
-and in nbgrader's timestamp.txt.  Of a file that Canvas calls LATE it is not known how late it is.
+Times come from an index, from Moodle's grading worksheet if that is the roster, from Gradescope's
+export and from nbgrader's timestamp.txt.  Canvas marks a file LATE without saying how late.
 """
 
 import math
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # of Moodle, in English
+FORMATS = ("%A, %d %B %Y, %I:%M %p", "%A, %B %d, %Y, %I:%M %p")  # Moodle's, in English
 DAY = timedelta(days=1)
 UNKNOWN = "marked as late, but not how late: an override says the days or the points"
 
 
 @dataclass(frozen=True)
 class Late:
-    """deadline: without a zone it is that of the times; grace: minutes after it that cost nothing;
-    days: that a hand-in may be late at most, and counts; per_day: the share of the points that each
-    of them costs; keep: of several hand-ins "last", the last one that counts, or "best", the one
-    with the most points."""
+    """The rules.  deadline: without a zone, in that of the times.  grace: minutes after it that
+    cost nothing.  days: the most days a hand-in may be late and still count.  per_day: the share of
+    the points that each day costs.  keep: which hand-in counts, the "last" one in time or the
+    "best"."""
 
     deadline: datetime
     days: int = 0
@@ -30,15 +30,15 @@ class Late:
     grace: float = 0
 
     def days_of(self, time: datetime) -> int:
-        """The days begun since the deadline; 0 before it, and within the grace period."""
+        """The days begun after the deadline; 0 before it and within the grace period."""
         time, deadline = self.compared(time)
         late = time - deadline
         return math.ceil(late / DAY) if late > timedelta(minutes=self.grace) else 0
 
     def compared(self, time: datetime) -> tuple[datetime, datetime]:
-        """A time and the deadline, in the zones that they are compared in."""
+        """A time and the deadline, made comparable."""
         deadline = self.deadline
-        if (time.tzinfo is None) != (deadline.tzinfo is None):  # the other's zone, or this host's
+        if (time.tzinfo is None) != (deadline.tzinfo is None):  # take the other's, or this host's
             if time.tzinfo is None:
                 time = time.replace(tzinfo=deadline.tzinfo)
             else:
@@ -47,9 +47,9 @@ class Late:
 
 
 def read(text: str) -> datetime | None:
-    """2026-11-30T23:59:00+01:00 and the like, or as Moodle, Gradescope and nbgrader write it; None
-    if it is none of these."""
-    text = re.sub(r" (Z|[+-]\d\d:?\d\d)$", r"\1", text.strip())  # before the zone Ruby has a space
+    """Read a time: 2026-11-30T23:59:00+01:00 and the like, or as Moodle, Gradescope and nbgrader
+    write it; None if it is none of these."""
+    text = re.sub(r" (Z|[+-]\d\d:?\d\d)$", r"\1", text.strip())  # Ruby puts a space before the zone
     with suppress(ValueError):
         return datetime.fromisoformat(text)
     for form in FORMATS:
@@ -62,13 +62,13 @@ def read(text: str) -> datetime | None:
 
 
 def said(time: datetime) -> str:
-    """ "2026-11-30 23:59 UTC+01:00", or that its zone is not known."""
+    """ "2026-11-30 23:59 UTC+01:00", or a note that the zone is not known."""
     return f"{time:%Y-%m-%d %H:%M} " + (f"UTC{time:%z}" if time.tzinfo else "without a zone")
 
 
 def apply(report: dict, late: Late | None, word=None) -> float:
-    """Say in a report how late it is.  word: an override of the days.  -> the share of its points
-    that is left."""
+    """Note in a report how late it is.  word: an override of the days.  -> the share of the points
+    that remains."""
     report["late_days"], report["late"] = None, ""
     if late is None:
         return 1.0

@@ -1,8 +1,8 @@
-"""The leaderboard: one static page, a board per stage and GPU, and its first ones run again.
+"""Makes the leaderboard, one static page with a board per stage and GPU, and reruns the leaders.
 
-On a board stand stages that passed and were timed.  Who is no slower than the first of a place
-within their spreads shares that place.  Students appear under the aliases of RESULTS/aliases.csv,
-which is made here and never published.
+A board lists stages that passed and were timed.  Whoever is within the spreads of the first at a
+place shares that place.  Students appear under the aliases of RESULTS/aliases.csv, which is made
+here and never published.
 """
 
 import json
@@ -25,12 +25,12 @@ QUIET = ("amber brisk calm clear deep early fair green keen lunar merry noble qu
 NOUNS = ("badger cedar comet crane delta ember falcon fjord harbor heron island lantern maple "
          "meadow otter pebble raven river tiger willow").split()
 VERIFIED = "verified.json"  # in RESULTS
-WIDTH = 600  # of a plot, in its own units
+WIDTH = 600  # of a plot, in SVG units
 
 
 def entries(results: Path) -> list[dict]:
-    """Every stage that passed and was timed, with the student's name.  Raises ValueError: the
-    folder holds no students."""
+    """All stages that passed and were timed, with the student's name.  Raises ValueError: there are
+    no students in the folder."""
     found = []
     for report in book.reports(results):
         for stage in report["stages"]:
@@ -44,7 +44,7 @@ def entries(results: Path) -> list[dict]:
 
 
 def boards(found: list[dict], aliases: dict[str, str], verified: dict[str, dict]) -> list[dict]:
-    """A board a GPU and stage, its rows from the fastest on, with places."""
+    """One board per GPU and stage, with places, the fastest first."""
     groups: dict[tuple[str, int], list[dict]] = {}
     for entry in found:
         groups.setdefault((entry["gpu"], entry["stage"]), []).append(entry)
@@ -70,7 +70,7 @@ def _ratio(peer: float | None, ours: float) -> float | None:
 
 
 def plot(rows: list[dict]) -> dict:
-    """Where on a logarithmic axis every entry and its peers stand: x in units of the plot."""
+    """The x of every entry and its peers on a logarithmic axis."""
     peers = {name: rows[0][key] for name, key in (("naive", "naive_ms"), ("SDPA", "sdpa_ms"))
              if rows[0][key]}
     every = [row["ms"] for row in rows] + list(peers.values())
@@ -86,8 +86,8 @@ def plot(rows: list[dict]) -> dict:
 
 
 def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
-    """Student -> alias, from RESULTS/aliases.csv, to which new ones are added.  Raises ValueError:
-    the table is damaged, or two students have one alias."""
+    """Student -> alias, from RESULTS/aliases.csv; new aliases are added there.  Raises ValueError:
+    the table is damaged, or two students have the same alias."""
     path, aliases = results / "aliases.csv", {}
     if path.is_file():
         _, rows = roster.table(path, "aliases.csv", ("student", "alias"))
@@ -106,12 +106,12 @@ def read_aliases(results: Path, students: list[str]) -> dict[str, str]:
 
 
 def _bare(cell: str) -> str:
-    """What plain() made a cell of."""
+    """Undo plain()."""
     return cell[1:] if cell.startswith("'") and book.plain(cell[1:]) != cell[1:] else cell
 
 
 def read_verified(results: Path) -> dict[str, dict]:
-    """What verify() found before.  Raises ValueError: its file is damaged."""
+    """What verify() found earlier.  Raises ValueError: its file is damaged."""
     path = results / VERIFIED
     try:
         verified = json.loads(path.read_bytes()) if path.is_file() else {}
@@ -121,10 +121,11 @@ def read_verified(results: Path) -> dict[str, dict]:
 
 
 def verify(results: Path, found: list[dict], count: int, machine: Machine, say) -> dict[str, dict]:
-    """Grade and time the first ones of every board again: from an empty cache, for the file has a
-    comment more and so no kernels that were compiled before, on fresh inputs, alone, with every
-    case replayed.  -> of all that were ever verified: "stage-sha256-GPU" -> outcome, ms, and
-    whether it moved."""
+    """Grade and time the leaders of every board again: alone, on fresh inputs, with every case
+    replayed, and with an added comment, so that no kernel comes from the cache.
+
+    -> all that were ever verified: "stage-sha256-GPU" -> outcome, ms, and whether it moved.
+    """
     path, verified = results / VERIFIED, read_verified(results)
     asked = [row for board in boards(found, {e["student"]: "" for e in found}, {})
              if board["gpu"] == machine.gpu_name for row in board["rows"] if row["place"] <= count]
@@ -159,5 +160,5 @@ def verify(results: Path, found: list[dict], count: int, machine: Machine, say) 
 
 
 def page(made: list[dict], now: datetime) -> bytes:
-    """The whole page; no student's name is on it."""
+    """The page, without any student's name."""
     return rendered("leaderboard.html", boards=made, width=WIDTH, now=now)

@@ -1,4 +1,4 @@
-"""How many gradings this machine holds at once, and on which GPUs."""
+"""Finds out how many gradings this machine can run at once, and on which GPUs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from grader.host.accounts import find_user
 from grader.host.gpu_slots import GRADING_GIB
 from grader.host.processes import free_memory_gib
 
-HOST_GIB = 2.0  # of a grading: the grader, its fork_server, and the workers of one file
+HOST_GIB = 2.0  # per grading: the grader, its fork servers, and the workers of one file
 PROBE = """
 import json, torch
 found = range(torch.cuda.device_count())
@@ -23,8 +23,8 @@ print(json.dumps([[torch.cuda.get_device_name(i), torch.cuda.mem_get_info(i)[0]]
 
 @dataclass(frozen=True)
 class Machine:
-    """gpus: what CUDA_VISIBLE_DEVICES must be for each of them; empty where files are graded on
-    the CPU.  at_once: gradings.  memory_gib: that the files of one may hold."""
+    """gpus: CUDA_VISIBLE_DEVICES for each GPU; empty if files are graded on the CPU.  at_once:
+    gradings.  memory_gib: for the files of one grading."""
 
     gpus: tuple[str, ...]
     gpu_name: str
@@ -43,14 +43,14 @@ class Machine:
 
 
 def look(device: str, jobs: int | None) -> Machine:
-    """This machine.  device: "auto", "cuda" or "cpu"; jobs: gradings at once, if that is decided.
-    Raises ValueError: there is no GPU, and one is wanted."""
+    """Look at this machine.  device: "auto", "cuda" or "cpu"; jobs: gradings at once, if given.
+    Raises ValueError: a GPU is wanted, and there is none."""
     found = _gpus() if device != "cpu" and Path("/dev/nvidiactl").exists() else []
     if device == "cuda" and not found:
         raise ValueError("--device cuda: want a CUDA GPU; got none that PyTorch can use")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores, free = cores or 1, free_memory_gib()
-    cores = min(cores, int(os.environ.get("SLURM_CPUS_ON_NODE", cores)))  # not each Slurm binds
+    cores = min(cores, int(os.environ.get("SLURM_CPUS_ON_NODE", cores)))  # Slurm may not bind
     free = min(free, int(os.environ.get("SLURM_MEM_PER_NODE", 2**30)) / 1024)  # MiB
     held = max(1, min(cores, int(free / HOST_GIB)))
     if found:
@@ -63,8 +63,8 @@ def look(device: str, jobs: int | None) -> Machine:
 
 
 def account(worker_user: str, allow_root: bool) -> str:
-    """The name of the account that files run as.  worker_user: as the autograder has it.  Raises
-    ValueError: that is root, which is not allowed; or there is no such account."""
+    """The name of the account that files run as.  worker_user: as for the autograder.  Raises
+    ValueError: it would be root, without allow_root; or there is no such account."""
     other = find_user(worker_user)
     uid = other[0] if other else os.geteuid()
     if uid == 0 and not allow_root:
@@ -85,7 +85,7 @@ def account(worker_user: str, allow_root: bool) -> str:
 
 
 def _gpus() -> list[tuple[str, int]]:
-    """Name and free bytes of each GPU; asked of another process, for CUDA keeps memory."""
+    """Name and free bytes of each GPU, from another process, because CUDA would keep memory."""
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
     try:
         return [tuple(gpu) for gpu in json.loads(done.stdout)]

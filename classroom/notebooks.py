@@ -1,16 +1,16 @@
-"""A notebook that was handed in for a problem file, as that file."""
+"""Turns a notebook that was handed in into a problem file."""
 
 import ast
 import json
 
 from grader.text import escape
 
-COMMANDS = ("%", "!", "?")  # what a line for the notebook alone begins with
+COMMANDS = ("%", "!", "?")  # how a line that only a notebook runs begins
 
 
 def code(notebook: bytes) -> bytes:
-    """Its code cells, one after the other, without the lines that only a notebook runs.  Raises
-    ValueError: they make no file; the message goes on from the notebook's name."""
+    """The code cells in order, without lines that only a notebook runs.  Raises ValueError: they
+    make no file; the message continues the notebook's name."""
     try:
         cells = ["".join(cell["source"]) for cell in json.loads(notebook)["cells"]
                  if cell["cell_type"] == "code"]

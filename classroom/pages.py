@@ -1,4 +1,4 @@
-"""Pages out of the templates beside this file, which need no server and no network; and zips."""
+"""Renders the templates beside this file to pages that need no server or network; makes zips."""
 
 import io
 import zipfile
@@ -7,18 +7,18 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
 
-DATE = (1980, 1, 1, 0, 0, 0)  # of all in a zip: it changes only if something in it does
+DATE = (1980, 1, 1, 0, 0, 0)  # for all files in a zip, so that equal contents give equal zips
 _environment = Environment(loader=FileSystemLoader(Path(__file__).parent), trim_blocks=True,
                            lstrip_blocks=True, autoescape=lambda name: name.endswith(".html"))
 
 
 def rendered(template: str, **values) -> bytes:
-    """In an .html what values say is text, whatever it is."""
+    """Render a template; in an .html, values are escaped."""
     return _environment.get_template(template).render(**values).encode()
 
 
 def zipped(files: dict[str, bytes], programs: Collection[str] = ()) -> bytes:
-    """programs: names of files that may be run."""
+    """A zip of these files.  programs: the names of executable ones."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, contents in sorted(files.items()):

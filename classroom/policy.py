@@ -1,7 +1,7 @@
-"""What the evidence is worth: policy.toml and overrides.csv.
+"""Gives points to results: policy.toml and overrides.csv.
 
-Both are applied when the tables are written: a change of them grades nothing again, and graded/
-knows nothing of them.
+Both are applied when the tables are written.  Changing them regrades nothing, and nothing in
+graded/ depends on them.
 """
 
 import tomllib
@@ -19,7 +19,7 @@ from grader.course.stages import STAGES
 from grader.judge.points import SHARES
 from grader.text import escape
 
-COLUMNS = ("student", "stage", "points", "reason")  # and, if they are there, note and days_late
+COLUMNS = ("student", "stage", "points", "reason")  # and optionally note and days_late
 ALL = "*"  # for all stages
 NO_MARKERS = "it has no step markers, which this class requires: put your code into the file " \
     "that was handed out"
@@ -28,10 +28,10 @@ MOST_POINTS = 1e6
 
 @dataclass(frozen=True)
 class Policy:
-    """points: of each stage; shares: of a stage's points; optional: stages whose points are added,
-    but not expected; steps: the share of a stage's points that right steps may bring where its
-    standard cases fail, in a column of its own; late: what it costs to be late; markers: whether a
-    file must have those of its steps."""
+    """points: per stage.  shares: of a stage's points.  optional: stages whose points are a bonus.
+    steps: the share of a stage's points that right steps earn if its standard cases fail, in a
+    column of its own.  late: the cost of being late.  markers: whether a file must have its step
+    markers."""
 
     points: dict[int, float] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=lambda: SHARES)
@@ -47,9 +47,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Override:
-    """A person's word on one stage of one student, or on all, None: it is settled, and has these
-    points.  days_late: on the time; points are then None.  reason: what the student reads; note:
-    what only the instructors' page shows."""
+    """A person's decision on the points of one stage of a student, or of all (None).  days_late: a
+    decision on the time; points are then None.  reason: shown to the student.  note: only on the
+    instructors' page."""
 
     student: str
     stage: int | None
@@ -60,7 +60,7 @@ class Override:
 
 
 def read(path: Path | None) -> Policy:
-    """Raises ValueError: it is no policy."""
+    """Read policy.toml.  Raises ValueError: it is not a policy."""
     if path is None:
         return Policy()
     if not path.is_file():
@@ -71,7 +71,7 @@ def read(path: Path | None) -> Policy:
 
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # no TOML, or not UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise wrong("TOML", str(error)) from None
     if unknown := set(given) - {"points", "shares", "optional", "steps", "late", "markers"}:
         raise wrong("points, shares, optional, steps, late and markers only", sorted(unknown)[0])
@@ -121,7 +121,7 @@ def _is_amount(value: object) -> bool:
 
 
 def read_overrides(path: Path | None) -> list[Override]:
-    """Raises ValueError: it is no such table."""
+    """Read overrides.csv.  Raises ValueError: it is no such table."""
     if path is None:
         return []
     found, (_, rows) = [], roster.table(path, "--overrides", COLUMNS, ("note", "dayslate"))
@@ -139,7 +139,7 @@ def read_overrides(path: Path | None) -> list[Override]:
 
 
 def _override(row: dict[str, str]) -> Override:
-    """Raises ValueError: it is none."""
+    """Read one row.  Raises ValueError: it is not an override."""
     stage = None if row["stage"] == ALL else int(row["stage"].lower().removeprefix("p"))
     points = float(row["points"].replace(",", ".")) if row["points"] else None
     days = int(row["dayslate"]) if row.get("dayslate") else None
@@ -154,8 +154,8 @@ def _override(row: dict[str, str]) -> Override:
 
 
 def one(word: str, students: list[Submitted], option: str) -> Submitted:
-    """Who is meant by a name, in any order of its words, an id, a login or an address.  Raises
-    ValueError: nobody, or several."""
+    """The student with this name (its words in any order), id, login or address.  Raises
+    ValueError: there is none, or several."""
     may_be = roster.match(word, word, [student.person for student in students])
     found = [student for student in students if word in (student.name, student.key)] or [
         student for student in students if student.person in may_be]
@@ -167,8 +167,8 @@ def one(word: str, students: list[Submitted], option: str) -> Submitted:
 
 def by_student(overrides: list[Override], students: list[Submitted], stages: list[int],
                policy: Policy) -> dict[str, list[Override]]:
-    """A student's key -> the overrides of theirs.  Raises ValueError: one matches no student, or
-    several, is of no stage of these or above its points, or two are for one stage of a student."""
+    """A student's key -> their overrides.  Raises ValueError: one matches no student or several,
+    names another stage or too many points, or repeats a stage of the same student."""
     found: dict[str, list[Override]] = {}
     for given in overrides:
         word = given.student
@@ -188,7 +188,7 @@ def by_student(overrides: list[Override], students: list[Submitted], stages: lis
 
 
 def with_markers(student: Submitted, policy: Policy) -> Submitted:
-    """A student whose files without markers are refused, if the policy requires them."""
+    """The student, with files without markers refused if the policy requires markers."""
     if not policy.markers:
         return student
     return replace(student, hand_ins=tuple(with_markers(each, policy) for each in student.hand_ins),
@@ -199,12 +199,12 @@ def with_markers(student: Submitted, policy: Policy) -> Submitted:
 def _is_marked(data: bytes) -> bool:
     try:
         return not data.strip() or bool(submission.steps(submission.decode(submission.plain(data))))
-    except (SyntaxError, ValueError):  # damaged ones are none
+    except (SyntaxError, ValueError):  # damaged markers count as missing
         return False
 
 
 def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
-    """Which of a student's hand-ins are graded, in the order of their times."""
+    """The hand-ins of a student that are graded, by time."""
     given = list(student.hand_ins) or [student]
     if rules is None or len(given) == 1:
         return given[-1:]
@@ -215,7 +215,7 @@ def that_count(student: Submitted, rules: Late | None) -> list[Submitted]:
 
 
 def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
-    """Put into a student's report what its evidence is worth."""
+    """Put the points into a student's report."""
     stages = report["stages"]
     share = late.apply(report, policy.late, next(
         (each for each in overrides if each.days_late is not None), None))
@@ -237,8 +237,8 @@ def apply(report: dict, policy: Policy, overrides: list[Override] = ()) -> None:
 
 
 def at_most(report: dict) -> tuple[float, bool]:
-    """The points that a hand-in can have once all that waits for the grader is graded, and, which
-    decides where these are equal, whether nothing waits.  What was refused waits for nothing."""
+    """-> the most points a hand-in can have once all of it is graded; whether nothing is left to
+    grade, which decides between equals.  Refused files are not left to grade."""
     waits = [stage["stage"] in report["unsettled"] and stage["outcome"] != "refused"
              for stage in report["stages"]]
     return sum(stage["max_points" if waiting else "points"] for stage, waiting in zip(
@@ -246,7 +246,7 @@ def at_most(report: dict) -> tuple[float, bool]:
 
 
 def _worth(stage: dict, policy: Policy, share: float) -> None:
-    """share: what is left of the points for being late."""
+    """Give a stage its points.  share: what lateness leaves of them."""
     earned = stage["earned"]
     lights = [step["light"] for step in stage.get("steps", ())]
     asked = {"right", "wrong"} & set(lights) and stage["outcome"] != "rejected"

@@ -1,6 +1,6 @@
-"""Who is in the class: --roster, a table of names, ids, logins and e-mail addresses.
+"""Reads --roster, a table of names, ids, logins and e-mail addresses of the class.
 
-Tables here are as spreadsheets and learning systems write them: separated by commas or semicolons,
+Tables are read as spreadsheets and learning systems write them: separated by commas or semicolons,
 with headers in any case.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-HEADERS = {  # what each column may be called, in small letters without anything between them
+HEADERS = {  # the names of each column, in lower case without spaces
     "name": ("name", "student", "fullname", "studentname"),
     "first": ("firstname", "givenname"), "last": ("lastname", "surname", "familyname"),
     "id": ("id", "identifier", "idnumber", "studentid", "sid"),
@@ -27,7 +27,7 @@ NUMBERED = re.compile(r"(?P<word>\D{3,})(?P<number>\d+)")  # "Participant 4712",
 
 @dataclass(frozen=True)
 class Person:
-    """A row of the roster; what is not known is "".  handed_in: when, as it stands there."""
+    """A row of the roster; "" for what is not known.  handed_in: the time, as written there."""
 
     name: str = ""
     id: str = ""
@@ -41,20 +41,20 @@ class Person:
 
     @property
     def keys(self) -> set[str]:
-        """All that a folder of theirs may be called: the name in any order of its words, too."""
+        """All names that a folder of theirs may have, with the words of the name in any order."""
         words = re.split(r"[\s,]+", self.name)
         turned = {squash("".join(words[i:] + words[:i])) for i in range(len(words))}
         return (turned | {squash(self.id), squash(self.login), squash(self.email)}) - {""}
 
 
 def squash(text: str) -> str:
-    """Letters and digits, small: as learning systems write names into the names of files."""
+    """Letters and digits in lower case, as learning systems write names in file names."""
     return re.sub(r"[\W_]", "", unicodedata.normalize("NFC", text)).casefold()
 
 
 def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
-    """-> the rows of a table, and what separates their cells.  what: begins an error.  Raises
-    ValueError: it is no such table."""
+    """-> the rows of a table; the separator.  what: begins an error's message.  Raises ValueError:
+    it is no such table."""
     if not path.is_file():
         raise ValueError(f"{what}: want a table, a .csv; got {path}")
     try:
@@ -75,7 +75,7 @@ def cells(path: Path, what: str) -> tuple[list[list[str]], str]:
 
 
 def written(rows: Iterable[Iterable], **dialect: str) -> bytes:
-    """A table of these rows; None is an empty cell."""
+    """Write a table of these rows; None gives an empty cell."""
     text = io.StringIO(newline="")
     csv.writer(text, **dialect).writerows(rows)
     return text.getvalue().encode()
@@ -83,8 +83,8 @@ def written(rows: Iterable[Iterable], **dialect: str) -> bytes:
 
 def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...] = ()
           ) -> tuple[list[str], list[dict[str, str]]]:
-    """-> the headers, squashed, and the rows by them.  columns: that are to be there; also: that
-    are read as well.  Raises ValueError: as cells() does, or a column is not there, or twice."""
+    """-> the headers, squashed; the rows by header.  columns: required; also: optional.  Raises
+    ValueError: as cells(), or a column is missing, or there twice."""
     rows, _ = cells(path, what)
     headers = [squash(header) for header in rows[0]] if rows else []
     if not set(columns) <= set(headers):
@@ -98,8 +98,8 @@ def table(path: Path, what: str, columns: tuple[str, ...], also: tuple[str, ...]
 
 
 def read(path: Path) -> list[Person]:
-    """The people of a roster, or of a gradebook that a learning system exported.  Raises
-    ValueError: it is no table of people, or two of them have one id, login or address."""
+    """The people in a roster, or in a learning system's gradebook.  Raises ValueError: it is no
+    such table, or two people have the same id, login or address."""
     headers, rows = table(path, "--roster", (), tuple(chain(*HEADERS.values())))
     columns = {column: next((name for name in names if name in headers), None)
                for column, names in HEADERS.items()}
@@ -129,8 +129,8 @@ def read(path: Path) -> list[Person]:
 
 def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
                       rows: list[dict[str, str]]) -> None:
-    """Find id, name and address in a grading worksheet of Moodle, whose headers are in the language
-    of the site, by what stands in it; the ids become numbers.  Other tables are left alone."""
+    """Find id, name and address in a Moodle worksheet from the cells, because its headers are in
+    the site's language; ids become numbers.  Other tables are left alone."""
     rows = [row for row in rows if any(row.values())]
     cells = [NUMBERED.fullmatch(row[headers[0]]) for row in rows]
     if not all(cells) or len({cell["word"] for cell in cells}) != 1 or len(headers) < 2 \
@@ -139,16 +139,16 @@ def _know_a_worksheet(columns: dict[str, str | None], headers: list[str],
     columns["id"] = headers[0]
     for row, cell in zip(rows, cells, strict=True):
         row[headers[0]] = cell["number"]
-    if headers[0] != "identifier":  # else the others are called as in HEADERS
-        names = {row[headers[1]] for row in rows}  # few where they are hidden: it is the status
+    if headers[0] != "identifier":  # in English, HEADERS knows the rest
+        names = {row[headers[1]] for row in rows}  # few: names are hidden, this is the status
         columns["name"] = headers[1] if 2 * len(names) > len(rows) else None
         columns["email"] = next((header for header in headers
                                  if all("@" in row[header] for row in rows)), None)
 
 
 def match(name: str, id: str, people: list[Person], email: str = "") -> list[Person]:
-    """Whose a submission of that name may be, id and email: as a learning system gave them: one, if
-    it is known, several where names, numbers or addresses contradict each other."""
+    """The people whose submission this may be, by the learning system's name, id and email; several
+    if these contradict each other."""
     given = {id.casefold(), email.casefold()} - {""}
     by_id = [person for person in people
              if given & {person.id.casefold(), person.email.casefold()}]

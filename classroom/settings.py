@@ -1,7 +1,7 @@
-"""class.toml in RESULTS: the settings of a class, by which every `grade` goes.
+"""Keeps the settings of a class in RESULTS/class.toml.
 
-The first `grade` writes it.  Later ones take from it what their options do not say; an option that
-is given changes it, and so may a person.
+The first `grade` writes it.  Later ones take from it what their options leave out; options change
+it, and so may a person.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ EMPTY = """\
 
 
 def read(results: Path) -> dict:
-    """The settings of a class as class.toml of this folder has them, the usual ones where it, or
-    the file, says nothing.  Raises ValueError: it is no such file."""
+    """The settings in this folder's class.toml, with defaults for the rest.  Raises ValueError: it
+    is no such file."""
     path = results / FILE
     usual = {name: value for name, value in DEFAULTS.items() if value is not None}
     if not path.is_file():
         return usual
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # no TOML, or not UTF-8
+    except ValueError as error:  # not TOML, or not UTF-8
         raise ValueError(f"want TOML; got {error} in {path}") from None
     for name, value in given.items():
         kinds = (int,) if name == "seed" else (str,) if name in (*PATHS, "column") else \
@@ -49,8 +49,8 @@ def read(results: Path) -> dict:
 
 
 def complete(arguments) -> dict:
-    """Give the options of `grade` that were left out the values of class.toml.  -> all of them, as
-    class.toml is to have them."""
+    """Fill in the options of `grade` that were left out, from class.toml.  -> all settings, for the
+    new class.toml."""
     out, wanted = arguments.out, {}
     for name, value in (DEFAULTS | read(out)).items():
         given = getattr(arguments, name)
@@ -64,8 +64,8 @@ def complete(arguments) -> dict:
 
 
 def text(results: Path, wanted: dict) -> str:
-    """class.toml with these settings: what is there already, comments included, with the lines
-    that differ replaced."""
+    """class.toml with these settings: the present text, comments included, with changed lines
+    replaced."""
     path = results / FILE
     text = path.read_text("utf-8") if path.is_file() else EMPTY
     known = tomllib.loads(text)
@@ -79,7 +79,7 @@ def text(results: Path, wanted: dict) -> str:
 
 
 def digest(results: Path, wanted: dict) -> str:
-    """Another one whenever these settings, or the tables that they name, say something else."""
+    """A hash of these settings and of the tables that they name."""
     tables = [(name, path.read_bytes()) for name in PATHS
               if name in wanted and (path := results / wanted[name]).is_file()]
     said = sorted((name, value) for name, value in wanted.items() if name not in PATHS)
@@ -87,7 +87,7 @@ def digest(results: Path, wanted: dict) -> str:
 
 
 def check(results: Path, reports: list[dict]) -> None:
-    """Raises ValueError: the settings have changed since some of these reports were written."""
+    """Raises ValueError: settings have changed since some of these reports were written."""
     now = digest(results, read(results))
     if old := [report["student"] for report in reports if report.get("class", now) != now]:
         raise ValueError(f"RESULTS: want grades by {results / FILE} and its tables as they are now;"

@@ -1,7 +1,7 @@
-"""--slurm: the same command in N tasks of an array job, which share RESULTS.
+"""Runs --slurm: the same command in N tasks of an array job, which share RESULTS.
 
-No task has files of its own: each grades whatever nobody has the lock of, so that the quick ones
-help the slow ones, and what a task leaves behind that is cancelled or killed the others take.
+No task has files of its own.  Each grades whatever is not locked, so that fast tasks help slow
+ones, and others take over from one that is cancelled or killed.
 """
 
 import sys
@@ -12,12 +12,12 @@ from pathlib import Path
 from grader.assignment.record import ROOT
 
 POLL_SECONDS = 2.0
-HERE_ALONE = ("command", "slurm", "slurm_option", "forget", "again")  # the tasks have none of these
-TIME = "4:00:00"  # of a task, unless --slurm-option time=... says otherwise
+HERE_ALONE = ("command", "slurm", "slurm_option", "forget", "again")  # not passed on to the tasks
+TIME = "4:00:00"  # limit of a task, unless --slurm-option time=... is given
 
 
 def command(arguments) -> list[str]:
-    """What a task runs: the same options, without those of the cluster, wherever it starts."""
+    """The command of a task: the same options without the cluster's, valid in any folder."""
     given = {name: value.resolve() if isinstance(value, Path) else value
              for name, value in vars(arguments).items()
              if value is not None and name not in HERE_ALONE}
@@ -43,9 +43,11 @@ def cluster_options(given: list[str]) -> dict[str, str | bool]:
 
 
 def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> list[str]:
-    """Submit the tasks and wait for them; on Ctrl-C they are cancelled.  cluster: "local" runs them
-    as processes of this machine.  -> the last words of each task that failed.  Raises ValueError:
-    there is no submitit or no Slurm, or Slurm refuses the job."""
+    """Submit the tasks and wait for them; Ctrl-C cancels them.
+
+    cluster: "local" runs them as processes of this machine.  -> the last output of each task that
+    failed.  Raises ValueError: there is no submitit or no Slurm, or Slurm rejects the job.
+    """
     try:
         import submitit
     except ImportError:
@@ -61,7 +63,7 @@ def spread(arguments, say: Callable[[str], None], cluster: str = "slurm") -> lis
         task = submitit.helpers.CommandFunction(command(arguments), cwd=ROOT)
         with executor.batch():
             jobs = [executor.submit(task) for _ in range(arguments.slurm)]
-    except (RuntimeError, submitit.core.utils.FailedJobError) as error:  # no sbatch; it refuses
+    except (RuntimeError, submitit.core.utils.FailedJobError) as error:  # no sbatch, or rejected
         raise ValueError(f"--slurm: {error}") from None
     say(f"{len(jobs)} tasks submitted: {jobs[0].job_id.partition('_')[0]}; they write to {logs}")
     try:

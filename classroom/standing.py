@@ -1,6 +1,6 @@
-"""The grades that stand: who of earlier runs is still in the class, and what a run would change.
+"""Compares a run with the grades given so far: who is still in the class, and what would change.
 
-Nobody is removed but by --forget, and no grade is replaced unasked.
+Only --forget removes anyone, and no grade is replaced without asking.
 """
 
 import contextlib
@@ -19,15 +19,18 @@ from grader.course.stages import STAGES
 
 def everyone(students: list[Submitted], earlier: list[dict], results: Path
              ) -> tuple[list[Submitted], dict[str, dict], dict[str, bool]]:
-    """Those who are in SUBMISSIONS or on the roster, and those of earlier runs who are not, or not
-    with any file.  -> the students by name; key -> their report of the last run; the keys of those
-    kept, and whether they are still on the roster."""
+    """Everyone in SUBMISSIONS or on the roster, and everyone of earlier runs who is not, or not
+    with any file.
+
+    -> the students by name; key -> their last report; key of each student kept from earlier runs ->
+    whether they are still on the roster.
+    """
     people = {student.person: student for student in students}
     known = {student.key: student for student in students}
     stands, kept = {}, {}
     for old in sorted(earlier, key=lambda old: old["key"] not in known):
         now = known.get(old["key"])
-        if now is None:  # the same person may have got another name, from a roster
+        if now is None:  # a roster may have given the same person another name
             may_be = roster.match(old["student"], old["id"], list(people))
             now = people[may_be[0]] if len(may_be) == 1 else None
         if now is None or now.key in stands:
@@ -43,30 +46,30 @@ def everyone(students: list[Submitted], earlier: list[dict], results: Path
 
 
 def _as_it_was(old: dict, results: Path, student: Submitted) -> Submitted:
-    """A student with what an earlier run took of theirs."""
+    """A student with the files of an earlier run."""
     folder = results / "submissions" / old["key"]
     files = {number: path.read_bytes() for number in STAGES
              if (path := folder / f"problem_{number}.py").is_file()}
     refused = {stage["stage"]: stage["message"].partition(" was not taken: ")[2]
                for stage in old["stages"] if stage["outcome"] == "refused"
-               and stage["stage"] not in files}  # it was taken, and something else was missing
+               and stage["stage"] not in files}  # there was a file, and something else was missing
     return Submitted(student.name, student.key, files, refused, trouble=old["refused"] or "",
                      person=student.person, returns=old["returns"], marked_late=old["marked_late"],
                      time=datetime.fromisoformat(old["handed_in"]) if old["handed_in"] else None)
 
 
 def forget(results: Path, key: str) -> None:
-    """Remove what is known of a student, but for the records in graded/, which name nobody."""
+    """Remove all about a student, except the records in graded/, which name no one."""
     for name in (f"students/{key}.json", f"feedback/{key}.md", f"feedback/{key}.html",
                  *(f"submissions/{key}/problem_{number}.py" for number in STAGES)):
         (results / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
-        (results / "submissions" / key).rmdir()  # what else is in it is not ours
+        (results / "submissions" / key).rmdir()  # other files in it are not ours
 
 
 def grade_again(words: list[str], students: list[Submitted],
                 counting: dict[str, list[Submitted]], results: Path) -> None:
-    """Remove the records of whom --again names: "anna", or "anna:4" for one stage.  counting: a
+    """Remove the records that --again names: "anna", or "anna:4" for one stage.  counting: a
     student's key -> the hand-ins that may count."""
     for word in words:
         name, _, stage = word.rpartition(":") if re.search(r":\d+$", word) else (word, "", "*")
@@ -78,8 +81,8 @@ def grade_again(words: list[str], students: list[Submitted],
 
 
 def changes(old: dict, new: dict) -> str:
-    """What becomes of a student's grade: "P2 100 of 100 -> 0 of 100, all 100 of 100 -> ..."; "" if
-    what stood stands."""
+    """How a grade changes: "P2 100 of 100 -> 0 of 100, all 100 of 100 -> ..."; "" if it does
+    not."""
     if old["state"] == NOTHING:
         return ""
     before, after = _grades(old), _grades(new)
@@ -88,7 +91,7 @@ def changes(old: dict, new: dict) -> str:
 
 
 def _grades(report: dict) -> dict[str, str]:
-    """What is settled."""
+    """The grades that are decided."""
     found = {f"P{stage['stage']}": f"{stage['points']:g} of {stage['max_points']:g}"
              for stage in report["stages"] if stage["stage"] not in report["unsettled"]}
     if report["step_credit"]:
@@ -99,7 +102,7 @@ def _grades(report: dict) -> dict[str, str]:
 
 
 def agreed(lines: list[str], yes: bool) -> bool:
-    """Whether these changes may be made: a person is asked, unless the command said so."""
+    """Whether these changes may be made; asks a person, unless the command said yes."""
     if not lines:
         return True
     print(*lines, sep="\n", flush=True)

@@ -1,9 +1,9 @@
-"""RESULTS, the folder of a class: what was graded, and who is at it.
+"""Keeps the records of a class in RESULTS, and locks on what is being graded.
 
-A unit is one file of one stage, named by its sha256 and the settings that it is graded with; its
-record is graded/3-SHA256-SETTINGS.json, so that equal files are graded once, and none twice.  While
-a process grades a unit it holds a lock on one byte of the file .lock.  The system frees it however
-the process ends, on another host of a shared folder too.
+A unit is one file of one stage, identified by its sha256 and the settings it is graded with.  Its
+record is graded/3-SHA256-SETTINGS.json, so that equal files are graded only once.  While a process
+grades a unit, it holds a lock on one byte of the file .lock.  The system frees the lock when the
+process ends in any way, also on another host that shares the folder.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ from pathlib import Path
 from grader.assignment.record import ROOT
 from grader.course.stages import STAGES
 
-FORMAT = 2  # of a record
+FORMAT = 2  # version of a record
 HERE = {ROOT, *map(Path, (sys.prefix, sys.base_prefix, tempfile.gettempdir()))}
-ALONE = "alone on "  # the lock that gradings at once share and one that is to be alone has alone
+ALONE = "alone on "  # lock: shared by gradings side by side, exclusive for one alone
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What may change a verdict.  device: "cuda" or "cpu"; times in seconds; class_seed: of all
-    inputs, None for a fresh one a run; cases: hash of the instructor's own, "" for none."""
+    """What may change a verdict.  device: "cuda" or "cpu"; times in seconds; class_seed: for all
+    inputs, None for a fresh one per run; cases: hash of the instructor's own, "" for none."""
 
     grader: str
     device: str
@@ -52,8 +52,8 @@ class Unit:
 
 
 class Store:
-    """`with Store(folder, settings) as store`.  working: this process's own, gone at the end.
-    Raises ValueError: the folder cannot be written to, or its file system knows no locks."""
+    """`with Store(folder, settings) as store`.  working: this process's own folder, removed at the
+    end.  Raises ValueError: the folder cannot be written to, or its file system has no locks."""
 
     def __init__(self, folder: Path, settings: Settings):
         self.folder, self.settings = folder, settings
@@ -62,7 +62,7 @@ class Store:
         name = f"{self.host}-{os.getpid()}-{secrets.token_hex(4)}"
         self.working = folder / ".working" / name
         try:
-            # No account that runs files may look into it.
+            # No account that files run as may read it.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for below in (self.graded, self.working.parent):
                 below.mkdir(exist_ok=True)
@@ -76,7 +76,7 @@ class Store:
                                  ) from None
             raise ValueError(f"--out: want a folder that can be written to; got {folder}: "
                              f"{error.strerror}") from None
-        self.known: dict[Unit, dict] = {}  # records, as they were read last
+        self.known: dict[Unit, dict] = {}  # the records read last
 
     def __enter__(self) -> "Store":
         return self
@@ -84,18 +84,18 @@ class Store:
     def __exit__(self, *error) -> None:
         shutil.rmtree(self.working, ignore_errors=True)
         with contextlib.suppress(OSError):
-            self.working.parent.rmdir()  # unless another process is at work
+            self.working.parent.rmdir()  # fails if another process has one
         os.close(self.locks)
 
     def _sweep(self) -> None:
-        """What killed processes left."""
+        """Remove what killed processes left."""
         for old in self.working.parent.iterdir():
             if self.lock(old.name):
                 shutil.rmtree(old, ignore_errors=True)
                 self.unlock(old.name)
 
     def lock(self, name: str, shared: bool = False) -> bool:
-        """Whether this process has it now; it never waits."""
+        """Try to take a lock, without waiting.  -> whether this process has it now."""
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             fcntl.lockf(self.locks, kind | fcntl.LOCK_NB, 1, _place(name))
@@ -107,7 +107,8 @@ class Store:
         fcntl.lockf(self.locks, fcntl.LOCK_UN, 1, _place(name))
 
     def lock_host(self, alone: bool) -> bool:
-        """Have gradings of other processes on this host run beside, or none."""
+        """Allow or forbid other processes of this host to grade at the same time.  -> whether it
+        worked."""
         return self.lock(ALONE + self.host, shared=not alone)
 
     def unlock_host(self) -> None:
@@ -117,16 +118,17 @@ class Store:
         return f"{unit.stage}-{unit.sha256}-{self.settings.key}.json"
 
     def read(self, unit: Unit) -> None:
-        """Learn what is known of a unit by now."""
+        """Read the record of a unit, if there is one."""
         try:
             record = json.loads((self.graded / self.name(unit)).read_bytes())
             if record["format"] == FORMAT and record["stage"]["stage"] == unit.stage:
                 self.known[unit] = record
-        except (OSError, ValueError, KeyError, TypeError):  # damaged is as good as not there
+        except (OSError, ValueError, KeyError, TypeError):  # a damaged record counts as missing
             self.known.pop(unit, None)
 
     def put(self, unit: Unit, record: dict) -> None:
-        """Keep a record, without the folders of this machine: all who have that file read it."""
+        """Keep a record, without this machine's folders, because everyone with that file reads
+        it."""
         text = json.dumps({"format": FORMAT, "settings": asdict(self.settings), **record}, indent=1,
                           ensure_ascii=False)
         ours = {*HERE, self.folder.resolve(), self.working.resolve()}
@@ -136,7 +138,7 @@ class Store:
         self.known[unit] = json.loads(text)
 
     def keep(self, folder: Path, files: dict[int, bytes]) -> Path:
-        """Have these problem files in a folder, and no others.  -> the folder."""
+        """Make a folder hold just these problem files.  -> the folder."""
         for number in STAGES:
             path = folder / f"problem_{number}.py"
             if number in files:
@@ -146,7 +148,7 @@ class Store:
         return folder
 
     def write(self, path: Path, contents: bytes) -> None:
-        """Replace a file of this folder in one step; what is there already is left alone."""
+        """Replace a file of this folder in one step, unless it has these contents already."""
         if path.is_file() and path.read_bytes() == contents:
             return
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""summary.html: the class on one page, which needs no server and no network."""
+"""Makes summary.html: the class on one page that needs no server and no network."""
 
 import re
 import shlex
@@ -13,16 +13,15 @@ from classroom.pages import rendered
 from grader.host.doctor import CLOSED
 from grader.report.screen import HELD
 
-BINS = 10  # of the distribution of points
+BINS = 10  # in the histogram of points
 MOST_SHOWN = 12  # mistakes
-QUIET = UNSETTLED | {"missing", "not_started", "unfinished"}  # nothing to learn from
+QUIET = UNSETTLED | {"missing", "not_started", "unfinished"}  # they show no mistakes
 
 
 def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
          notes: dict[tuple, str]) -> bytes:
-    """The whole page.  alike: pairs as alike.py finds them; results: the folder, as commands are
-    to name it; notes: on overrides, by a student's key and the stage, None for all, or "late";
-    no other file holds them."""
+    """The page.  alike: from alike.py.  results: the folder, as commands should name it.  notes: on
+    overrides, by a student's key and stage (None for all, or "late"); in no other file."""
     return rendered(
         "summary.html", reports=reports,
         stages=[_column(reports, i) for i in range(len(reports[0]["stages"]))],
@@ -37,15 +36,15 @@ def page(reports: list[dict], alike: Alike, now: datetime, results: Path,
 
 
 def with_folder(text: str, folder: Path) -> str:
-    """The student's commands in it as an instructor may type them."""
+    """The text with a student's commands as an instructor would type them."""
     return re.sub(r"^(again: python \S+ --p\d)", lambda match: f"{match[1]} --submission "
                   + shlex.quote(str(folder)), text, flags=re.MULTILINE)
 
 
 def mistakes(reports: list[dict]) -> list[dict]:
-    """What most students did wrong, a mistake once a student and stage."""
+    """The most common mistakes; each counts once per student and stage."""
     counts: Counter = Counter()
-    texts: dict[tuple[int, str], list[str]] = {}  # a mistake's are one, unless they have numbers
+    texts: dict[tuple[int, str], list[str]] = {}  # they differ only in numbers
     for report in reports:
         for stage in report["stages"]:
             if stage["outcome"] == "pass" or stage["outcome"] in QUIET:
@@ -67,7 +66,7 @@ def mistakes(reports: list[dict]) -> list[dict]:
 
 
 def steps(reports: list[dict]) -> list[dict]:
-    """Each step, with the names of those who have it right, wrong and blank."""
+    """Each step, with the names of the students who have it right, wrong or blank."""
     found: dict[str, dict[str, list[str]]] = {}
     for report in reports:
         for step in (step for stage in report["stages"] for step in stage.get("steps", ())):
@@ -77,7 +76,7 @@ def steps(reports: list[dict]) -> list[dict]:
 
 
 def histogram(reports: list[dict]) -> list[dict]:
-    """How many students have how many points, in tenths of all."""
+    """How many students are in each tenth of the points."""
     settled = list(filter(is_graded, reports))
     bins = [0] * BINS
     for report in settled:
@@ -100,7 +99,7 @@ def _column(reports: list[dict], i: int) -> dict:
 
 
 def _isolation(confined: list[str]) -> str:
-    """What held a file, and what of it was open on its machine."""
+    """What confined the files, and what was not closed on their machine."""
     held = [words for name, words in HELD.items() if name in confined and name != "user"]
     still = [words for name, words in CLOSED.items() if name not in confined]
     return (", ".join(held) or "without limits") + f"; open: {', '.join(still)}" * bool(still)

@@ -1,4 +1,4 @@
-"""A stage as a test: one list of them, of which every system's own is made."""
+"""Lists a student's stages as tests, from which the formats of all systems are made."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,9 @@ from grader.assignment.record import grader_of
 
 
 class Verdict(NamedTuple):
-    """A stage of a student.  name: "p4"; passed: None where nothing is settled; said: all that the
-    autograder said of it, "" if it passed; mistake: the mistake that has a name, or the first line
-    of what was said; help: the command that says more."""
+    """A stage of a student.  name: "p4"; passed: None if undecided; said: all that the autograder
+    said, "" if it passed; mistake: the named mistake, or the first line of what was said; help: the
+    command that says more."""
 
     name: str
     title: str

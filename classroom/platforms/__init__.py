@@ -1,8 +1,8 @@
-"""Grading where students hand in, one submission at a time.  `python -m classroom kit` packs it.
+"""Grades single submissions on the platforms where students hand in; packed by `classroom kit`.
 
-    one.py           grades a folder; what is known by then is written down after every stage
-    gradescope.py    as results.json of Gradescope
-    gradescope/      setup.sh and run_autograder of its zip
-    classroom50.py   as result.json of Classroom 50, on GitHub
-    classroom50/     its autograder.py, runtimes, and workflows for a repository of a student's own
+    one.py           grades a folder, and writes the results so far after every stage
+    gradescope.py    as Gradescope's results.json
+    gradescope/      setup.sh and run_autograder for its zip
+    classroom50.py   as Classroom 50's result.json, on GitHub
+    classroom50/     its autograder.py, runtimes, and workflows for a student's repository
 """

@@ -1,7 +1,7 @@
-"""python -m classroom.platforms.classroom50 CHECKOUT: grades it into result.json there.
+"""python -m classroom.platforms.classroom50 CHECKOUT: grades CHECKOUT and writes result.json there.
 
-The format is "The result.json contract" of Classroom 50's wiki, Advanced-Autograding; a person
-reads release-body.md.
+The format is "The result.json contract" in Classroom 50's wiki, Advanced-Autograding.
+release-body.md is for people.
 """
 
 import json
@@ -16,12 +16,12 @@ from classroom.verdicts import verdicts
 from grader.host import files
 
 SCHEMA = "classroom50/result/v1"
-MOST_SAID = 4000  # characters of a stage in the release; GitHub takes some 125,000 in all
-OURS = {"pending", "grader_fault", "skipped"}  # outcomes that are no student's failure
+MOST_SAID = 4000  # characters per stage in the release; GitHub allows about 125,000 in all
+OURS = {"pending", "grader_fault", "skipped"}  # outcomes that are not the student's fault
 
 
 def result(report: dict, given: dict[str, str]) -> dict:
-    """result.json, with whole points.  given: the environment of the runner."""
+    """result.json, with whole points.  given: the runner's environment."""
     tests = [{"test-name": f"{each.name} {each.title}", "passed": each.passed is True,
               "score": round(each.points), "max-score": round(each.max_points),
               "mistake": each.mistake, "help": each.help} for each in verdicts(report)]
@@ -35,7 +35,7 @@ def result(report: dict, given: dict[str, str]) -> dict:
 
 
 def body(report: dict) -> str:
-    """release-body.md: a table, and what was said of each stage that did not pass."""
+    """release-body.md: a table, and what was said about each stage that did not pass."""
     rows = [f"| {each.name.upper()} {each.title} "
             f"| {'not settled' if each.passed is None else 'passed' if each.passed else 'failed'} "
             f"| {each.points:g} of {each.max_points:g} |" for each in verdicts(report)]
@@ -49,7 +49,7 @@ def body(report: dict) -> str:
 
 
 def main(checkout: Path) -> int:
-    """-> 0; 1 if something is not settled for reasons that are not the student's."""
+    """-> 0; 1 if something could not be graded, through no fault of the student."""
     one.ends_tidily()
 
     def write(report: dict) -> None:

@@ -13,7 +13,7 @@ from grader.host import files
 
 
 def results(report: dict) -> dict:
-    """results.json: a test a stage, with the mistake first in its output."""
+    """results.json: one test per stage, with the mistake first in its output."""
     tests = []
     for each in verdicts(report):
         test = {"name": f"{each.name.upper()} {each.title}", "number": each.name[1:],

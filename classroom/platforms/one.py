@@ -1,7 +1,7 @@
-"""Grades one submission, and has written down after every stage what is known by then.
+"""Grades one submission, and writes the results so far after every stage.
 
-Whoever started this may end it at any time, and reads what was written last.  So it has a deadline
-of its own, and every stage its share of it: a file that hangs takes nothing from the others.
+The platform may end this at any time, and then reads what was written last.  So it has a deadline
+of its own, of which every stage has its share: a file that hangs takes no time from the others.
 """
 
 import json
@@ -23,14 +23,14 @@ from grader.assignment.record import ROOT, sha256
 
 CASES = ROOT / "cases.toml"  # the instructor's own, if the kit was packed with some
 POLL_SECONDS = 0.2
-TRIES = 2  # of what failed for reasons of the grader's
-CALL_SECONDS = 60.0  # for one call of the code, at most
-MEMORY_GIB = 0.5  # that the files may hold, without a GPU
+TRIES = 2  # if the grader itself fails
+CALL_SECONDS = 60.0  # at most, for one call
+MEMORY_GIB = 0.5  # for the files, without a GPU
 
 
 @dataclass(frozen=True)
 class Kit:
-    """What an instructor decided when the kit was packed.  seconds: for all stages together."""
+    """The instructor's settings, from when the kit was packed.  seconds: for all stages."""
 
     stages: tuple[int, ...]
     seconds: float
@@ -38,7 +38,7 @@ class Kit:
 
 
 def packed() -> Kit:
-    """The kit that this file lies in."""
+    """The kit that this file is in."""
     given = json.loads((ROOT / "kit.json").read_bytes())
     path = ROOT / "policy.toml"
     return Kit(tuple(given["stages"]), given["seconds"],
@@ -47,10 +47,12 @@ def packed() -> Kit:
 
 def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Path],
           device: str = "cpu") -> dict:
-    """Grade the problem files in a folder.  write(report): called at once, and whenever a stage is
-    done; the report has the keys of a student's JSON that say what was found ("stages",
-    "unsettled", "points", "max_points", "grader", "notes", "seconds").  hidden: folders that the
-    files may not see.  -> the last report."""
+    """Grade the problem files in a folder.  -> the last report.
+
+    write(report): called at once and after every stage; the report has those keys of a student's
+    JSON that say what was found ("stages", "unsettled", "points", "max_points", "grader", "notes",
+    "seconds").  hidden: folders that the files must not read.
+    """
     start, student = time.monotonic(), policy.with_markers(one(folder), kit.worth)
     grading = _Grading(student, kit, start)
 
@@ -92,7 +94,7 @@ def grade(folder: Path, kit: Kit, write: Callable[[dict], None], hidden: list[Pa
 
 
 class _Grading:
-    """What is known of a submission by now.  start: time.monotonic() of its beginning."""
+    """The results so far.  start: time.monotonic() at the beginning."""
 
     def __init__(self, student: Submitted, kit: Kit, start: float):
         self.student, self.kit, self.start = student, kit, start
