@@ -2,6 +2,7 @@
 # stage: 2
 # base: problem_2.py
 # with: in_a_call
+# device: cuda
 # outcome: crashed
 import triton
 import triton.language as tl

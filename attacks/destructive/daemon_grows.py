@@ -1,11 +1,11 @@
-"""A daemon without environment, in a session of its own, holds the 2 GiB."""
+"""A daemon without environment, in a session of its own, holds the 2 GiB, and the call waits."""
 # stage: 2
 # base: problem_2.py
 # with: in_first_call, daemon
 # outcome: crashed
 # says: memory
 # options: --memory 1
-import time
+import signal
 
 PROGRAM = """
 import time
@@ -16,4 +16,4 @@ time.sleep(50)
 
 def attack():
     leave(PROGRAM)
-    time.sleep(4)
+    signal.pause()

