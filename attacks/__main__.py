@@ -1,9 +1,9 @@
 """python -m attacks [--kind K ...] [--stage N] [--only TEXT] [--seeds 20] [--jobs N]
 
-Runs the catalogue and prints a line an entry: what it is, what it must get, what it got, seconds.
-Exit code 0 if every one got what it must.  With --results FILE a run that was cut short goes on
-where it stopped; python -m attacks.margin reads from it how far right and wrong lie apart, and
-python -m attacks.alone, after --every-case, which case alone catches what.
+Runs the catalogue and prints one line per entry: its name, the outcome it must get, the one it got,
+seconds.  Exit code 0 if all agree.  With --results FILE a run that was cut short is resumed; from
+that file python -m attacks.margin computes how far right and wrong are apart, and python -m
+attacks.alone, after --every-case, what only one case catches.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def share(text: str) -> tuple[int, int]:
-    """ "2/4" -> (1, 4): from which run on, and how many further each."""
+    """ "2/4" -> (1, 4): the first run, and the step to the next."""
     which, slash, shares = text.partition("/")
     if not (slash and which.isdecimal() and shares.isdecimal() and 1 <= int(which) <= int(shares)):
         raise argparse.ArgumentTypeError(f"want I/N with 1 <= I <= N, e.g. 2/4; got {text}")
@@ -97,7 +97,7 @@ def share(text: str) -> tuple[int, int]:
 
 
 def read(file: Path | None, device: str) -> dict[tuple, dict]:
-    """The rows of a results file that ended as they must: (kind, name, seed) -> row."""
+    """The rows of a results file with the right outcome: (kind, name, seed) -> row."""
     if file is None or not file.exists():
         return {}
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -106,8 +106,8 @@ def read(file: Path | None, device: str) -> dict[tuple, dict]:
 
 
 def row(attack, seed: int, outcome, device: str) -> dict:
-    """What --results keeps of a run.  errors: the largest over its limit, a case; inf for NaN;
-    failed: all cases that did not pass."""
+    """A run's row in --results.  errors: the largest error over its limit per case, inf for NaN;
+    failed: the cases that did not pass."""
     errors, failed = {}, []
     for check in outcome.result.checks if outcome.result else ():
         ratios = [max(e["fro"] / e["fro_limit"], e["row"] / e["row_limit"])
@@ -129,7 +129,7 @@ def _at_a_time(device: str) -> int:
 
 
 def _finished(pool, jobs: list, width: int, deadline: float):
-    """The results of run_job, as they come; nothing new is begun after the deadline."""
+    """The results of run_job, as they come; after the deadline nothing new is begun."""
     waiting, running = list(reversed(jobs)), set()
     while waiting or running:
         while waiting and len(running) < width and time.monotonic() < deadline:

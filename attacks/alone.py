@@ -1,9 +1,8 @@
 """python -m attacks.alone FILE ...: what each case catches that no other does.
 
-Reads what `python -m attacks --kind mutants --every-case --results FILE` measured.  A line a case:
-how many mutants it catches, and those that it alone does.  A case that catches nothing alone is
-there for something else than a mutant (answers that are kept, runs that differ, memory, a dtype),
-or it can go.
+Reads what `python -m attacks --kind mutants --every-case --results FILE` measured.  Prints one line
+per case: how many mutants it catches, and which only it catches.  A case without any of the latter
+must be there for something else (kept answers, runs that differ, memory, a dtype), or it can go.
 """
 
 import collections
@@ -15,7 +14,7 @@ from grader.course.case_table import listed
 
 
 def alone(rows: list[dict]) -> dict[tuple[int, str], tuple[int, list[str]]]:
-    """-> (stage, case) -> how many mutants fail it, and those that fail nothing else."""
+    """-> (stage, case) -> how many mutants fail it, and which fail only it."""
     caught, only = collections.Counter(), collections.defaultdict(list)
     for row in rows:
         decisive = [name for name in row["failed"] if not name.startswith("beyond/")]

@@ -1,29 +1,28 @@
-"""Reads the catalogue: one Attack an entry.
+"""Reads the catalogue: one Attack per entry.
 
-A mutant is a table of its stage's TOML file: what it `breaks`, the text `old` of the solved file
-and the `new` one in its place (`edits` for further pairs, `count` where a text stands there several
-times; `beyond` says what of it no assignment asks: it passes, and only such a case fails).  So is
-an unfinished file, in which `steps` says what stands in a step instead of its solution; "" leaves
-it blank, as the starter has it.  Honest files that are a solved one but for a place or two stand in
-honest/patches.toml; `unmarked` takes the steps' markers out.  The others are files: a docstring
-that says what it tries, then comments:
+A mutant is a table in its stage's TOML file.  It says what it `breaks`, and puts `new` in place of
+`old` in the solved file (`edits`: further pairs; `count`: how often the text occurs; `beyond`: what
+it breaks is beyond the assignment, so that it passes, and only such a case fails).  An unfinished
+file is a table, too; `steps` gives the text of a step in place of its solution, "" leaves it blank.
+Honest files that differ from a solved one in a place or two are in honest/patches.toml; `unmarked`
+removes the step markers.  All others are files: a docstring that says what it tries, then comments:
 
     # stage: 3                 graded as problem_3.py
-    # base: problem_3.py       the solved file goes first, so that this one may override parts of it
-    # with: copied, in_numpy   then these files of pieces/, which several attacks share; what they
-                               import serves this one too
-    # outcome: rejected        what the grader must say; several are separated by commas
-    # says: words              text that must stand in the report
-    # device: any              any, cpu or cuda: where it makes sense
-    # options: --timeout 5     of the command line
-    # cases: all               of a destructive one; else the standard cases are enough
+    # base: problem_3.py       put the solved file first; this one may override parts of it
+    # with: copied, in_numpy   then these files of pieces/, which several attacks share, imports
+                               included
+    # outcome: rejected        the outcome it must get; several are separated by commas
+    # says: words              text that must be in the report
+    # device: any              any, cpu or cuda: where to run it
+    # options: --timeout 5     command-line options
+    # cases: all               for a destructive file; otherwise the standard cases are enough
     # cases: timed             the benchmark, too, on a GPU
     # cases: whole             through the command line, beside another stage
 
-A dishonest file must be seen to do what it tries: it follows a solved file, which passes without
-it, or it is rejected, which only right numbers are.  Where neither says so it calls fired(), of
-pieces/fired.py, at the place where its attack happens.  Its outcome is what a CPU gives; on a GPU
-every way to fail will do.
+A dishonest file must really do what it tries.  It is based on a solved file, which passes without
+it, or it is rejected, which needs right numbers.  If neither shows it, the file calls fired(), from
+pieces/fired.py, where its attack happens.  The outcome is that on a CPU; on a GPU it may fail in
+any way.
 """
 
 import ast
@@ -41,15 +40,15 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 KINDS = ("mutants", "unfinished", "dishonest", "destructive", "honest")
 EXPECTED = {"mutants": ("wrong",), "unfinished": ("wrong", "crashed", "not_started")}
-# Mutants whose step no light can show, by the ends of their ids: 32 bits are seen on a GPU with
-# gigabytes, bfloat16 on a GPU; a row for all in the file's own tensors alone.
+# Mutants that no step check can show, by the ends of their ids: 32-bit offsets need gigabytes on a
+# GPU, bfloat16 needs a GPU, and wrong strides the file's own tensors.
 UNSEEN = ("in_int32", "in_32_bits", "dv_accumulator_in_input_dtype", "dx_with_strides_of_x")
 KEYS = {"stage", "base", "with", "outcome", "says", "device", "options", "cases"}
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One submission and what must become of it.  outcomes: any of them will do."""
+    """One submission and the outcomes allowed for it."""
 
     kind: str
     id: str
@@ -60,13 +59,13 @@ class Attack:
     says: str = ""
     device: str = "any"
     options: tuple[str, ...] = ()
-    form: str = "file"  # or "folder", "fifo", or "link": then source is its target
-    quick: bool = False  # the standard cases tell enough
-    timed: bool = False  # on a GPU only a benchmark tells
+    form: str = "file"  # or "folder", "fifo", "link"; source is a link's target
+    quick: bool = False  # the standard cases are enough
+    timed: bool = False  # on a GPU only the benchmark shows it
     whole: bool = False  # through the command line
-    beyond: bool = False  # it passes, but for a case beyond the assignment
-    based: bool = False  # on a solved file, which without this one passes
-    marked: bool = False  # it says by itself that it took place
+    beyond: bool = False  # it fails only cases beyond the assignment
+    based: bool = False  # based on a solved file, which passes
+    marked: bool = False  # it reports that its attack happened
 
     @property
     def name(self) -> str:
@@ -74,7 +73,7 @@ class Attack:
 
 
 def attacks(kinds=KINDS) -> list[Attack]:
-    """Every entry of these kinds, in order of stage."""
+    """All entries of these kinds, in order of stage."""
     found = []
     for kind in kinds:
         if kind in EXPECTED:
@@ -82,7 +81,7 @@ def attacks(kinds=KINDS) -> list[Attack]:
         if kind == "honest":
             found += solved() + patched()
         found += [from_file(path) for path in sorted((HERE / kind).glob("*.py"))]
-        table = HERE / kind / "files.toml"  # for what no comment fits on
+        table = HERE / kind / "files.toml"  # for files that cannot have comments
         if table.exists():
             rows = tomllib.loads(table.read_text("utf-8"))
             found += [_from_table(kind, row) for row in rows["file"] + rows["made"]]
@@ -96,14 +95,14 @@ def solved() -> list[Attack]:
 
 
 def patched() -> list[Attack]:
-    """Solved files with another right way in a place or two."""
+    """Solved files that are right in another way in a place or two."""
     rows = tomllib.loads((HERE / "honest" / "patches.toml").read_text("utf-8"))["patch"]
     return [_mutant(row["stage"], row, (ROOT / f"problem_{row['stage']}.py").read_text("utf-8"),
                     "honest") for row in rows]
 
 
 def mutants(stage: int, kind: str = "mutants") -> list[Attack]:
-    """The solved file of a stage with one mistake each, or less than all of its steps."""
+    """The solved file of a stage with one mistake each, or with steps missing."""
     path = HERE / kind / f"stage_{stage}.toml"
     solved = (ROOT / f"problem_{stage}.py").read_text("utf-8")
     rows = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -128,7 +127,7 @@ def _mutant(stage: int, row: dict, solved: str, kind: str = "mutants") -> Attack
 
 
 def changed_step(attack: Attack) -> str:
-    """The one step in which a mutant is not the solved file; "" where that is not all."""
+    """The one step in which a mutant differs from the solved file; "" if there are more places."""
     solved = (ROOT / f"problem_{attack.stage}.py").read_text("utf-8")
     inside, around = [], []
     for text in (attack.source.decode(), solved):
@@ -142,7 +141,7 @@ def changed_step(attack: Attack) -> str:
 
 
 def _with_steps(solved: str, texts: dict[str, str]) -> str:
-    """The solved file with these texts in the steps of these ids."""
+    """The solved file with other texts in these steps.  texts: id -> text."""
     rows, regions = solved.splitlines(keepends=True), submission.steps(solved)
     if unknown := texts.keys() - {step.id for step in regions}:
         raise ValueError(f"want steps of the file; got {', '.join(sorted(unknown))}")
@@ -193,14 +192,14 @@ def _from_table(kind: str, row: dict) -> Attack:
 
 
 def _repeated(part: str, count: int) -> str:
-    """So many of it, numbered where it says %d."""
+    """The part, repeated; %d becomes the number of the copy."""
     if "%d" not in part:
         return part * count
     return "".join(part.replace("%d", str(i)) for i in range(count))
 
 
 def place(attack: Attack, folder: Path) -> None:
-    """Put an attack into a folder of submissions."""
+    """Put an attack into a submission's folder."""
     path = folder / f"problem_{attack.stage}.py"
     if attack.form == "link":
         path.symlink_to(attack.source.decode())

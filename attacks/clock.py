@@ -1,8 +1,8 @@
-"""python -m attacks.clock [--stage N ...]: the grader's clock beside the GPU's own events.
+"""python -m attacks.clock [--stage N ...]: compares the grader's clock with CUDA events.
 
-The solved stages, at the benchmark's two shapes: ms a call as the grader measures it, from outside
-the process that runs the file, and as CUDA events do around the same calls inside of one that is
-trusted.  They agree where the file is honest; only the first is used.
+For the solved stages at the benchmark's two shapes it prints ms per call as the grader measures
+them, from outside the process that runs the file, and by CUDA events in a trusted process.  For an
+honest file they agree; the grader uses only the first.
 """
 
 import argparse
@@ -23,7 +23,7 @@ CALLS, ROUNDS = 50, 5
 
 
 def by_events(stage, case) -> float:
-    """Median ms a call."""
+    """Median ms per call."""
     found = getattr(importlib.import_module(f"problem_{stage.number}"), stage.entry)
     function = found if stage.attribute is None else getattr(found, stage.attribute)
     built = build(case, 0)

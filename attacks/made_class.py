@@ -1,13 +1,13 @@
-"""A made class, to try the class tool on: python -m attacks.made_class make DIR --students 40
+"""Makes a class to try the class tools on: python -m attacks.made_class make DIR --students 40
 
-writes DIR/class/ with a folder a student and DIR/expected.json, out of this catalogue: solved, half
-finished, wrong, crashing, hanging and dishonest files, in shares as in a real class, and blanks.
-After `python -m classroom grade DIR/class --out RESULTS`,
+writes DIR/class/, with one folder per student, and DIR/expected.json.  The files are blank or come
+from this catalogue: solved, half finished, wrong, crashing, hanging and dishonest, in shares as in
+a real class.  After `python -m classroom grade DIR/class --out RESULTS`,
 
     python -m attacks.made_class compare DIR RESULTS --sample 60
 
-counts the outcomes that are none of the expected ones, and grades a sample, each file alone by the
-autograder: the verdicts must be the same.
+counts unexpected outcomes, and grades a sample of files one by one with the autograder, which must
+give the same verdicts.
 """
 
 import argparse
@@ -22,14 +22,13 @@ from attacks.catalogue import ROOT, Attack, attacks
 from grader.starter import blank
 
 SHARES = {"honest": 56, "mutants": 16, "unfinished": 10, "blank": 10, "missing": 4, "crashes": 2,
-          "dishonest": 1.5, "hangs": 0.5}  # of a hundred files
+          "dishonest": 1.5, "hangs": 0.5}  # per hundred files
 CRASH = "raise ValueError('to do: {who}')\n"
 HANG = "while True:  # {who}\n    pass\n"
 
 
 def choices(device: str) -> dict[tuple[str, int], list[Attack]]:
-    """Entries of the catalogue by kind and stage, those that this device can tell and that need
-    no options."""
+    """Entries of the catalogue by kind and stage, for this device and without options."""
     found: dict[tuple[str, int], list[Attack]] = {}
     for attack in attacks(("mutants", "unfinished", "dishonest", "honest")):
         if attack.device in ("any", device) and not (attack.options or attack.timed) \
@@ -39,7 +38,7 @@ def choices(device: str) -> dict[tuple[str, int], list[Attack]]:
 
 
 def make(folder: Path, students: int, seed: int, device: str) -> None:
-    """folder/class and folder/expected.json."""
+    """Write folder/class and folder/expected.json."""
     by_lot, entries, expected = random.Random(seed), choices(device), {}
     for i in range(students):
         name = f"student_{i:03d}"
@@ -55,7 +54,7 @@ def make(folder: Path, students: int, seed: int, device: str) -> None:
 
 def made(kind: str, stage: int, entries: dict, by_lot: random.Random,
          who: str) -> tuple[list[str], bytes | None]:
-    """-> the outcomes that are right for it, and the file; None for none."""
+    """-> the right outcomes; the file, or None for a missing one."""
     solved = (ROOT / f"problem_{stage}.py").read_text("utf-8")
     if kind == "missing":
         return ["missing"], None
@@ -69,13 +68,13 @@ def made(kind: str, stage: int, entries: dict, by_lot: random.Random,
 
 
 def compare(folder: Path, results: Path, sample: int, seed: int) -> int:
-    """-> how many verdicts are not as expected, or not as each file's alone."""
+    """-> how many verdicts are unexpected, or differ when the file is graded by itself."""
     expected = json.loads((folder / "expected.json").read_text())
     found = {}
     for path in sorted((results / "students").glob("*.json")):
         report = json.loads(path.read_bytes())
         for stage in report["stages"]:
-            if stage["outcome"] == "unfinished":  # the class's own word
+            if stage["outcome"] == "unfinished":  # an outcome of the class tools only
                 stage["outcome"] = "crashed"
             found[f"{report['student']}/{stage['stage']}"] = stage
     bad = 0
@@ -101,7 +100,7 @@ def compare(folder: Path, results: Path, sample: int, seed: int) -> int:
 
 
 def grade_alone(folder: Path, stage: int, results: Path) -> dict:
-    """The stage's part of the autograder's JSON, with the class's settings."""
+    """The stage in the autograder's JSON, graded with the class's settings."""
     student = json.loads(next((results / "students").glob("*.json")).read_bytes())
     program = "autograder.py" if stage < 8 else "autograder_optional.py"
     with tempfile.TemporaryDirectory() as scratch:

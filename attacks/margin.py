@@ -1,9 +1,9 @@
-"""python -m attacks.margin FILE ...: how far right and wrong lie apart.
+"""python -m attacks.margin FILE ...: how far right and wrong answers are apart.
 
-Reads what `python -m attacks --kind honest --kind mutants --results FILE` measured, each
-error as a multiple of its limit, so that 1 is the line.  For each stage, dtype and family of
-inputs: the largest of any honest submission, and the smallest that got a mutant rejected there.
-For each stage: the mutant that is the least over a limit where it was rejected.
+Reads what `python -m attacks --kind honest --kind mutants --results FILE` measured, with each error
+as a multiple of its limit.  Prints, for each stage, dtype and family of inputs, the largest error
+of an honest submission and the smallest error that failed a mutant; and for each stage the mutant
+that was closest to passing.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from grader.course.stages import STAGES
 
 
 def margins(rows: list[dict], device: str) -> tuple[dict, dict, dict]:
-    """-> honest maximum and rejected minimum by (stage, dtype, family), and by stage the subtlest
-    mutant's (ratio, name)."""
+    """-> the largest honest error and the smallest failing one, by (stage, dtype, family); the
+    subtlest mutant's (ratio, name), by stage."""
     cases = {(n, case.name): case for n in STAGES
              for case in listed(n, device, device == "cuda")}
     honest, rejected, subtlest = {}, {}, {}
@@ -25,7 +25,7 @@ def margins(rows: list[dict], device: str) -> tuple[dict, dict, dict]:
         right = row["want"] == ["pass"]
         for name, ratio in row["errors"].items():
             case = cases.get((row["stage"], name))
-            if case is None or case.group == "beyond":  # from before it was renamed, or undecided
+            if case is None or case.group == "beyond":  # renamed since, or it decides nothing
                 continue
             key = row["stage"], str(case.dtype).removeprefix("torch."), case.family
             if right:

@@ -1,13 +1,13 @@
 """python -m attacks.named [--stage N] [--kind K] [--only TEXT] [--every N] [--results FILE]
 
-Runs mutants up to the first wrong case and compares the diagnosis with the planted mistake, which
-names.toml lists.  Prints a line a mutant and a table by stage: named rightly, named wrongly, told
-by its line alone, not named, and the seconds that took.
+Runs mutants up to the first wrong case and compares the diagnosis with the planted mistake, from
+names.toml.  Prints one line per mutant and a table by stage: named rightly, named wrongly, only
+located by line, not named, and the seconds it took.
 
---results FILE appends a line of JSON a mutant; those that it holds already are not run again, so a
-run that was interrupted goes on where it was, and several processes share the work with --shard
-1/2 and 2/2, each with a file of its own.  --again none runs again what was not named, --again
-wrongly what was named wrongly; the newer line counts.  --table FILE ... only prints the table.
+--results FILE appends one line of JSON per mutant.  Mutants in it are not run again, so that an
+interrupted run can be resumed.  Several processes share the work with --shard 1/2 and 2/2, each
+with a file of its own.  --again none reruns what was not named, --again wrongly what was named
+wrongly; the newer line counts.  --table FILE ... only prints the table.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def result(attack: Attack, want: list[str], kind: str) -> dict:
-    """Diagnose one mutant.  -> what a line of results says."""
+    """Diagnose one mutant.  -> its line of results."""
     got, seconds, own, said = diagnose(attack)
     verdict = compare(got, want)
     return {"mutant": attack.name, "stage": attack.stage, "want": want, "got": got,
@@ -87,14 +87,15 @@ def result(attack: Attack, want: list[str], kind: str) -> dict:
 
 
 def read(path: Path) -> list[dict]:
-    """The lines of a file of results, the newest of each mutant; none where there is no file."""
+    """The newest line of each mutant in a file of results; empty if there is no file."""
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     rows = [json.loads(line) for line in lines]
     return list({row["mutant"]: row for row in rows}.values())
 
 
 def entries(kind: str) -> list[Attack]:
-    """Mutants, a new student's, or what must not be diagnosed at all."""
+    """The entries of a kind: mutants, a new student's mistakes, or what must not get a
+    diagnosis."""
     if kind in ("honest", "mutants"):
         return attacks((kind,))
     rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
@@ -103,7 +104,7 @@ def entries(kind: str) -> list[Attack]:
 
 
 def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
-    """The ids that say what is planted."""
+    """The ids of the planted mistake."""
     if kind == "students":
         rows = tomllib.loads((HERE / f"{kind}.toml").read_text("utf-8"))["mutant"]
         return next(row["names"] for row in rows
@@ -114,10 +115,10 @@ def names_of(attack: Attack, expected: dict, kind: str) -> list[str]:
 
 
 def compare(got: list[str], want: list[str]) -> str:
-    """rightly: every id given is one that is wanted; wrongly: one is not; placed: the line is told
-    in which one change makes the step right; none: no name at all.
+    """-> "rightly": all ids given are wanted; "wrongly": one is not; "placed": only the line was
+    given; "none": nothing.
 
-    a/b is one name, "a or else b", for two mistakes that give the same numbers.
+    An id a/b means "a or else b", for two mistakes that give the same numbers.
     """
     if not got:
         return "none"
@@ -127,8 +128,8 @@ def compare(got: list[str], want: list[str]) -> str:
 
 
 def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
-    """-> ids of the names given, seconds the naming took, those of the grader's own thread, and
-    what was said instead of a name."""
+    """-> the ids given; seconds until then; those of the grader's own thread; what was said instead
+    of a name."""
     stage = STAGES[attack.stage]
     confined = confinement((ROOT,), memory_gib=4.0)
     options = Options(Path("."), "cpu", SEED, 60.0)
@@ -166,7 +167,7 @@ def diagnose(attack: Attack) -> tuple[list[str], float, float, str]:
 
 
 def _red(attack: Attack, options: Options) -> list[StepCheck]:
-    """The steps of a file with markers that are wrong, asked alone."""
+    """The steps that are wrong when run on their own, in a file with markers."""
     try:
         steps = tuple(submission.steps(submission.decode(attack.source)))
         blank = submission.blank_steps(submission.decode(attack.source))
@@ -187,7 +188,7 @@ def _observed(check) -> tuple[list[str], float, float, str]:
 
 
 def table(rows: list[dict]) -> None:
-    """Shares and times by stage.  What passes every case is wrong nowhere, and not counted."""
+    """Print shares and times by stage.  A mutant that passes every case is not counted."""
     print(f"\n{'stage':>5} {'mutants':>8}" + "".join(f" {verdict:>8}" for verdict in VERDICTS)
           + f" {'share':>7} {'median s':>9} {'largest s':>10} {'own median':>11}")
     counted = [row for row in rows if row["said"] != PASSED]

@@ -1,4 +1,4 @@
-"""Runs one entry of the catalogue and says what became of it."""
+"""Runs one entry of the catalogue, and compares the result with what it must be."""
 
 import io
 import json
@@ -23,28 +23,28 @@ from grader.report.results import StageResult
 from grader.report.screen import Reporter
 from grader.text import Tail
 
-GRACE_SECONDS = 10.0  # a destructive file may hold the grader no longer than its limit and this
+GRACE_SECONDS = 10.0  # on top of its limit, for a destructive file
 LATE = "it took"
 FAILED = ("rejected", "wrong", "crashed", "timeout", "skipped", "not_started")
 FIRED = b"the attack fired"  # what pieces/fired.py prints
-LEFT = "attack-left-"  # what destructive files call the files they try to leave behind
+LEFT = "attack-left-"  # names of files that destructive files try to leave behind
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an attack got.  problem: what is wrong with that, or ""."""
+    """What an attack got.  problem: what is wrong with that, or "" """
 
     attack: Attack
     got: str
     seconds: float
     problem: str
-    said: str = ""  # the report's first words on it
+    said: str = ""  # the first words of the report on it
     result: StageResult | None = None
 
 
 def run_job(job) -> tuple[Attack, int, Outcome]:
-    """For a pool of processes: (attack, device, seed, through the command line)."""
-    torch.set_num_threads(1)  # entries run side by side,
+    """Run a job of a pool: (attack, device, seed, through the command line)."""
+    torch.set_num_threads(1)  # entries run side by side
     worker_pool.MANY_CORES = 1 << 30  # and share the cores
     attack, device, seed, whole, every_case = job
     if whole and attack.kind == "destructive":
@@ -55,8 +55,8 @@ def run_job(job) -> tuple[Attack, int, Outcome]:
 def run(attack: Attack, device: str, seed: int, stop_early: bool = True) -> Outcome:
     """Grade it here, up to the first case that does not pass, and look for what it left.
 
-    An unfinished file is asked every case: in none of them may it be accused.  One that took too
-    long is asked once more: by then it shows whether the machine is busy.
+    An unfinished file runs on all cases, because none may reject it.  If it took too long it runs
+    once more, when it is clear whether the machine is busy.
     """
     if attack.whole:
         return run_command(attack, device, seed)
@@ -93,7 +93,7 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
         with (mock.patch.object(tempfile, "tempdir", str(temporary)),
               mock.patch.object(session, "Tail", Listening)):
             result = grade.grade_stage(STAGES[attack.stage], options, Reporter(report))
-            worker_pool.end_all()  # their folders are in the temporary one
+            worker_pool.end_all()  # their folders are in the temporary folder
         seconds = time.monotonic() - start
         problem = _left_behind(f"TMPDIR={temporary}", temporary)
         if attack.kind == "destructive" and attack.outcomes != ("pass",):
@@ -103,8 +103,8 @@ def _run(attack: Attack, device: str, seed: int, stop_early: bool) -> Outcome:
 
 
 def run_command(attack: Attack, device: str, seed: int) -> Outcome:
-    """Grade it through the command line, beside the solved file of another stage, and look around
-    afterwards: time (as run does), processes, files, GPU memory, the other stage, the JSON file."""
+    """Grade it through the command line, with the solved file of another stage, and check
+    afterwards: time (as run() does), processes, files, GPU memory, the other stage, the JSON."""
     outcome = _run_command(attack, device, seed)
     again = outcome.problem.startswith(LATE)
     return _run_command(attack, device, seed) if again else outcome
@@ -143,7 +143,7 @@ def _run_command(attack: Attack, device: str, seed: int) -> Outcome:
         except (OSError, ValueError, KeyError) as error:
             return Outcome(attack, f"exit {done.returncode}", seconds, f"no whole JSON: {error}",
                            done.stdout + done.stderr)
-        heard = FIRED.decode() in done.stdout  # which shows what a file that crashed has printed
+        heard = FIRED.decode() in done.stdout  # it shows the output of a file that crashed
         row, beside = stages[attack.stage], stages.get(other, {"outcome": "missing"})
         if beside["outcome"] != "pass":
             problem = problem or f"the other stage got {beside['outcome']}"
@@ -154,12 +154,12 @@ def _run_command(attack: Attack, device: str, seed: int) -> Outcome:
 
 
 def _late(seconds: float, limit: float) -> str:
-    """What is wrong with so many seconds of a file that has this limit, or "".
+    """A complaint if a file with this limit took too many seconds, or "".
 
-    Where others wait for the CPUs too, starting, judging and ending take so many times longer; a
-    worker that was kept waiting has more time, and may be asked again.
+    On a busy machine, starting, judging and ending take longer; a worker that was kept waiting has
+    more time, and may run again.
     """
-    waiting = os.getloadavg()[0] / len(os.sched_getaffinity(0))  # for one CPU
+    waiting = os.getloadavg()[0] / len(os.sched_getaffinity(0))  # per CPU
     allowed = limit + GRACE_SECONDS if waiting <= 1 else (
         2 * (1 + min(session.MORE, waiting - 1)) * limit + GRACE_SECONDS * waiting)
     return "" if seconds <= allowed else f"{LATE} {seconds:.1f} s of {allowed:.1f}"
@@ -168,8 +168,8 @@ def _late(seconds: float, limit: float) -> str:
 def fires(attack: Attack, got: str, heard: bool) -> bool:
     """Whether a dishonest file did what it tries.  heard: it said so.
 
-    The others need not say it: the file without the attack has another verdict.  A solved file
-    passes, and one that computes nothing is wrong; rejected is one whose numbers are right.
+    Others need not say it, because without the attack the verdict would differ: a solved file
+    passes, one that computes nothing is wrong, and only right numbers are rejected.
     """
     if attack.marked:
         return heard
@@ -179,7 +179,7 @@ def fires(attack: Attack, got: str, heard: bool) -> bool:
 def _outcome(attack, device, got, points, report, seconds, problem, heard,
              result=None) -> Outcome:
     said = [line.strip() for line in report.splitlines() if line.startswith("     ")]
-    if attack.kind == "dishonest" and device == "cuda":  # by which defence it falls is not measured
+    if attack.kind == "dishonest" and device == "cuda":  # which defence catches it was not measured
         attack = replace(attack, outcomes=attack.outcomes + FAILED, says="")
     elif attack.kind == "dishonest" and not fires(attack, got, heard):
         problem = problem or "the attack did not take place"
@@ -197,16 +197,16 @@ def _outcome(attack, device, got, points, report, seconds, problem, heard,
 
 
 def _lit(attack: Attack, device: str, result: StageResult) -> bool:
-    """Whether the one step that a mutant changes is red, where lights were asked, and no other; on
-    a CPU no step shows what only 32-bit offsets of gigabytes do."""
+    """Whether just the step that a mutant changes is red, if steps were checked; on a CPU no step
+    shows what needs offsets of gigabytes."""
     changed, asked = changed_step(attack), any(step["light"] == "right" for step in result.steps)
     return not changed or not asked or result.red == [changed] or (
         not result.red and (result.outcome == "pass" or attack.id.endswith(UNSEEN)))
 
 
 def _left_behind(mark: str, temporary: Path) -> str:
-    """What is there after a moment that should not be."""
-    deadline = time.monotonic() + 10.0  # an entry that runs beside this one has its own processes
+    """What is still there after a moment, and should not be."""
+    deadline = time.monotonic() + 10.0  # other entries may run beside this one
     while found := _processes(mark, temporary) or _files(temporary):
         if time.monotonic() > deadline:
             return found
@@ -215,7 +215,7 @@ def _left_behind(mark: str, temporary: Path) -> str:
 
 
 def _processes(mark: str, temporary: Path) -> str:
-    """Those that carry the grading's environment, work in its folder, or say that they stay."""
+    """Processes with the grading's environment, in its folder, or that say that they stay."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             works_there = os.readlink(entry / "cwd").startswith(str(temporary))
@@ -228,7 +228,7 @@ def _processes(mark: str, temporary: Path) -> str:
 
 
 def _files(temporary: Path) -> str:
-    locks = gpu_slots.LOCK.format(user=os.geteuid(), name="*")  # these stay
+    locks = gpu_slots.LOCK.format(user=os.geteuid(), name="*")  # these may stay
     if left := sorted(path.name for path in temporary.iterdir() if not path.match(locks)):
         return f"left in the temporary folder: {', '.join(left[:3])}"
     for folder in (ROOT, Path.home(), Path("/tmp"), Path("/dev/shm"), Path("/var/tmp")):
@@ -245,7 +245,7 @@ def _gpu_memory(device: str) -> int:
 
 
 def _memory_left(device: str, before: int) -> str:
-    """GPU memory is given back a moment after a process ends."""
+    """A complaint if GPU memory stays taken; it is freed a moment after a process ends."""
     deadline = time.monotonic() + 5.0
     while (more := _gpu_memory(device) - before) > 64 << 20:
         if time.monotonic() > deadline:

@@ -1,12 +1,11 @@
 """python -m attacks.seeds [--stage N ...] [--only TEXT] [--seeds 50]: does a seed decide a verdict?
 
-Each wrong submission is asked its cases with one seed, up to an error FAR times its limit, which
-is that large with two more seeds, too: such a one stays away from the line.  Of the others, those
-near a limit, every case that came near one is asked with the other seeds.  A line each: in how
-many seeds it is wrong, and the least and the largest over the seeds of its worst error over its
-limit.  --kind honest: all
-cases with all seeds.  CPU; what the kernels compile to, needless work and memory are not asked.
-Exit code 1 if a verdict changes from seed to seed.
+Each wrong submission runs with one seed until a case has an error FAR times its limit, also with
+two more seeds; then no seed can save it.  For the others, every case that came near a limit runs
+with the other seeds.  Prints one line each: with how many seeds it is wrong, and the least and the
+largest, over the seeds, of its worst error over its limit.  --kind honest runs all cases with all
+seeds.  On the CPU; compilation, wasted tiles and memory are not checked.  Exit code 1 if a verdict
+changes from seed to seed.
 """
 
 import argparse
@@ -28,26 +27,26 @@ from grader.host.options import Options, open_session
 from grader.host.processes import confinement
 from grader.judge.verdict import judge
 
-FAR = 10.0  # times its limit in one seed: other numbers do not make that right
-NEAR = 0.3  # of its limit, in one seed: other numbers may be over it
+FAR = 10.0  # times its limit: other numbers do not make that right
+NEAR = 0.3  # of its limit: other numbers may be over it
 TIMEOUT = 60.0
 
 
 class Asked:
-    """One file in a worker, asked case after case; it is replaced where it dies."""
+    """A file in a worker, which is replaced if it dies."""
 
     def __init__(self, attack: Attack):
         self.stage, self.source, self.session = STAGES[attack.stage], attack.source, None
         self.options = Options(ROOT, "cpu", 0, TIMEOUT, confinement=confinement((ROOT,)))
 
     def cases(self) -> list[Case]:
-        """Those that decide."""
+        """The cases that decide."""
         asked = listed(self.stage.number, "cpu", False)
         course = bool(submission.steps(self.source.decode()))
         return [case for case in asked if case.group != "beyond" and (course or not case.course)]
 
     def error(self, case: Case, seed: int) -> float:
-        """Its largest error over its limit; inf where there is no number, or another fault."""
+        """The largest error over its limit; inf if there is no number, or another fault."""
         try:
             if self.session is None or self.session.gone:
                 self.close()
@@ -68,7 +67,7 @@ class Asked:
 
 
 def over_seeds(job: tuple[Attack, int]) -> tuple[Attack, list[float], str]:
-    """-> the attack, the worst error over its limit of every seed that was asked, and its case."""
+    """-> the attack; for each seed used, the worst error over its limit; the case of it."""
     attack, seeds = job
     torch.set_num_threads(1)
     with contextlib.closing(Asked(attack)) as asked:

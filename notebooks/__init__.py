@@ -1,2 +1,2 @@
-"""The warm-ups and stage 1 as notebooks, for Colab: python -m tools.notebooks makes NAME.ipynb of
+"""Notebooks of the warm-ups and stage 1, for Colab: python -m tools.notebooks makes NAME.ipynb from
 NAME.md and first_cell.py."""

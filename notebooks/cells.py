@@ -1,6 +1,6 @@
-"""What the cells of a notebook call: begin(), %%step, %grade, code() and picture().
+"""Defines what the notebooks' cells call: begin(), %%step, %grade, code() and picture().
 
-Your files lie in flash/, in the clone: an assignment as grader.starter writes it.
+Your files are in flash/, in the clone: an assignment as grader.starter writes it.
 """
 
 import ast
@@ -29,7 +29,7 @@ FLASH = COURSE / "flash"
 def begin() -> None:
     """Install what is missing, make flash/ unless it is there, go there, register the magics."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    os.environ["TERM"] = "dumb"  # a cell keeps every state of a line that is overwritten
+    os.environ["TERM"] = "dumb"  # a cell would keep all states of a line that is overwritten
     if needs := missing():
         print("pip install", *needs)
         subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *needs], check=True)
@@ -50,7 +50,7 @@ def begin() -> None:
 
 
 def missing() -> list[str]:
-    """The requirements of which no version is installed, as pip takes them."""
+    """The requirements that are not installed, as pip takes them."""
     project = tomllib.loads((COURSE / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     needs = project["dependencies"] + extras["course"] + extras["plots"]
@@ -58,7 +58,7 @@ def missing() -> list[str]:
 
 
 def step(line: str, cell: str) -> None:
-    """%%step 1.3: the code of the cell goes into its place in the file, and the grader asks it."""
+    """%%step 1.3: put the cell's code into its place in the file, and run the grader on it."""
     step_id = line.strip()
     if not (code := _code_of(cell)):
         print(f"There is no code in this cell yet. For a hint: %grade --hint {step_id}")
@@ -74,9 +74,9 @@ def step(line: str, cell: str) -> None:
 
 
 def grade(options: str) -> None:
-    """%grade --p1: what the grader says, with its commands as a cell takes them.
+    """%grade --p1: run the grader, and show its commands as a cell takes them.
 
-    --watch is left out of them: it waits for a save, so that the cell would never end.
+    Not --watch, which waits for a save, so that the cell would never end.
     """
     with subprocess.Popen([sys.executable, "autograder.py", *options.split()], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as grader:
@@ -85,7 +85,7 @@ def grade(options: str) -> None:
 
 
 def file_of(step_id: str) -> Path:
-    """The student's file that a step stands in."""
+    """The student's file that holds a step."""
     number = step_id.partition(".")[0]
     return FLASH / (starter.WARM_UPS if number == "W" else f"problem_{number}.py")
 
@@ -95,7 +95,7 @@ def put(source: str, step_id: str, code: str) -> str:
 
     Raises:
         ValueError: the source has no such step.
-        SyntaxError: what comes out is not Python.
+        SyntaxError: the result is not Python.
     """
     found = next((known for known in steps(source) if known.id == step_id), None)
     if found is None:
@@ -110,7 +110,7 @@ def put(source: str, step_id: str, code: str) -> str:
 
 
 def code(name: str) -> Markdown:
-    """A function of problem_1.py or warmups.py as it stands in your file."""
+    """Show a function of problem_1.py or warmups.py as it is in your file."""
     for path in (file_of("1.1"), file_of("W.1")):
         text = path.read_text("utf-8")
         for node in ast.parse(text).body:
@@ -122,7 +122,7 @@ def code(name: str) -> Markdown:
 
 
 def picture(name: str) -> HTML:
-    """A figure of the guide, on white."""
+    """Show a figure of the guide on white."""
     from guide.figures import draw_all
 
     with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +131,6 @@ def picture(name: str) -> HTML:
 
 
 def _code_of(cell: str) -> str:
-    """The cell from its first line of code on; "" where there is none."""
+    """The cell from its first line of code on; "" if there is none."""
     return "".join(itertools.dropwhile(lambda row: not row.strip() or row.lstrip()[0] == "#",
                                        lines(cell)))

@@ -1,8 +1,8 @@
 """python -m tools.contract_cases > grader/course/contract.tsv
 
-Makes the cases that cover the contract: every pair of classes that may meet is in a row
-(grader/course/contract.py says what the classes are), and the triples of COARSE, where a window and
-sinks cross borders of tiles.  Needs covertable, of the extra "test".
+Makes the rows that cover the contract: every pair of classes that may occur together
+(grader/course/contract.py has the classes), and the triples of COARSE, in which windows and sinks
+cross borders of tiles.  Needs covertable, from the extra "test".
 """
 
 import csv
@@ -16,7 +16,7 @@ from grader.course import contract
 from grader.course.stages import STAGES
 
 COARSE = {"length": ("3T+1",), "window": ("T-1", "2T-1"), "sinks": ("0", "T+1")}
-SALTS = 36  # so many arrays are made, and the shortest is taken
+SALTS = 36  # arrays to make; the shortest is used
 
 
 def made(stage) -> list[dict[str, str]]:

@@ -1,11 +1,11 @@
-"""How long a grading takes, as a student waits for it: python -m tools.grading_times
+"""Measures how long a student waits for a grading: python -m tools.grading_times
 
-Every run grades solved files with one number edited inside a kernel, so that nothing was compiled
-before; "again" is the run after it.  Seconds of wall time until the line of steps and until the
-end: median (least to most) of the rounds.  With --watch the clock starts when the file is saved.
+Every run grades solved files with a number changed in a kernel, so that nothing was compiled
+before; "again" is the run after it.  Prints seconds of wall time until the line of steps and until
+the end: median (least to most) of the rounds.  With --watch the clock starts at the save.
 --beside N also grades N different files at the same time, and prints the seconds per grading.  Run
-it on an idle machine.  First it prints the time of `import torch`, before which no grading begins.
-docs/measured/grading-times.md has what came out.
+it on an idle machine.  First it prints the time of `import torch`, which every grading starts with.
+The results are in docs/measured/grading-times.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-EDITED = 'float("-inf")'  # once in a kernel of stages 3 to 9
+EDITED = 'float("-inf")'  # occurs once in a kernel of stages 3 to 9
 RUNS = {  # name -> arguments
     "p4, no benchmark": ["--p4", "--no-benchmark"],
     "p4": ["--p4"],
@@ -32,11 +32,11 @@ RUNS = {  # name -> arguments
     "p9, no benchmark": ["--p9", "--no-benchmark"],
 }
 WATCH, WATCHED = "p4, --watch", "problem_4.py"
-LIGHTS = re.compile(r"^steps  ")  # what a file that is right shows first
+LIGHTS = re.compile(r"^steps  ")  # the first line for a right file
 
 
 def edited(folder: Path, files: str = "problem_?.py") -> Path:
-    """The solved files, each with another number than ever before."""
+    """Copies of the solved files, each with a number that was never used before."""
     for path in ROOT.glob(files):
         text = path.read_text("utf-8")
         changed = text.replace(EDITED, f"({EDITED} - {secrets.randbelow(10**6)})", 1)
@@ -52,7 +52,7 @@ def started(folder: Path, arguments: list[str]) -> subprocess.Popen:
 
 
 def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
-    """-> seconds until the lights, and until the end."""
+    """-> seconds until the line of steps; until the end."""
     start, first, said = time.monotonic(), None, []
     with started(folder, arguments) as run:
         for line in run.stdout:
@@ -66,8 +66,8 @@ def graded(folder: Path, arguments: list[str]) -> tuple[float, float]:
 
 
 def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
-    """-> seconds from each save to the lights, and until the next can be seen."""
-    found = []  # in a folder with one problem: where there are more, the next one follows a pass
+    """-> for each save, seconds until the line of steps; until the next save is noticed."""
+    found = []  # with a single problem, because after a pass the next one is watched
     with started(folder, ["--p4", "--watch"]) as run:
         start = first = None
         for line in run.stdout:
@@ -78,7 +78,7 @@ def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
                     found.append((first - start, time.monotonic() - start))
                 if len(found) == rounds:
                     break
-                time.sleep(3.0)  # a student's thought; the next worker is made ready
+                time.sleep(3.0)  # as a student thinks, while the next worker starts
                 edited(folder, WATCHED)
                 start, first = time.monotonic(), None
         run.send_signal(signal.SIGINT)
@@ -87,7 +87,7 @@ def watched(folder: Path, rounds: int) -> list[tuple[float, float]]:
 
 
 def importing() -> float:
-    """Seconds that Python takes for `import torch` and nothing else, the second time."""
+    """Seconds for `import torch` alone, the second time."""
     for _ in range(2):
         start = time.monotonic()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)

@@ -1,7 +1,7 @@
 """python -m tools.hub_kernel FOLDER [ORGANISATION]: sink_attn as Hugging Face's kernels loads it.
 
-FOLDER, which must be new or empty, becomes a kernel repository: build.toml and torch-ext/ for their
-kernel-builder, and build/torch-cuda/, which is what it would make of them and what
+FOLDER, which must be new or empty, becomes a kernel repository: build.toml and torch-ext/ for
+kernel-builder, and build/torch-cuda/, which kernel-builder would make from them and which
 kernels.get_kernel and get_local_kernel load.  Nothing is uploaded.
 https://huggingface.co/docs/kernels/kernel-requirements
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE, KERNEL = "sink_attn", "sink-attn"
-# Compute capabilities that tools.sink_attn_resources compiles for.
+# The compute capabilities that tools.sink_attn_resources compiles for.
 CAPABILITIES = ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 
 

@@ -1,8 +1,8 @@
 """python -m tools.kernel_checks [3 9 ...]: how far the stages' kernels are from float64.
 
-Prints the worst error over its limit, a row a stage and dtype, of outputs and gradients on a cover
-of all pairs of settings, for these stages or all but 2; on the GPU, or else in the interpreter (a
-minute and a half).
+Prints the worst error over its limit of outputs and gradients, one row per stage and dtype, over
+settings that cover all pairs; for these stages, or all but 2; on the GPU, or else in the
+interpreter (a minute and a half).
 """
 
 import importlib
@@ -23,7 +23,7 @@ from grader.course.inputs import Built  # noqa: E402
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
-# Every pair of values of two axes meets in some case: all_pairs.
+# all_pairs() makes settings in which every pair of values of two axes occurs.
 GPU_AXES = {
     "N": (1, 2, 63, 64, 65, 127, 129, 257, 1000),
     "D": (16, 40, 64, 80, 128),
@@ -36,7 +36,7 @@ GPU_AXES = {
     "causal": (True, False),
     "sink_logits": (False, True),
 }
-# A tile operation takes about a millisecond in the interpreter, which has no bfloat16.
+# Small: a tile operation takes about a millisecond in the interpreter.  It has no bfloat16.
 CPU_AXES = GPU_AXES | {
     "N": (1, 2, 64, 65, 130),
     "D": (16, 80),
@@ -48,7 +48,7 @@ CPU_AXES = GPU_AXES | {
 
 @dataclass(frozen=True)
 class Setting:
-    """One call.  heads is (HQ, HKV); layout and dout say how inputs and gradient lie in memory."""
+    """One call.  heads: (HQ, HKV); layout, dout: the layouts of the inputs and of the gradient."""
 
     stage: int
     N: int
@@ -71,7 +71,7 @@ class Setting:
 
 
 def all_pairs(axes: dict[str, tuple]) -> list[dict]:
-    """A short list of settings in which every two values of two axes meet (greedy)."""
+    """A short list of settings with every pair of values of two axes, made greedily."""
     names = list(axes)
     missing = {
         (a, x, b, y)
@@ -102,7 +102,7 @@ def _gain(row: dict, name: str, value, missing: set) -> int:
 
 
 def settings(stage: int, axes: dict[str, tuple]) -> list[Setting]:
-    """The cover for one stage: axes that its contract does not have are fixed."""
+    """The settings for one stage; axes that its contract does not have are fixed."""
     mine = dict(axes)
     if stage <= 4:
         mine["heads"] = tuple((hq, hq) for hq in sorted({hq for hq, _ in axes["heads"]}))
@@ -116,18 +116,18 @@ def settings(stage: int, axes: dict[str, tuple]) -> list[Setting]:
         if stage not in stages:
             mine[name] = (fixed[name],)
     cover = [Setting(stage, **row) for row in all_pairs(mine)]
-    # A window needs the causal mask: without one the window goes.
+    # A window needs the causal mask.
     return [s if s.causal else replace(s, window_size=None) for s in cover]
 
 
 def place(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """The values of x (B, H, N, D), laid out otherwise, in storage full of NaN."""
+    """The values of x (B, H, N, D) in another layout, in storage full of NaN."""
     B, H, N, D = x.shape
     if layout == "dense":
         return x.clone()
-    if layout == "expanded":  # one number for all, as sum().backward() sends
+    if layout == "expanded":  # a single number, as from sum().backward()
         return x[:1, :1, :1, :1].clone().expand(B, H, N, D)
-    if layout == "strided":  # (B, N, H, D) in memory, neighbours and padding NaN
+    if layout == "strided":  # (B, N, H, D) in memory, with NaN around it
         storage = torch.full((B, N + 2, H + 1, D + 3), math.nan, dtype=x.dtype, device=x.device)
         view = storage[:, 1 : N + 1, :H, 2 : D + 2].transpose(1, 2)
     else:  # columns: D is not the last axis in memory
@@ -154,7 +154,7 @@ def call(setting: Setting, q, k, v, sink_logits=None):
 
 
 def error_over_limit(setting: Setting, device: str, seed: int = 0) -> dict[str, float]:
-    """Largest error over its limit for o and every gradient; at most 1 is right, NaN is inf."""
+    """The largest error over its limit for o and every gradient; right if at most 1; NaN is inf."""
     torch.manual_seed(seed)
     dtype = DTYPES[setting.dtype]
     (HQ, HKV), N, D = setting.heads, setting.N, setting.D

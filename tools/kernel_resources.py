@@ -1,8 +1,9 @@
-"""python -m tools.kernel_resources [80 90 ...]: what every stage's kernels take, without a GPU.
+"""python -m tools.kernel_resources [80 90 ...]: the resources of all stages' kernels, without a
+GPU.
 
 Compiles what each stage launches, for these architectures or all supported ones, and prints shared
-memory, registers, stack and spills, a row a kernel; two minutes an architecture on two cores, a
-quarter of an hour for all.
+memory, registers, stack and spills, one row per kernel.  Two minutes per architecture on two cores,
+a quarter of an hour for all.
 """
 
 import functools
@@ -18,13 +19,13 @@ from tools.machine_code import Instruction, jumps_back, stack_uses
 
 STAGES = range(2, 10)
 TYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-N = 2000  # a multiple of 16, as most lengths are, and of no larger tile
+N = 2000  # a multiple of 16, as most lengths are, but of no larger tile
 
 
 # ------------------------------------------------------------- what is launched
 @dataclass(frozen=True)
 class Call:
-    """One call of a stage's public function; 8 and 9, and 2, are differentiated, too."""
+    """One call of a stage's public function; stages 2, 8 and 9 are differentiated, too."""
 
     stage: int
     D: int
@@ -65,7 +66,7 @@ class Call:
 
 
 def few(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
-    """Every kernel of a stage, with the causal mask and without where it has both."""
+    """Every kernel of a stage, with and without the causal mask if it has both."""
     call = functools.partial(Call, stage, D, dtype)
     if stage < 5:
         return [call()]
@@ -77,12 +78,12 @@ def few(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
 
 
 def fewest(stage: int, D: int, dtype: torch.dtype) -> list[Call]:
-    """Every kernel once, with the mask that takes the most."""
+    """Every kernel once, with the most expensive mask."""
     return few(stage, D, dtype)[-1:]
 
 
 def whole_table(arch: int) -> list[list[Call]]:
-    """All calls for an architecture, those with kernels in common together."""
+    """All calls for an architecture, with those that share kernels in one list."""
     lists = [few(2, 0, dtype) for dtype in TYPE_NAMES]
     for stage in STAGES[1:]:
         lists += [few(stage, D, torch.bfloat16) for D in (16, 64, 128)]
@@ -94,10 +95,10 @@ def whole_table(arch: int) -> list[list[Call]]:
 # -------------------------------------------------------------- what it becomes
 @dataclass(frozen=True)
 class Need(compiled.Need):
-    """What one compiled kernel takes.
+    """The resources of a compiled kernel.
 
-    spills: instructions that use the stack in loops that multiply; elsewhere they cost little.
-    notes: why ptxas lets one product wait for another ("C7515"), on Hopper.
+    spills: instructions that use the stack in loops with products; elsewhere they cost little.
+    notes: why, on Hopper, ptxas makes one product wait for another ("C7515").
     """
 
     spills: int
@@ -106,14 +107,14 @@ class Need(compiled.Need):
     @classmethod
     def of(cls, arch: int, call: Call, launch: compiled.Launch) -> "Need":
         notes = " ".join(launch.notes()) if arch == 90 else ""
-        _, stack = launch.usage()  # to disassemble takes as long as a fifth of the compilation
+        _, stack = launch.usage()  # disassembling takes a fifth of the compilation's time
         found = spills(launch.code()) if stack else 0
         return super().of(arch, call, launch, spills=found, notes=notes)
 
 
 def spills(code: list[Instruction]) -> int:
     """Uses of the stack in the innermost loops that multiply matrices."""
-    product = "MMA" if any("MMA" in x.name for x in code) else "FFMA"  # Turing: one by one
+    product = "MMA" if any("MMA" in x.name for x in code) else "FFMA"  # FFMA: Turing, in float32
     bodies = [body for body in jumps_back(code) if any(product in x.name for x in body)]
     innermost = [body for body in bodies if not any(
         other is not body and body[0].address <= other[0].address
@@ -122,7 +123,7 @@ def spills(code: list[Instruction]) -> int:
 
 
 def table(arch: int, lists: list[list[Call]], processes: int | None = None) -> list[Need]:
-    """A row for each kernel that these calls launch."""
+    """One row for each kernel that these calls launch."""
     longest_first = sorted(lists, key=lambda calls: (calls[0].stage, len(calls)), reverse=True)
     rows = compiled.table(arch, longest_first, Need.of, processes)
     return sorted(rows, key=lambda r: (r.call.stage, r.kernel, r.call.D, TYPE_NAMES[r.call.dtype]))

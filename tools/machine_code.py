@@ -1,4 +1,4 @@
-"""Read the machine code of a kernel, as cuobjdump -sass prints it: its instructions, its loops."""
+"""Reads a kernel's machine code, as cuobjdump -sass prints it: its instructions and loops."""
 
 import re
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ _WRITES_NO_REGISTER = ("ST", "RED", "BAR", "SYNCS")
 class Instruction:
     address: int
     conditional: bool
-    name: str  # HGMMA
-    kind: str  # .64x64x16.F32.BF16
+    name: str  # such as HGMMA
+    kind: str  # such as .64x64x16.F32.BF16
     operands: str
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Instruction:
         if not found or self.name.startswith(_WRITES_NO_REGISTER):
             return range(0)
         count = 1
-        if self.name == "HGMMA":  # 64 rows over 128 threads: half a register a column
+        if self.name == "HGMMA":  # 64 rows over 128 threads: half a register per column
             columns = int(self.kind.split("x")[1])
             count = columns // 2 if ".F32" in self.kind else columns // 4
         elif self.name == "LDSM":
@@ -48,7 +48,7 @@ def instructions(sass: str) -> list[Instruction]:
 
 
 def loops(code: list[Instruction]) -> list[list[Instruction]]:
-    """The parts of the code, each in order, in which every instruction can reach every other."""
+    """The parts of the code in which every instruction can reach every other."""
     starts = {code[0].address} | {x.target() for x in code}
     starts |= {after.address for x, after in zip(code, code[1:], strict=False) if x.name == "BRA"}
     blocks, block_at = [], {}  # straight pieces of code, and their numbers by first address

@@ -1,4 +1,4 @@
-"""python -m tools.mask_picture > docs/mask.svg: the mask of stage 7 and the tiles visited."""
+"""python -m tools.mask_picture > docs/mask.svg: draws the mask of stage 7 and the tiles visited."""
 
 import numpy as np
 

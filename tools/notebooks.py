@@ -1,7 +1,7 @@
 """python -m tools.notebooks: writes notebooks/NAME.ipynb for every notebooks/NAME.md.
 
-In the text, a cell `first_cell.py` stands for that file, with the repository's address from
-pyproject.toml; a cell `%%step 1.3` gets what the problem file says of the step.
+In the text, a cell `first_cell.py` becomes that file, with the repository's address from
+pyproject.toml; a cell `%%step 1.3` gets the problem file's comment on the step.
 """
 
 import re
@@ -22,7 +22,7 @@ def made(name: str) -> str:
     """The text of NAME.ipynb."""
     notebook = jupytext.reads((FOLDER / f"{name}.md").read_text("utf-8"), fmt="md:myst")
     for number, cell in enumerate(notebook.cells):
-        cell.id = f"{name}-{number}"  # else another one each time
+        cell.id = f"{name}-{number}"  # otherwise it differs each time
         cell.metadata = {}
         if cell.cell_type == "code":
             cell.source = filled(cell.source)
@@ -34,7 +34,7 @@ def made(name: str) -> str:
 
 
 def filled(source: str) -> str:
-    """A cell of the notebook for one of the text."""
+    """The notebook's cell for a cell of the text."""
     if source == "first_cell.py":
         project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
         address = project.get("urls", {}).get("Repository", "")
@@ -46,7 +46,7 @@ def filled(source: str) -> str:
 
 
 def comment(step_id: str) -> str:
-    """What the problem file says above this step, its indent taken away."""
+    """The problem file's comment above this step, without its indent."""
     number = step_id.partition(".")[0]
     text = (ROOT / (WARM_UPS if number == "W" else f"problem_{number}.py")).read_text("utf-8")
     found = next(known for known in steps(text) if known.id == step_id)

@@ -1,23 +1,22 @@
-"""What each of PyTorch's operations does with numbers: grader/course/operators.tsv.
+"""Finds out what each PyTorch operation does with numbers: grader/course/operators.tsv.
 
-PyTorch may move numbers beside a submission's kernels, and may not compute the products.  Which
-operations move is not a matter of names: every schema that can reach a recorder (below autograd, so
-those of autograd's formulas too) is called here with small arguments made from its schema.
+In a submission PyTorch may move numbers, but not compute the products.  Names do not tell which
+operations only move.  So every schema that can reach a recorder (below autograd, so autograd's own
+formulas, too) is called here, with small arguments made from the schema.
 
-    looks      a view, or a fact for Python: by its schema
+    looks      a view, or a fact for Python, according to its schema
     fresh      memory that nothing was written to yet
-    pointwise  by PyTorch's tag
-    constant   in every call that ran the numbers of the result were the same, whatever the
-               arguments held
-    moves      in every call that ran each number of the result is one of the arguments' numbers,
-               the same one whatever their values, or a constant
-    adds       or it is a sum of some of them
-    random     by PyTorch's tag
+    pointwise  according to PyTorch's tag
+    constant   in every call the result was the same, whatever the arguments held
+    moves      in every call each number of the result was a constant, or one of the arguments'
+               numbers, and always the same one
+    adds       as moves, or a sum of such numbers
+    random     according to PyTorch's tag
     computes   anything else
     not run    none of the arguments made here suit it
 
-The floating-point tensors among the arguments get other numbers from call to call; integers and
-masks stay as they are, so that indices may choose.
+Floating-point tensors get new numbers in every call; integers and masks stay, because they may
+choose what is moved.
 """
 
 import functools
@@ -37,10 +36,10 @@ import torch.utils._pytree as pytree
 
 from grader.sandbox.wire import UNINITIALISED
 
-TRIES, RUNS = 3000, 60  # calls tried of a schema, those that are looked at
-FEW, ENOUGH = 50, 5  # of more arguments than so many, so many calls must have moved numbers
-SIDE = 4  # of every axis: most of what a schema asks of shapes is then met
-# Without them: another dtype or device is another question, and a factor is no move.
+TRIES, RUNS = 3000, 60  # calls to try per schema, calls to compare
+FEW, ENOUGH = 50, 5  # with more than FEW arguments, so many calls must have moved numbers
+SIDE = 4  # the length of every axis, which suits most schemas
+# Arguments left out: another dtype or device is another question, and a factor is not a move.
 AS_THEY_ARE = ("dtype", "layout", "device", "pin_memory", "memory_format", "alpha",
                "scale_grad_by_freq", "non_blocking")
 WORST_FIRST = ("computes", "random", "adds", "pointwise", "moves", "constant", "fresh", "looks",
@@ -50,7 +49,7 @@ BELOW = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFuncti
 
 @functools.cache
 def schemas() -> dict[str, torch._C.FunctionSchema]:
-    """By name, those of PyTorch's own that have a kernel below autograd for dense tensors."""
+    """PyTorch's own schemas with a kernel below autograd for dense tensors, by name."""
     names = {name for key in BELOW
              for name in torch._C._dispatch_get_registrations_for_dispatch_key(key)}
     names = sorted(name for name in names if name.startswith("aten::"))
@@ -78,14 +77,14 @@ def kind(schema) -> str:
 
 
 def only_looks(schema) -> bool:
-    """As the recorder has it: neither computes nor writes."""
+    """Whether it neither computes nor writes, as in the recorder."""
     tensors = [found for found in schema.returns if "Tensor" in str(found.type)]
     return not schema.is_mutable and all(found.alias_info is not None for found in tensors)
 
 
 # ----------------------------------------------------------------- arguments
 def _tensors(name: str) -> list:
-    """Candidates for one tensor; functions, for a call may write to it."""
+    """Candidates for one tensor; they are functions, because a call may write to a tensor."""
     shapes = [*((SIDE,) * axes for axes in (1, 2, 3, 4)), (SIDE, SIDE, 2 * SIDE)]
     if name in ("value", "fill_value"):
         shapes.insert(0, ())
@@ -116,7 +115,7 @@ def _candidates(argument) -> list:
         inner = _of_type(name, text.removeprefix("Optional[")[:-1])
         return [lambda: None, *inner]
     found = _of_type(name, text)
-    if argument.N:  # a list of so many
+    if argument.N:  # a list of that length
         found = [make for make in found if len(make()) == argument.N] or found
     if argument.has_default_value():
         found = [lambda: argument.default_value, *found]
@@ -157,7 +156,7 @@ def _floats(values) -> list[torch.Tensor]:
 
 
 def _result(operation, schema, values) -> torch.Tensor:
-    """All numbers that a call leaves: what it returns, and what it wrote."""
+    """All numbers that a call returned or wrote."""
     positional, named = [], {}
     for argument, value in zip(schema.arguments, values, strict=True):
         value = pytree.tree_map_only(torch.Tensor, torch.clone, value)
@@ -175,7 +174,7 @@ def _result(operation, schema, values) -> torch.Tensor:
 
 
 def _class_of_call(operation, schema, values) -> str:
-    """ "constant", "moves", "adds", "computes"; "" where the call gives no numbers.
+    """ "constant", "moves", "adds" or "computes"; "" if the call gives no numbers.
 
     Raises: what the operation raises.
     """
@@ -216,7 +215,7 @@ def _probed(operation, schema) -> str:
             continue
         try:
             found[tuple(made)] = one = _class_of_call(operation, schema, [make() for make in made])
-        except Exception:  # arguments that do not suit it
+        except Exception:  # these arguments do not suit it
             continue
         if len(found) == RUNS or one == "computes":
             break
@@ -228,11 +227,11 @@ def _probed(operation, schema) -> str:
 
 
 def _kind_apart(folder: str, name: str) -> str:
-    """kind() in a process of its own: some operations end theirs when called like that."""
+    """kind(), in a process of its own, because some operations crash when called like that."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        os.chdir(folder)  # from_file makes a file
+        os.chdir(folder)  # from_file creates a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         warnings.simplefilter("ignore")
         signal.alarm(20)
@@ -247,21 +246,21 @@ def _kind_apart(folder: str, name: str) -> str:
 
 
 def rows(packets: Container[str] | None = None) -> list[tuple[str, str]]:
-    """(operation, kind), sorted: of a packet, or of its overloads where they differ."""
+    """(operation, kind), sorted; one row per packet, or per overload if they differ."""
     torch.set_num_threads(1)
     names = [name for name in schemas()
              if packets is None or name.removeprefix("aten::").partition(".")[0] in packets]
     with ProcessPoolExecutor() as pool, tempfile.TemporaryDirectory() as folder:
         apart = functools.partial(_kind_apart, folder)
         kinds = dict(zip(names, pool.map(apart, names, chunksize=8), strict=True))
-    for name in names:  # out=... changes nothing: what one of the two was found to do, both do
+    for name in names:  # variants with and without out= are of the same kind
         twin = name.removesuffix("out").rstrip("._")
         if twin in kinds and twin != name:
             kinds[name] = kinds[twin] = min(kinds[name], kinds[twin], key=WORST_FIRST.index)
     found = []
     for packet, group in itertools.groupby(names, lambda name: name.partition(".")[0]):
         own = {name: kinds[name] for name in group}
-        several = set(own.values()) - {"not run"} or {"not run"}  # these go with the others
+        several = set(own.values()) - {"not run"} or {"not run"}  # "not run" follows the others
         found += own.items() if len(several) > 1 else [(packet, *several)]
     return [(name.removeprefix("aten::"), kind) for name, kind in sorted(found)]
 

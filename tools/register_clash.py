@@ -1,11 +1,11 @@
-"""python -m tools.register_clash: kernels of sink_attn/ for Hopper that lose q, by a bug of ptxas.
+"""python -m tools.register_clash: finds Hopper kernels of sink_attn/ that lose q by a bug of ptxas.
 
-Prints each such kernel with the first instructions that overwrite it, and how many were looked at;
-three minutes on two cores.
+Prints each such kernel with the first instructions that overwrite q, and how many kernels were
+checked.  Three minutes on two cores.
 
-Where a product's left factor is held in registers and never changes (q of q k^T), and another
-product of the same shape has a left factor that does (p of p v), ptxas can give both the same
-registers: q is lost after the first tile, without a warning.  The machine code shows it.
+If a product's left factor is in registers and never changes (q of q k^T), and that of another
+product of the same shape does (p of p v), ptxas may give both the same registers: q is lost after
+the first tile, without a warning.  The machine code shows it.
 """
 
 import re
@@ -16,16 +16,16 @@ from tools.compiled import different, map_pretending
 from tools.machine_code import Instruction, loops
 from tools.sink_attn_resources import whole_table
 
-ARCH = 90  # the only one whose products (HGMMA) take their left factor from registers or not
+ARCH = 90  # only its products (HGMMA) may take their left factor from registers
 
 _PRODUCT = re.compile(r"R(\d+), (?:R(\d+)|gdesc\S+), (?:gdesc\S+, )?(R\w+)")
 
 
 def kept_registers(loop: list[Instruction]) -> set[int]:
-    """Registers of the left factors of all products that start from zero: q k^T and do v^T.
+    """The registers of the left factors of all products that start from zero: q k^T and do v^T.
 
-    Such a product is a chain of instructions into the same registers, the first of which adds to
-    RZ.  Each takes its left factor from four registers, or from shared memory.
+    Such a product is a chain of instructions into the same registers, and the first adds to RZ.
+    Each takes its left factor from four registers, or from shared memory.
     """
     kept, chain = set(), None
     for x in loop:
@@ -41,7 +41,7 @@ def kept_registers(loop: list[Instruction]) -> set[int]:
 
 
 def clashes(code: list[Instruction]) -> list[str]:
-    """Instructions that overwrite, within a loop, what a product of every round reads."""
+    """Instructions in a loop that overwrite what a product reads in every iteration."""
     found = []
     for loop in loops(code):
         kept = kept_registers(loop)
@@ -58,7 +58,7 @@ class Checked:
 
 
 def check(calls: list, only: str | None = None) -> list[Checked]:
-    """The different kernels that these calls launch, in a process that pretends."""
+    """Check the different kernels that these calls launch, in a process that pretends."""
     found = []
     for call, launch in different(calls, only):
         code = launch.code()
