@@ -1,1 +1,2 @@
-"""The companion guide: its text, its figures, and what builds both into a site and a PDF."""
+"""The companion guide: its text and figures, and the programs that make a site and a PDF of
+them."""

@@ -1,7 +1,7 @@
-"""python -m guide.build: the site into guide/_build/html, the book into guide/_build/guide.pdf.
+"""python -m guide.build: makes the site guide/_build/html and the book guide/_build/guide.pdf.
 
-Sphinx reads text/ twice: for the site, and as one page, which pandoc turns into Typst.  Nothing is
-fetched, now or when the result is looked at.
+Sphinx reads text/ twice: for the site, and as a single page, which pandoc turns into Typst.
+Nothing is fetched from the network, neither now nor when the guide is read.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from guide.colours import THEMES
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 FONT = "STIXTwoMath-Regular.ttf"
-# Letter -> the italic one that a browser shows for it in a formula.  Unicode has variants of Greek
-# letters after the letters themselves, which are the same to it, and h among the units of physics.
+# Letter -> the italic letter that a browser shows in a formula.  Some Greek variants come after the
+# letters themselves in Unicode, and the italic h is among the units of physics.
 ITALIC = {unicodedata.normalize("NFKC", chr(code)): chr(code)
           for code in (*reversed(range(0x1D6E2, 0x1D71C)), *range(0x1D434, 0x1D468), 0x210E)}
 
 
 def sphinx(builder: str, into: Path, *options: str) -> Path:
-    """Run Sphinx, every warning an error.  -> the folder it filled."""
+    """Run Sphinx, with warnings as errors.  -> its output folder."""
     out = into / builder
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", builder, "-c",
                str(HERE), "-d", str(into / f"{builder}.read"), *options,
@@ -40,7 +40,7 @@ def sphinx(builder: str, into: Path, *options: str) -> Path:
 
 
 def draw() -> None:
-    """All figures, into text/drawn, where Sphinx looks for them."""
+    """Draw all figures into text/drawn, where Sphinx looks for them."""
     from guide.figures import FIGURES, draw_all
 
     folder = HERE / "text" / "drawn"
@@ -50,8 +50,8 @@ def draw() -> None:
 
 
 def characters(formula: str) -> set[str]:
-    """What a browser draws of this MathML, spaces aside: a letter alone in <mi> becomes italic, and
-    a root's sign is in no text at all."""
+    """The characters that a browser draws for this MathML, without spaces: a single letter in <mi>
+    becomes italic, and the root sign is in no text."""
     drawn = set(html.unescape(re.sub(r"<[^>]*>", "", formula)))
     drawn |= {ITALIC[letter] for letter in re.findall(r"<mi>(.)</mi>", formula) if letter in ITALIC}
     drawn |= {"√"} if re.search("<(msqrt|mroot)", formula) else set()
@@ -59,9 +59,9 @@ def characters(formula: str) -> set[str]:
 
 
 def bundle_font(site: Path) -> None:
-    """Put the font of the formulas beside the pages, cut down to the characters they use.
+    """Put the formulas' font beside the pages, cut down to the characters they use.
 
-    Raises SystemExit if the font lacks one: a browser would show nothing, or another font's.
+    Raises SystemExit if the font lacks one, which a browser would leave out or take from elsewhere.
     """
     import ziamath
     from fontTools import subset
@@ -84,14 +84,14 @@ def bundle_font(site: Path) -> None:
 
 
 def give_headings_their_level(site: Path) -> None:
-    """Sphinx says that the caption of a table of contents is a heading, and not of which level."""
+    """Add the level that Sphinx leaves out for captions of tables of contents."""
     for page in site.rglob("*.html"):
         page.write_text(page.read_text("utf-8").replace(
             ' role="heading">', ' role="heading" aria-level="2">'), "utf-8")
 
 
 def refuse_what_is_fetched(site: Path) -> None:
-    """Raise if a page or a style asks for anything that does not lie beside it."""
+    """Raise if a page or a style loads anything from outside of the site."""
     outside = re.compile(r"""<(?:script|link|img)[^>]*(?:src|href)=["'](?:https?:)?//[^"']*"""
                          r"""|(?:url\(|@import)\s*["']?(?:https?:)?//[^"')]*""")
     for file in (*site.rglob("*.html"), *site.rglob("*.css")):
@@ -100,13 +100,13 @@ def refuse_what_is_fetched(site: Path) -> None:
 
 
 def book(page: Path) -> str:
-    """The one page of Sphinx, as HTML that pandoc reads without loss."""
+    """Sphinx's single page, as HTML that pandoc reads without loss."""
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(page.read_text("utf-8"), "html.parser").find("div", role="main")
     for extra in soup.select("a.headerlink, script, colgroup"):
         extra.decompose()
-    for code in soup.select("code.docutils"):  # a word a span, of which pandoc makes as many
+    for code in soup.select("code.docutils"):  # Sphinx makes a span of every word
         words = soup.new_tag("code")
         words.string = code.get_text()
         code.replace_with(words)
@@ -117,9 +117,9 @@ def book(page: Path) -> str:
     seen = set()
     for section in soup.select("section"):
         heading = section.find(re.compile("^h[1-6]$"))
-        if section["id"] not in seen:  # every chapter has its key learnings: the first keeps the id
+        if section["id"] not in seen:  # ids such as key-learnings repeat: the first keeps it
             heading["id"] = section["id"]
-        if seen:  # the chapters lie one level below the first page
+        if seen:  # chapters are one level below the first page
             heading.name = f"h{int(heading.name[1]) - 1}"
         seen.add(section["id"])
         section.unwrap()
@@ -140,7 +140,7 @@ def book(page: Path) -> str:
 
 
 def about() -> dict[str, str]:
-    """Author, version, licence and the day of building, of the title page."""
+    """Author, version, licence and date, for the title page."""
     said = {key: value.strip('"') for key, value in re.findall(
         r"^[ -]*(name|version|license): (.*)$", (ROOT / "CITATION.cff").read_text("utf-8"),
         re.MULTILINE)}
@@ -189,7 +189,7 @@ def main() -> int:
         made.append(site / "index.html")
     if options.only != "site":
         made.append(pdf(sphinx("singlehtml", out, "-t", "book", *tags)))
-    if options.only is None:  # the site's first page links it
+    if options.only is None:  # the site's first page links to it
         shutil.copy(made[1], site / "guide.pdf")
     print(f"{', '.join(map(str, made))}: {time.monotonic() - start:.0f} s")
     return 0

@@ -1,13 +1,13 @@
-"""The colours of figures, boxes and pages, light and dark, and how far apart they are seen.
+"""Defines the colours of figures, boxes and pages, light and dark, and measures their distances.
 
-Names: ink, faint, line, paper; whole, cut, skipped, sink of masks; a ... e of curves; wrong, right
-of the boxes of mistakes, with what lies behind each.  tests/guide/test_colours.py holds them to
-4.5 : 1 for words and to differences that a red-green blind reader sees.
+Names: ink, faint, line, paper; whole, cut, skipped, sink for masks; a ... e for curves; wrong and
+right for the boxes of mistakes, with their backgrounds.  tests/guide/test_colours.py requires
+4.5 : 1 for words, and differences that a red-green blind reader can see.
 """
 
 import math
 
-from grader.page.svg import COLOURS  # those of masks are the grader's
+from grader.page.svg import COLOURS  # the grader's colours of masks
 
 THEMES = {
     "light": {**COLOURS["light"], "skipped": COLOURS["light"]["hidden"],
@@ -33,14 +33,14 @@ def _linear(colour: str) -> list[float]:
 
 
 def contrast(a: str, b: str) -> float:
-    """WCAG's ratio of two colours "#rrggbb": 1 for equal ones, 21 for black on white."""
+    """WCAG's contrast ratio of two colours "#rrggbb": 1 if equal, 21 for black on white."""
     light, dark = sorted((0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05
                           for r, g, b in (_linear(a), _linear(b))), reverse=True)
     return light / dark
 
 
 def difference(a: str, b: str, blindness: str | None = None) -> float:
-    """CIE76's distance of two colours as that reader sees them; 2 can just be seen."""
+    """The CIE76 distance of two colours for a reader with this blindness; 2 is just visible."""
     return math.dist(*(_lab(_seen(_linear(colour), blindness)) for colour in (a, b)))
 
 

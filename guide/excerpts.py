@@ -1,4 +1,4 @@
-"""What the guide quotes: steps of the problem files by their markers, mistakes by their names."""
+"""Finds what the guide quotes: steps of the problem files, and mistakes by name."""
 
 import ast
 import re
@@ -14,17 +14,17 @@ STAGES = range(1, 10)
 
 
 def address(what: str) -> str | None:
-    """ "Guide" or "Repository" of [project.urls] in pyproject.toml; None while there is none."""
+    """The address "Guide" or "Repository" of [project.urls] in pyproject.toml, or None."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return project.get("urls", {}).get(what)
 
 
 class Missing(LookupError):
-    """What a page quotes is not there any more."""
+    """What a page quotes no longer exists."""
 
 
 class Slip(NamedTuple):
-    """A common mistake: the statements that hold it, right and wrong, and the grader's words."""
+    """A common mistake: its statements, right and wrong, and the grader's words."""
 
     right: str
     wrong: str
@@ -33,7 +33,7 @@ class Slip(NamedTuple):
 
 
 def step(number: str) -> str:
-    """The solution of step "4.2", as it stands in problem_4.py, without its indent."""
+    """The solution of a step such as "4.2", from problem_4.py, without its indent."""
     path = ROOT / f"problem_{number.split('.')[0]}.py"
     marker = re.escape(number) + r"\n"
     found = re.search(rf"# BEGIN SOLUTION {marker}(.*?)\n *# END SOLUTION {marker}",
@@ -44,7 +44,7 @@ def step(number: str) -> str:
 
 
 def definition(stage: str, name: str) -> str:
-    """A whole function or class of problem_4.py, or of guide/worked.py for "worked"."""
+    """A whole function or class of problem_4.py, or of guide/worked.py if stage is "worked"."""
     path = ROOT / (f"problem_{stage}.py" if stage.isdigit() else f"guide/{stage}.py")
     found = re.search(rf"^(@[^\n]*\n)?(?:def|class) {re.escape(name)}\(.*?(?=^\S|\Z)",
                       path.read_text(encoding="utf-8").replace("\n):", "\n ):"),
@@ -55,22 +55,22 @@ def definition(stage: str, name: str) -> str:
 
 
 class Open(NamedTuple):
-    """An exercise without one answer: Markdown of the question, and of what a good answer has."""
+    """An exercise with more than one answer: the question, and what a good answer has."""
 
     question: str
     answer: str
 
 
 def open_exercises() -> dict[str, Open]:
-    """ "1" -> the open exercise of that number, as open.md has it."""
+    """The open exercises of open.md, by number."""
     text = (TEXT / "open.md").read_text(encoding="utf-8")
     found = re.findall(r"^```{open} (\d+)\n(.*?)\n===\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
     return {number: Open(question, answer) for number, question, answer in found}
 
 
 def kernel(stage: str) -> list[tuple[str, str]]:
-    """(name, text) of every function between the banners "kernel" and "launch" of problem_3.py, in
-    its order, without the words that ask for steps and the marks around them."""
+    """(name, text) of every function between the banners "kernel" and "launch" of a problem file,
+    in order, without the comments that ask for steps and without markers."""
     source = (ROOT / f"problem_{stage}.py").read_text(encoding="utf-8")
     found = re.search(r"^# -+ kernel\n(.*?)^# -+ launch", source, re.DOTALL | re.MULTILINE)
     if found is None:
@@ -83,7 +83,7 @@ def kernel(stage: str) -> list[tuple[str, str]]:
 
 @cache
 def _mutants(stage: int) -> dict[str, dict]:
-    """Those of the catalogue, and those that were written as a new student may err."""
+    """The mutants of the catalogue, and those written as a new student's mistakes."""
     folder = ROOT / "attacks"
     catalogue, students = (tomllib.loads(path.read_text(encoding="utf-8"))["mutant"] for path in (
         folder / "mutants" / f"stage_{stage}.toml", folder / "students.toml"))
@@ -103,7 +103,7 @@ def _table() -> dict:
 
 
 def _statements(source: str, start: int, end: int) -> tuple[int, int]:
-    """The characters of all statements that source[start:end] touches; of a loop its head alone."""
+    """The range of all statements that source[start:end] touches; for a loop, only its head."""
     lines = source.splitlines(keepends=True)
     first, last = (source.count("\n", 0, at) + 1 for at in (start, end))
     touched = []
@@ -123,8 +123,8 @@ def _statements(source: str, start: int, end: int) -> tuple[int, int]:
 
 
 def slip(stage: int, name: str) -> Slip:
-    """A mutant of the grader's catalogue, in whole statements, and the words of the diagnosis that
-    names it, or what the catalogue says that it breaks."""
+    """A mutant of the catalogue, in whole statements, with the words of the diagnosis that names
+    it, or else what it breaks."""
     if name not in _mutants(stage):
         raise Missing(f"want a mutant {name} of stage {stage} in attacks/; got none")
     mutant, names = _mutants(stage)[name], _names()

@@ -1,12 +1,12 @@
-"""The exercises of the guide, and their check.
+"""Checks answers to the guide's exercises.
 
     python -m guide.exercises              all questions
     python -m guide.exercises 4.1          one of them
     python -m guide.exercises 4.1 36 36    is it right?
 
-An answer is a number, or several after one another; three digits are enough.  Three usual wrong
-answers are told apart.  exercises.json holds hashes of the numbers; guide/questions.py, which an
-assignment does not have, makes it.
+An answer is a number, or several in a row; three digits are enough.  Three usual wrong answers get
+an explanation.  exercises.json holds hashes of the numbers; guide/questions.py, which students do
+not have, makes it.
 """
 
 import json
@@ -26,7 +26,7 @@ def exercises() -> dict[str, dict]:
 
 
 def _hash(text: str) -> str:
-    """FNV-1a of 32 bits: hides a number from a glance, not from a search."""
+    """32-bit FNV-1a: it hides a number from a glance, not from a search."""
     value = 0x811C9DC5
     for byte in text.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -39,13 +39,13 @@ def _three_digits(x: float) -> str:
 
 
 def _keys(x: float) -> list[str]:
-    """What an answer x may be known by: its three digits, and itself if it is a whole number."""
+    """The texts that identify an answer x: three digits, and itself if it is an integer."""
     return [_three_digits(x), *[str(int(x))] * (math.isfinite(x) and float(x).is_integer())]
 
 
 def hashes(number: str, numbers) -> list[list[str]]:
-    """For each number of an answer those of all that count as equal: whole numbers exactly, others
-    to the three digits that one writes down by hand."""
+    """For each number of an answer the hashes that count as equal: integers exactly, others to
+    three digits, as one writes them by hand."""
     found = []
     for i, want in enumerate(numbers):
         keys = {str(int(want))}
@@ -65,7 +65,7 @@ def _fits(number: str, got, hashed) -> bool:
 
 
 def judge(number: str, got: tuple[float, ...]) -> tuple[bool, str]:
-    """-> (right?, one line that says so)."""
+    """-> whether it is right; one line that says so."""
     one = exercises()[number]
     if _fits(number, got, one["answer"]):
         return True, f"{number}: right."
@@ -78,7 +78,7 @@ def judge(number: str, got: tuple[float, ...]) -> tuple[bool, str]:
 
 
 def _number(text: str) -> float:
-    """ "−3," -> -3.0: the guide's minus sign and a comma may be there."""
+    """ "−3," -> -3.0: accepts the guide's minus sign and a comma."""
     return float(text.strip(",").replace("−", "-"))
 
 

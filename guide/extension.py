@@ -1,13 +1,13 @@
-"""What the pages may ask for beyond Markdown.  Whatever is not there any more breaks the build.
+"""Defines what pages may use beyond Markdown.  A quotation of something gone breaks the build.
 
     {step} 4.2              the solution of a step, from the problem file
     {code-of} 4 _keep       a whole function of it
     {sketch} 4              pseudo-code of a stage with its steps left blank, notes beside the lines
     {kernel} 3              every kernel function of a problem file, solved: as steps are
-    {algorithm} words       a numbered algorithm in a box, which the words name
+    {algorithm} words       a numbered algorithm in a box, with these words as its name
     {mistake} 4 no_max      a mistake of the grader's catalogue, and what the grader says of it
     {numbers} name          a table of measured.py or worked.py
-    {timed} name            words, and a table of measured.TIMED; nothing before it was measured
+    {timed} name            words, and a table of measured.TIMED; nothing until it was measured
     {n}`name`               one number of measured.py
     {seen} name             lines of seen.json, as they were printed
     {draw} name             a figure of figures/, light and dark, wide and narrow, with a caption
@@ -15,8 +15,8 @@
     {open} 3                an open exercise; after === what a good answer has, folded away
     {appendix} solutions    all solved steps, in the book; {appendix} answers
     {elsewhere}             links to the other form of the guide and to the repository
-    {play} mask             something to play with, of worked.py's played; on the site only
-    {steps-of-a-walk}       the interactive page's walk; a table where there is no JavaScript
+    {play} mask             something to play with, from worked.played(); on the site only
+    {steps-of-a-walk}       an interactive walk through a forward; a table without JavaScript
 """
 
 import html
@@ -37,7 +37,7 @@ TABLES = measured.TABLES | worked.TABLES
 
 
 class Quoting(SphinxDirective):
-    """A directive of words, which says where it stands if it cannot be answered."""
+    """A directive whose error says where it is."""
 
     has_content = True
     required_arguments, optional_arguments, final_argument_whitespace = 1, 0, True
@@ -54,7 +54,7 @@ class Quoting(SphinxDirective):
 
     @property
     def solutions(self) -> bool:
-        """Does this copy of the guide have them?  make guide SOLUTIONS=no: it does not."""
+        """Whether this copy of the guide has solutions; not after make guide SOLUTIONS=no."""
         return not self.env.app.tags.has("unsolved")
 
     def code(self, text: str, caption: str, language: str = "python") -> list[nodes.Node]:
@@ -64,7 +64,7 @@ class Quoting(SphinxDirective):
 
 
 class Step(Quoting):
-    """Folded on the site, in the appendix of the book, left out where solutions are."""
+    """A step's solution: folded on the site, in the book's appendix, or left out."""
 
     def made(self, number):
         path = f"problem_{number.split('.')[0]}.py"
@@ -85,7 +85,7 @@ class Function(Quoting):
 
 
 class Kernel(Quoting):
-    """Folded, in the appendix or left out, as a step is."""
+    """A whole kernel: folded, in the appendix or left out, like a step."""
 
     def made(self, stage):
         self.env.note_dependency(str(excerpts.ROOT / f"problem_{stage}.py"))
@@ -99,7 +99,7 @@ class Kernel(Quoting):
 
 
 class Sketch(Quoting):
-    """Lines of pseudo-code; "▢ 4.1" is a step left blank, and what follows "  # " a note."""
+    """Pseudo-code; "▢ 4.1" is a blank step, and "  # " begins a margin note."""
 
     def made(self, stage):
         lines = [line.split("  # ", 1) for line in self.content]
@@ -139,7 +139,7 @@ class Algorithm(Quoting):
 
 
 class Mistake(Quoting):
-    """What should be there is folded, in the appendix or left out, as a step is."""
+    """A mistake; the right code is folded, in the appendix or left out, like a step."""
 
     def made(self, stage, name):
         slip = excerpts.slip(int(stage), name)
@@ -163,7 +163,7 @@ def _judged(kind, text, folded=False):
 
 
 def _paragraph(text, kind, label=None):
-    """A small line; with a label "step-4.2", its page in the book's appendix goes on."""
+    """A small line; a label such as "step-4.2" adds its page in the book's appendix."""
     made = nodes.paragraph("", text, classes=[kind])
     if label:
         made += nodes.raw("", f'<a href="#{_id(label)}">page</a>', format="html")
@@ -205,14 +205,14 @@ class Numbers(Quoting):
 
 
 def _is_of_numbers(cells) -> bool:
-    """Whether a column is set to the right: numbers, and words for one that is not there."""
+    """Whether a column is right-aligned: numbers, or words for a missing one."""
     texts = [str(cell) for cell in cells]
     numbers = [text for text in texts if re.fullmatch(r"[-−]?\d[\d.,]*(e[-+]\d+| %)?|[-−]?∞", text)]
     return bool(numbers) and set(texts) <= {*numbers, "", "–", "wrong"}
 
 
 class Timed(Numbers):
-    """Needs a GPU once (guide/timed.py); until then the page does without it."""
+    """A table that needs a GPU once (guide/timed.py); until then the page leaves it out."""
 
     def made(self, name):
         make = measured.TIMED[name]
@@ -282,7 +282,7 @@ class OpenExercise(Quoting):
 
 
 class Appendix(Quoting):
-    """All answers, and in the book, where nothing can be folded away, all solved steps."""
+    """All answers, or all solved steps, for the book, where nothing can be folded."""
 
     def made(self, what):
         if not self.solutions:
@@ -322,7 +322,7 @@ class Appendix(Quoting):
 
 
 def _target(label, paragraph):
-    """The place of a label, in front of the words of a paragraph or alone."""
+    """The target of a label, at the start of a paragraph or alone."""
     place = nodes.raw("", f'<span id="{_id(label)}"></span>', format="html")
     if paragraph is None:
         return nodes.paragraph("", "", place, classes=["place"])
@@ -331,7 +331,7 @@ def _target(label, paragraph):
 
 
 class Elsewhere(SphinxDirective):
-    """The other form of the guide, and the repository: links where there is an address."""
+    """Links to the other form of the guide and to the repository, if addresses are known."""
 
     def run(self):
         def link(words, target):
@@ -349,7 +349,7 @@ class Elsewhere(SphinxDirective):
 
 
 class Walk(SphinxDirective):
-    """The frames of a causal forward, to step through."""
+    """A causal forward to step through."""
 
     def run(self):
         frames = json.dumps(worked.causal_frames())
@@ -385,18 +385,18 @@ def _lines(text):
 
 
 def _inline(text):
-    """`code` in a cell of a table."""
+    """The nodes of a table's cell, which may hold `code`."""
     for i, part in enumerate(text.split("`")):
         if part:
             yield nodes.literal(part, part) if i % 2 else nodes.Text(part)
 
 
 def _tex(self, node):
-    """Leave TeX for pandoc: build.py's for the PDF, `_with_mathml` for the site."""
+    """Keep TeX for pandoc, which build.py runs for the PDF and `_with_mathml` for the site."""
     text = self.encode(node.astext())
     if not isinstance(node, nodes.math_block):
         self.body.append(rf'<span class="tex">\({text}\)</span>')
-    elif self.builder.name == "html":  # parts that a narrow page sets one below the other
+    elif self.builder.name == "html":  # parts that a narrow page puts below each other
         parts = [text] if r"\begin" in text else re.split(r"\\qquad|\n\s*(?==)", text)
         spans = "".join(rf'<span class="tex">\[{part.strip()}\]</span>' for part in parts)
         self.body.append(f'<div class="formulas">{spans}</div>')
@@ -406,7 +406,7 @@ def _tex(self, node):
 
 
 def _with_mathml(app, page, template, context, doctree):
-    """Put MathML in the place of all TeX of a page: one run of pandoc a page."""
+    """Replace all TeX of a page by MathML, in one run of pandoc."""
     if app.builder.name != "html" or "body" not in context:
         return
     pattern = re.compile(r'<span class="tex">(.*?)</span>([.,;:)]*)', re.DOTALL)
@@ -421,18 +421,18 @@ def _with_mathml(app, page, template, context, doctree):
     if ran.stderr or len(made) != len(found) or any("<math" not in one for one in made):
         log.warning("%s: mathematics that pandoc does not read: %s", page, ran.stderr or found)
         return
-    # The TeX beside it is for programs that read formulas aloud; it doubles the page.
+    # Drop the TeX annotations, which double the size of a page.
     made = iter(re.sub(r"<annotation.*?</annotation>", "", one, flags=re.DOTALL) for one in made)
     context["body"] = pattern.sub(lambda tex: _whole(_spaced(next(made)), tex[2]), context["body"])
 
 
 def _whole(mathml, sign):
-    """No line begins with the full stop or comma after a formula."""
+    """Keep the full stop or comma after a formula on its line."""
     return f'<span class="whole">{mathml}{sign}</span>' if sign else mathml
 
 
 def _spaced(mathml):
-    """ "m ln 2" and "c max_j s_j", which pandoc writes as browsers show it: "mln2", "cmax_js_j"."""
+    """Restore the spaces in "m ln 2" and "c max_j s_j", which pandoc loses."""
     gap = '<mspace width="0.17em"></mspace>'
     name = r'<mrow><mi mathvariant="normal">\w+</mi><mo>(?:&#8289;|\u2061)</mo></mrow>'
     operand = r"(?=<m(?!o\b|row><mo\b))"
@@ -444,7 +444,7 @@ def _spaced(mathml):
 
 
 def _with_labels(app, page, template, context, doctree):
-    """Every cell of a table of numbers knows its column's name, which a phone shows beside it."""
+    """Give each cell of a table of numbers its column's name, which phones show beside it."""
     def labelled(table):
         names = re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)
         names = [html.escape(re.sub(r"<[^>]*>", "", name)).strip() for name in names]

@@ -1,27 +1,27 @@
-"""Numbers and tables from committed results: benchmarks/results/h200/results.json, and pages.
+"""Reads numbers and tables from committed results: benchmarks/results/h200/results.json, and pages.
 
-A page asks for a number in words, {n}`ms stage 4, D=64, forward | stages`:
+A page asks for a number in words, such as {n}`ms stage 4, D=64, forward | stages`:
 
     ms LABEL | NAME                time of a call; LABEL as results.json has it, NAME as tables show
     mib LABEL | NAME               memory that a call allocates
-    tflops LABEL | NAME            useful work a second
+    tflops LABEL | NAME            useful work per second
     share LABEL | NAME             floor over time, in per cent
     ratio LABEL | NAME | OTHER     time of OTHER over time of NAME
     saved LABEL | NAME | OTHER     memory of OTHER over memory of NAME
     spread NAME | OTHER            time of NAME over time of OTHER, over the benchmark's table
     ahead NAME | OTHER             in how many of that table's rows with both NAME is faster
     gflop LABEL, intensity LABEL, traffic LABEL, floor LABEL, scores LABEL, pairs LABEL
-    asked LABEL | BLOCK            bytes of k and v that query tiles of BLOCK rows ask for
+    asked LABEL | BLOCK            bytes of k and v that query tiles of BLOCK rows load
     delivered LABEL | NAME         bytes that device memory can deliver in the time of a call
-    elsewhere LABEL | BLOCK        share of what tiles ask for that at least came from L2
-    clock WORK | WAY               time that WAY of timed.json shows for a call
+    elsewhere LABEL | BLOCK        the least share of these loads that must come from L2
+    clock WORK | WAY               time of a call by WAY, from timed.json
     cache N HKV D                  bytes of k and v of a sequence in one layer, in 16 bits
-    host STAGE | NAME              time of the CPU for one call
+    host STAGE | NAME              CPU time of one call
     run WHAT                       how the benchmark was run
-    machine, ceiling WHAT          of the benchmark; what that GPU was measured to reach
-    h200 WHAT                      what its maker says of it
-    interpreted DTYPE              error of stage 3 in the interpreter, of seen.json
-    cited FILE | TEXT | TOLD       TOLD, whose numbers are those of a TEXT that FILE holds
+    machine, ceiling WHAT          the benchmark's machine; the rates measured on its GPU
+    h200 WHAT                      from the maker's data sheet
+    interpreted DTYPE              error of stage 3 in the interpreter, from seen.json
+    cited FILE | TEXT | TOLD       TOLD, with the numbers of TEXT, which must be in FILE
 """
 
 import json
@@ -41,7 +41,7 @@ from guide.timed import WORKS, timed
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "results.json"
 WORK = {work.label: work for work in (*TABLE, *SWEEP)}
 CEILING = CEILINGS["H200"]
-KEYS = {title: name for name, title in TITLES.items()}  # of results.json
+KEYS = {title: name for name, title in TITLES.items()}  # by their titles in tables
 # NVIDIA H200 data sheet; CUDA C++ Programming Guide, technical specifications of capability 9.0;
 # L2: what torch.cuda.get_device_properties says on the card (an H100 has 50 MiB).
 H200 = {"multiprocessors": "132", "registers": "256 KiB", "shared": "227 KiB", "l2": "60 MiB",
@@ -50,7 +50,7 @@ MIB, MB = 2**20, 1e6
 
 
 class Table(NamedTuple):
-    """header, rows: what the cells show; source: where that comes from."""
+    """header, rows: the cells; source: where they come from."""
 
     header: list[str]
     rows: list[list]
@@ -68,7 +68,8 @@ def records() -> dict[str, dict]:
 
 
 def entry(label: str, name: str) -> dict:
-    """What results.json has of one implementation.  Raises LookupError if not timed, or wrong."""
+    """The entry of one implementation in results.json.  Raises LookupError if it was not timed, or
+    wrong."""
     name = KEYS.get(name, name)
     found = records()[label]["peers"][name]
     if "ms" not in found or is_off(found):
@@ -92,7 +93,7 @@ def where() -> str:
 
 
 def cited(path: str, text: str, told: str) -> str:
-    """What a committed page says, in other words but with its numbers.  Raises LookupError."""
+    """A committed page's statement, in other words but with its numbers.  Raises LookupError."""
     page = " ".join((ROOT / path).read_text(encoding="utf-8").split())
     number = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
     numbers = number.findall(told)
@@ -102,7 +103,7 @@ def cited(path: str, text: str, told: str) -> str:
 
 
 def spread(name: str, other: str) -> str:
-    """Time of `name` over time of `other`, over all workloads of the table."""
+    """The range of time of `name` over time of `other`, over all workloads of the table."""
     ratios = sorted(entry(work.label, name)["ms"] / entry(work.label, other)["ms"]
                     for work in TABLE)
     return (f"{digits(ratios[0])} to {digits(ratios[-1])} "
@@ -110,8 +111,8 @@ def spread(name: str, other: str) -> str:
 
 
 def ahead(name: str, other: str) -> str:
-    """ "5 of 9": rows of the table in which `name` takes less time than `other`, of those with a
-    right answer of both."""
+    """ "5 of 9": in how many rows `name` takes less time than `other`, of those in which both are
+    right."""
     won = []
     for work in TABLE:
         try:
@@ -172,10 +173,10 @@ MEASURES = {
 
 
 def value(text: str) -> str:
-    """One number, in words as the head of this file lists them.  Raises LookupError."""
+    """One number; the text is as listed at the top of this file.  Raises LookupError."""
     measure, _, rest = text.partition(" ")
     arguments = [part.strip() for part in rest.split("|")] if rest else []
-    if measure == "cited" and len(arguments) > 3:  # what is cited may be a row of a table
+    if measure == "cited" and len(arguments) > 3:  # the citation may be a row of a table, with bars
         arguments = [arguments[0], " | ".join(arguments[1:-1]), arguments[-1]]
     try:
         return MEASURES[measure](*arguments)
@@ -195,7 +196,7 @@ def _mib(label, name):
 
 
 def cost(stage: int, lengths=(1024, 4096, 16384, 65536)) -> Table:
-    """Time and memory of a stage against N, beside the memory that all scores would take."""
+    """Time and memory of a stage against N, and the memory that all scores would take."""
     rows = []
     for N in lengths:
         label = f"stage {stage}, N={N}, forward"
@@ -213,13 +214,13 @@ def cost(stage: int, lengths=(1024, 4096, 16384, 65536)) -> Table:
 
 
 def asked_bytes(label: str, block: int) -> float:
-    """Of k and v: every query tile of a head asks for all of them."""
+    """Bytes of k and v that are loaded if every query tile of a head loads all of them."""
     work = WORK[label]
     return -(-work.N // block) * work.B * work.HQ * 2 * work.N * work.D * 2
 
 
 def asked(label="stage 3, D=64, forward") -> Table:
-    """What taller query tiles save of the traffic of k and v, before any cache."""
+    """How taller query tiles reduce the loads of k and v, before any cache."""
     rows = []
     for block in (1, 16, 32, 64, 128, 256):
         bytes_ = asked_bytes(label, block)
@@ -232,7 +233,7 @@ def asked(label="stage 3, D=64, forward") -> Table:
 
 
 def excess(block=64) -> Table:
-    """What the causal kernel takes beyond its share of tiles, in whole tiles per query tile."""
+    """The causal kernel's time beyond its share of tiles, in tiles per query tile."""
     rows = []
     for N in (1024, 2048, 4096, 8192, 16384):
         row, T = [f"{N:,}"], N // block
@@ -250,7 +251,7 @@ def excess(block=64) -> Table:
 
 
 def operands(D=64) -> Table:
-    """Where stage 3's kernel for sm_90 has the factors and sums of its two products."""
+    """Where stage 3's kernel for sm_90 keeps the factors and sums of its two products."""
     found = next(one for one in seen()["compiled"] if one["D"] == D)
     rows = [[f"`{code}`", *found[name]] for name, code in (
         ("scores", "s = tl.dot(q, tl.trans(k))"), ("output", "acc = tl.dot(p, v, acc)"))]
@@ -260,22 +261,22 @@ def operands(D=64) -> Table:
 
 
 def programs(warps: int, registers: int, shared: int) -> dict[str, int]:
-    """How many programs of such a kernel each resource of a multiprocessor of capability 9.0 has
-    room for at a time; the smallest number of them fits."""
-    return {"registers": 65536 // (-(-registers // 8) * 8 * 32 * warps),  # handed out by eights
+    """How many programs of a kernel each resource of a multiprocessor of capability 9.0 has room
+    for; the smallest of these numbers fits."""
+    return {"registers": 65536 // (-(-registers // 8) * 8 * 32 * warps),  # allocated in eights
             "shared memory": 228 * 1024 // (shared + 1024),
             "threads": 2048 // (32 * warps)}
 
 
 def _fit(choice: dict) -> list:
-    """[how many programs fit, what stops one more]."""
+    """-> [how many programs fit, the resource that is then used up]."""
     room = programs(choice["warps"], choice["registers"], choice["shared"])
     fit = min(room.values())
     return [fit, " and ".join(name for name, number in room.items() if number == fit)]
 
 
 def choices() -> Table:
-    """What stage 3's kernel needs with other tiles, warps and stages, and how many fit."""
+    """The needs of stage 3's kernel with other tiles, warps and stages, and how many fit."""
     rows = [[f"{x['rows']} x {x['rows']}", x["warps"], x["stages"], x["registers"], x["stack"],
              f"{x['shared'] // 1024}", *_fit(x)] for x in seen()["chosen"]]
     return Table(["tiles", "warps", "stages", "registers per thread", "bytes spilled", "KiB shared",
@@ -286,7 +287,7 @@ def choices() -> Table:
 
 
 def compared() -> Table:
-    """How far l_i and m_i of a program are from the truth after each tile, right and wrong."""
+    """The error of a program's l_i and m_i after each tile, for a right and a wrong kernel."""
     names = {"None": "problem_3.py", "sum_not_rescaled": "mistake A", "no_log2e": "mistake B"}
     found = seen()["compared"]
     rows = [[names[name], *one] for name, one in found.items()]
@@ -297,7 +298,7 @@ def compared() -> Table:
 
 
 def rounds() -> Table:
-    """The rounds of the benchmark, so that one sees how far the same kernel is from itself."""
+    """The rounds of the benchmark, to show how much the same kernel varies."""
     rows = []
     for label in ("stage 3, original shape, forward", "stage 3, D=64, forward",
                   "stage 6, Mistral, forward"):
@@ -308,7 +309,7 @@ def rounds() -> Table:
                  f"stages, bfloat16, forward; results.json of {where()}")
 
 
-# What timed.json has, once somebody has measured: {timed} asks for these.
+# Tables from timed.json, for {timed}; there are none before the first measurement.
 def _timed_where() -> str:
     machine = timed()["machine"]
     return (f"bfloat16, {machine['gpu']}, driver {machine['driver']}, torch "
@@ -324,7 +325,7 @@ def clocks() -> Table:
 
 
 def choices_timed() -> Table:
-    """The table choices, compiled and timed on a GPU that is there."""
+    """The table choices(), compiled and timed on a real GPU."""
     rows = [[f"{x['rows']} x {x['rows']}", x["warps"], x["stages"], x["registers"], x["spills"],
              f"{x['shared'] // 1024}", _fit(x)[0], f"{x['ms']:.2f}"] for x in timed()["choices"]]
     return Table(["tiles", "warps", "stages", "registers per thread", "spills, as Triton counts",
@@ -333,7 +334,7 @@ def choices_timed() -> Table:
 
 
 def profile() -> Table:
-    """Where Proton finds the time of naive attention and of stage 3."""
+    """Where the time of naive attention and of stage 3 goes, by Proton."""
     rows = [[f"`{name[:60]}`", calls, f"{ms:.3f}"] for name, calls, ms in timed()["profile"]]
     return Table(["kernel", "calls", "ms, all calls"], rows, "naive attention of one head with N = "
                  f"4,096 and D = 64, and {WORKS[1]}, {_timed_where()}")
@@ -343,7 +344,7 @@ TIMED = {"clocks": clocks, "choices": choices_timed, "profile": profile}
 
 
 def workloads(stage: int, direction: str) -> Table:
-    """The workloads of one stage: what each must cost at least, and what it takes."""
+    """The workloads of one stage: the least time that each can take, and its time."""
     rows = []
     for work in TABLE:
         if (work.stage, work.direction) == (stage, direction):
@@ -359,7 +360,7 @@ def workloads(stage: int, direction: str) -> Table:
 
 
 def stages(direction: str) -> Table:
-    """Every workload of the table: work, bytes, and which ceiling is the lowest."""
+    """All workloads of the table: work, bytes, and the lowest ceiling."""
     rows = [[work.name, digits(work.flops() / 1e9), digits(work.bytes() / MB),
              digits(work.flops() / work.bytes()), records()[work.label]["bound"],
              digits(records()[work.label]["floor_ms"]), _ms(work.label, "stages")]
@@ -378,7 +379,7 @@ def ladder(direction: str) -> Table:
 
 
 def gpt_oss() -> Table:
-    """The three layers' worth of time: both masks of GPT-OSS, both directions."""
+    """Times for both masks of GPT-OSS, in both directions."""
     rows = [[work.name, work.direction, *(_ms(work.label, n) for n in ("naive", "stages", "fast")),
              _mib(work.label, "naive"), _mib(work.label, "stages")]
             for work in TABLE if "GPT-OSS" in work.name]
@@ -388,7 +389,7 @@ def gpt_oss() -> Table:
 
 
 def gluon() -> Table:
-    """The steps of the Gluon kernel, one after the other, as sink_attn/README.md has them."""
+    """The steps to the Gluon kernel, from sink_attn/README.md."""
     lines = (ROOT / "sink_attn" / "README.md").read_text(encoding="utf-8").splitlines()
     start = lines.index("| | full | causal |")
     rows = []
@@ -400,7 +401,7 @@ def gluon() -> Table:
 
 
 def flash_4() -> tuple[float, float]:
-    """ms of FlashAttention-4, full and causal, in the run that the table gluon begins with."""
+    """ms of FlashAttention-4, full and causal, in the run that the table gluon() begins with."""
     text = (ROOT / "sink_attn" / "README.md").read_text(encoding="utf-8")
     full, causal = (re.search(rf"^\| {row} \| \*\*.*?\*\* \| ([\d.]+) ", text, re.MULTILINE)[1]
                     for row in ("full, B=4, 16 heads, N=4096", "causal, the same"))

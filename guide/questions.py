@@ -1,7 +1,7 @@
-"""The exercises and their answers: python -m guide.questions writes exercises.json of them.
+"""The exercises and their answers: python -m guide.questions writes exercises.json from them.
 
-That file, which a student has, holds the questions, what to say of three usual wrong answers, and
-hashes of the right and the wrong numbers instead of these numbers.
+Students get that file.  It has the questions, an explanation of three usual wrong answers, and
+hashes in place of the right and wrong numbers.
 """
 
 import json
@@ -15,7 +15,7 @@ from guide.exercises import FILE, hashes
 
 @dataclass(frozen=True)
 class Exercise:
-    """question, because: Markdown.  answer() -> numbers.  slips: (wrong numbers, why) each."""
+    """question, because: Markdown.  answer() -> numbers.  slips: (wrong numbers, why)."""
 
     question: str
     answer: Callable[[], tuple[float, ...]]
@@ -23,7 +23,7 @@ class Exercise:
     slips: tuple[tuple[Callable[[], tuple[float, ...]], str], ...]
 
     def hidden(self, number: str) -> dict:
-        """The exercise as exercises.json has it, without a number of an answer."""
+        """The exercise as in exercises.json, without any number of an answer."""
         return {"number": number, "question": self.question,
                 "answer": hashes(number, self.answer()),
                 "slips": [[hashes(number, numbers()), words] for numbers, words in self.slips]}
@@ -34,7 +34,7 @@ def shown(numbers) -> str:
 
 
 def page() -> str:
-    """The whole of exercises.json."""
+    """The contents of exercises.json."""
     rows = [json.dumps(one.hidden(number), ensure_ascii=False) for number, one in EXERCISES.items()]
     return "[\n" + ",\n".join(rows) + "\n]\n"
 

@@ -1,8 +1,7 @@
-"""python -m guide.seen: what our own stages do in the interpreter, and what they are compiled to.
+"""python -m guide.seen: records what our stages do in the interpreter, and what they compile to.
 
-Written to seen.json, with date and versions, so that the guide is built without Triton; a test
-makes it anew.  No GPU is needed: stage 3 is compiled for sm_90 (H100, H200) as tools/compiled.py
-does it.
+The result is seen.json, with date and versions, so that the guide can be built without Triton; a
+test checks it.  No GPU is needed: tools/compiled.py compiles stage 3 for sm_90 (H100, H200).
 """
 
 import datetime
@@ -19,7 +18,7 @@ from pathlib import Path
 FILE = Path(__file__).with_name("seen.json")
 DTYPES = ("float32", "float16", "bfloat16")
 COMPARED = ("sum_not_rescaled", "no_log2e")
-# num_warps, num_stages, rows of both tiles, as an author might try them at D = 128.
+# num_warps, num_stages and rows of both tiles, as one might try them at D = 128.
 CHOICES = ((4, 1, 64), (4, 2, 64), (4, 3, 64), (8, 3, 64), (4, 3, 128), (8, 2, 128))
 IN_THE_LOOP = ("ttg.async_wait", "ttng.warp_group_dot", "tt.reduce", "math.exp2", "arith.truncf",
                "ttg.convert_layout", "ttg.async_copy_global_to_local")
@@ -27,7 +26,7 @@ DOT = re.compile(r"ttng\.warp_group_dot .*? : (.*?) \* (.*?) -> (.*?)(?: loc|$)"
 
 
 def interpreted() -> dict[str, float]:
-    """dtype -> relative error of stage 3's o in the interpreter, N = 64, D = 16."""
+    """dtype -> the relative error of stage 3's o in the interpreter, for N = 64, D = 16."""
     import torch
 
     import problem_3
@@ -37,20 +36,20 @@ def interpreted() -> dict[str, float]:
     for dtype in DTYPES:
         torch.manual_seed(0)
         q, k, v = torch.randn(3, 1, 1, 64, 16).to(getattr(torch, dtype))
-        got = problem_3.FlashAttentionFunction.apply(q, k, v)  # past the check of the dtype
+        got = problem_3.FlashAttentionFunction.apply(q, k, v)  # skips the check of the dtype
         want = reference.attention(q, k, v)["o"]
         errors[dtype] = float((got.double() - want).norm() / want.norm())
     return errors
 
 
 def load(stage: int, name: str | None = None):
-    """A problem file as a module; with a name, that mutant of attacks/."""
+    """A problem file as a module; with a name, that mutant of it."""
     from attacks.catalogue import ROOT, mutants
 
     text = (ROOT / f"problem_{stage}.py").read_bytes()
     if name:
         text, = (one.source for one in mutants(stage) if one.id == name)
-    folder = tempfile.mkdtemp()  # Triton reads a kernel's text from its file: it must stay
+    folder = tempfile.mkdtemp()  # not removed: Triton reads a kernel's text from its file
     path = Path(folder, f"problem_{stage}_{name}.py")
     path.write_bytes(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -61,7 +60,7 @@ def load(stage: int, name: str | None = None):
 
 # -------------------------------------------------- what the chapter on tools shows
 def watch(module, call) -> list:
-    """(l_i, m_i) as NumPy arrays after every key tile of a call, in the interpreter."""
+    """-> (l_i, m_i) as NumPy arrays after every key tile of a call, in the interpreter."""
     after, attend = [], module._attend
 
     def watching(*arguments, **more):
@@ -69,13 +68,13 @@ def watch(module, call) -> list:
         after.append([x.handle.data.copy() for x in made[1:]])
         return made
 
-    module._attend = watching  # the kernel finds this name when it calls
+    module._attend = watching  # the kernel looks the name up when it calls
     call()
     return after
 
 
 def compare(name: str | None = None) -> list[str]:
-    """Per key tile: the largest difference of what l_i and m_i say of lse from the truth."""
+    """Lines: per key tile, the largest error of the lse that l_i and m_i give."""
     import torch
 
     torch.manual_seed(0)
@@ -84,7 +83,7 @@ def compare(name: str | None = None) -> list[str]:
     found = []
     module._tiles = lambda q: dict(D=16, BLOCK_D=16, BLOCK_M=16, BLOCK_N=16)
     after = watch(module, lambda: module.flash_attention_forward(q, k, v))
-    for tile, (l_i, m_i) in enumerate(after[:4]):  # of the first program: rows 0 ... 15
+    for tile, (l_i, m_i) in enumerate(after[:4]):  # the first program: rows 0 ... 15
         seen = scores[:16, : 16 * (tile + 1)]
         lse = (torch.tensor(m_i) + torch.log2(torch.tensor(l_i))) * 0.6931471805599453
         found.append(f"{(lse - torch.logsumexp(seen, 1)).abs().max():.0e}")
@@ -92,7 +91,7 @@ def compare(name: str | None = None) -> list[str]:
 
 
 def hunt() -> list[str]:
-    """Where stage 6 without its pivot has its first NaN, in the interpreter."""
+    """Lines: where stage 6 without its pivot has its first NaN, in the interpreter."""
     import numpy
     import torch
 
@@ -112,7 +111,7 @@ def hunt() -> list[str]:
 
 
 def told() -> dict:
-    """All that is seen in the interpreter."""
+    """All observations in the interpreter."""
     return {"interpreted": interpreted(), "hunt": hunt(),
             "compared": {str(name): compare(name) for name in (None, *COMPARED)}}
 
@@ -122,7 +121,7 @@ def _place(type_: str) -> str:
 
 
 def compiled(D: int) -> dict:
-    """What stage 3's forward is on sm_90 with bfloat16; in a process that pretends to have one."""
+    """What stage 3's forward compiles to for sm_90 in bfloat16; in a process that pretends."""
     import torch
 
     import problem_3
@@ -138,7 +137,7 @@ def compiled(D: int) -> dict:
 
 
 def chosen(choice: tuple[int, int, int]) -> dict:
-    """What stage 3's forward at D = 128 needs with other warps, stages and rows."""
+    """The needs of stage 3's forward at D = 128 with other warps, stages and rows."""
     import torch
 
     import problem_3
@@ -155,7 +154,7 @@ def chosen(choice: tuple[int, int, int]) -> dict:
 
 
 def looked(D: int) -> list[str]:
-    """Lines of the TTGIR of stage 3's loop for sm_90, without operands' types and places."""
+    """Lines of the TTGIR of stage 3's loop for sm_90, without types and locations of operands."""
     import torch
 
     import problem_3
@@ -175,7 +174,7 @@ def looked(D: int) -> list[str]:
 
 
 def look() -> dict:
-    """All of seen.json."""
+    """The contents of seen.json."""
     from importlib.metadata import version
 
     from tools.compiled import map_pretending

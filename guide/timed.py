@@ -1,6 +1,6 @@
-"""python -m guide.timed: the outputs of the chapter on tools that need a GPU, into timed.json.
+"""python -m guide.timed: measures what the chapter on tools shows of a GPU, into timed.json.
 
-Takes about a minute of an NVIDIA GPU; another place is given with --out.  Times are in ms.
+Takes about a minute on an NVIDIA GPU; --out names another file.  Times are in ms.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from guide.seen import CHOICES
 
 FILE = Path(__file__).with_name("timed.json")
 WORKS = ("stage 3, original shape", "stage 3, D=64")
-NAP_S = 1.0  # long enough for a chip without work to lower its clock
+NAP_S = 1.0  # long enough for an idle chip to lower its clock
 CALLS = 20
 
 
 def _call(name: str):
-    """A forward of problem_3.py on inputs of that row of the benchmark."""
+    """A forward of problem_3.py on the inputs of that row of the benchmark."""
     import problem_3
     from benchmarks.peers import make_tensors
     from benchmarks.workloads import TABLE
@@ -34,7 +34,7 @@ def _call(name: str):
 
 
 def clocks(name: str) -> dict[str, float]:
-    """Way to time -> ms, of one and the same call."""
+    """Way of timing -> ms, for the same call."""
     import torch
     from triton.testing import do_bench
 
@@ -67,7 +67,7 @@ def clocks(name: str) -> dict[str, float]:
 
 
 def choice(warps: int, stages: int, rows: int) -> dict:
-    """What stage 3 at D = 128 needs and takes with other warps, stages and rows, on this GPU."""
+    """Needs and time of stage 3 at D = 128 with other warps, stages and rows, on this GPU."""
     from triton.testing import do_bench
 
     import problem_3
@@ -95,7 +95,7 @@ def choice(warps: int, stages: int, rows: int) -> dict:
 
 
 def profile(into: Path) -> list:
-    """[kernel, calls, ms of all calls] of naive attention and of stage 3, as Proton counts them."""
+    """[kernel, calls, ms of all calls] of naive attention and of stage 3, by Proton."""
     import torch
     import triton.profiler as proton
 
@@ -113,7 +113,7 @@ def profile(into: Path) -> list:
 
 
 def kernels(tree: list) -> list:
-    """[name, calls, ms] of every leaf of a hatchet of Proton that has a time, longest first."""
+    """[name, calls, ms] of every leaf with a time in Proton's hatchet, longest first."""
     found = []
 
     def walk(node):
@@ -125,13 +125,13 @@ def kernels(tree: list) -> list:
             walk(child)
 
     for root in tree:
-        if "frame" in root:  # the last entry tells of the device
+        if "frame" in root:  # the last entry is about the device
             walk(root)
     return sorted(found, key=lambda one: -one[2])
 
 
 def profiled() -> list:
-    """The same from a process of its own; [] where Proton cannot look into this GPU."""
+    """profile() in a process of its own; [] if Proton cannot profile this GPU."""
     with tempfile.TemporaryDirectory() as folder:
         code = ("import json, sys; from pathlib import Path; from guide import timed; "
                 "print(json.dumps(timed.profile(Path(sys.argv[1]))))")
@@ -148,11 +148,11 @@ def profiled() -> list:
 
 
 def look() -> dict:
-    """All of timed.json."""
+    """The contents of timed.json, measured now."""
     from benchmarks.measure import machine
 
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder  # an empty one: the first call compiles
+        os.environ["TRITON_CACHE_DIR"] = folder  # empty, so that the first call compiles
         return {"date": str(datetime.date.today()), "machine": machine(),
                 "clocks": {name: clocks(name) for name in WORKS},
                 "choices": [choice(*one) for one in CHOICES], "profile": profiled()}
@@ -160,7 +160,7 @@ def look() -> dict:
 
 @cache
 def timed() -> dict:
-    """What timed.json holds; empty before anybody has measured."""
+    """What timed.json holds; empty before the first measurement."""
     return json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
 
 

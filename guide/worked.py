@@ -1,21 +1,21 @@
-"""The worked examples: numbers small enough to follow by hand, computed here and nowhere else."""
+"""Computes the worked examples, with numbers small enough to follow by hand."""
 
 import math
 from functools import cache
 
 from guide.measured import Table
 
-# One row of scores, two keys a tile, and one number of v a key.
+# One row of scores, two keys per tile, and one number of v per key.
 SCORES, VALUES, TILE = [1.0, 3.0, 2.0, 5.0, 4.0, 0.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2
 
-# Six tokens, D = 4, so that the scale is 1/2 and every score is a multiple of it.
+# Six tokens with D = 4, so that the scale is 1/2 and every score a multiple of it.
 Q = [[2, 0, 0, 0], [0, 2, 0, 0], [2, 2, 0, 0], [0, 0, 2, 0], [2, 0, 2, 0], [0, 2, 2, 2]]
 K = [[1, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 3, 0], [2, 0, 1, 0], [0, 1, 1, 1]]
 V = [[1, 0], [0, 1], [1, 1], [2, 0], [0, 2], [1, 2]]
 
 
 def show(x) -> str:
-    """A number of a worked example: four decimals at most, minus infinity as a sign."""
+    """A number in a worked example: at most four decimals, and a sign for minus infinity."""
     if isinstance(x, (list, tuple)):
         return "(" + ", ".join(show(one) for one in x) + ")"
     if isinstance(x, float) and math.isinf(x):
@@ -33,7 +33,7 @@ def naive(q, k, v):
 
 
 def online(scores, values, tile, m=-math.inf, length=0.0, acc=0.0):
-    """Yield a dict a tile: what the online softmax of problem 1 holds after it."""
+    """Yield one dict per tile: the state of problem 1's online softmax after it."""
     for start in range(0, len(scores), tile):
         s, v = scores[start : start + tile], values[start : start + tile]
         m_new = max(m, *s)
@@ -48,7 +48,7 @@ def online(scores, values, tile, m=-math.inf, length=0.0, acc=0.0):
 
 
 def softmax_row(scores, values):
-    """The same in one piece: (o, lse)."""
+    """The same without tiles: (o, lse)."""
     weights = [math.exp(x) for x in scores]
     total = sum(weights)
     return sum(w * v for w, v in zip(weights, values, strict=True)) / total, math.log(total)
@@ -102,7 +102,7 @@ def ragged_table() -> Table:
 
 # ---------------------------------------------------------------- which tiles
 def kinds(N, block, *, causal=True, window=None, sinks=0) -> list[list[str]]:
-    """What the mask makes of every (query tile, key tile): whole, cut or skipped."""
+    """The kind of every (query tile, key tile) under the mask: whole, cut or skipped."""
     from reference import keep_mask
 
     tiles = -(-N // block)
@@ -154,7 +154,7 @@ def heads_table(HQ=6, HKV=2) -> Table:
 
 
 def cache_bytes(heads, N, D, layers=1, size=2) -> int:
-    """Of k and v of a sequence: two tensors, `size` bytes a number."""
+    """Bytes of k and v of a sequence: two tensors, `size` bytes per number."""
     return 2 * layers * heads * N * D * size
 
 
@@ -180,7 +180,7 @@ def borders_table(sinks=4) -> Table:
 
 
 def sinks_table(window=3, sinks=2, queries=(1, 3, 4, 6)) -> Table:
-    """What some queries see, from the mask of reference.py."""
+    """The keys that some queries see, from the mask of reference.py."""
     from reference import keep_mask
 
     keep = keep_mask(8, 8, True, window, sinks)
@@ -206,7 +206,7 @@ def sink_table(scores=(1.0, 0.0, 2.0), logits=(-math.inf, 0.0, 2.0, 5.0)) -> Tab
 
 # ---------------------------------------------------------------- the backward
 def backward_example() -> dict:
-    """One query, three keys, D = 1, scale 1: every number of the backward of a row."""
+    """All numbers of the backward of a row: one query, three keys, D = 1, scale 1."""
     s, v, do = [0.0, 1.0, 2.0], [1.0, 3.0, 2.0], 2.0
     lse = math.log(sum(math.exp(x) for x in s))
     p = [math.exp(x - lse) for x in s]
@@ -233,7 +233,7 @@ def backward_table() -> Table:
 # ------------------------------------------------------------ the walk to watch
 @cache
 def causal_frames(tile: int = 2) -> list[dict]:
-    """Every step of a causal forward of six tokens in tiles of two, for the interactive page."""
+    """All steps of a causal forward of six tokens in tiles of two, for the interactive walk."""
     frames = []
     for start_m in range(0, len(Q), tile):
         rows = [{"m": -math.inf, "l": 0.0, "acc": [0.0, 0.0]} for _ in range(tile)]
@@ -271,7 +271,7 @@ ROWS = {"the row above": SCORES, "growing": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
 
 
 def bars(scores, tile) -> list[dict]:
-    """Of every tile: what the keys seen so far weigh, as summed in l_i, and the state after it."""
+    """For every tile: the weights of the keys so far, as in l_i, and the state after it."""
     frames = []
     for state in online(scores, VALUES, tile):
         seen = scores[: (state["tile"] + 1) * tile]
@@ -282,7 +282,7 @@ def bars(scores, tile) -> list[dict]:
 
 
 def dq_walk(start_m, N, block, window, sinks) -> list[tuple[int, str]]:
-    """(start_n, phase) of every key tile that the query tile at start_m visits, in its order."""
+    """(start_n, phase) of the key tiles that the query tile at start_m visits, in order."""
     x = borders(start_m, window, sinks, block, block)
     return [(start, phase) for phase, a, b in (
         ("sinks", 0, x["sink_end"]), ("left edge", x["first"], x["inner"]),
@@ -291,7 +291,7 @@ def dq_walk(start_m, N, block, window, sinks) -> list[tuple[int, str]]:
 
 
 def column_borders(start_n, N, window, sinks, block_m=64, block_n=64) -> dict[str, int]:
-    """Step 9.16, in Python: where dkdv's walk over queries changes."""
+    """Step 9.16, in Python: where dkdv's loop over queries changes."""
     inner = start_n + block_n
     last = N if start_n < sinks else min(inner - 1 + window, N)
     outer = N if inner <= sinks else min(start_n + window, N)
@@ -300,7 +300,7 @@ def column_borders(start_n, N, window, sinks, block_m=64, block_n=64) -> dict[st
 
 
 def dkdv_walk(start_n, N, block, window, sinks) -> list[tuple[int, str]]:
-    """(start_m, phase) of every query tile that the key tile at start_n visits, in its order."""
+    """(start_m, phase) of the query tiles that the key tile at start_n visits, in order."""
     x = column_borders(start_n, N, window, sinks, block, block)
     return [(start, phase) for phase, a, b in (
         ("interior", x["inner"], x["outer"]), ("right edge", x["outer"], x["last"]),
@@ -311,8 +311,8 @@ WALKED = {"causal": (24, 0), "window, W = 10": (10, 0), "W = 10 and two sinks": 
 
 
 def played() -> dict[str, object]:
-    """The data of the pages to play with, a name each; they only draw it.  "mask" has none: what
-    its sliders ask for is counted on the page, and by a test held to `counted`."""
+    """The data of the interactive figures, by name; the pages only draw it.  "mask" has none: the
+    page counts its tiles itself, and a test compares that with `counted`."""
     N, block = 24, 4
     starts = range(0, N, block)
     return {"mask": None,

@@ -1,6 +1,6 @@
-"""The figures: one function each, drawn for a light and for a dark page, wide and narrow.
+"""The figures: one function each, drawn for light and dark pages, wide and narrow.
 
-A function gets a Pen and draws with its colours only, so that all forms say the same.
+A function gets a Pen and uses only its colours, so that all forms show the same.
 """
 
 from itertools import product

@@ -1,4 +1,4 @@
-"""Colours, letters and the few shapes that all figures are made of."""
+"""Provides the colours, letters and few shapes that all figures use."""
 
 import os
 import tempfile
@@ -13,20 +13,20 @@ from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
 
 from guide.colours import THEMES  # noqa: E402
 
-WIDTHS = {"wide": 7.0, "narrow": 3.7}  # inches; a phone shows the narrow form, words as large
-HATCHES = {"cut": "////", "sink": "....", "skipped": ""}  # so that no meaning hangs on a colour
+WIDTHS = {"wide": 7.0, "narrow": 3.7}  # inches; narrow is for phones, with equally large words
+HATCHES = {"cut": "////", "sink": "....", "skipped": ""}  # so that colour alone carries no meaning
 
 
 class Pen:
-    """One theme: colours as attributes, and figures that have them, in one of the WIDTHS."""
+    """One theme and width: colours as attributes, and the figures made with them."""
 
     def __init__(self, theme: str, form: str = "wide"):
         self.__dict__.update(THEMES[theme])
         self.width, self.narrow = WIDTHS[form], form == "narrow"
 
     def axes(self, height: float, columns: int = 1, across: int = 1):
-        """A figure with axes for data, each of that height; a narrow figure has `across` of the
-        columns side by side, and the next ones below."""
+        """A figure with axes of that height; a narrow one has `across` columns side by side, and
+        the others below."""
         if not self.narrow:
             across = columns
         rows = -(-columns // across)
@@ -66,7 +66,7 @@ class Pen:
                    text and HATCHES.get(fill) else {}) | more)
 
     def hatch(self, axis, x, y, width, height, kind):
-        """The lines or dots over an area of that kind."""
+        """Draw the lines or dots over an area of that kind."""
         if HATCHES.get(kind):
             axis.add_patch(Rectangle((x, y), width, height, facecolor="none", linewidth=0,
                                      edgecolor=self.faint, hatch=HATCHES[kind]))
