@@ -293,7 +293,7 @@ def _cost(case: Case) -> float:
 TILE = re.compile(r"(BLOCK|TILE|ROWS?|COLS?|B|T)(_?(SIZE|ROWS|COLS|[MNQKRCT]))?")
 
 
-def tiles_of(steps: Iterable[list]) -> set[int]:
-    """The tile sizes in a trace's launches: arguments with names in capitals such as BLOCK_M."""
-    return {size for step in steps if step[0] == "launch" for name, size in step[3].items()
+def tiles_of(arguments: Iterable[tuple[str, object]]) -> set[int]:
+    """The tile sizes among the arguments of a trace's launches, by names such as BLOCK_M."""
+    return {size for name, size in arguments
             if type(size) is int and size in SIZES and TILE.fullmatch(name)}

@@ -31,7 +31,10 @@ class Trace:
         storages = self.value["storages"]
         self.operations = _operations(forward, storages, made_of)
         self.backward_operations = _operations(backward, storages, made_of)
-        self.kernels = {self._name(step[1]) for step in self.steps if step[0] == "launch"}
+        launches = [step for step in self.steps if step[0] == "launch"]
+        self.kernels = {self._name(step[1]) for step in launches}
+        self.arguments = [(name, _checked(value)) for step in launches
+                          for name, value in step[3].items()]
         self.texts = [(escape(str(function["name"]))[:200], str(function["text"]))
                       for function in self.value["functions"]]
         self.peak_bytes = size(self.value["cut"]) if self.cut else self._peak_bytes()
@@ -85,9 +88,18 @@ def _results(value: dict) -> list[tuple[int, int]]:
     """(storage, bytes) of every output and gradient."""
     found = []
     for result in value["outputs"] + value["gradients"]:
-        number, _, shape, _, dtype = result["tensor"]
-        found.append((number, math.prod(map(size, shape)) * DTYPES[dtype].itemsize))
+        number, _, shape, _, dtype = _checked(result)["tensor"]
+        found.append((number, math.prod(shape) * DTYPES[dtype].itemsize))
     return found
+
+
+def _checked(argument):
+    """The argument of a kernel, or a result.  Raises as Trace if it is an ill-formed tensor."""
+    if isinstance(argument, dict) and "tensor" in argument:
+        number, _, shape, _, _ = argument["tensor"]
+        size(number)
+        math.prod(map(size, shape))
+    return argument
 
 
 def _launches(steps) -> int:

@@ -52,7 +52,7 @@ class CasesRun:
 
     def note(self, context: GradingContext, case: Case, check: Check, reply: Reply) -> None:
         """Note what a reply shows, once it is judged."""
-        self.tiles |= contract.tiles_of(reply.trace.steps)
+        self.tiles |= contract.tiles_of(reply.trace.arguments)
         self.tuned |= reply.tuned.configurations
         context.result.kernels |= set(check.kernels)
         if check.outcome == "pass" and (not case.by_contract or context.options.case):

@@ -140,6 +140,6 @@ def test_an_example_without_borders_gives_cases_too(number):
 
 
 def test_tiles_are_numbers_under_a_name_that_says_so():
-    launch = ["launch", 0, [1], {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_SIZE": 16, "D": 128, "N": 64,
-                                 "TILE": 48, "num_warps": 16, "BLOCK_D": 32, "ROWS": True}]
-    assert contract.tiles_of([launch, ["op", "aten::empty"]]) == {64, 32, 16}
+    arguments = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_SIZE": 16, "D": 128, "N": 64,
+                 "TILE": 48, "num_warps": 16, "BLOCK_D": 32, "ROWS": True}
+    assert contract.tiles_of(arguments.items()) == {64, 32, 16}

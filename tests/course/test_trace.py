@@ -40,11 +40,14 @@ def test_whole_numbers_made_of_the_inputs_are_computed_with_and_other_ones_are_n
     lambda value: value.update(backward=10**30), lambda value: value.update(outputs=[3]),
     lambda value: value["storages"][1].update(bytes=-5),
     lambda value: value["steps"].append(["launch", 99, [1], {}, {}]),
+    lambda value: value["steps"].append(["launch", 0, [1], "BLOCK_M", {}]),
+    lambda value: value["steps"].append(["launch", 0, [1], {"x": {"tensor": [0, 0]}}, {}]),
+    lambda value: value["steps"][0][3]["x"]["tensor"].__setitem__(2, 4),
     lambda value: value["steps"].append([]), lambda value: value.update(functions=None),
     lambda value: value["outputs"][0]["tensor"].__setitem__(4, "float1"),
     lambda value: value["outputs"][0]["tensor"].__setitem__(2, [10**40]),
 ])
-def test_what_is_no_plan_is_an_error_of_a_known_kind(spoil):
+def test_what_is_no_trace_is_an_error_of_a_known_kind(spoil):
     value = json.loads(trace().text)
     spoil(value)
     with pytest.raises((ValueError, KeyError, TypeError, IndexError, AttributeError)):
