@@ -1,11 +1,10 @@
 """Where an answer is wrong, what that looks like, and the message that says so.
 
-locate() compares one tensor with its truth and finds a pattern; describe() puts that into at most
-12 lines of 80 columns.  Nothing is guessed: a hint and a step follow from what was seen.
+locate() compares one tensor with its truth and finds a pattern; describe() says it of a check.
+Nothing is guessed: a hint and a step follow from what was seen.
 """
 
 import itertools
-import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import isqrt, prod, sqrt
@@ -17,6 +16,7 @@ from grader.course.cases import Case
 from grader.course.correctness import Answer, Verdict, row_errors
 from grader.course.stages import Stage
 from grader.course.trace import Trace
+from grader.report.results import Check
 from grader.sandbox.wire import POISON, dtype_name
 from grader.step_checks.examples import LN2, LOG2E
 from grader.text import escape, ranges
@@ -107,40 +107,29 @@ def _as_code(name: str) -> str:
 JUST_ROUNDED = 0.01  # a row that is so near a multiple of the right one is no multiple of it
 ROUNDING = 2.0**-8  # the spacing of bfloat16, relative to its numbers
 MOST = 99.99  # a larger error is a number that says nothing more
-LINES, WIDTH = 12, 74  # of a message; the report indents it by five
 
 
-def describe(finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
-             seen: tuple[str, ...] = (), again: str = "", right: Collection[str] = ()
-             ) -> tuple[str, ...]:
-    """-> verdict, where, what was seen, what to try: at most 12 lines.
+def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
+             seen: tuple[str, ...] = (), advice: str = "", right: Collection[str] = ()) -> Check:
+    """The check of a wrong answer: where it is wrong, what was seen, and what to try.
 
     steps: to look at, where they are known; right: those that are right when run on their own;
-    seen: what follow_up.py saw in further cases; again: the command that runs this one case.
+    seen, advice: of follow_up.py, from further cases.
     """
-    first = finding.what[0]
-    where = f"where: {finding.where}" + f"; {finding.worst}" * bool(finding.worst) + "."
-    middle = list(finding.what[1:])
-    body = list(seen)
-    if PATTERNS[finding.id] and not seen and (finding.places or not steps):  # else these say more
-        body.append("try: " + PATTERNS[finding.id])
-    tail, steps = [], steps or stage.steps_of(finding.places)
+    if not seen and (finding.places or not steps):  # else these say more
+        advice = PATTERNS[finding.id]
+    steps, said = steps or stage.steps_of(finding.places), ""
     if left := [step for step in steps if step not in right]:
-        tail = _wrapped(look_at(stage, *left))
+        said = look_at(stage, *left)
     elif any("launch" in stage.steps.get(step, "") for step in steps):
-        tail = _wrapped("Each of these steps is right on its own, but the whole call is not.")
-        tail += _wrapped(look_at(stage, *steps))
+        said = ("Each of these steps is right on its own, but the whole call is not: "
+                + look_at(stage, *steps))
     elif steps:
-        tail = _wrapped("The steps that do this are right on their own: look outside the steps, at "
-                        "what launches or calls them.")
-    tail += [f"again: {again}"] * bool(again)  # in one piece, to be copied
-
-    def head() -> list[str]:
-        return [row for line in (first, where, *middle, *body) for row in _wrapped(line)]
-
-    while len(head()) + len(tail) > LINES and (middle or len(body) > 1):
-        (middle or body).pop()  # whole sentences, those that say least first
-    return *head()[:LINES - len(tail)], *tail
+        said = ("The steps that do this are right on their own: look outside the steps, at what "
+                "launches or calls them.")
+    return check.fail("wrong", finding.what[0], *finding.what[1:], *seen, advice=advice,
+                      place=finding.where + f"; {finding.worst}" * bool(finding.worst),
+                      where=finding.where, look_at=said)
 
 
 def kept_in_16_bits(case: Case, trace: Trace) -> str:
@@ -173,11 +162,6 @@ def look_at(stage: Stage, *steps: str) -> str:
     copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
     return (f"look at step {either(steps)}{copied}; more: python {grader_of(stage.number)} "
             f"--hint {origin or steps[0]}")
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=False,
-                         break_on_hyphens=False)
 
 
 # ------------------------------------------------------------------- patterns

@@ -20,7 +20,6 @@ from grader.diagnosis.isolating import Thing, in_words, isolate
 from grader.diagnosis.samples import Sample, Samples, general
 from grader.host.options import Options
 from grader.host.session import Session
-from grader.report.overview import command
 from grader.report.results import Check, told
 
 NOTHING = 1e-9  # a gradient that large is as good as none
@@ -61,27 +60,24 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
             samples.answer(general(case))
         if not stage.sums_rows and (not known or options.show or options.plot):
             matrix = _matrix(samples)
-    said, steps = (), [step["id"] for step in red]
+    said, advice, steps = (), "", [step["id"] for step in red]
     if red:
         diagnosis = {"id": red[0]["mistake"] or "step-wrong", "kind": "step",
                      "text": told(red[0])}
     else:
-        finding, said, diagnosis = _seen(stage, finding, sample, things, matrix, failures)
+        finding, said, advice, diagnosis = _seen(stage, finding, sample, things, matrix, failures)
         if narrow := kept_in_16_bits(case, reply.trace):
             said = (narrow, *said)
         if any(error.outcome == "timeout" for _, error in failures):
             said += ("Another call timed out, so less is known about the mistake.",)
     steps = steps or stage.steps_of(finding.places)
     diagnosis["step"] = either([step for step in steps if step not in right]) or None
-    # The command that runs this one case, with the same numbers.
-    again = command(case.stage, options.directory,
-                    f" --seed {options.seed} --case {case.name}")
-    lines = describe(finding, stage, steps, seen=said, again=again, right=right)
+    check = describe(check, finding, stage, steps, seen=said, advice=advice, right=right)
     picture = drawing.text(matrix) if matrix is not None and options.show else []
     if matrix is not None and options.plot:
         drawing.plot(matrix, options.plot)
         picture = [*picture, f"Picture written to {options.plot}."]
-    return replace(check, diagnosis=diagnosis, lines=lines, picture=tuple(picture))
+    return replace(check, diagnosis=diagnosis, picture=tuple(picture))
 
 
 def _tensors(reply: Reply) -> dict[str, torch.Tensor]:
@@ -102,9 +98,11 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
           matrix: attention_map.Matrix | None, failures):
     """All that was seen, where no step is red.
 
-    -> the finding, with the places that are left; sentences, the most telling first; the JSON.
+    -> the finding, with the places that are left; sentences, the most telling first; what to try;
+    the JSON.
     """
-    said = in_words(things)
+    observed, advice = in_words(things)
+    said = (observed,) * bool(observed)
     seen = attention_map.describe(matrix) if matrix is not None else None
     if seen and seen[0] == "effect-nan" and finding.id in ("nan", "never-stored"):
         seen = None  # as is known
@@ -116,19 +114,19 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
         deduced, places = deduce(stage, sample.times)
         finding = replace(finding, places=places)
     if finding.places:  # where it may stand says more than a hint
-        said = said[:1]
+        advice = ""
     record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
     if seen:
         record = {"id": seen[0], "kind": "seen", "text": seen[1]}
         said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)
     if len(things) == 1:
-        record = {"id": "only-" + things[0].id, "kind": "isolated", "text": in_words(things)[0]}
+        record = {"id": "only-" + things[0].id, "kind": "isolated", "text": observed}
     for case, error in failures:  # how long an answer takes says little of a mistake in it
         if error.id and error.outcome != "timeout":
             record = {"id": error.id, "kind": "observed", "text": error.sentence}
             said = (*said, f"In another case, {case.label}: {error.sentence}")
             break
-    return finding, (*said, *[deduced] * bool(deduced)), record
+    return finding, (*said, *[deduced] * bool(deduced)), advice, record
 
 
 def _matrix(samples: Samples) -> attention_map.Matrix | None:

@@ -99,10 +99,8 @@ def _whole(length: int) -> int:
     return -(-length // 128) * 128
 
 
-def in_words(things: list[Thing]) -> tuple[str, ...]:
-    """The observation, and a hint where it is one thing alone."""
-    if not things:
-        return ()
+def in_words(things: list[Thing]) -> tuple[str, str]:
+    """The observation, and a hint where it is one thing alone; each "" where there is none."""
     right = "; also ".join(thing.right for thing in things[:3])
-    hint = [f"try: {things[0].hint}"] if len(things) == 1 and things[0].hint else []
-    return (f"The same case is right {right}.", *hint)
+    return f"The same case is right {right}." * bool(things), (
+        things[0].hint if len(things) == 1 else "")

@@ -48,7 +48,7 @@ def finish(context: GradingContext, compiling: concurrent.futures.Future | None)
             else "no kernel"
         check = check.fail(
             "rejected", f"When kernels are compiled, the file launches {launched}.",
-            "try: launch the same kernels with and without the interpreter.")
+            advice="launch the same kernels with and without the interpreter.")
     record(context, check)
 
 

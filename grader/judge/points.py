@@ -42,9 +42,8 @@ def settle(result: StageResult, cases: "list[Case]", options: "Options") -> None
     skipped = [check for check in decisive if check.outcome == "skipped"]
     if skipped and not result.sentence:
         first, some = skipped[0], len(skipped) < len(decisive)
-        place = f"{first.where}: " * bool(first.where)
         count = f"{len(skipped)} of {len(decisive)} cases were skipped: " * some
-        result.sentence = f"{count}{place}{first.lines[0]}."
+        result.sentence = f"{count}{first.what}."
     if options.case:
         result.sentence = "one case only (--case): no points are given for it."
         return

@@ -21,10 +21,10 @@ GROWTH_LIMIT = 3.0  # from 2N to 4N, N x N memory grows fourfold, linear memory 
 
 def made_by_kernels(check: Check, stage: Stage, built: Built, trace: Trace) -> Check:
     """Reject a right answer if PyTorch did a forbidden step, or too much."""
-    lines = _products(stage, built, trace) or _too_long(stage, built, trace)
-    if not lines and stage.needs_triton:
-        lines = _no_launch(stage, built, trace) or _arithmetic(stage, built, trace)
-    return check.fail("rejected", *lines) if lines else check
+    found = _products(stage, built, trace) or _too_long(stage, built, trace)
+    if not found and stage.needs_triton:
+        found = _no_launch(stage, built, trace) or _arithmetic(stage, built, trace)
+    return check.fail("rejected", found[0], advice=found[1]) if found else check
 
 
 def _products(stage: Stage, built: Built, trace: Trace) -> list[str]:
@@ -40,7 +40,7 @@ def _products(stage: Stage, built: Built, trace: Trace) -> list[str]:
     if not stage.needs_triton:
         allowed = "this stage is about tiles; compute each one from matrix products."
     return [f"The numbers are right, but PyTorch computed them: {names} ran in the "
-            f"{'forward' if forward else 'backward'}.", "try: " + allowed]
+            f"{'forward' if forward else 'backward'}.", allowed]
 
 
 def _at(stage: Stage, line: int | None) -> str:
@@ -78,22 +78,22 @@ def _too_long(stage: Stage, built: Built, trace: Trace) -> list[str]:
     if not trace.cut or not stage.needs_triton and scores >= MANY_SCORES:
         return []
     return [f"The numbers are right, but the call took more than {LONGEST:,} operations.",
-            "try: larger tiles, and all heads at once; from stage 2 on, launch one kernel for all."]
+            "larger tiles, and all heads at once; from stage 2 on, launch one kernel for all."]
 
 
 def _no_launch(stage: Stage, built: Built, trace: Trace) -> list[str]:
     if trace.launches == 0:
         return ["The numbers are right, but no Triton kernel ran.",
-                "try: launch your @triton.jit kernel: kernel[grid](...)."]
+                "launch your @triton.jit kernel: kernel[grid](...)."]
     if built.case.grads and trace.backward_launches == 0 and not stage.backward_is_given:
         return ["The gradients are right, but no Triton kernel ran in the backward.",
-                "try: launch your backward kernels from the Function's backward."]
+                "launch your backward kernels from the Function's backward."]
     if not trace.results_written:
         return ["The numbers are right, but no Triton kernel wrote them.",
-                "try: return what your kernels stored, in every case."]
+                "return what your kernels stored, in every case."]
     if trace.answers_kept:
         return ["The same call launched other kernels when it was repeated: an answer was kept.",
-                "try: compute every call from scratch; keep no results."]
+                "compute every call from scratch; keep no results."]
     return []
 
 
@@ -113,7 +113,7 @@ def _arithmetic(stage: Stage, built: Built, trace: Trace) -> list[str]:
             return [f"The numbers are right, but PyTorch computed {count:,} numbers in the "
                     f"{words}, most of them by {most.most_common(1)[0][0]}. Preparing inputs and "
                     f"reducing results takes at most {limit:,.0f}.",
-                    "try: let your kernel do the work; PyTorch may allocate, cast, pad and reduce."]
+                    "let your kernel do the work; PyTorch may allocate, cast, pad and reduce."]
     return []
 
 
@@ -141,7 +141,7 @@ def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
         if whole:
             return check.fail(
                 "rejected", f"{whole[0].packet}{_at(stage, whole[0].line)} takes all {keys} keys "
-                "at once.", "try: loop over tiles of keys, with the online softmax.")
+                "at once.", advice="loop over tiles of keys, with the online softmax.")
     if len(traces) > 2 and large.peak_bytes > scores_bytes(built, 4):
         first, second = (after.peak_bytes - before.peak_bytes
                          for before, after in zip(traces, traces[1:], strict=False))
@@ -159,4 +159,4 @@ def judge_growth(check: Check, built: Built, *replies: Reply) -> Check:
     if not said:
         return check
     return check.fail("rejected", said,
-                      "try: keep one tile of scores at a time; no tensor may be N x N.")
+                      advice="keep one tile of scores at a time; no tensor may be N x N.")

@@ -8,7 +8,7 @@ launches nothing is not started.
 from dataclasses import replace
 
 from grader.judge.context import GradingContext
-from grader.judge.verdict import blanks_left, note_command, note_misjoined, note_red
+from grader.judge.verdict import blanks_left, note_misjoined, note_red
 from grader.report.overview import command
 from grader.report.results import Check, read_beside
 
@@ -21,13 +21,11 @@ def record(context: GradingContext, check: Check) -> None:
         check = note_red(check, result.red)
     if check.outcome in ("wrong", "crashed") and options.device == "cpu":
         check = note_misjoined(check, context.file)
-    if check.name in {case.name for case in options.own}:  # students do not have it
-        check = replace(check, lines=tuple(
-            line for line in check.lines if not line.startswith("again: ")))
-    elif check.outcome == "wrong" or check.seed is not None:
+    if (check.outcome == "wrong" or check.seed is not None) and not check.again and (
+            check.name not in {case.name for case in options.own}):  # students do not have it
         seed = options.seed if check.seed is None else check.seed
-        check = note_command(check, command(context.stage.number, options.directory,
-                                            f" --seed {seed} --case {check.name}"))
+        check = replace(check, again=command(context.stage.number, options.directory,
+                                             f" --seed {seed} --case {check.name}"))
     names = [one.name for one in result.checks]
     place = names.index(check.name) if check.name in names else len(names)
     result.checks[place:place + 1] = [check]
@@ -57,6 +55,6 @@ def report_rejections(context: GradingContext) -> None:
         elif idle:
             check = check.fail(
                 "not_started", "No kernel was launched yet: PyTorch computed this.",
-                "try: this stage is its kernels; begin with the first step.")
+                advice="this stage is its kernels; begin with the first step.")
         result.checks[place] = check
         context.reporter.check_done(context.stage, check)

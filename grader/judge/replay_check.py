@@ -106,10 +106,10 @@ def _replayed(context: GradingContext, workers: WorkerPool, one: Right) -> Check
         return check
     check = replace(check, seed=other.seed)
     if check.outcome == "wrong" and (narrow := kept_in_16_bits(case, one.trace)):
-        check = replace(check, lines=(*check.lines[:2], narrow, *check.lines[2:]))
+        check = replace(check, seen=(narrow, *check.seen))
     if check.outcome == "rejected" and one.trace.read:
         places = ", ".join(f"{context.stage.filename}:{line}" for line in one.trace.read)
-        check = replace(check, lines=(*check.lines, f"Numbers leave a tensor here: {places}."))
+        check = replace(check, seen=(*check.seen, f"Numbers leave a tensor here: {places}."))
     return _beside_own_answer(context, check, other) if doubtful else check
 
 
@@ -132,9 +132,9 @@ def _beside_own_answer(context: GradingContext, check: Check, other: Built) -> C
     own = run_apart(context, other)
     if own.outcome in ("pass", "rejected"):
         return check
-    check = check.fail(own.outcome, "Right with these numbers, and not with new ones of the same "
-                       "shape:", *own.lines, where=own.where)
-    return replace(check, errors=own.errors, detail=own.detail)
+    return replace(own, name=check.name, group=check.group, label=check.label, seed=check.seed,
+                   what="Right with these numbers, and not with new ones of the same shape: "
+                   + own.what)
 
 
 def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], device: str,
@@ -152,8 +152,8 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
         finding = locate(other.case, exact, wrong[0], got[wrong[0]], verdicts[wrong[0]])
         return check.fail(
             "wrong", "It only just passed with these numbers and failed with new ones: "
-            + finding.what[0], f"where: {finding.where}.",
-            "try: what loses accuracy? Keep sums, weights and statistics in float32, round only "
+            + finding.what[0], place=finding.where,
+            advice="what loses accuracy? Keep sums, weights and statistics in float32, round only "
             "the operands of tl.dot and the result, and scale the scores after tl.dot.",
             where=finding.where), False
     if wrong:
@@ -162,7 +162,7 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
             "rejected",
             f"The numbers are right, but your kernels did not compute them: {names} came out wrong "
             "when the same kernels and PyTorch operations ran in a clean process on new numbers.",
-            "try: pass the inputs to your kernels and let them write the results. Python may "
+            advice="pass the inputs to your kernels and let them write the results. Python may "
             "allocate, reshape and launch, but not read or make numbers (NumPy, .item(), lists)."
         ), True
     if unwatched and not all(same_bits(x, got[name]) for name, x in unwatched.items()):
@@ -170,7 +170,7 @@ def judge_repeated(check: Check, other: Built, got: dict[str, torch.Tensor], dev
             "rejected",
             "A call that was not recorded returned different bits than the kernels and operations "
             "of the recorded one, on the same numbers: they did not compute it.",
-            "try: do the same work in every call, recorded or not."), False
+            advice="do the same work in every call, recorded or not."), False
     return check, False
 
 
@@ -180,7 +180,7 @@ def not_repeated(check: Check, error: SubmissionError) -> Check:
         return check.fail(
             "rejected",
             f"The call could not be repeated in a clean process: {error.sentence}.",
-            "try: do the work in @triton.jit kernels of this file, launched on tensors that "
+            advice="do the work in @triton.jit kernels of this file, launched on tensors that "
             "PyTorch allocated in the call.")
     check = replace(check, detail=error.detail)
     if error.id == "does-not-compile":

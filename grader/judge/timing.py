@@ -217,25 +217,26 @@ def _of_turn(built: Built, call: Call, turn: int) -> Built:
                    call=replace(call, inputs=inputs))
 
 
+WHOLE = "do the whole work in every call, however many have gone before."
+
+
 def _judge_kept(built: Built, turn: int, kept: dict) -> Check | None:
     """None if the answer of that timed call is right."""
     exact = answer(built, "cuda")
     wrong = [name for name, x in kept.items() if not exact.judge(name, x).accepted]
     if not wrong:
         return None
-    return Check(f"timing/{built.case.name}", "robust", "rejected", f"({built.case.label})", lines=(
-        f"While it was timed it answered wrongly: {', '.join(wrong)} of call {turn} does not "
-        "belong to that call's inputs.",
-        "try: do the whole work in every call, however many have gone before."))
+    return Check(f"timing/{built.case.name}", "robust", "rejected", f"({built.case.label})",
+                 what=f"While it was timed it answered wrongly: {', '.join(wrong)} of call {turn} "
+                 "does not belong to that call's inputs.", advice=WHOLE)
 
 
 def _not_made(case: Case, error: SubmissionError) -> Check | None:
     """An answer of a timed call that cannot be had, though the worker said the call was made."""
     if error.outcome in ("grader_fault", "skipped", "timeout"):
         return None
-    return Check(f"timing/{case.name}", "robust", "rejected", f"({case.label})", lines=(
-        f"A call that was timed left no answer: {error}.",
-        "try: do the whole work in every call, however many have gone before."))
+    return Check(f"timing/{case.name}", "robust", "rejected", f"({case.label})",
+                 what=f"A call that was timed left no answer: {error}.", advice=WHOLE)
 
 
 def _measure_here(name: str, make, built: Built) -> Row:

@@ -74,20 +74,20 @@ def _run(context: GradingContext, session: Session, case: Case, kernel: str, num
     alone = check
     if timed and reply is not None:
         alone, _ = _judged(context, session, case, (kernel, number, False))
-    again = f"again: {command(context.stage.number, context.options.directory, '')}"
+    again = command(context.stage.number, context.options.directory)
     if alone.outcome == "pass":
         changed = reply.tuned.changed
         names = f"[{', '.join(map(repr, changed)) or '...'}]"
         check = check.fail(
             "wrong", f"To choose a configuration, @triton.autotune runs {kernel} many times on the "
             f"same memory. Each run adds to {' and '.join(changed) or 'it'}, so the answer is "
-            "wrong on a GPU.", f"try: @triton.autotune(..., reset_to_zero={names}) if the kernel "
-            f"starts from zeros, otherwise restore_value={names}.", again, id="autotuned-in-place")
+            "wrong on a GPU.", id="autotuned-in-place", advice="@triton.autotune(..., "
+            f"reset_to_zero={names}) if the kernel starts from zeros, otherwise "
+            f"restore_value={names}.")
     else:
-        check = replace(alone, group="robust", lines=(  # another configuration may be chosen there
-            f"The autotuner may choose {words} for {kernel}, and that is wrong:",
-            *alone.lines, again))
-    return replace(check, name=f"{check.group}/configurations",
+        check = replace(alone, group="robust", what=(  # another configuration may be chosen there
+            f"The autotuner may choose {words} for {kernel}, and that is wrong: {alone.what}"))
+    return replace(check, name=f"{check.group}/configurations", again=again,
                    label=f"{case_text(case)}, {words}")
 
 

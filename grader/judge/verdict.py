@@ -1,8 +1,6 @@
 """One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
 
 import contextlib
-import re
-import textwrap
 import threading
 from dataclasses import replace
 
@@ -14,16 +12,7 @@ from grader.course.correctness import Answer, answer
 from grader.course.inputs import FAR, Built
 from grader.course.stages import Stage
 from grader.diagnosis.deduce import deduce
-from grader.diagnosis.describe import (
-    LINES,
-    WIDTH,
-    Finding,
-    describe,
-    either,
-    locate,
-    look_at,
-    tensor_name,
-)
+from grader.diagnosis.describe import Finding, describe, either, locate, look_at, tensor_name
 from grader.judge import provenance
 from grader.report.results import Check
 from grader.text import brief
@@ -50,7 +39,7 @@ def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, devi
             foreign := foreign_texts(file.source, reply.trace.texts)):
         check = check.fail(
             "rejected", f"The numbers are right, but the kernel {foreign[0]} is not in this file.",
-            "try: write this stage's kernels in this file.")
+            advice="write this stage's kernels in this file.")
     if check.outcome == "pass" and reply.race:
         check = raced(check, reply.race, file)
     return check
@@ -74,11 +63,10 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
                   detail=brief(reply.stdout, stage.filename),
                   kernels=tuple(sorted(reply.trace.kernels)), asks=case.asks)
     if finding:
-        return _wrong(check, finding, stage, case)
-    id, *lines = (_overwritten(built, reply) or _unsteady(stage, reply) or _kept(reply, exact)
-                  or ("",))
-    if id:
-        return check.fail("wrong", *lines, id=id)
+        return _with_layout(describe(check, finding, stage), case)
+    if found := _overwritten(built, reply) or _unsteady(stage, reply) or _kept(reply, exact):
+        id, what, *seen, advice = found
+        return check.fail("wrong", what, *seen, advice=advice, id=id)
     if reply.refilled is not None:
         fresh = answer(built, device, refilled=True)
         finding, errors = _first_wrong(case, fresh, list(reply.refilled.items()), errors)
@@ -88,10 +76,10 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
                 "rejected",
                 "This is the answer of an earlier call: the same tensors held new values, and the "
                 "old result came back.",
-                "try: compute every call from the current values of its inputs; keep no results.",
-                id="stale-answer", where="everywhere")
+                advice="compute every call from the current values of its inputs; keep no "
+                "results.", id="stale-answer", where="everywhere")
         if finding:
-            return _wrong(check, finding, stage, case)
+            return _with_layout(describe(check, finding, stage), case)
     if not _by_means(case):
         return check
     return provenance.made_by_kernels(check, stage, built, reply.trace)
@@ -106,39 +94,42 @@ def from_error(case, error: SubmissionError, filename: str, step: Step | None = 
                line: int | None = None) -> Check:
     """A call that ended without an answer.  line: whose fault it is, if not error.line; step: the
     one that it stands in."""
-    line, lines = line or error.line, error.located(filename).split("\n")
-    if line != error.line:
-        lines.append(f"where: called from {filename}:{line}" + f", {step.words}" * bool(step) + ".")
-    elif step:
-        lines.append(f"where: {step.words}.")
-    lines += _of_layout(case) if error.outcome == "crashed" else ()
-    where = "" if line is None else f"{filename}:{line}"
+    what, *seen = error.located(filename).split("\n")
+    place = step.words if step else ""
+    if line not in (None, error.line):
+        place = f"called from {filename}:{line}" + f", {place}" * bool(step)
+    line = line or error.line
     check = Check(case.name, case.group, error.outcome, case_text(case),
                   detail=brief(error.detail, filename), asks=case.asks)
-    return check.fail(error.outcome, *lines, id=error.id, where=where,
-                      step=step.id if step else None)
+    check = check.fail(error.outcome, what, *seen, id=error.id, place=place,
+                       where="" if line is None else f"{filename}:{line}",
+                       step=step.id if step else None, steps=(step.id,) if step else ())
+    return _with_layout(check, case) if error.outcome == "crashed" else check
 
 
 def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Check:
-    """The same of a call of this file, with the step that the student went wrong in."""
+    """from_error() for this file, with the step that the student went wrong in."""
     line, above = error.line, []
     error.sentence = file.beside(line) or error.sentence
     if error.id == "name-not-defined" and line is not None and file.step_at(line) is None:
         above = [step for step in file.steps if 0 < line - step.last_line <= 20]
-    if not above:  # else who called is not to blame
+    if not above:  # otherwise the calling step is not to blame
         line = file.own_line(line, error.lines)
     step = file.step_at(line)
     check = from_error(case, error, file.path.name, step, line)
     if step is not None and step.id in file.blank_steps:
         first = () if step.id in file.left_raises else (error.sentence,)
-        check = replace(check, lines=(*first, *file.blanks()), detail="")
+        what, *seen = *first, *file.blanks()
+        return replace(check, what=what, seen=tuple(seen), place="", detail="")
+    if above:
+        return replace(check, advice=f"should {above[-1].words}, above, define it?")
     towards = file.steps_towards(error.lines) if error.id.startswith("out-of-bounds") else []
     places = {step.id: stage.steps.get(step.id, "").split(", ") for step in towards}
-    ids = [id for id, own in places.items() if any(place.endswith(OF_ADDRESSES) for place in own)]
-    lines = check.lines + ((look_at(stage, *ids),) if ids else ())
-    lines += tuple(f"try: should {step.words}, above, define it?" for step in above[-1:])
-    named = check.diagnosis | {"step": either(ids)} if ids else check.diagnosis
-    return replace(check, lines=lines, diagnosis=named)
+    if ids := [id for id, own in places.items()
+               if any(place.endswith(OF_ADDRESSES) for place in own)]:
+        return replace(check, look_at=look_at(stage, *ids), steps=(*check.steps, *ids),
+                       diagnosis=check.diagnosis | {"step": either(ids)})
+    return check
 
 
 def raced(check: Check, race: Race, file: Submission) -> Check:
@@ -152,39 +143,27 @@ def raced(check: Check, race: Race, file: Submission) -> Check:
             if race.verb == "writes" else
             f"Program {second} reads {number}, which program {first} of the same launch writes.")
     return check.fail(
-        "wrong", f"{where}: {said}", *([f"where: {step.words}."] if step else []),
+        "wrong", f"{where}: {said}",
         "The interpreter runs programs one after another. On a GPU they run at the same time, and "
-        "this is wrong.",
-        "try: let one program write each element, or add with tl.atomic_add. What needs another "
-        "program's result belongs in a later launch.", id="race",
-        where=where, step=step.id if step else None)
+        "this is wrong.", place=step.words if step else "", id="race", where=where,
+        step=step.id if step else None, advice="let one program write each element, or add with "
+        "tl.atomic_add. What needs another program's result belongs in a later launch.")
 
 
 def note_misjoined(check: Check, file: Submission) -> Check:
-    """Say after the first line where tiles are joined by `and`; what says least goes for that."""
-    if not check.lines or not (found := misjoined_tiles(file.source)):
+    """Say where tiles are joined by `and`."""
+    if not check.what or not (found := misjoined_tiles(file.source)):
         return check
-    (first, *others), (line, said) = check.lines, found
-    rows = textwrap.wrap(f"{file.path.name}:{line}: {said}", WIDTH, subsequent_indent="  ")
-    too_many = max(0, len(check.lines) + len(rows) - LINES)
-    return replace(check, lines=(first, *rows, *others[too_many:]))
+    line, said = found
+    return replace(check, seen=(f"{file.path.name}:{line}: {said}", *check.seen))
 
 
 def note_red(check: Check, red: list[str]) -> Check:
     """A crash in a step that is wrong when it is run on its own needs no other step to look at."""
-    said = "\n".join(line for line in check.lines if re.match("(where:|look at) ", line))
-    at = next((id for id in red if re.search(rf"\b{re.escape(id)}\b", said)), None)
-    if not check.diagnosis or not at:
+    step = next((id for id in red if id in check.steps), None)
+    if not check.diagnosis or not step:
         return check
-    lines = tuple(line for line in check.lines if not line.startswith("look at step "))
-    return replace(check, lines=lines, diagnosis=check.diagnosis | {"step": at})
-
-
-def note_command(check: Check, command: str) -> Check:
-    """The command that runs this case again, unless it is there."""
-    if any(line.startswith("again: ") for line in check.lines):
-        return check
-    return replace(check, lines=(*check.lines[:LINES - 1], f"again: {command}"))
+    return replace(check, look_at="", diagnosis=check.diagnosis | {"step": step})
 
 
 def blanks_left(file: Submission) -> Check:
@@ -192,8 +171,9 @@ def blanks_left(file: Submission) -> Check:
     steps = [step for step in file.unreached if step not in file.left_raises]
     several = len(steps) > 1
     said = f"step{'s' * several} {', '.join(steps)} {'are' if several else 'is'} still blank."
+    what, *seen = *[said] * bool(steps), *file.blanks()
     return Check("steps/filled-in", "robust", "crashed", "(steps that these cases do not reach)",
-                 lines=(*[said] * bool(steps), *file.blanks()))
+                 what=what, seen=tuple(seen))
 
 
 def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
@@ -214,21 +194,18 @@ def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
     return found, errors
 
 
-def _wrong(check: Check, finding: Finding, stage: Stage, case) -> Check:
-    lines = describe(finding, stage)
-    return check.fail("wrong", *lines, *_of_layout(case), where=finding.where)
-
-
-def _of_layout(case) -> tuple[str, ...]:
+def _with_layout(check: Check, case) -> Check:
     """What a wrong answer or a crash most likely means in a case made for one mistake."""
     if case.layout != "far":
-        return ()
-    return (f"Entries of {case.apart} are {FAR:,} elements apart here, so offsets pass 2^31.",
-            "try: use 64-bit offsets: tl.program_id(0).to(tl.int64) * stride, and so on.")
+        return check
+    said = f"Entries of {case.apart} are {FAR:,} elements apart here, so offsets pass 2^31."
+    return replace(check, seen=(*check.seen, said), advice="use 64-bit offsets: "
+                   "tl.program_id(0).to(tl.int64) * stride, and so on.")
 
 
 def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
-    """-> id and lines, or nothing.  The same bits in every run: a race seldom moves a number far.
+    """-> id, what is wrong, why, and what to try; or nothing.  The same bits in every run: a race
+    seldom moves a number far.
 
     Not asked of stage 1, where the CPU library may order its sums anew from call to call; there
     each run was held against the truth, and that must do.
@@ -243,47 +220,47 @@ def _unsteady(stage: Stage, reply: Reply) -> tuple[str, ...]:
                         f"{tensor_name(name)} differs between runs: {int(rows)} of its values are "
                         f"different in run {i} of the same call.",
                         "Each run is within the limits, but every run should return the same bits.",
-                        "try: let each program write its own part of the output, without atomics; "
+                        "let each program write its own part of the output, without atomics; "
                         "no two programs may write the same address.")
     for name, x in reply.late.items():
         if not same_bits(x, first[name]):
             return ("changes-after-return",
                     f"{tensor_name(name)} changed after the function had returned.",
-                    "try: return fresh memory from every call, and leave no work running.")
+                    "return fresh memory from every call, and leave no work running.")
     return ()
 
 
 def _overwritten(built: Built, reply: Reply) -> tuple[str, ...]:
-    """-> id and lines, or nothing."""
+    """-> id, what is wrong, and what to try; or nothing."""
     for name, storage in reply.inputs_after.items():
         if not same_bits(storage, built.call.inputs[name].storage):
             return ("input-overwritten", f"The call overwrote its input {name}.",
-                    "try: inputs belong to the caller; write to memory that you allocated.")
+                    "inputs belong to the caller; write to memory that you allocated.")
     for name, storage in reply.douts_after.items():
         if not same_bits(storage, built.call.douts[name].storage):
             return ("input-overwritten",
                     f"The backward overwrote d{name}, its incoming gradient.",
-                    "try: it belongs to autograd; write to memory that you allocated.")
+                    "it belongs to autograd; write to memory that you allocated.")
     return ()
 
 
 def _kept(reply: Reply, exact: Answer) -> tuple[str, ...]:
-    """-> id and lines, or nothing: what a call may keep for the next one is nothing."""
+    """As _overwritten(), of what a call keeps for the next one, which is to be nothing."""
     for name, x in reply.restrided.items():
         if not exact.judge(name, x).accepted:
             return ("strides-kept", f"The first call is right. A second one with the same numbers "
                     f"and other strides makes {tensor_name(name)} wrong.",
-                    "try: take the strides from the tensors of each call; keep nothing by shape.")
+                    "take the strides from the tensors of each call; keep nothing by shape.")
     for name, x in reply.grads_again.items():
         if not exact.judge("d_" + name, x).accepted:
             return ("gradients-change", f"d{name} is right at first, but wrong when the backward "
                     "of the same call runs again (retain_graph=True) after other calls.",
-                    "try: save what the backward needs in new memory for every call, and do not "
+                    "save what the backward needs in new memory for every call, and do not "
                     "change it in the backward.")
     for name, x in reply.grads_late.items():
         if not same_bits(x, reply.grads[name]):
             return ("gradients-change", f"d{name} changed after the backward had returned it, when "
-                    "another backward ran.", "try: return fresh memory from every backward.")
+                    "another backward ran.", "return fresh memory from every backward.")
     return ()
 
 

@@ -5,6 +5,7 @@ The JSON file is whole at every moment, and rewritten after every stage.
 
 import json
 import math
+import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from grader.course.stages import Stage, no_triton
 from grader.host import files
 
 FORMAT = 1  # of the JSON
+LINES, WIDTH = 12, 75  # of what is said of a case, in a report
 RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"  # lights
 
@@ -32,6 +34,7 @@ class StepCheck:
         rule    what it breaks, "query i sees keys i - W + 1 ... i"
         place   where it is, "problem_1.py:95"
         change  what is wrong in that line
+        evidence  given, expected and got in numbers, a mask or tiles: step_checks/evidence.py
     shown: the whole of what is wrong, for --step; example: the numbers that were given, by name.
     """
 
@@ -48,6 +51,7 @@ class StepCheck:
     change: str = ""
     shown: tuple[str, ...] = ()
     example: dict[str, int] = field(default_factory=dict)
+    evidence: dict = field(default_factory=dict)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -59,7 +63,8 @@ class StepCheck:
 
     def as_dict(self) -> dict:
         parts = {"given": self.given, "seen": list(self.seen), "want": self.want, "got": self.got,
-                 "says": self.says, "rule": self.rule, "place": self.place, "change": self.change}
+                 "says": self.says, "rule": self.rule, "place": self.place, "change": self.change,
+                 "evidence": self.evidence}
         return {"id": self.id, "light": self.light, "mistake": self.mistake,
                 "text": "\n".join(self.lines)} | {
             name: part for name, part in parts.items() if part}
@@ -69,23 +74,37 @@ def told(step: dict) -> str:
     """What is wrong with a step of the JSON, in one sentence: its mistake, or else what it
     returned."""
     change = f"{step['place']}: {step['change']}" if step.get("change") else ""
-    seen = [*step.get("seen", ()), *step["text"].splitlines(), ""]
+    seen = [*step.get("seen", ()), *step["text"].splitlines()[1:], step["text"]]  # or an older JSON
     return (step.get("says") or change or seen[0]).removesuffix(".")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One case of one stage; it does not change.  lines: what / where / what to try, at most 12,
-    for a person."""
+    """One case of one stage; it does not change.
+
+    What is said of one that failed comes in parts, each empty where there is nothing to say:
+        what     what is wrong, in one sentence
+        place    where that is: "rows 100-256", "step 4.5, copied from step 3.5"
+        seen     further sentences, those that say most first
+        advice   what to try
+        look_at  which step to read again, and the command for its hint
+        again    the command that runs this one case again
+    """
 
     name: str
     group: str  # "standard", "robust", "walk" or "beyond"
     outcome: str
     label: str = ""  # the shape in words, as printed in brackets
     errors: dict[str, dict[str, float]] = field(default_factory=dict)
-    where: str = ""
+    where: str = ""  # as in the JSON: wrong rows, or a line of the file
     diagnosis: dict | None = None  # "id", "kind", "text", "step": docs/classes.md
-    lines: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()  # that place and look_at name
+    what: str = ""
+    place: str = ""
+    seen: tuple[str, ...] = ()
+    advice: str = ""
+    look_at: str = ""
+    again: str = ""
     detail: str = ""  # a traceback or the submission's own output
     picture: tuple[str, ...] = ()  # --show: the effective attention matrix
     seconds: float = 0.0
@@ -94,15 +113,29 @@ class Check:
     seed: int | None = None  # that asks the case on the numbers it failed on, if not the run's
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """All that is said of it, a line each; so much that a report shows it in 12."""
+        seen, tail = [*self.seen], [f"try: {self.advice}"] * bool(self.advice)
+        while True:
+            lines = (*[self.what] * bool(self.what), *[f"where: {self.place}."] * bool(self.place),
+                     *seen, *tail, *[self.look_at] * bool(self.look_at),
+                     *[f"again: {self.again}"] * bool(self.again))
+            if len(seen) < 2 or sum(len(textwrap.wrap(line, WIDTH)) for line in lines) <= LINES:
+                return lines
+            seen.pop()
+
+    @property
     def message(self) -> str:
         return "\n".join(self.lines)
 
-    def fail(self, outcome: str, *lines: str, id: str = "", where: str = "",
-             step: str | None = None) -> "Check":
-        """-> the same case, which did not pass: what, and what to try.  id, step: where that needs
-        no search."""
-        return replace(self, outcome=outcome, lines=lines, where=where or self.where, diagnosis={
-            "id": id, "kind": "observed", "text": lines[0], "step": step} if id else None)
+    def fail(self, outcome: str, what: str, *seen: str, id: str = "", step: str | None = None,
+             **parts) -> "Check":
+        """-> the same case, which did not pass.  parts: of what is said of it; id, step: of its
+        diagnosis, where that needs no search."""
+        nothing = dict.fromkeys(("place", "advice", "look_at", "again"), "")
+        return replace(self, outcome=outcome, what=what, seen=seen, diagnosis={
+            "id": id, "kind": "observed", "text": what, "step": step} if id else None,
+            **nothing | parts)
 
 
 @dataclass
@@ -155,7 +188,7 @@ class StageResult:
     @property
     def quickest(self) -> str:
         """The name of the wrong case that takes the least time to run again; "" without one."""
-        wrong = [check for check in self.checks if f" --case {check.name}" in check.message]
+        wrong = [check for check in self.checks if check.again.endswith(f" --case {check.name}")]
         return min(wrong, key=lambda check: check.seconds).name if wrong else ""
 
     @property

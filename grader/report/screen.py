@@ -191,8 +191,9 @@ class Reporter:
         self.failures.add(_failure(check))
         if first or self.verbose:
             self._line(line, check.outcome)
-            for line in _first(check) if brief else check.lines[:12]:
-                self._line("     " + line, wrap=not line.startswith("again: "))
+            # Of a crash in a red step, the step's own lines tell.
+            for line in check.lines if not brief else [check.what] * (check.outcome != "crashed"):
+                self._line("     " + line, wrap=line != f"again: {check.again}")
             for line in check.picture:
                 self._line("     " + line, wrap=False)
             if not brief:
@@ -200,7 +201,7 @@ class Reporter:
         elif alike or brief:
             self.more += 1
         else:
-            said = f": {check.lines[0]}" * (check.outcome != "wrong" and bool(check.lines))
+            said = f": {check.what}" * (check.outcome != "wrong" and bool(check.what))
             self._line(line + said, check.outcome)
 
     def stage_ends(self, stage: Stage, result: StageResult) -> None:
@@ -359,14 +360,6 @@ def _mark(outcome: str) -> str:
     return MARKS.get(outcome, FAIL)
 
 
-def _first(check: Check) -> list[str]:
-    """What is wrong, without where and why; nothing of a crash, which the step's lines tell."""
-    if check.outcome == "crashed":
-        return []
-    ends = next((i for i, line in enumerate(check.lines) if i and not line.startswith("  ")), None)
-    return [" ".join(line.strip() for line in check.lines[:ends])]
-
-
 def _is_one_case(check: Check) -> bool:
     """Or many together: at borders of tiles, in all configurations, compiled."""
     return check.name.startswith("robust/") and check.name not in (
@@ -376,8 +369,7 @@ def _is_one_case(check: Check) -> bool:
 def _failure(check: Check) -> tuple[str, str]:
     """What kind of failure it is: wrong numbers are taken for one mistake until that is mended; of
     what was raised the words count, not the numbers in them."""
-    words = "" if check.outcome == "wrong" else "".join(check.lines[:1])
-    return check.outcome, re.sub(r"\d+", "", words)
+    return check.outcome, "" if check.outcome == "wrong" else re.sub(r"\d+", "", check.what)
 
 
 def _beyond(checks: list[Check]) -> str:

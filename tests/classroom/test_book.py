@@ -15,6 +15,7 @@ from classroom.book import differences, grades, junit, student_report, to_look_a
 from classroom.gather import Submitted
 from classroom.store import Store, Unit
 from grader.assignment.record import ROOT, sha256
+from grader.report.results import StepCheck
 from tests.classroom.classes import NOON, SETTINGS, earned
 
 NOBODY = Alike([], [], {}, [])  # is like another
@@ -135,14 +136,14 @@ def test_the_commonest_mistakes_come_first_and_count_students(tmp_path):
         ("crashed", 1, "NameError: x")]
 
 
-def red(id: str, mistake: str | None, text: str) -> dict:
-    return {"id": id, "light": "wrong", "mistake": mistake, "text": text}
+def red(id: str, mistake: str | None, given: str, seen: str, **parts: str) -> dict:
+    return StepCheck(id, "wrong", mistake, given, (seen,), **parts).as_dict()
 
 
 def test_the_page_and_junit_carry_the_red_steps_with_their_mistake_and_rule(tmp_path):
-    lights = [red("1.2", "window-plus-one", "given W=3:\nwant 3; got 4.\nthe mistake: one key too "
-                  "wide.\nthe rule: the window counts the query itself."),
-              red("1.4", None, "given x:\nwant 1; got 2."),
+    lights = [red("1.2", "window-plus-one", "given W=3", "want 3; got 4.", says="one key too wide",
+                  rule="the window counts the query itself"),
+              red("1.4", None, "given x", "want 1; got 2."),
               {"id": "1.5", "light": "right", "mistake": None, "text": ""}]
     reports = book(tmp_path, {"anna": {1: stage(1, "wrong", steps=lights)}})
     failure = ElementTree.fromstring(junit(reports)).find("testsuite/testcase/failure")

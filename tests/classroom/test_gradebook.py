@@ -22,7 +22,7 @@ Participant 4711,Anna Anderson,anna@x.org,Submitted,,750.00,-,"well, fine"
 Participant 4712,Ben Braun,bb@x.org,Submitted,12.00,750.00,"Friday, 20 November 2026, 1:00 PM",
 """
 RED = {"id": "2.3", "light": "wrong", "mistake": "window",
-       "text": "given x:\nthe mistake: too wide."}
+       "text": "given x:\nthe mistake: too wide.", "says": "too wide"}
 
 
 def report(student: str, points: float | None, **keys: str) -> dict:

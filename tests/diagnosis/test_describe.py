@@ -1,6 +1,7 @@
 """The message: where it is wrong, what follows from that and nothing else, in twelve lines."""
 
 import re
+import textwrap
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,10 +13,16 @@ from grader.course.correctness import Answer, Verdict
 from grader.course.stages import STAGES
 from grader.diagnosis import describe
 from grader.diagnosis.isolating import NUMBERS, SURROUNDINGS, THINGS
+from grader.report.results import Check
 from grader.sandbox.worker.recorder import poison
 
 CASE = Case(7, "robust", 100, D=8, B=2, HQ=4, HKV=2, is_causal=True, window=20, sinks=4)
 PLAIN = Case(3, "standard", 64, D=8, HQ=2, HKV=2)
+WRONG = Check("robust/x", "robust", "wrong")
+
+
+def told(finding: describe.Finding, stage, steps=(), **more) -> tuple[str, ...]:
+    return describe.describe(WRONG, finding, stage, steps, **more).lines
 
 
 def found(case: Case, spoil, name: str = "o", dtype=torch.float64, unit=2.0**-12):
@@ -167,7 +174,7 @@ def test_wrong_rows_that_all_begin_or_end_a_tile_are_said_to(rows, said):
 def test_the_worst_row_says_what_is_special_about_it(row, said):
     finding = found(CASE, noisy(slice(None), slice(None), row))
     assert re.match(rf"o\[\d, \d, {row}, \d", finding.worst) and said in finding.worst
-    assert f"; {finding.worst}." in _text(describe.describe(finding, STAGES[7]))
+    assert f"; {finding.worst}." in _text(told(finding, STAGES[7]))
 
 
 def test_zero_is_zero():
@@ -216,7 +223,7 @@ def test_why_a_case_was_asked_is_not_what_is_wrong(family, layout):
     plain = found(CASE, noisy(...))
     finding = found(replace(CASE, family=family, layout=layout), noisy(...))
     assert (finding.id, finding.what) == (plain.id, plain.what) == ("everywhere", plain.what)
-    assert not any(line.startswith("try:") for line in describe.describe(finding, STAGES[7]))
+    assert not any(line.startswith("try:") for line in told(finding, STAGES[7]))
 
 
 AGAIN = "python autograder.py --p7 --seed 1234567890 --case robust/HQ4-HKV2-N100-D8-W20-S4-float16"
@@ -225,29 +232,31 @@ AGAIN = "python autograder.py --p7 --seed 1234567890 --case robust/HQ4-HKV2-N100
 @pytest.mark.parametrize("id", describe.PATTERNS)
 def test_a_pattern_stays_within_twelve_lines_and_points_at_no_step(id):
     finding = describe.Finding(id, "everywhere", ("what " * 30, "worst " * 30, "pattern " * 30))
-    lines = describe.describe(finding, STAGES[7], again=AGAIN)
-    assert len(lines) <= 12 and lines[-1] == "again: " + AGAIN
+    check = describe.describe(WRONG, finding, STAGES[7])
+    lines = replace(check, again=AGAIN).lines
+    shown = [row for line in lines for row in textwrap.wrap(line, 75)]
+    assert len(shown) <= 12 and lines[-1] == "again: " + AGAIN
     assert not any("step" in line for line in lines)
 
 
 def test_what_was_seen_of_a_gradient_points_at_the_steps_that_are_left():
     finding = describe.Finding("rows", "rows 0-9", ("the gradient of k differs",),
                             ("dkdv products", "delta"))
-    lines = describe.describe(finding, STAGES[8], seen=("The gradient of v is right.",))
+    lines = told(finding, STAGES[8], seen=("The gradient of v is right.",))
     assert "look at step 8.17 or 8.9; more: python autograder_optional.py --hint 8.17" in lines
 
 
 def test_a_step_that_is_a_copy_is_named_with_its_origin():
     finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("softmax",))
-    lines = describe.describe(finding, replace(STAGES[4], origins={"4.5": "3.5"}))
+    lines = told(finding, replace(STAGES[4], origins={"4.5": "3.5"}))
     assert "look at step 4.5, copied from 3.5; more: python autograder.py --hint 3.5" in lines
 
 
 def test_steps_that_are_right_asked_alone_are_not_pointed_at():
     finding = describe.Finding("rows", "rows 0-9", ("o differs",), ("mask", "loop"))
-    lines = describe.describe(finding, STAGES[7], right=["7.8"])
+    lines = told(finding, STAGES[7], right=["7.8"])
     assert "look at step 7.4; more: python autograder.py --hint 7.4" in lines
-    text = _text(describe.describe(finding, STAGES[7], right=["7.4", "7.8"]))
+    text = _text(told(finding, STAGES[7], right=["7.4", "7.8"]))
     assert "look at step" not in text and "look outside the steps" in text
 
 
@@ -257,7 +266,7 @@ def _text(lines: tuple[str, ...]) -> str:
 
 def test_where_the_launch_is_a_step_nobody_is_sent_outside_of_the_steps():
     finding = describe.Finding("rows", "rows 0-9", ("d_w differs",), ("dw", "launch"))
-    text = _text(describe.describe(finding, STAGES[2], right=["2.5", "2.6"]))
+    text = _text(told(finding, STAGES[2], right=["2.5", "2.6"]))
     assert "outside" not in text and "the whole call is not" in text
     assert "look at step 2.5 or 2.6; more: python autograder.py --hint 2.5" in text
 

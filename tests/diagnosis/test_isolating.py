@@ -31,9 +31,8 @@ def wrong_where(condition):
 def test_the_one_thing_is_found_and_its_hint_given(condition, id):
     things = isolating.isolate(CASE, wrong_where(condition), ["o"])
     assert [thing.id for thing in things] == [id]
-    said = isolating.in_words(things)
-    assert said[0] == f"The same case is right {things[0].right}."
-    assert said[1] == f"try: {things[0].hint}"
+    assert isolating.in_words(things) == (f"The same case is right {things[0].right}.",
+                                          things[0].hint)
 
 
 def test_what_is_barely_right_without_a_thing_is_not_isolated_by_it():
@@ -48,12 +47,13 @@ def test_what_is_barely_right_without_a_thing_is_not_isolated_by_it():
 def test_two_things_together_are_said_without_a_hint():
     things = isolating.isolate(CASE, wrong_where(lambda c: c.B > 1 and c.D == 16), ["o"])
     assert [thing.id for thing in things] == ["width", "batch"]
-    assert len(isolating.in_words(things)) == 1
+    observed, hint = isolating.in_words(things)
+    assert "; also " in observed and not hint
 
 
 def test_what_is_wrong_in_every_way_is_isolated_by_nothing():
     assert isolating.isolate(CASE, wrong_where(lambda c: True), ["o"]) == []
-    assert isolating.in_words([]) == ()
+    assert isolating.in_words([]) == ("", "")
 
 
 def test_what_is_right_with_numbers_around_it_reads_what_it_should_not():

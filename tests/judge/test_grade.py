@@ -276,9 +276,9 @@ def context(number, folder, said=None):
 def test_a_file_that_reads_beside_its_tensors_is_accused_of_nothing(fro, outcome, tmp_path):
     grading = context(3, tmp_path)
     grading.result.kernels = {"k@1"}
-    grading.result.checks.append(Check("robust/H2-N65-guarded", "robust", "wrong", lines=("NaN",),
+    grading.result.checks.append(Check("robust/H2-N65-guarded", "robust", "wrong", what="NaN",
                                        errors={"o": {"fro": fro}}))
-    record(grading, Check("robust/H2-N40", "robust", "rejected", lines=("other numbers",)))
+    record(grading, Check("robust/H2-N40", "robust", "rejected", what="other numbers"))
     report_rejections(grading)
     settle(grading.result, [Case(3, "standard", 64)], grading.options)
     assert (grading.result.outcome, grading.result.points) == (outcome, 0)
@@ -318,7 +318,7 @@ def test_a_file_that_launches_nothing_is_not_started(kernels, outcome, tmp_path)
     said = io.StringIO()
     grading = context(3, tmp_path, said)
     grading.result.kernels = kernels
-    record(grading, Check("standard/x", "standard", "rejected", lines=("no kernel ran",)))
+    record(grading, Check("standard/x", "standard", "rejected", what="no kernel ran"))
     assert said.getvalue() == ""
     report_rejections(grading)
     settle(grading.result, [Case(3, "standard", 64)], grading.options)
@@ -372,7 +372,7 @@ def test_what_the_course_alone_promises_is_beyond_for_a_file_without_its_markers
 def test_needless_work_costs_a_tenth_and_is_not_wrong(tmp_path):
     grading, case = context(4, tmp_path), Case(4, "standard", 64)
     record(grading, Check(case.name, "standard", "pass"))
-    record(grading, Check("needless-work", "walk", "needless work", lines=("tile 3 reads 16",)))
+    record(grading, Check("needless-work", "walk", "needless work", what="tile 3 reads 16"))
     settle(grading.result, [case], grading.options)
     assert (grading.result.outcome, grading.result.points) == ("pass", 90)
     assert grading.result.earned == ["standard", "robust"]

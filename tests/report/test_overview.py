@@ -120,7 +120,7 @@ def test_what_is_next_while_points_are_missing(points, said, tmp_path, monkeypat
 def test_where_no_step_is_known_the_quickest_wrong_case_is_asked_until_it_is_right(
         tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    checks = [Check(name, "robust", "wrong", lines=(f"again: ... --case {name}",), seconds=seconds)
+    checks = [Check(name, "robust", "wrong", again=f"... --case {name}", seconds=seconds)
               for name, seconds in (("robust/long", 9.0), ("robust/short", 1.0))]
     wrong = StageResult(4, "", 100, "wrong", 70, checks=checks)
     one = "python autograder.py --p4 --case robust/short"

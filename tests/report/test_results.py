@@ -15,7 +15,7 @@ def run() -> Run:
     checks = [Check("robust/HQ8-HKV2-N257-D64-W100", "robust", "wrong",
                     errors={"o": {"fro": math.nan, "fro_limit": 0.006, "row": math.inf,
                                   "row_limit": 0.03}},
-                    where="rows 100-256", lines=("o differs", "try: this"))]
+                    where="rows 100-256", what="o differs", advice="this")]
     result = StageResult(6, "Sliding window", 50, "wrong", 35.0, "abc", 4.2, checks)
     return Run("cpu", "2.13", "3.7", 1234, "0.2.0+abc", [result])
 

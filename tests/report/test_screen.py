@@ -65,16 +65,16 @@ def test_robust_cases_that_pass_share_a_line():
 def test_of_what_is_right_the_result_is_enough_when_it_is_handed_in():
     text = printed(io.StringIO(), check("pass"), brief=True)
     assert "Passed!" not in text and "P3: 1 of 1 passed" in text
-    assert "Failed: wrong" in printed(io.StringIO(), check("wrong", lines=("o",)), brief=True)
+    assert "Failed: wrong" in printed(io.StringIO(), check("wrong", what="o"), brief=True)
 
 
 def test_a_case_that_fails_when_it_is_replayed_is_not_counted_as_passed():
     right = check("pass")
-    wrong = replace(right, outcome="wrong", lines=("It only just passed.",))
+    wrong = replace(right, outcome="wrong", what="It only just passed.")
     assert "pass\n" not in printed(io.StringIO(), right, wrong)
 
 
-FAILING = [check("wrong", lines=(f"o differs {i}", "try: this"), detail=f"output {i}")
+FAILING = [check("wrong", what=f"o differs {i}", advice="this", detail=f"output {i}")
            for i in range(3)]
 
 
@@ -99,7 +99,7 @@ def test_every_failing_case_is_told_in_full_on_request():
 
 def test_no_sentence_is_cut_off():
     said = "RuntimeError in line 133, column 9: " + "a long word and the other " * 9 + "end."
-    text = printed(io.StringIO(), check("crashed", lines=("one",)), check("crashed", lines=(said,)))
+    text = printed(io.StringIO(), check("crashed", what="one"), check("crashed", what=said))
     assert said in " ".join(text.split()) and "..." not in text
     assert max(map(len, text.splitlines())) <= 80
 
@@ -115,7 +115,7 @@ def test_what_a_passing_case_prints_is_not_lost():
 
 def test_another_way_to_fail_has_a_line_of_its_own():
     words = "ValueError: 1 of a", "ValueError: 2 of a", "ValueError: b", "ValueError: b"
-    crashes = [check("crashed", lines=(text,)) for text in words]
+    crashes = [check("crashed", what=text) for text in words]
     text = printed(io.StringIO(), *crashes, *FAILING)
     assert text.count("ValueError: b") == 1 and "2 of a" not in text
     assert text.count("Failed: wrong") == 1 and "     and 4 more fail\n" in text
@@ -138,7 +138,7 @@ def test_what_a_submission_prints_is_fenced_and_cut():
 
 def test_no_line_is_wider_than_80_columns():
     long = Check("robust/x", "robust", "wrong", "(" + "B=1, " * 30 + ")",
-                 lines=("word " * 60,))
+                 what="word " * 60)
     text = printed(io.StringIO(), long, long, Check("r", "robust", "pass", "word " * 40))
     assert max(map(len, text.splitlines())) <= 80
 
@@ -277,7 +277,7 @@ RED = [step.as_dict() for step in (
 
 
 def test_of_several_red_steps_the_first_is_told_whole_and_each_other_in_a_line():
-    text = with_red_steps(check("wrong", lines=("o is off",)))
+    text = with_red_steps(check("wrong", what="o is off"))
     assert "Running step 3.4 on its own, with q (16, 16):\n       s[0, 2] is 0.\n" in text
     assert "     step 3.5: acc is not rescaled.\n" in text
     assert "     step 3.6: problem_3.py:170: `and` does not join tiles.\n" in text
@@ -304,8 +304,8 @@ def with_red_steps(*checks, outcome="wrong"):
 
 
 def test_of_cases_that_a_red_step_explains_the_first_is_told_in_brief_and_the_others_are_counted():
-    wrong = check("wrong", lines=("o differs by 20 %,", "  the worst row by 62 %.", "where: all."))
-    crash = check("crashed", lines=("NameError: x",), detail="File 1\nNameError: x",
+    wrong = check("wrong", what="o differs by 20 %, the worst row by 62 %.", place="all")
+    crash = check("crashed", what="NameError: x", detail="File 1\nNameError: x",
                   diagnosis={"id": "", "step": "3.4"})
     text = with_red_steps(wrong, crash, check("pass"))
     assert "     o differs by 20 %, the worst row by 62 %.\n     and 1 more fail, 1 pass\n" in text
@@ -313,7 +313,7 @@ def test_of_cases_that_a_red_step_explains_the_first_is_told_in_brief_and_the_ot
 
 
 def test_a_crash_outside_of_the_red_steps_is_told_whole():
-    crash = check("crashed", lines=("NameError: x", "where: line 9."), detail="File 1\nError: y",
+    crash = check("crashed", what="NameError: x", place="line 9", detail="File 1\nError: y",
                   diagnosis={"id": "", "step": None})
     text = with_red_steps(check("wrong"), crash)
     assert "NameError: x" in text
@@ -350,7 +350,7 @@ def test_the_advice_on_a_right_step_is_shown():
 
 def test_what_waits_for_blank_steps_is_unfinished_and_has_not_crashed():
     stream = io.StringIO()
-    blank = check("crashed", diagnosis={"id": "blank-step"}, lines=("step 3.2 is still blank",))
+    blank = check("crashed", diagnosis={"id": "blank-step"}, what="step 3.2 is still blank")
     result = StageResult(3, "x", 200, "crashed", checks=[check("pass"), blank],
                          sentence="the other 3 cases wait for what is blank.")
     Reporter(stream).stage_ends(STAGES[3], result)
@@ -371,5 +371,5 @@ def test_a_seed_stands_on_one_line_with_its_word():
 def test_a_case_asked_for_by_its_name_is_told_whole_though_a_step_is_red():
     reporter = Reporter(stream := io.StringIO(), whole=True)
     reporter.show_steps(STAGES[3], RED)
-    reporter.check_done(STAGES[3], check("wrong", lines=("o is off.", "where: everywhere.")))
+    reporter.check_done(STAGES[3], check("wrong", what="o is off.", place="everywhere"))
     assert "     where: everywhere.\n" in stream.getvalue()
