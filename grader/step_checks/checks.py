@@ -17,7 +17,7 @@ from grader.course.stages import Stage, interpreter_fault
 from grader.host.options import Options, open_session
 from grader.host.session import Session
 from grader.report.results import BLANK, NONE, RAISE_LEFT, RIGHT, WRONG, StepCheck, unlit
-from grader.step_checks import earlier, named, repair
+from grader.step_checks import earlier, evidence, named, repair
 from grader.step_checks.blanks import Blanks
 from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, guarded, observe
 from grader.step_checks.table import MOVES, TOGETHER, entry
@@ -224,7 +224,8 @@ class Runner:
                     id, WRONG, mistake, one.words,
                     (found.lines[0] + one.remark(found), *found.lines[1:3]), found.want, found.got,
                     says, rule, found.place, shown=found.shown, example={
-                        name: value for name, value in one.given.items() if type(value) is int})
+                        name: value for name, value in one.given.items() if type(value) is int},
+                    evidence=evidence.evidence(one, found))
                 if joined := submission.misjoined_tiles(text.encode()):
                     return self.at(wrong, "truth-of-a-tile", *joined)
                 for remedied, other, line, words in repair.remedies(

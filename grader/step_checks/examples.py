@@ -46,7 +46,8 @@ class Wrong:
 
     name: of the value that is wrong; want, got: both in words; others: further names that are
     wrong; at: the place that the first line shows, where most others are right; ratio: what all
-    that is wrong is too large by, if that is one factor; place: of a crash, "problem_1.py:95".
+    that is wrong is too large by, if that is one factor; place: of a crash, "problem_1.py:95";
+    array: name, wanted, got and which of it is wrong; drawn: other evidence (evidence.py).
     """
 
     lines: tuple[str, ...]
@@ -60,6 +61,8 @@ class Wrong:
     at: tuple[int, ...] = ()
     ratio: float | None = None
     place: str = ""
+    array: tuple | None = None
+    drawn: dict = field(default_factory=dict)
 
     @property
     def names(self) -> frozenset[str]:
@@ -232,7 +235,7 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     where = f"[{', '.join(map(str, at))}]" if at else ""
     count = f" ({int(wrong.sum())} of {wrong.size} are wrong)" if want.ndim else ""
     return replace(unlike(name, number(want[at]), number(got[at]), where, count),
-                   at=at if wrong.mean() < 0.5 else (),
+                   at=at if wrong.mean() < 0.5 else (), array=(name, want, got, wrong),
                    ratio=_ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
 
 

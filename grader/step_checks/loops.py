@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grader.step_checks import named, phases
+from grader.step_checks import evidence, named, phases
 from grader.step_checks.examples import (
     LOG2E,
     Example,
@@ -101,7 +101,8 @@ class Loop:
         wanted = [(begin, masked or begin in self.masked) for begin, masked in self.wanted()]
         return Wrong((words, f"your loop visits tiles  {row(visits)}",
                       f"it should visit tiles   {row(wanted)}   (* with MASKED=True)"),
-                     want=row(wanted), got=row(visits))
+                     want=row(wanted), got=row(visits), drawn=evidence.tiles(
+                         self.names, self.own, self.size, wanted, visits))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grader.step_checks import named
+from grader.step_checks import evidence, named
 from grader.step_checks.examples import Example, Observed, StepSpec, Wrong, unlike
 
 Sees = Callable[[np.ndarray, np.ndarray, dict], np.ndarray]
@@ -67,7 +67,9 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
             return Wrong((f"Query {i} {verb} key {j}, which should be {should} "
                           f"({wrong.sum()} of {wrong.size} pairs are wrong).",),
                          _drawn(got, wanted, exists, turned), want=should,
-                         got="hidden" if wanted[at] else "visible")
+                         got="hidden" if wanted[at] else "visible",
+                         drawn=evidence.mask(*(x.T if turned else x for x in (
+                             wanted, np.where(exists, got, wanted))), (query.min(), key.min())))
 
         words = ", ".join(f"{name}={value}" for name, value in given.items())
         return Example(f"queries {query.min()}-{query.max()}, keys {key.min()}-{key.max()}"
