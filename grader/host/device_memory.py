@@ -18,6 +18,7 @@ POLL_SECONDS = 0.0002
 WAIT_SECONDS, WAITS = 60.0, 3  # for others to free memory: seconds each time, times per stage
 SPARE_GIB = 1.0  # on top of what was asked for: a context, and later cases
 HAD = r"this process has ([\d.]+) ([GMK])iB memory in use"
+FREE = r"of which ([\d.]+) ([GMK])iB is free"
 TRIED = r"Tried to allocate ([\d.]+) ([GMK])iB"
 # Errors that do not come from PyTorch's allocator: no memory for a context, or for a kernel.
 DRIVER_SAYS = re.compile(r"(CUDA error|Triton Error \[CUDA\]): out of memory")
@@ -55,22 +56,22 @@ def ran_out(error: SubmissionError) -> bool:
 
 
 def held_by_others(error: SubmissionError) -> str:
-    """A sentence if a worker ran out of GPU memory and other processes hold most of it, or "".
+    """A sentence, if a worker ran out of GPU memory that other processes hold most of.
 
-    If the error does not say how much the worker held, the worker must have ended.
+    The worker must have ended, so that its own memory is free again.
     """
-    own = _gib(HAD, error.detail)
-    if not ran_out(error) or own is None and not DRIVER_SAYS.search(error.sentence + error.detail):
-        return ""
-    own = own or 0.0
-    free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
-    then = _gib(r"of which ([\d.]+) ([GMK])iB is free", error.detail)
-    free = free if then is None else then  # others may have freed some since
-    others = total - free - own - torch.cuda.memory_reserved() / 2**30
-    if others < total / 2:
+    free, total = _gib_free()
+    others = total - free
+    if not ran_out(error) or others < total / 2:
         return ""
     return (f"out of GPU memory, of which other processes hold {others:.0f} of {total:.0f} GiB: "
             "run it again when they have ended.")
+
+
+def _gib_free() -> tuple[float, float]:
+    """GiB that are free or this process's own, and all that there are, by the driver."""
+    free, total = torch.cuda.mem_get_info()
+    return (free + torch.cuda.memory_reserved()) / 2**30, total / 2**30
 
 
 def comes_back(text: str, clock: Clock) -> bool:
@@ -92,8 +93,17 @@ def comes_back(text: str, clock: Clock) -> bool:
 
 
 def crowded_out(error: SubmissionError, device: str, clock: Clock) -> bool:
-    """Whether to try again: others held the GPU's memory, and have freed enough of it."""
-    return device == "cuda" and bool(held_by_others(error)) and comes_back(error.detail, clock)
+    """Whether to ask again: others held the GPU's memory, and have given enough of it back.
+
+    They may have ended since.  So what the worker says of then counts here, and only here.
+    """
+    if device != "cuda" or not ran_out(error):
+        return False
+    free, total = _gib_free()
+    own, then = _gib(HAD, error.detail), _gib(FREE, error.detail)
+    if None not in (own, then):
+        free = min(free, own + then)
+    return total - free >= total / 2 and comes_back(error.detail, clock)
 
 
 def _gib(pattern: str, text: str) -> float | None:

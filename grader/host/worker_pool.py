@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import torch
 
-from grader.course.calls import Call
+from grader.course.calls import Call, SubmissionError
 from grader.course.trace import Trace
-from grader.host import gpu_slots, kernel_cache
+from grader.host import device_memory, gpu_slots, kernel_cache
 from grader.host.clock import Clock
 from grader.host.processes import Worker
 from grader.host.session import Session
@@ -67,6 +67,11 @@ class WorkerPool:
                 session = self._start()
             session.clock = self.clock
             return request(session)
+        except SubmissionError as error:
+            if device_memory.ran_out(error):  # so that its own memory does not count as others'
+                session.close()
+                session = None
+            raise
         finally:
             self.free.put(session)
 

@@ -610,16 +610,20 @@ def out_of_memory(in_use: str) -> SubmissionError:
                f"has {in_use} memory in use.")
 
 
-@pytest.mark.parametrize("free_now", [1, 70])
-@pytest.mark.parametrize("in_use, blamed", [("3.10 GiB", True), ("512.00 MiB", True),
-                                            ("60.00 GiB", False)])
-def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, blamed, free_now,
-                                                              monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_now * 2**30, 80 * 2**30))
-    said = device_memory.held_by_others(out_of_memory(in_use))
-    assert bool(said) == blamed
-    assert not blamed or "other processes hold 7" in said
+@pytest.mark.parametrize("in_use", ["3.10 GiB", "60.00 GiB"])
+def test_memory_that_others_hold_is_not_the_submissions_fault(in_use, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 80 * 2**30))
+    assert "other processes hold 79" in device_memory.held_by_others(out_of_memory(in_use))
     assert not device_memory.held_by_others(SubmissionError("crashed", "another crash"))
+
+
+@pytest.mark.parametrize("in_use, again", [("512.00 MiB", True), ("60.00 GiB", False)])
+def test_what_a_worker_says_of_others_memory_gets_it_asked_again_and_excuses_nothing(
+        in_use, again, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
+    error = out_of_memory(in_use)
+    assert device_memory.crowded_out(error, "cuda", Clock(600)) == again
+    assert not device_memory.held_by_others(error)
 
 
 @pytest.mark.parametrize("said", ["CUDA error: out of memory",
@@ -642,7 +646,7 @@ def on_a_gpu(monkeypatch):
                             lambda check, error, device: excused(check, error, "cuda"))
 
 
-@pytest.mark.parametrize("times, outcome", [(1, "pass"), (3, "pass"), (4, "grader_fault")])
+@pytest.mark.parametrize("times, outcome", [(1, "pass"), (3, "pass"), (4, "crashed")])
 def test_a_case_waits_for_memory_that_others_hold_and_is_asked_again(graded, monkeypatch, times,
                                                                      outcome):
     class Session(Honest):
