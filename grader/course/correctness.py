@@ -44,7 +44,7 @@ from grader.course.inputs import Built, build
 
 FRO_FACTOR, ROW_FACTOR, ROW_FLOOR = 3.0, 4.0, 4.0
 TAU_FORWARD, TAU_GRADIENT = 0.05, 0.25
-CANCELLED = 0.25  # the least denominator of a row of dq or dk, in sizes of its terms
+CANCELLED = 0.25  # of the size of the terms: no row of dq or dk is divided by less
 UNIT = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9, torch.float32: 2.0**-21}
 UNIT_TF32 = 2.0**-10  # on a GPU, Triton multiplies float32 in TF32 by default
 TILE = 64  # keys per tile of our own implementation
