@@ -80,7 +80,8 @@ def _main(numbers: tuple[int, ...], program: str, argv: list[str] | None) -> int
     if arguments.step:
         asked = [n for n in numbers if arguments.step.partition(".")[0] == str(n)]
         arguments.warmup = not asked  # W.5
-    whole = arguments.json or arguments.watch or arguments.submit  # even if nothing is begun
+    whole = (arguments.json or arguments.watch or arguments.submit  # even if nothing is begun
+             or arguments.page)
     if not (asked or whole or arguments.case or arguments.warmup):
         if screen := overview.first_screen(numbers, arguments.submission):
             print(*screen, sep="\n")
@@ -121,6 +122,9 @@ def _parser(numbers: tuple[int, ...], program: str) -> argparse.ArgumentParser:
     working.add_argument("--submit", action="store_true",
                          help="also write submission.zip, to hand in: the files and this report")
     working.add_argument("--no-benchmark", action="store_true", help="do not time anything")
+    working.add_argument("--page", metavar="FILE", type=Path, nargs="?", const=Path(""),
+                         help="a page with pictures: with --watch in the browser, beside the "
+                              "editor; or written to this .html file")
     working.add_argument("--profile", action="store_true",
                          help="on a GPU: where the time of your kernels goes, and what to try")
     working.add_argument("--doctor", action="store_true",
@@ -164,7 +168,7 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if not arguments.submission.is_dir():
         return f"--submission: want a directory; got {arguments.submission}"
     if arguments.warmup and any(vars(arguments).get(name) for name in (
-            "json", "submit", "quick", "case", "step", "show", "plot",
+            "json", "submit", "quick", "case", "step", "show", "plot", "page",
             *map("p{}".format, numbers))):
         return "--warmup: want it alone or with --watch; got an option of the problems with it"
     if arguments.json is not None:
@@ -177,6 +181,14 @@ def _usage_problem(arguments, numbers: tuple[int, ...]) -> str:
     if arguments.submit and (arguments.quick or arguments.watch or arguments.case
                              or arguments.step):
         return "--submit: want every case asked; got --quick, --watch, --case or --step with it"
+    if arguments.page is not None:
+        if not arguments.page.name and not arguments.watch:
+            return "--page: want an .html file, or --watch with it; got neither"
+        if arguments.page.name and (arguments.page.suffix != ".html"
+                                    or not arguments.page.parent.is_dir()):
+            return f"--page: want an .html file in a directory that exists; got {arguments.page}"
+        if arguments.step:
+            return "--page: want a whole problem; got --step with it"
     if arguments.profile and (arguments.quick or arguments.watch or arguments.case
                               or arguments.step or arguments.warmup):
         return ("--profile: want every case asked, for a wrong kernel is not profiled; got "
@@ -270,7 +282,7 @@ class _Grading:
         if file.unwritten or not results.settled_by_reading(stage, file, result):
             return FirstWorker(file.source, stage.filename, "cuda" if self.with_gpu else "cpu",
                                self.confined), False
-        if len(self.asked) > 1 or arguments.json or arguments.submit:
+        if len(self.asked) > 1 or arguments.json or arguments.submit or arguments.page:
             return None, False
         result.seconds = time.monotonic() - start
         self.reporter.stage_begins(stage)
@@ -305,9 +317,24 @@ class _Grading:
             bfloat16=device == "cuda" and torch.cuda.get_device_capability() >= (8, 0),
             quick=arguments.quick, benchmark=not arguments.no_benchmark,
             confinement=self.confined, case=arguments.case, own=own, show=arguments.show,
-            plot=arguments.plot, first=first, replays_all=arguments.replay_all,
+            plot=arguments.plot, page=self.page(), first=first, replays_all=arguments.replay_all,
             profile=arguments.profile,
             may_stop=not (arguments.json or arguments.submit or arguments.verbose))
+
+    def page(self):
+        """What --page shows results on; None without it."""
+        if self.arguments.page is None:
+            return None
+        from grader.page.server import FilePage, ServedPage
+
+        if not self.arguments.page.name:
+            return ServedPage(self.arguments.submission)
+        page = FilePage(self.arguments.submission, self.arguments.page)
+        try:
+            page.renew()
+        except OSError as error:
+            raise Refused(f"--page: cannot write {page.path}: {error.strerror}") from None
+        return page
 
     def warm_ups(self, options) -> int:
         from grader import watching

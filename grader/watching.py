@@ -43,7 +43,7 @@ def watch_stages(stages: list[Stage | None], following: list[Stage], options: Op
     stages = list(stages)
     paths = [options.directory / (stage.filename if stage else WARM_UPS) for stage in stages]
     with (contextlib.closing(Spare(lambda i: spare_worker(stages[i], options))) as spare,
-          Keys(options, reporter) as keys):
+          options.page or contextlib.nullcontext(), Keys(options, reporter) as keys):
         def grade(i: int) -> None:
             stage = stages[i]
             after = next((one for one in following if not stage or one.number > stage.number), None)
@@ -64,6 +64,8 @@ def watch_stages(stages: list[Stage | None], following: list[Stage], options: Op
         def ready(i: int) -> None:
             if stages[i] is not None:
                 spare.start(i)
+            if options.page and options.page.address:
+                reporter.say(f"Page: {options.page.address}")
 
         watch(paths, grade, reporter.say, ready, keys.pause, reporter.clear)
 

@@ -72,6 +72,11 @@ def test_help_answers_without_importing_torch(program, tmp_path):
     (["--timeout", "0"], "--timeout: want a number of seconds above 0; got 0"),
     (["--stage-timeout", "inf"], "--stage-timeout: want a number of seconds above 0; got inf"),
     (["--hint", "99.9"], "want a step"),
+    (["--plot", "mask.png"], "--plot: want an .svg file in a directory that exists; got mask.png"),
+    (["--page"], "--page: want an .html file, or --watch with it; got neither"),
+    (["--page", "/nowhere/p.html"], "--page: want an .html file in a directory that exists; got"),
+    (["--page", "p.html", "--step", "3.5"], "--page: want a whole problem; got --step with it"),
+    (["--page", "p.html", "--warmup"], "--warmup: want it alone or with --watch"),
     (["--device", "tpu"], "invalid choice"),
 ])
 def test_usage_errors_exit_2_and_say_what_was_wanted(arguments, words):
@@ -130,6 +135,20 @@ def test_a_window_too_wide_is_wrong_and_says_where(tmp_path):
     assert check["outcome"] == "wrong" and check["where"].startswith("rows 128-255")
     assert check["errors"]["o"]["row"] > check["errors"]["o"]["row_limit"]
     assert len(check["message"].splitlines()) <= 12 and "--hint 6.8" in done.stdout
+
+
+@pytest.mark.interpreter
+def test_a_page_shows_the_step_its_line_and_what_the_kernel_does(tmp_path):
+    source = (ROOT / "problem_4.py").read_text("utf-8")
+    mistaken = source.replace("range(0, start_m, BLOCK_N)", "range(BLOCK_N, start_m, BLOCK_N)", 1)
+    assert mistaken != source
+    page = tmp_path / "page.html"
+    done, data = graded(tmp_path, {"problem_4.py": mistaken}, "--p4", "--quick", "--page", page)
+    text = page.read_text("utf-8")
+    assert done.returncode == 1 and "<title>4.2 is red</title>" in text, done.stderr
+    assert "BLOCK_N, start_m, BLOCK_N" in text and "--hint 4.2" in text
+    assert "<h2>The mask</h2>" in text and "<h2>The loop over tiles</h2>" in text
+    assert "red ringed tiles: the loop should visit them" in text
 
 
 def as_on_windows(text: str) -> str:

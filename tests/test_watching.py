@@ -7,6 +7,8 @@ import socket
 import sys
 import termios
 import time
+import urllib.error
+import urllib.request
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +17,13 @@ from types import SimpleNamespace
 import pytest
 
 from grader import watching
-from grader.assignment import hints
+from grader.assignment import hints, submission
 from grader.assignment.record import ROOT, WARM_UPS
 from grader.course.stages import STAGES
 from grader.host import kernel_cache, options
 from grader.host.options import Options, open_session, spare_worker
 from grader.host.processes import confinement
+from grader.page.server import BROWSERS, ServedPage
 from grader.report.results import Check, StageResult
 from grader.report.screen import Reporter
 from grader.sandbox.kernels import hooks
@@ -193,6 +196,26 @@ def test_the_next_problem_is_watched_once_nothing_is_left_to_do(
     with pytest.raises(KeyboardInterrupt):
         watch_stages([STAGES[4]], list(STAGES.values()), course, Reporter(io.StringIO()))
     assert asked == graded
+
+
+def test_a_page_is_served_while_the_watch_lasts_and_its_address_is_said(course, monkeypatch):
+    for name in BROWSERS:
+        monkeypatch.delenv(name, raising=False)
+    page, found = ServedPage(course.directory), []
+
+    def grade_stage(stage, options, reporter):
+        result = StageResult(stage.number, stage.title, 100, "wrong")
+        options.page.show(stage, result, submission.read(options.directory, stage.filename, ""))
+        with urllib.request.urlopen(options.page.address) as answer:
+            found.append(answer.read().decode())
+        return result
+    monkeypatch.setattr(watching, "grade_stage", grade_stage)
+    end_at_the_first_pause(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        watch_stages([STAGES[4]], [], replace(course, page=page), Reporter(said := io.StringIO()))
+    assert "<small>Problem 4</small>" in found[0] and page.address in said.getvalue()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(page.address)
 
 
 def test_after_the_warm_ups_comes_problem_1(course, monkeypatch):

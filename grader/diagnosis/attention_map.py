@@ -46,9 +46,10 @@ class Matrix:
         return replace(self.case, B=1).label
 
 
-def small(case: Case) -> Case:
-    """The case that is asked for its matrix: as the wrong one, in float32, short enough to draw."""
-    longest = LONGEST.get(case.stage, 128)
+def small(case: Case, longest: int = 0) -> Case:
+    """The case that is asked for its matrix: as the wrong one, in float32, short enough to draw.
+    longest: its length at most, 0 for what a terminal can show."""
+    longest = longest or LONGEST.get(case.stage, 128)
     N = min(case.N, longest)
     NK = None if case.NK is None else min(case.NK, longest)
     return replace(case, group="probe", B=-(-(NK or N) // case.D), N=N, NK=NK, layout="dense",
@@ -57,9 +58,10 @@ def small(case: Case) -> Case:
 
 
 def read(ask: Callable[[Built], dict | None], case: Case, head: int,
-         backward: bool = False) -> Matrix | None:
-    """Recover the matrix of one query head.  ask: as in samples.Samples.  None: no answer."""
-    case = small(case)
+         backward: bool = False, longest: int = 0) -> Matrix | None:
+    """Recover the matrix of one query head.  ask: as in samples.Samples; longest: as in small().
+    None: no answer."""
+    case = small(case, longest)
     if not backward:
         case = replace(case, grads=())
     built = build(case, 1)

@@ -7,7 +7,7 @@ import torch
 
 from grader.diagnosis.attention_map import SEEN, TILE, Matrix
 from grader.host import files
-from grader.page import svg
+from grader.page import pictures, svg
 
 COLUMNS = 24  # of a panel on a terminal
 SHADES = " .:-=+*#%@"
@@ -57,7 +57,13 @@ def panels(matrix: Matrix) -> list[tuple[str, str]]:
 
 def legend(matrix: Matrix) -> list[tuple[str, str]]:
     """As svg.legend()."""
-    return svg.legend(_wrong(matrix))
+    return svg.legend(matrix.keep.numpy(), _wrong(matrix), TILE.get(matrix.case.stage, 64))
+
+
+def picture(matrix: Matrix) -> pictures.Picture:
+    """The panels for a page."""
+    return pictures.Picture("The mask", f"{matrix.label}. {caption(matrix)}",
+                            pictures.panels(panels(matrix)), tuple(legend(matrix)))
 
 
 def plot(matrix: Matrix, path: Path) -> None:

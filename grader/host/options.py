@@ -63,6 +63,7 @@ class Options:
     own: tuple = ()  # cases that only the instructor has, of whatever stage
     show: bool = False  # draw the effective attention matrix of the first wrong case
     plot: Path | None = None  # and write it there
+    page: object = None  # whose show() is told of every result: grader.page.sinks
     explains: bool = True  # of the first wrong case, what it looks like
     spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
     first: FirstWorker | None = None

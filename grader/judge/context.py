@@ -75,6 +75,12 @@ class GradingContext:
         """Wait for the step checks and show them, unless they were shown already."""
         if self.step_checks and self.step_checks.steps is None:
             self.result.steps = self.step_checks.shown(self.reporter)
+            self.show_page()
+
+    def show_page(self) -> None:
+        """Have --page show what is known by now."""
+        if self.options.page is not None:
+            self.options.page.show(self.stage, self.result, self.file)
 
     def explain_steps(self) -> list[dict]:
         """The steps as in the JSON, after the search for what is wrong with the red ones."""

@@ -3,6 +3,7 @@
 One stage's end never stops the next, and a fault of the grader's own never costs points.
 """
 
+import concurrent.futures
 import time
 import traceback
 from dataclasses import replace
@@ -16,6 +17,7 @@ from grader.judge import (
     compile_check,
     extra_cases,
     interpreter_check,
+    pictures,
     profiling,
     record_check,
     replay_check,
@@ -61,6 +63,8 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
         result.sentence = " ".join(said)
     result.seconds = time.monotonic() - start
     reporter.stage_ends(stage, result)
+    if options.page is not None:
+        options.page.show(stage, result, file, True)
     return result
 
 
@@ -77,7 +81,7 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
         replaying.begin()
     context.step_checks = context.stack.enter_context(StepChecks(stage, options, context.file))
     compiling = compile_check.start(context) if options.spare is None else None
-    interpreted = interpreter_check.start(context)
+    interpreted, drawn = interpreter_check.start(context), pictures.start(context)
     prepare = Precompiler(context, [*cases, *informational]).ready \
         if options.device == "cuda" else lambda session, case: None
 
@@ -104,3 +108,4 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     record_check.report_rejections(context)
     if is_right():
         extra_cases.run_informational(context, run, informational)
+    concurrent.futures.wait([drawn] if drawn else [])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 import numpy as np
+from markupsafe import Markup
 
 # whole, cut, sink, hidden: what a mask makes of a pair or tile; wrong: of a mistake.
 COLOURS = {
@@ -41,6 +42,7 @@ def style() -> str:
     rows += [f".{name} {{ fill: var(--{name}); }}" for name in (
         "whole", "cut", "sink", "hidden", "wrong", "behind-wrong", "accent", "line", "paper")]
     rows += [f".{name} {{ fill: url(#{name}); }}" for name in LINES]
+    rows.append("path.wrong { stroke: var(--wrong); stroke-width: 1.5; }")  # one pair is thin
     rows += [f".{name}-line {{ stroke: var(--{name}); stroke-width: 1.2; fill: none; }}"
              for name in ("faint", "wrong", "accent")]
     return "\n".join(rows) + "\n"
@@ -137,12 +139,14 @@ def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], 
                 tile, first=first))]
 
 
-def legend(wrong: dict[str, np.ndarray] | None = None) -> list[tuple[str, str]]:
+def legend(expected: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
+           first: tuple[int, int] = (0, 0)) -> list[tuple[str, str]]:
     """(classes, words) of what a mask's panels show."""
-    there = [DIFFERENCES[name] for name, cells in (wrong or {}).items() if cells.any()]
-    return [("whole", "visible, in a tile that needs no mask"),
-            ("cut cut-lines", "visible, in a tile that the mask cuts"), ("hidden", "hidden"),
-            *there]
+    there = {kind for kind, cells in kinds(expected, tile, first) if cells.any()}
+    return [*[("whole", "visible, in a tile that needs no mask")] * ("whole" in there),
+            *[("cut cut-lines", "visible, in a tile that the mask cuts")] * ("cut" in there),
+            *[("hidden", "hidden")] * (not expected.all()),
+            *(DIFFERENCES[name] for name, cells in wrong.items() if cells.any())]
 
 
 def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0)
@@ -155,3 +159,40 @@ def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0)
             part = np.ix_(rows == i, columns == j)
             cut[part] = not keep[part].all()
     return [("whole", keep & ~cut), ("cut", keep & cut), ("cut-lines", keep & cut)]
+
+
+# ------------------------------------------------------------------ tiles
+def tiles(visits: np.ndarray, masked: np.ndarray, lacks: np.ndarray, vain: np.ndarray,
+          rows: Sequence[str], columns: Sequence[str], name: str) -> str:
+    """A row per program, a column per tile of its loop.  visits: how often each is visited; lacks:
+    what should be otherwise there; vain: visited, and need not be; name: of the picture."""
+    size, left, inside, said = 30, 14 + 6.4 * max(map(len, rows)), [], []
+    for i, j in np.ndindex(visits.shape):
+        x, y = left + j * size, TOP + i * size
+        kinds = ["hidden"] if not visits[i, j] else ["cut", "cut-lines"] if masked[i, j] \
+            else ["whole"]
+        inside += [f'<rect class="{kind}" x="{x:g}" y="{y}" width="27" height="27" rx="3"/>'
+                   for kind in kinds]
+        where = f"{rows[i]}, tile {columns[j]}"
+        if lacks[i, j]:
+            inside.append(f'<rect class="wrong-line" x="{x + 1:g}" y="{y + 1}" width="25" '
+                          'height="25" rx="3" stroke-width="2" stroke-dasharray="4 2"/>')
+            said.append(f"{where}: not as it should be")
+        if vain[i, j]:
+            inside.append(f'<path class="wrong-line" d="M{x + 7:g} {y + 7}l13 13m0-13l-13 13"/>')
+            said.append(f"{where}: visited in vain")
+        if visits[i, j] > 1:
+            inside.append(f'<text class="ink" x="{x + 13.5:g}" y="{y + 17}" text-anchor="middle">'
+                          f"{visits[i, j]}×</text>")
+    inside += [f'<text x="{left - 8:g}" y="{TOP + i * size + 18}" text-anchor="end">'
+               f"{escape(row)}</text>" for i, row in enumerate(rows)]
+    inside += [f'<text x="{left + j * size + 13.5:g}" y="{TOP - 6}" text-anchor="middle">'
+               f"{escape(column)}</text>" for j, column in enumerate(columns)]
+    return picture(name, ("; ".join(said) or "All is as it should be") + ".", "".join(inside),
+                   left + len(columns) * size, TOP + len(rows) * size)
+
+
+def swatch(classes: str) -> Markup:
+    """A small square of the key beside its words, which say what it is."""
+    return Markup('<svg class="swatch" width="14" height="14" aria-hidden="true">' + "".join(
+        f'<rect class="{kind}" width="14" height="14"/>' for kind in classes.split()) + "</svg>")

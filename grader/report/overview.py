@@ -127,9 +127,14 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
 
 def written(directory: Path) -> str:
     """A bar: how many of the steps in the directory are written; "" where there are none."""
-    files = [read(directory, f"problem_{n}.py", "") for n in STAGES]
-    steps = sum(len(file.steps) for file in files)
-    done = steps - sum(len({step.id for step in file.steps} & {*file.blank_steps})
-                       for file in files)
+    done, steps = steps_written(directory)
     bar = "#" * (BAR * done // max(steps, 1))
     return f"course [{bar:-<{BAR}}] {done} of {steps} steps written" if steps else ""
+
+
+def steps_written(directory: Path) -> tuple[int, int]:
+    """How many of the steps in the directory are written, and how many there are."""
+    files = [read(directory, f"problem_{n}.py", "") for n in STAGES]
+    steps = sum(len(file.steps) for file in files)
+    return steps - sum(len({step.id for step in file.steps} & {*file.blank_steps})
+                       for file in files), steps

@@ -48,12 +48,15 @@ def test_three_panels_show_a_mask_and_what_is_wrong_with_it():
     assert names == ("expected", "yours", "difference: 28")
     assert 'class="wrong"' in drawn[2] and 'class="missing"' not in drawn[2]
     assert "28 pairs: a hidden key is seen." in drawn[2]
-    ElementTree.fromstring(svg.file("t", "s", list(zip(names, drawn, strict=True)), [("", "a & b")]))
+    panels = list(zip(names, drawn, strict=True))
+    ElementTree.fromstring(svg.file("t", "s", panels, [("", "a & b")]))
 
 
 def test_every_class_has_a_look_in_both_themes():
     style = svg.style()
-    for kind, _ in svg.legend({name: np.ones((1, 1), bool) for name in svg.DIFFERENCES}):
+    wrong = {name: np.ones((8, 8), bool) for name in svg.DIFFERENCES}
+    assert len(said := svg.legend(CAUSAL, wrong, 4)) == 3 + len(wrong)
+    for kind, _ in said:
         for one in kind.split():
             assert f".{one} {{" in style
     assert svg.COLOURS["light"].keys() == svg.COLOURS["dark"].keys()

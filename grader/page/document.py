@@ -1,0 +1,155 @@
+"""The page beside the editor, as HTML, from the template page.html.
+
+Whatever comes from a submission (names, messages, source, what it printed) is text there: the
+template escapes all that is not Markup, and only what this room made itself is.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup, escape
+
+from grader.assignment import hints
+from grader.assignment.submission import Submission, decode
+from grader.course.stages import Stage
+from grader.page import pictures, svg
+from grader.report.results import Check, StageResult, told
+from grader.text import lines as lines_of
+
+HERE = Path(__file__).parent
+SIGNS = {"right": ("✓", "right"), "wrong": ("✗", "wrong"), "blank": ("·", "still to write"),
+         "none": ("–", "not run on its own")}
+OUTCOMES = {"pass": "passed", "wrong": "not right yet", "timeout": "took too long",
+            "missing": "no file", "not_started": "not begun", "grader_fault": "the grader failed"}
+GROUPS = {"walk": "wasted tiles", "beyond": "not graded"}
+LAST = f"hint {len(hints.RUNGS)} of {len(hints.RUNGS)}"  # of a step, as next_hint() says it
+AROUND = 3  # lines of the source above and below the one that an error names
+MOST = 26  # lines of a step that are shown
+
+
+@dataclass
+class Shown:
+    """One stage on the page.  file: as it was graded; next: what to do, as the terminal says it;
+    is_whole: whether the tests have run; hints: those that were asked for here, by step; served: so
+    that a button can ask for one."""
+
+    stage: Stage
+    result: StageResult
+    file: Submission
+    next: str = ""
+    is_whole: bool = True
+    hints: dict[str, list[str]] = field(default_factory=dict)
+    served: bool = False
+
+    @property
+    def kind(self) -> str:
+        """How the outcome looks."""
+        if self.result.outcome == "pass":
+            return "good"
+        if not self.is_whole:
+            return "bad" if self.red else "neutral"
+        failed = self.result.outcome in ("wrong", "crashed", "timeout", "rejected")
+        return "bad" if failed and not self.result.waits else "neutral"
+
+    @property
+    def word(self) -> str:
+        outcome = self.result.outcome
+        if not self.is_whole:
+            return OUTCOMES["wrong"] if self.red else "the tests are running"
+        return "not finished" if self.result.waits else OUTCOMES.get(outcome, outcome)
+
+    @property
+    def facts(self) -> list[str]:
+        result, checks = self.result, self.result.checks
+        passed = sum(check.outcome == "pass" for check in checks)
+        return [*[f"{passed} of {len(checks)} tests pass"] * bool(checks),
+                *[result.steps_right] * bool(result.steps_right),
+                *[f"{result.points:g} of {result.max_points} points",
+                  f"{result.seconds:.1f} s"] * self.is_whole]
+
+    @property
+    def red(self) -> list[dict]:
+        return [step for step in self.result.steps if step["light"] == "wrong"]
+
+    @property
+    def failure(self) -> Check | None:
+        """The first test that fails, where no step is red."""
+        failed = (check for check in self.result.checks if check.group != "beyond"
+                  and check.outcome not in ("pass", "skipped")
+                  and (check.diagnosis or {}).get("id") != "blank-step")
+        return None if self.red else next(failed, None)
+
+    @property
+    def to_write(self) -> tuple[str, str] | None:
+        """The next blank step, and what its comment asks."""
+        step = self.step(next(iter(self.file.blank_new), ""))
+        if step is None or self.red:
+            return None
+        rows = lines_of(decode(self.file.source))[:step.first_line - 1]
+        first = next((i for i in range(len(rows), 0, -1)
+                      if not rows[i - 1].lstrip().startswith("#")), 0)
+        return step.id, "".join(re.sub(r"^\s*# ?", "", row) for row in rows[first:]
+                                if "====" not in row).strip()
+
+    @property
+    def detail(self) -> str:
+        """A traceback, or what the file printed."""
+        said = (self.result.detail, *(check.detail for check in self.result.checks))
+        return next((text.strip() for text in said if text.strip()), "")
+
+    def step(self, id: str):
+        return next((step for step in self.file.steps if step.id == id), None)
+
+    def lines(self, id: str, place: str, change: str) -> list[tuple[int, str, str, str]]:
+        """The student's lines: those of a step, or around the line that a place names.
+
+        -> number, and what is before, in and after the piece to be marked.  change: a sentence that
+        begins with that piece, in backticks.
+        """
+        if self.file.source is None:
+            return []
+        rows = [row.rstrip("\r\n") for row in lines_of(decode(self.file.source))]
+        found = re.search(rf"(?:{re.escape(self.stage.filename)}:|\bline )(\d+)", place)
+        line = int(found[1]) if found and 0 < int(found[1]) <= len(rows) else None
+        step = self.step(id) or self.file.step_at(line)
+        first, last = (step.first_line + 1, step.last_line - 1) if step else (1, 0)
+        if line and (not first <= line <= last or last - first >= MOST):
+            first, last = max(1, line - AROUND), min(len(rows), line + AROUND)
+        piece, shown = re.match(r"`([^`]+)`", change), []
+        for number, row in enumerate(rows[first - 1:min(last, first + MOST - 1)], first):
+            marked = "" if number != line else piece[1] if piece and piece[1] in row \
+                else row.strip()
+            before, _, after = row.partition(marked) if marked else (row, "", "")
+            shown.append((number, before, marked, after))
+        return shown
+
+
+def _code(text: str) -> Markup:
+    """Words with what stands in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+_environment = Environment(loader=FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True,
+                           autoescape=True)
+_environment.filters["code"] = _code
+_environment.globals |= {"signs": SIGNS, "outcomes": OUTCOMES, "groups": GROUPS, "last": LAST,
+                         "pictures": pictures, "swatch": svg.swatch, "told": told,
+                         "patterns": Markup(svg.PATTERNS)}
+
+
+def document(shown: Sequence[Shown], progress: tuple[int, int] = (0, 0), live: bool = False) -> str:
+    """The whole page.  progress: how many steps of the course are written, and how many there are;
+    live: it is served, and renews itself."""
+    script = (HERE / "page.js").read_text("utf-8")
+    tab = "Grading"
+    for one in shown:
+        tab = f"{one.result.red[0]} is red" if one.red else f"P{one.result.stage} {one.word}"
+    return _environment.get_template("page.html").render(
+        shown=shown, done=progress[0], of=progress[1], live=live, tab=tab, script=Markup(script),
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=Markup(svg.style() + (HERE / "page.css").read_text("utf-8")))

@@ -1,0 +1,178 @@
+"""The page says what the terminal says, and nothing of a submission becomes markup."""
+
+import html.parser
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grader.assignment import submission
+from grader.course.stages import STAGES
+from grader.page import pictures
+from grader.page.document import Shown, document
+from grader.report.results import Check, StageResult, StepCheck
+
+VOID = {"meta", "br", "hr", "img", "input"}
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+
+class Tree(html.parser.HTMLParser):
+    """All elements, each closed in its turn."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.all, self.text = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.all.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.all.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.all)
+
+
+SOURCE = '''"""{evil}"""
+def keep(query, key, window_size):
+    # Step 6.8 -- The window.
+    # BEGIN SOLUTION 6.8
+    age = query - key  # {evil}
+    keep = (age >= 0) & (age <= window_size)
+    # END SOLUTION 6.8
+    return keep
+'''
+STEP = StepCheck(
+    "6.8", "wrong", "window-too-wide", "queries 32-47", ("Query 39 sees key 32.",), says="the "
+    "window is one key too wide", rule="query i sees W keys", place="problem_6.py:6",
+    change="`age <= window_size`. The comparison operator is wrong.", evidence={"tables": [
+        {"name": "l_i", "role": "got", "rows": [4, 5], "columns": [0, 1],
+         "cells": [["1.5", "nan"], ["-inf", "2"]], "wrong": [[0, 1], [0, 0]]}]}).as_dict()
+
+
+def shown(tmp_path, steps=(), stage=6, **changes) -> Shown:
+    name = f"problem_{stage}.py"
+    (tmp_path / name).write_text(SOURCE.replace("{evil}", EVIL.replace('"', "")), "utf-8")
+    result = StageResult(stage, STAGES[stage].title, STAGES[stage].points, "wrong",
+                         steps=list(steps))
+    return Shown(STAGES[stage], replace(result, **changes),
+                 submission.read(tmp_path, name, "keep"))
+
+
+def test_a_red_step_shows_its_line_its_numbers_its_mistake_and_its_rule(tmp_path):
+    text = document([shown(tmp_path, [STEP])], (5, 60))
+    Tree(text)
+    assert "<title>6.8 is red</title>" in text
+    assert ('<span class="row here"><i>6</i>    keep = (age &gt;= 0) &amp; (<mark>age &lt;= '
+            "window_size</mark>)</span>") in text
+    assert "<dt>Mistake</dt><dd>the window is one key too wide.</dd>" in text
+    assert "<dt>Rule</dt><dd>query i sees W keys.</dd>" in text
+    assert '<td class="wrong">nan<span class="unseen"> wrong</span></td>' in text
+    assert "python autograder.py --hint 6.8" in text
+    assert '<progress id="course" max="60" value="5">' in text
+    assert text.index("<b>got</b> l_i") > text.index("It was run on its own, with queries 32-47.")
+
+
+def test_nothing_of_a_submission_becomes_markup(tmp_path):
+    """A name, a docstring, what was raised, printed or returned, a step's words."""
+    folder = tmp_path / "<b>&\"'"
+    folder.mkdir()
+    step = {**STEP, "id": EVIL, "given": EVIL, "seen": [EVIL, f"`{EVIL}`"], "says": EVIL,
+            "rule": EVIL, "place": f"problem_6.py:6{EVIL}", "change": f"`{EVIL}` {EVIL}",
+            "evidence": {"tables": [{**STEP["evidence"]["tables"][0], "name": EVIL, "role": EVIL,
+                                     "cells": [[EVIL, EVIL], [EVIL, EVIL]]}]}}
+    check = Check(EVIL, "standard", "crashed", EVIL, what=EVIL, place=EVIL, advice=EVIL,
+                  seen=(EVIL, f"`{EVIL}`"), detail=EVIL, diagnosis={"id": "x", "step": EVIL})
+    for steps in ([step], []):
+        one = shown(folder, steps, checks=[check], sentence=EVIL, detail=EVIL)
+        one.hints, one.next = {EVIL: [EVIL]}, EVIL
+        for one.served in (False, True):
+            tree = Tree(document([one], (1, 2)))
+            assert tree.count("script") == 1 and tree.count("img") == 0
+            assert not [name for _, attributes in tree.all for name in attributes
+                        if name.startswith("on")]
+            assert "".join(tree.text).count("alert(1)") > 5
+
+
+def test_only_the_scripts_of_the_page_may_run(tmp_path):
+    text = document([shown(tmp_path)])
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    assert "default-src 'none'" in policy and re.search(r"script-src 'sha256-[\w+/]+='", policy)
+    assert "unsafe-inline'; script" in policy and "unsafe-eval" not in policy
+    assert not re.search(r"(src|href)=\"?(https?:)?//", text)
+
+
+@pytest.mark.parametrize("outcome, sentence, said", [
+    ("missing", "there is no problem_6.py", "There is no problem_6.py"),
+    ("crashed", "line 3: invalid syntax", "Line 3: invalid syntax"),
+    ("timeout", "a call did not end", "A call did not end"),
+    ("grader_fault", "the grader itself failed", "The grader itself failed"),
+    ("skipped", "Triton is not installed", "Triton is not installed")])
+def test_a_stage_that_ended_early_says_why(tmp_path, outcome, sentence, said):
+    text = document([shown(tmp_path, outcome=outcome, sentence=sentence)])
+    Tree(text)
+    assert f'<p class="lead">{said}</p>' in text
+
+
+def test_an_unfinished_file_shows_what_the_next_step_asks(tmp_path):
+    one = shown(tmp_path)
+    (tmp_path / "problem_6.py").write_text(re.sub(
+        r"( *)age = .*\n.*\n", r'\1raise NotImplementedError("step 6.8")\n', SOURCE), "utf-8")
+    one.file = submission.read(tmp_path, "problem_6.py", "keep")
+    text = document([one])
+    Tree(text)
+    assert "Next to write: step 6.8</h2>\n<pre class=\"next\">Step 6.8 -- The window.</pre>" in text
+
+
+def test_the_first_failure_is_shown_where_no_step_is_red(tmp_path):
+    check = Check("standard/a", "standard", "crashed", "(L=128)", what=(
+        "problem_6.py:5: NameError: name 'agee' is not defined"))
+    right = {**STEP, "light": "right"}
+    text = document([shown(tmp_path, [right], checks=[check])])
+    Tree(text)
+    assert "Standard test: crashed" in text
+    assert '<span class="row here"><i>5</i>' in text
+
+
+def test_a_benchmark_is_drawn_as_bars_that_say_their_times(tmp_path):
+    found = {"ms": 2.0, "spread_ms": 0.1, "naive_ms": 8.0, "sdpa_ms": 1.0, "peak_mib": 10.0,
+             "naive_peak_mib": 300.0}
+    drawn = pictures.benchmark(found)
+    assert [float(width) for width in re.findall(r'rx="2" width="([\d.]+)"', drawn.drawn)] == [
+        82.5, 41.25, 330]
+    assert "1 / 4 of naive PyTorch's time and 2 times SDPA's" in drawn.look
+    text = document([shown(tmp_path, outcome="pass", benchmark=found)])
+    Tree(text)
+    assert "2 ms</text>" in text
+
+
+def test_the_loop_of_a_step_is_drawn_beside_the_one_it_should_make():
+    [drawn] = pictures.evidence({"tiles": {
+        "names": ["query", "key"], "own": [32, 63], "size": 16,
+        "wanted": [[0, False], [16, False], [32, True]],
+        "visited": [[0, False], [16, False], [16, False], [48, True]]}})
+    drawn = drawn.drawn
+    assert "your loop, tile 16: not as it should be" in drawn and "2×" in drawn
+    assert "your loop, tile 32: not as it should be" in drawn
+    assert "your loop, tile 48: visited in vain" in drawn
+    assert "your loop, tile 0:" not in drawn and "should be, tile" not in drawn
+
+
+def test_tiles_are_counted_from_the_rows_that_were_read():
+    sees = np.tril(np.ones((40, 40), bool))
+    one = pictures.loop(sees | (np.arange(40) >= 32), sees, 16, 16, ("query", "key"))
+    assert one.wanted.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert one.visited.tolist() == [[1, 0, 1], [1, 1, 1], [1, 1, 1]]
+    assert one.masked.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert "In 2 crossed tiles no pair is visible" in pictures.loops([one], "L=40").look
