@@ -146,6 +146,46 @@ class CompiledKernel:
     line: int = 0  # where it is defined
 
 
+Box = tuple[int, int, int, int]  # first and last row, first and last column
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load, store or atomic addition.  tile: of all its lanes; lanes: of those that no mask
+    leaves out; each may lie outside of its tensor."""
+
+    verb: str  # "load", "store" or "add"
+    tensor: str
+    line: int | None
+    tile: Box
+    lanes: Box | None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the programs of a launch do to memory, as worker/accesses.py notes it.  tensors: rows
+    and columns, by the kernel's names for them."""
+
+    kernel: str
+    tensors: dict[str, tuple[int, int]]
+    programs: tuple[tuple[Access, ...], ...]
+
+    @classmethod
+    def read(cls, found: dict) -> "Launch":
+        """Raises ValueError and others if it is none: a worker is not trusted."""
+        def box(edges) -> Box:
+            first, last, left, right = (min(max(int(edge), -1 << 40), 1 << 40) for edge in edges)
+            return first, last, left, right
+
+        tensors = {str(name)[:60]: (size(rows), size(columns))
+                   for name, (rows, columns) in [*found["tensors"].items()][:40]}
+        return cls(str(found["kernel"])[:60], tensors, tuple(tuple(
+            Access(str(verb), str(name), line if type(line) is int else None, box(tile),
+                   lanes and box(lanes))
+            for verb, name, line, tile, lanes in program if name in tensors)
+            for program in found["programs"]))
+
+
 class SubmissionError(Exception):
     """A finding about the submission, or about the grader itself ("grader_fault").
 

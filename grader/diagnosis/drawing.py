@@ -62,8 +62,10 @@ def legend(matrix: Matrix) -> list[tuple[str, str]]:
 
 def picture(matrix: Matrix) -> pictures.Picture:
     """The panels for a page."""
-    return pictures.Picture("The mask", f"{matrix.label}. {caption(matrix)}",
-                            pictures.panels(panels(matrix)), tuple(legend(matrix)))
+    look = caption(matrix) if matrix.wrong.any() else "All weights are right."
+    return pictures.Picture("The mask", f"{matrix.label}. {look}",
+                            [pictures.Panel(*one) for one in panels(matrix)],
+                            tuple(legend(matrix)))
 
 
 def plot(matrix: Matrix, path: Path) -> None:

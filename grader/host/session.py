@@ -24,6 +24,7 @@ import torch
 from grader.course.calls import (
     Call,
     CompiledKernel,
+    Launch,
     Race,
     Reply,
     SubmissionError,
@@ -139,6 +140,15 @@ class Session:
             {"op": "walk", **header}, "case", tensors,
             expect=[((2, N, N), torch.uint8)] * 2 + [((2,), torch.int64)])
         return read > 0, together > 0, tuple(tiles.clamp(1, N).tolist())
+
+    def accesses(self, call: Call) -> list[Launch]:
+        """What every program that this call launches loads and stores, as far as it comes."""
+        header, tensors = pack(call)
+        reply, _ = self.request({"op": "accesses", **header}, "case", tensors)
+        try:
+            return [Launch.read(launch) for launch in reply["launches"][:16]]
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
+            raise self._broken(error) from None
 
     def compile(self, call: Call, to_ptx: bool = False) -> list[CompiledKernel]:
         """Compile what this call launches, for the worker's compile_for.  -> one entry per variant.

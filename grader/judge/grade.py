@@ -3,7 +3,6 @@
 One stage's end never stops the next, and a fault of the grader's own never costs points.
 """
 
-import concurrent.futures
 import time
 import traceback
 from dataclasses import replace
@@ -108,4 +107,4 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
     record_check.report_rejections(context)
     if is_right():
         extra_cases.run_informational(context, run, informational)
-    concurrent.futures.wait([drawn] if drawn else [])
+    pictures.finish(context, drawn)

@@ -28,22 +28,31 @@ TILES = 5.5  # so many tiles long is the call whose loop is drawn: the last one 
 def start(context: GradingContext) -> concurrent.futures.Future | None:
     """Have the pictures made beside the cases, once the step checks are done."""
     file, page = context.file, context.options.page
-    if page is None or file.blank_steps or context.stage.sums_rows or (
+    if page is None or file.blank_steps or (
             context.stage.needs_triton and interpreter_fault()):
         return None
     return context.beside(lambda session: _draw(context, session))
 
 
+def finish(context: GradingContext, drawn: concurrent.futures.Future | None) -> None:
+    """Wait for them; a fault in a picture costs only that."""
+    if drawn is not None and (error := drawn.exception()):
+        context.reporter.say(f"--page: some pictures are missing ({type(error).__name__}: {error})")
+
+
 def _draw(context: GradingContext, session: Session) -> None:
     stage, options = context.stage, context.options
     session.timeout = min(session.timeout, SECONDS)
+    makers = [_memory] if stage.sums_rows else [_mask, _memory, _tiles]
     with contextlib.suppress(SubmissionError):
         options.imports.helper(session, stage)
-        for make in (_mask, _tiles):
+        for make in makers:
             with contextlib.suppress(SubmissionError):
                 if made := make(stage, options.seed, session):
                     context.result.pictures.append(made)
-        context.show_page()
+                    if made.is_wild:  # a walk would not stop it, and the process might die
+                        break
+    context.show_page()
 
 
 def example(stage: Stage, N: int, **changes) -> Case:
@@ -63,6 +72,15 @@ def _mask(stage: Stage, seed: int, session: Session) -> Picture | None:
         return dict(reply.outputs[0])
 
     return drawing.picture(attention_map.read(ask, example(stage, 256), 0, longest=256))
+
+
+def _memory(stage: Stage, seed: int, session: Session) -> Picture | None:
+    """What every program loads and stores; of stage 1 there are no programs."""
+    if stage.sums_rows:
+        case = Case(stage.number, "picture", 200, M=40, dtype=torch.float32, grads=("x", "w"))
+    else:
+        case = example(stage, 200, grads=("q", "k", "v") * stage.differentiates)
+    return pictures.memory(session.accesses(build(case, seed).call), stage.filename)
 
 
 def _tiles(stage: Stage, seed: int, session: Session) -> Picture | None:

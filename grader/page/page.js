@@ -26,7 +26,33 @@ async function renew() {
     }
   }
 }
-// Pictures with a slider: each of its frames is a group, and without JavaScript all are shown.
-function slide() {}
+// Loads and stores: sliders pick a program, and a turn of its loop; 0 is all turns.  What was
+// picked stays picked after a save.  Without JavaScript all turns of one program are shown.
+const picked = new Map();
+function slide() {
+  for (const one of document.querySelectorAll(".frames")) {
+    const [program, turn] = one.querySelectorAll("input");
+    const said = one.querySelector(".said");
+    const programs = [...one.querySelectorAll(".program")];
+    [program.value, turn.value] = picked.get(one.dataset.name) ?? [program.value, 0];
+    const show = () => {
+      const now = programs[program.value];
+      const turns = [...now.querySelectorAll(".turn")];
+      turn.max = turns.length;
+      programs.forEach(each => each.classList.toggle("off", each !== now));
+      turns.forEach((each, i) => {
+        each.classList.toggle("off", turn.value > 0 && i >= turn.value);
+        each.classList.toggle("past", turn.value > 0 && i < turn.value - 1);
+      });
+      const words = turn.value > 0 ? turns[turn.value - 1].dataset.says : "All its turns.";
+      said.textContent = "Program " + program.value + ". " + words;
+      turn.setAttribute("aria-valuetext", words);
+      picked.set(one.dataset.name, [program.value, turn.value]);
+    };
+    for (const input of [program, turn]) input.addEventListener("input", show);
+    one.querySelector(".sliders").classList.add("on");
+    show();
+  }
+}
 slide();
 if (document.body.hasAttribute("data-live")) renew();

@@ -1,28 +1,40 @@
 """What the pictures of a page show, and in one sentence what to look at."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
+from grader.course.calls import Access, Launch
 from grader.page import svg
+
+
+class Panel(NamedTuple):
+    """name; drawn: an SVG; of one with sliders the number of its programs, and which it shows at
+    first."""
+
+    name: str
+    drawn: Markup
+    programs: int = 0
+    first: int = 0
 
 
 @dataclass(frozen=True)
 class Picture:
-    """title; look: what to look at; drawn: HTML; key: (classes, words) of what is drawn."""
+    """title; look: what to look at; panels: side by side where there is room; key: (classes, words)
+    of what is drawn; is_wild: whether it shows an access outside of a tensor."""
 
     title: str
     look: str
-    drawn: Markup
+    panels: list[Panel]
     key: tuple[tuple[str, str], ...] = ()
+    is_wild: bool = False
 
 
-def panels(named: list[tuple[str, str]]) -> Markup:
-    """Pictures with names, side by side where there is room."""
-    return Markup('<div class="panels">{}</div>').format(Markup("").join(
-        Markup('<div><p class="name">{}</p>{}</div>').format(name, Markup(drawn))
-        for name, drawn in named))
+def mask_panels(*drawn) -> list[Panel]:
+    """As svg.mask()."""
+    return [Panel(*one) for one in svg.mask(*drawn)]
 
 
 # ------------------------------------------------------------------ of a red step
@@ -34,7 +46,7 @@ def evidence(found: dict | None) -> list[Picture]:
         want, got = (np.array([list(row) for row in mask[name]]) == "x" for name in (
             "want", "got"))
         wrong, first = {"seen": got & ~want, "unseen": want & ~got}, tuple(mask["first"])
-        drawn.append(Picture("", "", panels(svg.mask(want, got, wrong, 16, first)),
+        drawn.append(Picture("", "", mask_panels(want, got, wrong, 16, first),
                              tuple(svg.legend(want, wrong, 16, first))))
     if tiles := found.get("tiles"):
         drawn.append(_one_loop(tiles))
@@ -52,10 +64,10 @@ def _one_loop(drawn: dict) -> Picture:
     lacks[0] = (visits[1] > 0) & ((visits[0] != 1) | (masked[1] & ~masked[0]))
     vain[0] = (visits[0] > 0) & (visits[1] == 0)
     mine, theirs = drawn["names"]
-    return Picture("", "", panels([(
+    return Picture("", "", [Panel(
         f"{mine} {drawn['own'][0]} to {drawn['own'][1]}, {theirs} tiles of {drawn['size']}",
         svg.tiles(visits, masked, lacks, vain, ("your loop", "should be"),
-                  list(map(str, begins)), f"The loop over {theirs} tiles"))]),
+                  list(map(str, begins)), f"The loop over {theirs} tiles"))],
         (("whole", "visited"), ("cut cut-lines", "visited with MASKED=True"),
          ("hidden", "not visited")))
 
@@ -103,12 +115,67 @@ def loops(found: list[Loop], label: str) -> Picture | None:
         look += "Every tile that has a visible pair is visited, and no other."
     key = [("whole", "visited, every pair is visible"),
            ("cut cut-lines", "visited, needs MASKED=True"), ("hidden", "not visited")]
-    return Picture("The loop over tiles", look.strip(), panels(
-        [(f"{one.names[0]} tiles of {one.sizes[0]}, {one.names[1]} tiles of {one.sizes[1]}",
+    return Picture("The loop over tiles", look.strip(), [
+        Panel(f"{one.names[0]} tiles of {one.sizes[0]}, {one.names[1]} tiles of {one.sizes[1]}",
           svg.tiles(one.visited.astype(int), one.masked, one.wanted & ~one.visited,
                     one.visited & ~one.wanted, *(list(map(str, range(n)))
                                                  for n in one.visited.shape),
-                    f"The loop over {one.names[1]} tiles")) for one in found]), tuple(key))
+                    f"The loop over {one.names[1]} tiles")) for one in found], tuple(key))
+
+
+# ------------------------------------------------------------------ loads and stores
+def memory(launches: list[Launch], file: str) -> Picture | None:
+    """Of every launch the tensors, and what each program does to them, turn by turn."""
+    drawn, wrong = [], []
+    for launch in launches:
+        turns = [[(_said(turn, number, len(its)), turn) for number, turn in enumerate(its, 1)]
+                 for its in map(_turns, launch.programs)]
+        if not any(turns):
+            continue
+        first = max(range(len(turns)), key=lambda number: len(turns[number]))
+        said = f"Program {first}. " + " ".join(words for words, _ in turns[first])
+        drawn.append(Panel(launch.kernel, svg.memory(launch, turns, first, said), len(turns),
+                           first))
+        wrong += [(launch, number, one) for number, its in enumerate(launch.programs)
+                  for one in its if svg.outside(one, launch.tensors[one.tensor])]
+    if not drawn:
+        return None
+    look = ("Rows are drawn from top to bottom, columns from left to right. Look at which rows one "
+            "program reads over and over, and which it writes once.")
+    for launch, number, one in wrong[:1]:
+        look = (f"Look at the red: program {number} of {launch.kernel} {_verb(one)} outside of "
+                f"{one.tensor.removesuffix('_ptr')}" + (f", `{file}:{one.line}`." if one.line
+                                                        else "."))
+    verbs = {one.verb for launch in launches for its in launch.programs for one in its}
+    key = [("read", "read"), ("sink sink-lines", "written"), ("cut cut-lines", "added to")]
+    return Picture("Loads and stores", look, drawn, (
+        *(row for row, verb in zip(key, svg.VERBS, strict=True) if verb in verbs),
+        ("tile-line", "masked off"), *[("wrong", "outside of the tensor")] * bool(wrong)),
+        bool(wrong))
+
+
+def _verb(one: Access) -> str:
+    return {"load": "reads", "store": "writes"}.get(one.verb, "adds to")
+
+
+def _turns(program: tuple[Access, ...]) -> list[list[Access]]:
+    """The turns of a program's loop: a new one begins when a tensor is met again that this turn has
+    met, and with the stores after the last load."""
+    turns = [[]]
+    for one in program:
+        if any(one.tensor == other.tensor for other in turns[-1]):
+            turns.append([])
+        turns[-1].append(one)
+    loads = [number for number, one in enumerate(turns[-1]) if one.verb == "load"]
+    if loads:
+        turns[-1:] = [turns[-1][:loads[-1] + 1], turns[-1][loads[-1] + 1:]]
+    return [turn for turn in turns if turn]
+
+
+def _said(turn: list[Access], number: int, of: int) -> str:
+    said = [f"{_verb(one)} {one.tensor.removesuffix('_ptr')} "
+            + (f"{one.lanes[0]} to {one.lanes[1]}" if one.lanes else "nowhere") for one in turn]
+    return f"Turn {number} of {of}: {', '.join(said)}."
 
 
 # ------------------------------------------------------------------ speed
@@ -133,5 +200,5 @@ def benchmark(found: dict) -> Picture:
     if found.get("peak_mib") and found.get("naive_peak_mib"):
         look += (f" It takes {found['peak_mib']:.4g} MiB of memory; naive PyTorch takes "
                  f"{found['naive_peak_mib']:.4g}.")
-    return Picture("Speed", look, Markup(
-        svg.picture("Times", said, "".join(inside), 520, 34 * len(rows))))
+    return Picture("Speed", look, [Panel(
+        "", svg.picture("Times", said, "".join(inside), 520, 34 * len(rows)))])

@@ -10,6 +10,8 @@ from html import escape
 import numpy as np
 from markupsafe import Markup
 
+from grader.course.calls import Access, Launch
+
 # whole, cut, sink, hidden: what a mask makes of a pair or tile; wrong: of a mistake.
 COLOURS = {
     "light": {"ink": "#1f2328", "faint": "#5f6872", "line": "#d0d7de", "paper": "#ffffff",
@@ -37,11 +39,12 @@ def style() -> str:
     rows = [f":root {{ {_variables('light')} }}",
             f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables('dark')} }} }}",
             "svg text { fill: var(--faint); font: 11px system-ui, sans-serif; }",
-            "svg .ink { fill: var(--ink); } svg .edge { stroke: var(--faint); fill: none; }",
-            "svg .tile { fill: none; stroke: var(--line); }"]
+            "svg .ink { fill: var(--ink); } svg .edge { stroke: var(--faint); fill: none; }"]
     rows += [f".{name} {{ fill: var(--{name}); }}" for name in (
         "whole", "cut", "sink", "hidden", "wrong", "behind-wrong", "accent", "line", "paper")]
     rows += [f".{name} {{ fill: url(#{name}); }}" for name in LINES]
+    rows.append(".read { fill: var(--accent); opacity: .6; } .tile-line { fill: none; "
+                "stroke: var(--faint); stroke-dasharray: 3 2; }")
     rows.append("path.wrong { stroke: var(--wrong); stroke-width: 1.5; }")  # one pair is thin
     rows += [f".{name}-line {{ stroke: var(--{name}); stroke-width: 1.2; fill: none; }}"
              for name in ("faint", "wrong", "accent")]
@@ -52,11 +55,12 @@ def _variables(theme: str) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in COLOURS[theme].items())
 
 
-def picture(title: str, says: str, inside: str, width: float, height: float) -> str:
+def picture(title: str, says: str, inside: str, width: float, height: float) -> Markup:
     """One <svg> with its name and what it shows, for those who cannot see it."""
-    return (f'<svg class="drawn" xmlns="http://www.w3.org/2000/svg" role="img" '
-            f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">'
-            f"<title>{escape(title)}</title><desc>{escape(says)}</desc>{inside}</svg>")
+    return Markup(
+        f'<svg class="drawn" xmlns="http://www.w3.org/2000/svg" role="img" '
+        f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">'
+        f"<title>{escape(title)}</title><desc>{escape(says)}</desc>{inside}</svg>")
 
 
 def file(title: str, says: str, panels: Sequence[tuple[str, str]],
@@ -67,7 +71,7 @@ def file(title: str, says: str, panels: Sequence[tuple[str, str]],
     for number, (name, panel) in enumerate(panels):
         x = 12 + number * width
         inside.append(f'<text class="ink" x="{x + LEFT}" y="18">{escape(name)}</text>'
-                      + panel.replace("<svg ", f'<svg x="{x}" y="26" ', 1))
+                      + str(panel).replace("<svg ", f'<svg x="{x}" y="26" ', 1))
     for number, (classes, note) in enumerate([("", title + "."), ("", says), *legend]):
         y = TOP + SIDE + 52 + 19 * number
         inside += [f'<rect class="{one}" x="12" y="{y - 10}" width="12" height="12"/>'
@@ -190,6 +194,69 @@ def tiles(visits: np.ndarray, masked: np.ndarray, lacks: np.ndarray, vain: np.nd
                f"{escape(column)}</text>" for j, column in enumerate(columns)]
     return picture(name, ("; ".join(said) or "All is as it should be") + ".", "".join(inside),
                    left + len(columns) * size, TOP + len(rows) * size)
+
+
+# ------------------------------------------------------------------ memory
+VERBS = {"load": ("read",), "store": ("sink", "sink-lines"), "add": ("cut", "cut-lines")}
+OVER = 14  # pixels below a tensor, for rows that it does not have
+
+
+def memory(launch: Launch, turns: Sequence[Sequence[tuple[str, Sequence[Access]]]], first: int,
+           says: str) -> str:
+    """The tensors of a launch; on them, a group per program and in it one per turn of its loop,
+    with what that says.  first: the program that is shown at first."""
+    longest = max(rows for rows, _ in launch.tensors.values())
+    place, inside, x = {}, [], 30.0
+    for name, (rows, columns) in launch.tensors.items():
+        short = name.removesuffix("_ptr")
+        width, height = max(14.0, min(columns, 64) * 0.75), max(6.0, rows / longest * 180)
+        place[name] = (x, width, height)
+        inside.append(f'<text class="ink" x="{x:g}" y="{TOP - 6}">{escape(short)}</text>'
+                      f'<rect class="hidden" x="{x:g}" y="{TOP}" width="{width:g}" '
+                      f'height="{height:g}"/>')
+        x += max(width, 7.0 * len(short)) + 14
+    inside.append(f'<text x="22" y="{TOP + 9}" text-anchor="end">0</text><text x="22" '
+                  f'y="{TOP + 180}" text-anchor="end">{longest - 1}</text>')
+    for number, program in enumerate(turns):
+        inside.append(f'<g class="program{"" if number == first else " off"}">')
+        for words, accesses in program:
+            inside.append(f'<g class="turn" data-says="{escape(words)}">')
+            for one in accesses:
+                inside += _boxes(one, launch.tensors[one.tensor], *place[one.tensor])
+            inside.append("</g>")
+        inside.append("</g>")
+    return picture(f"Loads and stores of {launch.kernel}", says, "".join(inside), x,
+                   TOP + 182 + OVER)
+
+
+def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: float) -> list[str]:
+    """An access on its tensor: all lanes dashed, those that no mask leaves out filled, those that
+    lie outside in red."""
+    def rectangle(box, kind: str) -> str:
+        (top, bottom, left, right), (rows, columns) = box, shape
+        most = rows * (1 + OVER / height)
+        top, bottom = (min(max(edge, -rows * 8 / height), most) for edge in (top, bottom + 1))
+        left, right = (min(max(edge, 0), columns * 1.1) for edge in (left, right + 1))
+        return (f'<rect class="{kind}" x="{x + left * width / columns:.5g}" '
+                f'y="{TOP + top * height / rows:.5g}" '
+                f'width="{max(2, (right - left) * width / columns):.5g}" '
+                f'height="{max(2, (bottom - top) * height / rows):.5g}"/>')
+
+    parts, rows = [], shape[0]
+    if one.lanes:
+        top, bottom, left, right = one.lanes
+        parts += [rectangle((max(top, 0), min(bottom, rows - 1), left, right), kind)
+                  for kind in VERBS.get(one.verb, ("hidden",)) if top < rows and bottom >= 0]
+        if outside(one, shape):
+            parts.append(rectangle((max(top, min(rows, bottom)), bottom, left, right)
+                                   if bottom >= rows else one.lanes, "wrong"))
+    return [*parts, rectangle(one.tile, "tile-line")]
+
+
+def outside(one: Access, shape: tuple[int, int]) -> bool:
+    """Whether a lane that is not masked off lies outside of the tensor."""
+    top, bottom, left, right = one.lanes or (0, 0, 0, 0)
+    return top < 0 or bottom >= shape[0] or left < 0 or right >= shape[1]
 
 
 def swatch(classes: str) -> Markup:

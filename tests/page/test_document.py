@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from grader.assignment import submission
+from grader.course.calls import Access, Launch
 from grader.course.stages import STAGES
 from grader.page import pictures
 from grader.page.document import Shown, document
@@ -149,8 +150,8 @@ def test_a_benchmark_is_drawn_as_bars_that_say_their_times(tmp_path):
     found = {"ms": 2.0, "spread_ms": 0.1, "naive_ms": 8.0, "sdpa_ms": 1.0, "peak_mib": 10.0,
              "naive_peak_mib": 300.0}
     drawn = pictures.benchmark(found)
-    assert [float(width) for width in re.findall(r'rx="2" width="([\d.]+)"', drawn.drawn)] == [
-        82.5, 41.25, 330]
+    widths = re.findall(r'rx="2" width="([\d.]+)"', drawn.panels[0].drawn)
+    assert list(map(float, widths)) == [82.5, 41.25, 330]
     assert "1 / 4 of naive PyTorch's time and 2 times SDPA's" in drawn.look
     text = document([shown(tmp_path, outcome="pass", benchmark=found)])
     Tree(text)
@@ -162,7 +163,7 @@ def test_the_loop_of_a_step_is_drawn_beside_the_one_it_should_make():
         "names": ["query", "key"], "own": [32, 63], "size": 16,
         "wanted": [[0, False], [16, False], [32, True]],
         "visited": [[0, False], [16, False], [16, False], [48, True]]}})
-    drawn = drawn.drawn
+    drawn = drawn.panels[0].drawn
     assert "your loop, tile 16: not as it should be" in drawn and "2×" in drawn
     assert "your loop, tile 32: not as it should be" in drawn
     assert "your loop, tile 48: visited in vain" in drawn
@@ -176,3 +177,35 @@ def test_tiles_are_counted_from_the_rows_that_were_read():
     assert one.visited.tolist() == [[1, 0, 1], [1, 1, 1], [1, 1, 1]]
     assert one.masked.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     assert "In 2 crossed tiles no pair is visible" in pictures.loops([one], "L=40").look
+
+
+def access(verb: str, tensor: str, first: int, last: int, tile: int = 0) -> Access:
+    return Access(verb, tensor, 7, (first, max(tile, last), 0, 1), (first, last, 0, 1))
+
+
+LAUNCH = Launch("_kernel", {"q_ptr": (6, 2), "k_ptr": (6, 2), "<o>": (6, 2)}, (
+    (access("load", "q_ptr", 0, 3),),
+    (access("load", "q_ptr", 4, 5), access("load", "k_ptr", 0, 3), access("load", "k_ptr", 4, 5, 7),
+     access("store", "<o>", 4, 7))))
+
+
+def test_loads_and_stores_are_drawn_per_program_and_turn_and_what_is_outside_is_said():
+    drawn = pictures.memory([LAUNCH], "problem_3.py")
+    [(name, svg, programs, first)] = drawn.panels
+    assert (name, programs, first) == ("_kernel", 2, 1)
+    said = re.findall(r'data-says="([^"]+)"', svg)
+    assert said == ["Turn 1 of 1: reads q 0 to 3.", "Turn 1 of 3: reads q 4 to 5, reads k 0 to 3.",
+                    "Turn 2 of 3: reads k 4 to 5.",
+                    "Turn 3 of 3: writes &lt;o&gt; 4 to 7."]
+    assert re.findall(r'<g class="(program[^"]*)"', svg) == ["program off", "program"]
+    assert drawn.look == ("Look at the red: program 1 of _kernel writes outside of <o>, "
+                          "`problem_3.py:7`.")
+    assert drawn.is_wild and ("wrong", "outside of the tensor") in drawn.key
+    Tree(str(svg))
+
+
+def test_what_is_inside_of_its_tensor_is_not_called_wild():
+    calm = replace(LAUNCH, programs=LAUNCH.programs[:1])
+    drawn = pictures.memory([calm], "problem_3.py")
+    assert not drawn.is_wild and [words for _, words in drawn.key] == ["read", "masked off"]
+    assert pictures.memory([replace(LAUNCH, programs=())], "") is None

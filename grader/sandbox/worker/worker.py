@@ -5,6 +5,7 @@ submission.  The worker knows no right answer, no tolerance and no points: tenso
 outputs go back as bytes, and the parent judges them.  Importing this module has no side effects.
 """
 
+import contextlib
 import importlib.util
 import io
 import json
@@ -21,6 +22,7 @@ from ..kernels import bounds, compile_only, hooks, interpreter_speedups, pretend
 from ..replay import launches, replay
 from ..wire import DTYPES, Channel, raw_bytes
 from . import crashes, profiling, recorder, run_step
+from .accesses import Accesses
 from .gaps import gathered, spread
 from .reads import Reads
 from .returned import Failure, check, check_gradient, outputs_of, signature_of
@@ -81,7 +83,8 @@ class Server:
         """Answer requests until the parent closes the channel."""
         operations = launches.operations(self) | {operation.__name__: operation for operation in (
             self.load, self.run, self.replay, self.prepare, self.arrange, self.time, self.kept,
-            self.memory, self.profile, self.sample, self.compile, self.walk, self.step)}
+            self.memory, self.profile, self.sample, self.compile, self.walk, self.accesses,
+            self.step)}
         while True:
             request = self.channel.receive_header()
             tensors = self._receive_tensors(request)
@@ -319,6 +322,15 @@ class Server:
             self._once(request, inputs, upstream)
         return {}, [torch.from_numpy(x) for x in (counted.read, counted.together)] + [
             torch.tensor(counted.tiles)]
+
+    def accesses(self, request: dict, storages: dict, douts: dict):
+        """What every program of one call loads and stores; as far as it comes, where it fails."""
+        inputs, upstream, on_device, sent = self.place(request, storages, douts)
+        recording = self._recorder(on_device, sent)
+        noted = Accesses(recording, self.path)
+        with contextlib.suppress(Exception), recording, noted:
+            self._once(request, inputs, upstream)
+        return {"launches": noted.launches}, ()
 
     def step(self, request: dict):
         """Run one blank of the file on its own, on the examples of the request."""
