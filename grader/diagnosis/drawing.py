@@ -52,12 +52,13 @@ def panels(matrix: Matrix) -> list[tuple[str, str]]:
     """The same three panels as (name, SVG)."""
     found = (matrix.found > SEEN) | (matrix.keep & ~matrix.wrong)
     return svg.mask(matrix.keep.numpy(), found.numpy(), _wrong(matrix),
-                    TILE.get(matrix.case.stage, 64))
+                    TILE.get(matrix.case.stage, 64), sinks=matrix.case.sinks or 0)
 
 
 def legend(matrix: Matrix) -> list[tuple[str, str]]:
     """As svg.legend()."""
-    return svg.legend(matrix.keep.numpy(), _wrong(matrix), TILE.get(matrix.case.stage, 64))
+    return svg.legend(matrix.keep.numpy(), _wrong(matrix), TILE.get(matrix.case.stage, 64),
+                      sinks=matrix.case.sinks or 0)
 
 
 def picture(matrix: Matrix) -> pictures.Picture:

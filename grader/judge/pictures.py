@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 
 import reference
-from grader.course.calls import SubmissionError
+from grader.course.calls import Access, SubmissionError
 from grader.course.cases import Case
-from grader.course.inputs import build
+from grader.course.inputs import Built, build
 from grader.course.stages import Stage, interpreter_fault
 from grader.diagnosis import attention_map, drawing
 from grader.host.session import Session
@@ -43,15 +43,14 @@ def finish(context: GradingContext, drawn: concurrent.futures.Future | None) -> 
 def _draw(context: GradingContext, session: Session) -> None:
     stage, options = context.stage, context.options
     session.timeout = min(session.timeout, SECONDS)
-    makers = [_memory] if stage.sums_rows else [_mask, _memory, _tiles]
     with contextlib.suppress(SubmissionError):
         options.imports.helper(session, stage)
-        for make in makers:
+        for make in [_memory] if stage.sums_rows else [_mask, _memory, _tiles]:
             with contextlib.suppress(SubmissionError):
-                if made := make(stage, options.seed, session):
-                    context.result.pictures.append(made)
-                    if made.is_wild:  # a walk would not stop it, and the process might die
-                        break
+                made = make(stage, options.seed, session)
+                context.result.pictures[1:1] = made  # the mask, the loop, what it reads, the softmax
+                if any(picture.is_wild for picture in made):
+                    break  # a walk would not stop it, and the process might die
     context.show_page()
 
 
@@ -65,35 +64,65 @@ def example(stage: Stage, N: int, **changes) -> Case:
         **changes)
 
 
-def _mask(stage: Stage, seed: int, session: Session) -> Picture | None:
+def _mask(stage: Stage, seed: int, session: Session) -> list[Picture]:
     """Which keys every query really sees."""
     def ask(built):
         reply = session.run(built.call)
         return dict(reply.outputs[0])
 
-    return drawing.picture(attention_map.read(ask, example(stage, 256), 0, longest=256))
+    return [drawing.picture(attention_map.read(ask, example(stage, 256), 0, longest=256))]
 
 
-def _memory(stage: Stage, seed: int, session: Session) -> Picture | None:
-    """What every program loads and stores; of stage 1 there are no programs."""
+def _memory(stage: Stage, seed: int, session: Session) -> list[Picture]:
+    """What every program loads and stores, and the online softmax in that order of the tiles; of
+    stage 1 there are no programs."""
     if stage.sums_rows:
         case = Case(stage.number, "picture", 200, M=40, dtype=torch.float32, grads=("x", "w"))
     else:
-        case = example(stage, 200, grads=("q", "k", "v") * stage.differentiates)
-    return pictures.memory(session.accesses(build(case, seed).call), stage.filename)
+        case = example(stage, 300, grads=("q", "k", "v") * stage.differentiates)
+    built = build(case, seed)
+    launches = session.accesses(built.call)
+    made = [pictures.memory(launches, stage.filename)]
+    if launches and not stage.sums_rows:
+        own, tiles = max((_read(program) for program in launches[0].programs),
+                         key=lambda found: len(found[1]))
+        made.append(_softmax(built, own, tiles))
+    return [picture for picture in made if picture]
 
 
-def _tiles(stage: Stage, seed: int, session: Session) -> Picture | None:
+def _read(program: tuple[Access, ...]) -> tuple[range, list[tuple[int, int]]]:
+    """Which rows of q, and which of k, in their order, a program reads."""
+    read = {name: [one.lanes[:2] for one in program if one.lanes and one.verb == "load"
+                   and one.tensor.lower().removesuffix("_ptr") == name] for name in "qk"}
+    return range(read["q"][0][0], read["q"][0][1] + 1) if read["q"] else range(0), read["k"]
+
+
+def _softmax(built: Built, rows: range, tiles: list[tuple[int, int]]) -> Picture | None:
+    case, (q, k) = built.case, (built.tensors[name][0, 0].double() for name in "qk")
+    inside = all(0 <= first <= last < case.N for first, last in tiles) and rows.stop <= case.N
+    if not (rows and tiles and inside):
+        return None
+    return pictures.softmax((q @ k.T * case.D**-0.5).numpy(), _keep(case).numpy(), rows, tiles)
+
+
+def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
     """The tiles that every program's loop visits, and those that it should."""
     grads = ("q", "k", "v") if stage.differentiates else ()
     call = build(example(stage, 128, grads=grads), seed).call
     *_, sizes = session.walk(call)
-    case = example(stage, int(TILES * max(sizes)), grads=grads)
-    read, together, sizes = session.walk(build(case, seed).call)
-    keep = reference.keep_mask(case.N, case.N, case.is_causal, case.window, case.sinks or 0)
-    loops = []
+    built = build(case := example(stage, int(TILES * max(sizes)), grads=grads), seed)
+    read, _, sizes = session.walk(built.call)
+    keep, loops = _keep(case), []
     for side, sees, names in ((QUERIES, keep, ("query", "key")), (KEYS, keep.T, ("key", "query"))):
         if read[side].any():
             loops.append(pictures.loop(read[side].numpy(), sees.numpy(), sizes[side],
                                        sizes[1 - side], names))
-    return pictures.loops(loops, case.label)
+    made = [pictures.loops(loops, case.label)]
+    if not stage.needs_triton:  # there are no programs whose loads would tell
+        made.append(_softmax(built, range(case.N - sizes[0], case.N), [
+            (first, min(first + sizes[1], case.N) - 1) for first in range(0, case.N, sizes[1])]))
+    return [picture for picture in made if picture]
+
+
+def _keep(case: Case) -> torch.Tensor:
+    return reference.keep_mask(case.N, case.N, case.is_causal, case.window, case.sinks or 0)

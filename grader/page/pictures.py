@@ -178,6 +178,42 @@ def _said(turn: list[Access], number: int, of: int) -> str:
     return f"Turn {number} of {of}: {', '.join(said)}."
 
 
+# ------------------------------------------------------------------ online softmax
+KEYS = 90  # bars at most; each stands for neighbouring keys
+
+
+def softmax(scores: np.ndarray, keep: np.ndarray, rows: range, tiles: list[tuple[int, int]]
+            ) -> Picture | None:
+    """One row of these, as the online softmax should have it after each tile of keys (first, last).
+    """
+    hidden = np.where(keep, scores, -np.inf)
+    tops = [np.array([hidden[row, first:last + 1].max() for first, last in tiles]) for row in rows]
+    grows = [int((np.diff(np.maximum.accumulate(top)) > 0.05).sum()) for top in tops]
+    row = rows[int(np.argmax(grows))]  # the row whose maximum grows most often
+    s, each = hidden[row], -(-hidden.shape[1] // KEYS)
+    m, turns, seen, said = -np.inf, [], np.zeros(len(s), bool), []
+    for first, last in tiles:
+        now = np.zeros_like(seen)
+        now[first:last + 1] = True
+        new = max(m, float(s[now].max(initial=-np.inf)))
+        pivot = new if np.isfinite(new) else 0.0
+        alpha, p = float(np.exp(m - pivot)), np.exp(s - pivot)
+        old, fresh = (np.add.reduceat(np.where(some, p, 0.0), np.arange(0, len(s), each))
+                      for some in (seen & ~now, now))
+        seen |= now
+        said.append(f"Keys {first} to {last}: m = {new:.3g}, alpha = {alpha:.3g}, "
+                    f"l = {p[seen].sum():.4g}")
+        turns.append((old, fresh, said[-1]))
+        m = new
+    return Picture(
+        "The online softmax", f"Query {row}, as it should be after each tile, in the order of the "
+        "loop. Look at the grey bars: where the maximum m grows, alpha is below 1, and all "
+        "that came before shrinks by it, as l and acc must.",
+        [Panel("", svg.softmax(turns, ". ".join(said) + "."))],
+        (("read", f"exp(s - m) of this tile's keys, {each} to a bar"),
+         ("older", "of earlier keys, times alpha")))
+
+
 # ------------------------------------------------------------------ speed
 def benchmark(found: dict) -> Picture:
     """The times as bars, and the memory in words."""

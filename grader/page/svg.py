@@ -43,8 +43,9 @@ def style() -> str:
     rows += [f".{name} {{ fill: var(--{name}); }}" for name in (
         "whole", "cut", "sink", "hidden", "wrong", "behind-wrong", "accent", "line", "paper")]
     rows += [f".{name} {{ fill: url(#{name}); }}" for name in LINES]
-    rows.append(".read { fill: var(--accent); opacity: .6; } .tile-line { fill: none; "
-                "stroke: var(--faint); stroke-dasharray: 3 2; }")
+    rows.append(".read { fill: var(--accent); opacity: .6; } .older { fill: var(--faint); "
+                "opacity: .5; }")
+    rows.append(".tile-line { fill: none; stroke: var(--faint); stroke-dasharray: 3 2; }")
     rows.append("path.wrong { stroke: var(--wrong); stroke-width: 1.5; }")  # one pair is thin
     rows += [f".{name}-line {{ stroke: var(--{name}); stroke-width: 1.2; fill: none; }}"
              for name in ("faint", "wrong", "accent")]
@@ -127,7 +128,7 @@ DIFFERENCES = {  # what is wrong with a weight -> its class, and what the legend
 
 
 def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
-         first: tuple[int, int] = (0, 0)) -> list[tuple[str, str]]:
+         first: tuple[int, int] = (0, 0), sinks: int = 0) -> list[tuple[str, str]]:
     """Three panels (name, picture): which pairs should be visible, which are, what differs."""
     count = sum(int(cells.sum()) for cells in wrong.values())
     layers = [(kind, cells) for name, cells in wrong.items()
@@ -135,34 +136,39 @@ def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], 
     said = ", ".join(f"{int(cells.sum())} pairs: {DIFFERENCES[name][1]}"
                      for name, cells in wrong.items() if cells.any()) or "no pair differs"
     return [("expected", grid("The expected mask", f"{int(expected.sum())} pairs are visible.",
-                              kinds(expected, tile, first), tile, first=first)),
+                              kinds(expected, tile, first, sinks), tile, first=first)),
             ("yours", grid("Your mask", f"{int(found.sum())} pairs are visible.",
-                           kinds(found, tile, first), tile, first=first)),
+                           kinds(found, tile, first, sinks), tile, first=first)),
             (f"difference: {count or 'none'}", grid(
                 "The difference", said + ".", layers or [("wrong", np.zeros_like(expected))],
                 tile, first=first))]
 
 
 def legend(expected: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
-           first: tuple[int, int] = (0, 0)) -> list[tuple[str, str]]:
+           first: tuple[int, int] = (0, 0), sinks: int = 0) -> list[tuple[str, str]]:
     """(classes, words) of what a mask's panels show."""
-    there = {kind for kind, cells in kinds(expected, tile, first) if cells.any()}
+    there = {kind for kind, cells in kinds(expected, tile, first, sinks) if cells.any()}
     return [*[("whole", "visible, in a tile that needs no mask")] * ("whole" in there),
             *[("cut cut-lines", "visible, in a tile that the mask cuts")] * ("cut" in there),
+            *[("sink sink-lines", "sinks: visible to all that follow")] * ("sink" in there),
             *[("hidden", "hidden")] * (not expected.all()),
             *(DIFFERENCES[name] for name, cells in wrong.items() if cells.any())]
 
 
-def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0)
+def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0), sinks: int = 0
           ) -> list[tuple[str, np.ndarray]]:
-    """Visible pairs, apart where the mask cuts their tile."""
+    """Visible pairs: apart where the mask cuts their tile, and where only so many sinks are visible
+    in it."""
     rows, columns = ((np.arange(n) + at) // tile for n, at in zip(keep.shape, first, strict=True))
-    cut = np.zeros_like(keep)
+    cut, only = np.zeros((2, *keep.shape), bool)
     for i in np.unique(rows):
         for j in np.unique(columns):
             part = np.ix_(rows == i, columns == j)
             cut[part] = not keep[part].all()
-    return [("whole", keep & ~cut), ("cut", keep & cut), ("cut-lines", keep & cut)]
+            only[part] = not (keep & (np.arange(keep.shape[1]) + first[1] >= sinks))[part].any()
+    found = {"whole": keep & ~cut, "cut": keep & cut & ~only, "sink": keep & cut & only}
+    return [(kind + more, cells) for kind, cells in found.items()
+            for more in ("", "-lines")[:1 + (kind != "whole")]]
 
 
 # ------------------------------------------------------------------ tiles
@@ -257,6 +263,26 @@ def outside(one: Access, shape: tuple[int, int]) -> bool:
     """Whether a lane that is not masked off lies outside of the tensor."""
     top, bottom, left, right = one.lanes or (0, 0, 0, 0)
     return top < 0 or bottom >= shape[0] or left < 0 or right >= shape[1]
+
+
+# ------------------------------------------------------------------ online softmax
+BAR, TALL = 5, 46  # pixels: the width of a bar, and the height of the tallest
+
+
+def softmax(turns: Sequence[tuple[np.ndarray, np.ndarray, str]], says: str) -> Markup:
+    """A row per turn of a loop: bars of older keys, bars of this tile's, and what is said of it."""
+    tallest = max(float((old + new).max()) for old, new, _ in turns)
+    inside, width = [], BAR * len(turns[0][0])
+    for number, (old, new, words) in enumerate(turns):
+        floor = (TALL + 26) * (number + 1) - 6
+        inside.append(f'<text x="0" y="{floor - TALL - 4}">{escape(words)}</text>'
+                      f'<path class="faint-line" d="M0 {floor}h{width}" stroke-width=".7"/>')
+        for kind, bars in (("older", old), ("read", new)):
+            d = "".join(f"M{BAR * i} {floor}v-{bar / tallest * TALL:.4g}h{BAR - 1}V{floor}z"
+                        for i, bar in enumerate(bars.tolist()) if bar > 0)
+            inside.append(f'<path class="{kind}" d="{d}"/>')
+    return picture("The online softmax of one row", says, "".join(inside), max(width, 330),
+                   (TALL + 26) * len(turns))
 
 
 def swatch(classes: str) -> Markup:

@@ -209,3 +209,16 @@ def test_what_is_inside_of_its_tensor_is_not_called_wild():
     drawn = pictures.memory([calm], "problem_3.py")
     assert not drawn.is_wild and [words for _, words in drawn.key] == ["read", "masked off"]
     assert pictures.memory([replace(LAUNCH, programs=())], "") is None
+
+
+def test_the_online_softmax_ends_with_the_weights_of_its_row():
+    scores = np.zeros((4, 6))
+    scores[2] = [0, 0, 1, 0, 2, 9]
+    keep = np.tril(np.ones((4, 6), bool), 2)  # key 5 is hidden from row 2
+    drawn = pictures.softmax(scores, keep, range(1, 4), [(0, 1), (4, 5), (2, 3)])
+    assert drawn.look.startswith("Query 2, ")
+    says = re.search("<desc>(.*?)</desc>", drawn.panels[0].drawn)[1]
+    total = 1 + 2 * np.exp(-2) + np.exp(-1) + np.exp(-2)
+    assert says.split(". ") == [
+        "Keys 0 to 1: m = 0, alpha = 0, l = 2", f"Keys 4 to 5: m = 2, alpha = {np.exp(-2):.3g}, "
+        f"l = {1 + 2 * np.exp(-2):.4g}", f"Keys 2 to 3: m = 2, alpha = 1, l = {total:.4g}."]

@@ -35,6 +35,14 @@ def test_tiles_are_cut_where_their_numbers_say_and_not_where_the_picture_begins(
     assert layers["whole"].sum() == 8  # rows 6 and 7 of the picture are those of the next tile
 
 
+def test_a_tile_of_which_only_sinks_are_visible_is_told_from_one_that_the_mask_cuts():
+    window = np.eye(8, dtype=bool)
+    window[:, 0] = True
+    layers = dict(svg.kinds(window, 4, sinks=1))
+    assert layers["sink"][4:, 0].all() and layers["sink"].sum() == 4
+    assert layers["sink-lines"].sum() == 4 and not (layers["cut"] & layers["sink"]).any()
+
+
 def test_a_picture_says_what_it_shows_and_lets_no_markup_through():
     drawn = ElementTree.fromstring(svg.picture("<b>", 'says "&"', "<g/>", 1, 1))
     assert drawn.get("role") == "img"
