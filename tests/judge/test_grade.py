@@ -95,6 +95,7 @@ def graded(tmp_path, monkeypatch):
 
     def run(session, source=PLAIN, replaying=Replaying, **chosen):
         monkeypatch.setattr(options, "Session", session)
+        monkeypatch.setattr(options, "Worker", lambda *args, **settings: None)  # no process
         monkeypatch.setattr(worker_pool, "workers", lambda *settings: replaying())
         session.started = 0
         (tmp_path / "problem_1.py").write_text(KERNEL + source, "utf-8")
