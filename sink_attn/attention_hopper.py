@@ -51,7 +51,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from . import hopper
+from . import hopper, kept
 
 BLOCK_M = gl.constexpr(128)  # queries a tile, 64 for each warpgroup
 BLOCK_N = gl.constexpr(128)  # keys a tile
@@ -372,8 +372,8 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
     )
     sinks = None if sink_logits is None else sink_logits.contiguous()
     sink = sinks is not None and (sinks.dtype, sinks.data_ptr() % 16)
-    with hopper.on(q.device):
-        hopper.launch(
+    with kept.on(q.device):
+        kept.launch(
             (q.device, D, q.dtype, sink, constants), _fwd_kernel, (programs, 1, 1),
             *(hopper.describe(x, rows) for x, rows in ((q, 64), (k, 128), (v, 128), (o, 64))),
             lse, sinks, hopper.counter(q.device), N, HQ, HQ // HKV, tiles, scale,

@@ -6,7 +6,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from . import hopper
+from . import hopper, kept
 from .attention_hopper_backward import _bwd_kernel
 
 
@@ -101,16 +101,16 @@ def backward(
     # Heads side by side.  4 against 2 and 8: causal 1.34, 1.39, 1.36 ms; Llama-3 5.15, 4.98, 5.19.
     constants = *masked, N % 128 != 0, 4 if group == 1 else 2, not deterministic
     kind = q.device, D, q.dtype, deterministic
-    with hopper.on(q.device):
+    with kept.on(q.device):
         strides = do.stride()[:3]
-        hopper.launch(
+        kept.launch(
             (_prepare_kernel, kind, sinks is not None and (sinks.dtype, sinks.data_ptr() % 16),
              *((s % 16, s >> 31) for s in strides)),
             _prepare_kernel, (blocks * B * HQ, 1, 1),
             o, do, lse, lse_log2, delta, dq_sum, sinks, dsinks, N, HQ, rows, *strides, D,
             num_warps=4,
         )
-        hopper.launch(
+        kept.launch(
             (_bwd_kernel, kind, constants), _bwd_kernel, (B * HKV * -(-N // 128), 1, 1),
             *(hopper.describe(x, n) for x, n in ((q, tile), (k, 64), (v, 64), (do, tile))),
             *(hopper.describe(x, tile, _line) for x in (lse_log2, delta)),
@@ -126,7 +126,7 @@ def backward(
             )
         else:
             numel = q.numel()
-            hopper.launch(
+            kept.launch(
                 (_finish_kernel, kind, numel >> 31), _finish_kernel, (-(-numel // 4096), 1, 1),
                 dq_sum, dq, scale, numel, 4096, num_warps=8,
             )

@@ -147,7 +147,9 @@ def _attention(
     if torch.compiler.is_compiling() or isinstance(q, FakeTensor):
         return _forward_operator(q, k, v, sink_logits, cu_seqlens, *options, kernel)[0]
     kernels = picked(q, k, kernel, *options)
-    if not torch.is_grad_enabled():  # autograd costs the host some microseconds
+    wanted = q.requires_grad or k.requires_grad or v.requires_grad
+    wanted = wanted or sink_logits is not None and sink_logits.requires_grad
+    if not wanted or not torch.is_grad_enabled():  # autograd costs the host some microseconds
         return _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)[0]
     return AttentionFunction.apply(q, k, v, sink_logits, cu_seqlens, *options, kernels)
 

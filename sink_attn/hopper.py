@@ -1,6 +1,5 @@
 """What forward and backward share: names that Triton moved, barriers, tiles, the host's part."""
 
-import contextlib
 import functools
 
 import torch
@@ -16,6 +15,8 @@ from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
+
+from . import kept
 
 LOG2E = gl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
 LN2 = gl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
@@ -129,38 +130,16 @@ def partial_sums(p):
 
 
 # --------------------------------------------------------------------- host
-class _Place:
-    """What a kept descriptor needs of a tensor: where it lies.  Does not keep it alive."""
-
-    def __init__(self, x: torch.Tensor):
-        self.dtype, self.address = x.dtype, x.data_ptr()
-
-    def data_ptr(self) -> int:
-        return self.address
-
-
-_descriptors = {}  # a program's tensors come back to the same places
-
-
 def describe(x: torch.Tensor, rows: int, make=None) -> TensorDescriptor:
     """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles.
 
-    make: what makes another descriptor, of x and rows.  One of x itself is kept for whatever has
-    its form and place, and does not keep x alive; one of a copy is not kept, and keeps the copy.
+    make: what makes another descriptor, of x and rows.
     """
-    key = x.data_ptr(), x.shape, x.stride(), x.dtype, rows, make
-    found = _descriptors.get(key)
-    if found is None:
-        there = x if make else copyable(x)
-        found = (make or _tiles)(there, rows)
-        if there is x:
-            if len(_descriptors) >= 1000:
-                _descriptors.clear()
-            _descriptors[key], found.base = found, _Place(x)
-    return found
+    return kept.describe(x, rows, make or _tiles)
 
 
 def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    x = copyable(x)
     layout = gl.NVMMASharedLayout(128, 16, rank=4)
     block = [1, 1, rows, x.shape[3]]
     return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
@@ -174,14 +153,6 @@ def copyable(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-_HERE = contextlib.nullcontext()
-
-
-def on(device: torch.device):
-    """torch.cuda.device(device); nothing where that is the current one already: 2 us less."""
-    return _HERE if torch.cuda.current_device() == device.index else torch.cuda.device(device)
-
-
 _counters = {}
 
 
@@ -193,21 +164,6 @@ def counter(device: torch.device) -> torch.Tensor:
     if key not in _counters:
         _counters[key] = torch.zeros(1, dtype=torch.int32, device=device)
     return _counters[key]
-
-
-_kernels = {}  # compiled; Triton's own search for one takes longer than all the rest of a call
-
-
-def launch(key, function, grid, *args, **options):
-    """function[grid](*args), and from the second time on without asking which kernel that is.
-
-    key tells apart what is compiled differently.  args are all arguments, constexprs included.
-    """
-    kernel = _kernels.get(key)
-    if kernel is None:
-        _kernels[key] = function[grid](*args, **options)
-    else:
-        kernel[grid](*args)
 
 
 @functools.cache

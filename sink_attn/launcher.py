@@ -1,12 +1,13 @@
 """Launches the kernels of kernels.py, in the form and with the tiles that policy.py says.
 
-Input is checked: entry.py does that.
+Input is checked: entry.py does that.  What follows from the form of the tensors and the options is
+a plan, which is made once (kept.py): calls come back in forms that were there before.
 """
 
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from . import policy
+from . import kept, policy
 from .kernels import _dkdv_kernel, _dq_kernel, _fwd_kernel
 
 LOG2E = 1.4426950408889634  # exp(x) == exp2(x * LOG2E)
@@ -17,9 +18,14 @@ def _major(x: torch.Tensor) -> int:
     return torch.cuda.get_device_capability(x.device)[0] if x.device.type == "cuda" else 9
 
 
-def _describe(x: torch.Tensor, rows: int, BLOCK_D: int) -> TensorDescriptor:
+def _source(x: torch.Tensor, block: tuple[int, int]) -> TensorDescriptor:
     """x (B, H, N, D) as the copy engine sees it: a source of (1, 1, rows, BLOCK_D) tiles."""
-    return TensorDescriptor(x, x.shape, x.stride(), [1, 1, rows, BLOCK_D])
+    return TensorDescriptor(x, x.shape, x.stride(), [1, 1, *block])
+
+
+def _describe(x: torch.Tensor, block: tuple[int, int]) -> TensorDescriptor:
+    """The same, kept; Triton's interpreter needs the tensor itself."""
+    return kept.describe(x, block, _source) if x.is_cuda else _source(x, block)
 
 
 def _packing(N: int, cu_seqlens, max_seqlen) -> tuple:
@@ -34,6 +40,42 @@ def _tiles(N: int, rows: int, S: int | None) -> int:
     return -(-N // rows) if S is None else N // rows + S
 
 
+def _constants(kernel, **values) -> tuple[tuple, dict]:
+    """values in the order in which the kernel takes them, last of all; and those that are launch
+    options."""
+    names = [name for name in kernel.arg_names if name in values]
+    return tuple(values.pop(name) for name in names), values
+
+
+# ------------------------------------------------------------------ forward
+def _plan_forward(
+    q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size
+):
+    """-> the grid, blocks of q and of k and v where descriptors fetch them, S, strides, window_size
+    and sink_size, constexprs, launch options."""
+    B, HQ, N, D = q.shape
+    longest, S, even_N = _packing(N, cu_seqlens, max_seqlen)
+    mask, window_size, sink_size = policy.limits(longest, is_causal, window_size, sink_size)
+    narrow = policy.is_narrow(mask, window_size)
+    packed = policy.is_packed(mask, window_size, HQ // k.shape[1])
+    major = _major(q)
+    described = S is None and not packed and policy.can_describe(major, q, k, v)
+    options = policy.forward_options(
+        major, D, q.element_size(), even_N, mask, narrow, packed, described
+    )
+    rows = options["BLOCK_M"]
+    blocks = None
+    if described:
+        blocks = (rows, options["BLOCK_D"]), (options["BLOCK_N"], options["BLOCK_D"])
+    if options["TWO_TILES"]:
+        rows *= 2
+    grid = _tiles(N, rows, S) * B * HQ // options["HEADS"], 1, 1
+    strides = *q.stride(), *k.stride(), *v.stride()
+    return grid, blocks, S, strides, (window_size, sink_size), *_constants(
+        _fwd_kernel, D=D, HAS_SINK_LOGITS=sink_logits is not None, **options
+    )
+
+
 def forward(
     q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale
 ):
@@ -41,35 +83,63 @@ def forward(
 
     cu_seqlens, max_seqlen: None, or those of attention_varlen, with B = 1.
     """
-    B, HQ, N, D = q.shape
-    longest, S, even_N = _packing(N, cu_seqlens, max_seqlen)
-    mask, window_size, sink_size = policy.limits(longest, is_causal, window_size, sink_size)
-    HKV = k.shape[1]
-    o = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
-    lse_log2 = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
-    sinks = lse_log2 if sink_logits is None else sink_logits.contiguous()  # lse_log2: never read
-    strides = *q.stride(), *k.stride(), *v.stride()
-    narrow = policy.is_narrow(mask, window_size)
-    packed = policy.is_packed(mask, window_size, HQ // HKV)
-    major = _major(q)
-    described = S is None and not packed and policy.can_describe(major, q, k, v)
-    options = policy.forward_options(
-        major, D, q.element_size(), even_N, mask, narrow, packed, described
+    (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
+    options = max_seqlen, is_causal, window_size, sink_size
+    key = device, kept.form(q, k, v, sink_logits, cu_seqlens), options
+    grid, blocks, S, strides, limits, constants, options = kept.plan(
+        key, _plan_forward, q, k, v, sink_logits, cu_seqlens, *options
     )
-    rows = options["BLOCK_M"]
-    if described:
-        BLOCK_D, BLOCK_N = options["BLOCK_D"], options["BLOCK_N"]
-        q = _describe(q, rows, BLOCK_D)
-        k, v = _describe(k, BLOCK_N, BLOCK_D), _describe(v, BLOCK_N, BLOCK_D)
-    if options["TWO_TILES"]:
-        rows *= 2
-    programs = _tiles(N, rows, S) * B * HQ // options["HEADS"]
-    with torch.cuda.device(o.get_device()):  # launch where the data is; does nothing on a CPU
-        _fwd_kernel[(programs,)](
-            q, k, v, sinks, o, lse_log2, HQ, HKV, N, cu_seqlens, S, *strides, scale * LOG2E,
-            window_size, sink_size, D=D, HAS_SINK_LOGITS=sink_logits is not None, **options,
+    o = q.new_empty(B, HQ, N, D)
+    lse_log2 = q.new_empty((B, HQ, N), dtype=torch.float32)
+    sinks = lse_log2 if sink_logits is None else sink_logits.contiguous()  # lse_log2: never read
+    if blocks is not None:
+        q, k, v = _describe(q, blocks[0]), _describe(k, blocks[1]), _describe(v, blocks[1])
+    with kept.on(device):  # launch where the data is
+        kept.launch(
+            (_fwd_kernel, key), _fwd_kernel, grid, q, k, v, sinks, o, lse_log2, HQ, HKV, N,
+            cu_seqlens, S, *strides, scale * LOG2E, *limits, *constants, **options,
         )
     return o, lse_log2
+
+
+# ----------------------------------------------------------------- backward
+def _plan_backward(
+    q, k, v, do, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, needs
+):
+    """-> the block of q, k, v and do where descriptors fetch them, S, strides, window_size and
+    sink_size; of dq its tiles, constexprs and launch options; of dkdv the launches: first tile,
+    tiles, parts, constexprs, launch options."""
+    N, D = q.shape[2:]
+    HKV = k.shape[1]
+    longest, S, even_N = _packing(N, cu_seqlens, max_seqlen)
+    mask, window_size, sink_size = policy.limits(longest, is_causal, window_size, sink_size)
+    narrow = policy.is_narrow(mask, window_size)
+    major = _major(q)
+    described = S is None and policy.can_describe(major, q, k, v, do)
+    dq_options, dkdv_options = policy.backward_options(
+        major, D, q.element_size(), even_N, mask, narrow, described
+    )
+    dq = _tiles(N, dq_options["BLOCK_M"], S), *_constants(
+        _dq_kernel, D=D, WANT_DSINK=needs[3], **dq_options
+    )
+    BLOCK_N = dkdv_options["BLOCK_N"]
+    tiles = _tiles(N, BLOCK_N, S)
+    sink_tiles, parts = -(-sink_size // BLOCK_N), N // (window_size + BLOCK_N)
+    if S is not None or not 0 < sink_tiles <= 4 or sink_tiles == tiles or parts < 2:
+        sink_tiles = 0
+    # All later queries see a sink: its tile's walk is N long where the others' are W.  Cut into
+    # parts of about that length, it has as many sums, which backward() adds.
+    launches = [
+        (first, number, parts, number * BLOCK_N, *_constants(
+            _dkdv_kernel, D=D, GROUPED=q.shape[1] != HKV, SPLIT=parts > 1, **dkdv_options
+        ))
+        for first, number, parts in (
+            (sink_tiles, tiles - sink_tiles, 1), (0, sink_tiles, min(parts, 32))
+        ) if number
+    ]
+    block = (64, dq_options["BLOCK_D"]) if described else None  # all tiles have 64 rows then
+    strides = *q.stride(), *k.stride(), *v.stride(), *do.stride()
+    return block, S, strides, (window_size, sink_size), dq, launches
 
 
 def backward(
@@ -80,61 +150,43 @@ def backward(
 
     Nothing is added up in an order that varies: the same bits every time.
     """
-    B, HQ, N, D = q.shape
-    longest, S, even_N = _packing(N, cu_seqlens, max_seqlen)
-    mask, window_size, sink_size = policy.limits(longest, is_causal, window_size, sink_size)
-    HKV = k.shape[1]
-    strides = *q.stride(), *k.stride(), *v.stride(), *do.stride()
-    limits = scale, window_size, sink_size
-    narrow = policy.is_narrow(mask, window_size)
-    major = _major(q)
-    described = S is None and policy.can_describe(major, q, k, v, do)
-    dq_options, dkdv_options = policy.backward_options(
-        major, D, q.element_size(), even_N, mask, narrow, described
+    (B, HQ, N, D), HKV, device = q.shape, k.shape[1], q.device
+    options = max_seqlen, is_causal, window_size, sink_size, tuple(needs)
+    key = device, kept.form(q, k, v, do, o, lse_log2, sink_logits, cu_seqlens), options
+    block, S, strides, limits, (dq_tiles, constants, options), launches = kept.plan(
+        key, _plan_backward, q, k, v, do, cu_seqlens, *options
     )
-    delta = torch.empty(B, HQ, N, device=q.device, dtype=torch.float32)
-    dq = torch.empty(B, HQ, N, D, device=q.device, dtype=q.dtype)
+    delta = lse_log2.new_empty(B, HQ, N)
+    dq = q.new_empty(B, HQ, N, D)
     dk = dv = dsink_logits = None
-    dq_programs = _tiles(N, dq_options["BLOCK_M"], S)  # of a head
     dsink_parts = delta  # never written
     if needs[3]:  # zeros: not every tile of packed sequences has rows
-        new = torch.empty if S is None else torch.zeros
-        dsink_parts = new(B, HQ, dq_programs, device=q.device, dtype=torch.float32)
+        new = lse_log2.new_empty if S is None else lse_log2.new_zeros
+        dsink_parts = new(B, HQ, dq_tiles)
     sinks = delta if sink_logits is None else sink_logits.contiguous()
-    if needs[1] or needs[2]:
-        dk, dv = (torch.empty(B, HKV, N, D, device=k.device, dtype=k.dtype) for _ in "kv")
-    if described:  # all tiles of both kernels have 64 rows then
-        q, k, v, do = (_describe(x, 64, dq_options["BLOCK_D"]) for x in (q, k, v, do))
-    with torch.cuda.device(dq.get_device()):
+    if block is not None:
+        q, k, v, do = (_describe(x, block) for x in (q, k, v, do))
+    with kept.on(device):
         # Always, even if nobody asked for dq: dkdv and dsink_logits need its delta.
-        _dq_kernel[(dq_programs * B * HQ,)](
-            q, k, v, o, do, sinks, lse_log2, delta, dq, dsink_parts, HQ, HKV, N, cu_seqlens, S,
-            *strides, *limits, D=D, WANT_DSINK=needs[3], **dq_options,
+        kept.launch(
+            (_dq_kernel, key), _dq_kernel, (dq_tiles * B * HQ, 1, 1), q, k, v, o, do, sinks,
+            lse_log2, delta, dq, dsink_parts, HQ, HKV, N, cu_seqlens, S, *strides, scale, *limits,
+            *constants, **options,
         )
         if needs[1] or needs[2]:
-            BLOCK_N = dkdv_options["BLOCK_N"]
-            tiles = _tiles(N, BLOCK_N, S)
-            sink_tiles, parts = -(-sink_size // BLOCK_N), N // (window_size + BLOCK_N)
-            if S is not None or not 0 < sink_tiles <= 4 or sink_tiles == tiles or parts < 2:
-                sink_tiles = 0
-
-            def launch(dk, dv, first_tile, num_tiles, rows_out, parts):
-                _dkdv_kernel[(num_tiles * B * HKV, parts)](
-                    q, k, v, do, lse_log2, delta, dk, dv, HQ, HKV, N, cu_seqlens, S, *strides,
-                    *limits, first_tile, num_tiles, rows_out,
-                    D=D, GROUPED=HQ != HKV, SPLIT=parts > 1, **dkdv_options,
+            dk, dv = dq.new_empty(B, HKV, N, D), dq.new_empty(B, HKV, N, D)
+            for first, tiles, parts, rows, constants, options in launches:
+                out, rows_out = (dk, dv), N
+                if parts > 1:
+                    out, rows_out = delta.new_empty(2, parts, B, HKV, rows, D), rows
+                kept.launch(
+                    (_dkdv_kernel, key, parts > 1), _dkdv_kernel, (tiles * B * HKV, parts, 1), q, k,
+                    v, do, lse_log2, delta, *out, HQ, HKV, N, cu_seqlens, S, *strides, scale,
+                    *limits, first, tiles, rows_out, *constants, **options,
                 )
-
-            launch(dk, dv, sink_tiles, tiles - sink_tiles, N, 1)
-            if sink_tiles:
-                # All later queries see a sink: its tile's walk is N long where the others' are W.
-                # Cut into parts of about that length, it has as many sums, which are added here.
-                parts, rows = min(parts, 32), sink_tiles * BLOCK_N
-                shape = 2, parts, B, HKV, rows, D
-                sums = torch.empty(shape, device=dq.device, dtype=torch.float32)
-                launch(*sums.unbind(), 0, sink_tiles, rows, parts)
-                for grad, total in zip((dk, dv), sums.sum(1), strict=True):
-                    grad[:, :, :rows] = total[:, :, :N]
+                if parts > 1:
+                    for grad, total in zip((dk, dv), out.sum(1), strict=True):
+                        grad[:, :, :rows] = total[:, :, :N]
     if needs[3]:
         dsink_logits = dsink_parts.sum(dim=(0, 2)).to(sink_logits.dtype)
     return dq, dk, dv, dsink_logits

@@ -33,7 +33,7 @@ SPILLS = {("_fwd_kernel", 128): (24, 0), ("_bwd_kernel", 64): (32, 4)}
 SPILLS_3_9 = SPILLS | {("_fwd_kernel", 128): (64, 4)}
 
 
-def _in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
+def in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
     """Standard output of a Python process, in which kernels are compiled, not interpreted."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [triton, str(ROOT)]))
@@ -47,7 +47,7 @@ def _in_a_process(*command: str, triton: str = "", seconds: int = 600) -> str:
 
 def _compiled(*options: str, triton: str) -> tuple[str, list[dict]]:
     """-> version of Triton, a row for each kernel."""
-    out = _in_a_process(
+    out = in_a_process(
         "-m", "tools.sink_attn_resources", "--gluon", "--json", *options, triton=triton)
     found = json.loads(out.splitlines()[-1])
     return found["triton"], found["rows"]
@@ -93,7 +93,7 @@ CompiledKernel._init_handles = lambda kernel: setattr(kernel, "function", 0)
 passed = []
 CompiledKernel.run = property(lambda kernel: lambda *args: passed.append(args))
 
-from sink_attn import hopper
+from sink_attn import kept
 from sink_attn.attention_hopper import forward
 from sink_attn.attention_hopper_launch import backward
 
@@ -121,15 +121,15 @@ def _last(x, *args, **options):
 
 first = call([])
 second = call(list(made))
-assert len(hopper._kernels) == len(first) == len(second) == 4
+assert len(kept._kernels) == len(first) == len(second) == 4
 for x, y in zip((x for args in first for x in args), (y for args in second for y in args),
                 strict=True):
     assert x is y or (type(x) is type(y) and x == y), (x, y)
 # A kernel kept for one head is asked for any number: but for constexprs, nothing is built into it.
-hopper._kernels.clear()
+kept._kernels.clear()
 q = k = torch.empty(1, 1, 300, 128, dtype=torch.bfloat16)
 call([])
-for kernel in hopper._kernels.values():
+for kernel in kept._kernels.values():
     for (i,), value in kernel.src.constants.items():
         parameter = kernel.src.fn.params[i]
         assert value is None or parameter.is_constexpr, (parameter.name, value)
@@ -139,7 +139,7 @@ print(*map(len, first))
 
 @pytest.mark.parametrize("triton", TRITONS)
 def test_a_kept_kernel_gets_the_arguments_that_triton_would_pass(triton):
-    said = _in_a_process("-c", KEPT, triton=triton)  # by ptxas, too
+    said = in_a_process("-c", KEPT, triton=triton)  # by ptxas, too
     assert said.splitlines()[-1] == " ".join(str(5 + n) for n in (21, 15, 20, 5))
 
 
@@ -191,7 +191,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert _in_a_process("-c", code).strip() == f"want Triton 3.6 to 3.9; got {version}"
+    assert in_a_process("-c", code).strip() == f"want Triton 3.6 to 3.9; got {version}"
 
 
 def test_what_the_copy_engine_cannot_step_through_is_copied():
@@ -372,4 +372,4 @@ for N in (1, 100, 4096):
 torch.cuda.synchronize()
 print("done")
 """
-        assert _in_a_process("-c", code, seconds=120).strip() == "done"
+        assert in_a_process("-c", code, seconds=120).strip() == "done"

@@ -1,8 +1,8 @@
-"""Compile kernels for a GPU that is not there, and ask NVIDIA's tools about them.
+"""Compiles kernels without a GPU, and reads what NVIDIA's tools say about them.
 
-A process that pretends has a GPU of one architecture, for good, by pretend_gpu.py of
-grader/sandbox/kernels, and every launch in it becomes a compilation.  kernel_resources,
-sink_attn_resources and register_clash stand on this.
+A process that pretends to have a GPU of one architecture (grader/sandbox/kernels/pretend_gpu.py)
+does so for good, and every launch in it becomes a compilation.  kernel_resources,
+sink_attn_resources and register_clash use this.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -40,7 +41,7 @@ def attention_inputs(
 
 
 def differentiate(function: Callable, *inputs: torch.Tensor) -> None:
-    """One forward and backward."""
+    """Run one forward and backward."""
     o = function(*inputs)
     torch.autograd.grad(o, inputs, torch.empty_like(o))
 
@@ -52,11 +53,11 @@ class Launch:
 
     name: str
     kernel: object  # Triton's CompiledKernel
-    seconds: float  # of a core
-    log: str  # of ptxas; empty where the kernel was found in the cache
+    seconds: float  # of CPU time
+    log: str  # of ptxas; empty if the kernel came from the cache
 
     def usage(self) -> tuple[int, int]:
-        """Registers a thread, bytes of stack."""
+        """-> registers per thread, bytes of stack."""
         said = self._cuobjdump("-res-usage")
         return tuple(int(re.search(rf"{word}:(\d+)", said)[1]) for word in ("REG", "STACK"))
 
@@ -64,7 +65,8 @@ class Launch:
         return instructions(self._cuobjdump("-sass"))
 
     def notes(self) -> list[str]:
-        """Numbers of what ptxas notes of a kernel for Hopper, which Triton does not show: C7515."""
+        """Numbers of ptxas's notes on a Hopper kernel, such as C7515, which Triton does not
+        show."""
         from triton.backends.nvidia.compiler import get_ptxas
 
         command = get_ptxas(90).path, "-v", "--gpu-name=sm_90a", "-o", os.devnull
@@ -79,7 +81,7 @@ class Launch:
 
 
 def _said(command: tuple, name: str, content: bytes) -> str:
-    """What a command says of a file of that name."""
+    """The output of a command on a file of that name."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, name)
         file.write_bytes(content)
@@ -89,11 +91,12 @@ def _said(command: tuple, name: str, content: bytes) -> str:
 
 # --------------------------------------------------------- processes that pretend
 _launches: list[Launch] = []
-_only: str | None = None  # a launch without this option is passed over
+_only: str | None = None  # ignore launches without this option
 
 
 def pretend(arch: int, cache: str) -> None:
-    """Make this a process with a GPU of that architecture, for good.  Before Triton is imported."""
+    """Pretend in this process, for good, to have a GPU of that architecture.  Must come before
+    Triton is imported."""
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ["TRITON_CACHE_DIR"] = cache
     os.environ["TRITON_DUMP_PTXAS_LOG"] = "1"  # Triton prints it
@@ -108,7 +111,7 @@ def pretend(arch: int, cache: str) -> None:
         if _only and not kwargs.get(_only):
             return None
         log = io.StringIO()
-        start = sum(os.times()[:4])  # of this process and of ptxas, however busy the machine is
+        start = sum(os.times()[:4])  # CPU time of this process and of ptxas
         with contextlib.redirect_stdout(log):
             kernel = launch(function, *args, grid=grid, warmup=True, **kwargs)
         seconds = sum(os.times()[:4]) - start
@@ -119,16 +122,18 @@ def pretend(arch: int, cache: str) -> None:
 
 
 def launches(call: Callable, only: str | None = None) -> list[Launch]:
-    """What call() launches, in a process that pretends.  only: what is launched with this true."""
+    """What call() launches, in a process that pretends.  only: an option that must be true."""
     global _only
     _only = only
     _launches.clear()
+    if kept := sys.modules.get("sink_attn.kept"):
+        kept.forget()  # what only compiles must not be launched a second time
     call()
     return list(_launches)
 
 
 def different(calls: list, only: str | None = None) -> Iterator[tuple[Callable, Launch]]:
-    """The different kernels that these calls launch, each with the first call that does."""
+    """The different kernels that these calls launch, each with the first such call."""
     seen = set()
     for call in calls:
         for launch in launches(call, only):
@@ -142,7 +147,7 @@ def map_pretending(
 ) -> list:
     """[function(item) for item in items], spread over processes that pretend to have a GPU."""
     processes = processes or os.cpu_count()
-    with tempfile.TemporaryDirectory() as cache:  # an empty one: the seconds are those of compiling
+    with tempfile.TemporaryDirectory() as cache:  # empty, so that the seconds are of compiling
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(processes, spawn, pretend, (arch, cache)) as pool:
             return list(pool.map(function, items))
@@ -151,7 +156,7 @@ def map_pretending(
 # ------------------------------------------------------------------------ a table
 @dataclass(frozen=True)
 class Need:
-    """What one compiled kernel takes: shared and stack in bytes (a stack means spills)."""
+    """The resources of a compiled kernel; shared and stack in bytes (a stack means spills)."""
 
     arch: int
     kernel: str
@@ -173,7 +178,7 @@ class Need:
 
 
 def table(arch: int, lists: list[list], row: Callable, processes: int | None = None) -> list:
-    """row(arch, call, launch) of each different kernel that these lists of calls launch."""
+    """row(arch, call, launch) for each different kernel that these lists of calls launch."""
     found = {}
     for part in map_pretending(arch, functools.partial(_rows, arch, row), lists, processes):
         found |= part

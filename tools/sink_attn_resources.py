@@ -1,8 +1,8 @@
-"""python -m tools.sink_attn_resources [80 90 ...]: what sink_attn's kernels take, without a GPU.
+"""python -m tools.sink_attn_resources [80 90 ...]: resources of sink_attn's kernels, without a GPU.
 
-Compiles what launcher.py launches, for these architectures or all supported ones, and Gluon's
-kernels with 90, and prints shared memory, registers and stack, a row a kernel; half a minute
-an architecture on two cores (80), longer for 90.
+Compiles what launcher.py launches, for these architectures or all supported ones, and with 90 also
+the Gluon kernels.  Prints shared memory, registers and stack, one row per kernel; half a minute per
+architecture on two cores (80), longer for 90.
 
 --gluon           only Gluon's kernels, for Hopper, with what ptxas notes; under a minute
 --serialised      Gluon's forward with one mistake, which ptxas notes
@@ -165,9 +165,8 @@ def pretend() -> None:
 
 def call(D, dtype, N, sink_logits=False, **options) -> None:
     """One forward and backward."""
-    from sink_attn import attention, hopper
+    from sink_attn import attention
 
-    hopper._kernels.clear()  # what only compiles must not be launched a second time
     compiled.differentiate(
         lambda q, k, v, sink_logits=None: attention(
             q, k, v, sink_logits=sink_logits, kernel="gluon", **options

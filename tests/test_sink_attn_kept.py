@@ -1,0 +1,117 @@
+"""What is kept between calls: the second of a form gets what Triton would have passed."""
+
+import pytest
+import torch
+
+from sink_attn import kept
+from tests.test_sink_attn_hopper import TRITONS, in_a_process
+
+# A process that pretends to have a Hopper GPU, whose launches end at the driver.
+TWICE = """
+import torch
+from triton.compiler.compiler import CompiledKernel
+from triton.runtime.jit import JITFunction
+
+launch = JITFunction.run
+from tools import sink_attn_resources
+
+sink_attn_resources.pretend()
+JITFunction.run = launch
+CompiledKernel._init_handles = lambda kernel: setattr(kernel, "function", 0)
+passed = []
+CompiledKernel.run = property(lambda kernel: lambda *args: passed.append(args))
+
+from sink_attn import kept, launcher
+
+new_empty, new_zeros, made = torch.Tensor.new_empty, torch.Tensor.new_zeros, []
+
+
+def call(old, q, k, sinks, cu_seqlens, *options):
+    # Every kernel once, in the memory of the call before; returns what the driver was given.
+    passed.clear()
+    made.clear()
+    old = iter(old)
+
+    def take(new):
+        def allocate(x, *args, **named):
+            made.append(next(old, None))
+            if made[-1] is None:
+                made[-1] = new(x, *args, **named)
+            return made[-1]
+        return allocate
+
+    torch.Tensor.new_empty, torch.Tensor.new_zeros = take(new_empty), take(new_zeros)
+    given = q, k, k, sinks, cu_seqlens
+    o, lse = launcher.forward(*given, *options, 0.1)
+    launcher.backward(*given, o, lse, q, *options, 0.1, (True, True, True, sinks is not None))
+    return [(*args[:5], *map(seen, args[9:])) for args in passed]  # between: Triton's own hooks
+
+
+def seen(x):
+    return (x.data_ptr(), x.shape, x.dtype) if isinstance(x, torch.Tensor) else x
+
+
+def tensors(D, HQ=4, HKV=2, N=300):
+    return [torch.empty(1, heads, N, D, dtype=torch.bfloat16) for heads in (HQ, HKV)]
+
+
+borders = torch.tensor([0, 100, 300], dtype=torch.int32)
+FORMS = [
+    (*tensors(64), None, None, None, False, None, 0),
+    (*tensors(128), torch.empty(4), None, None, True, None, 0),
+    (*tensors(16, N=2000), torch.empty(4), None, None, True, 100, 4),  # dkdv twice
+    (*tensors(64, 16), torch.empty(16), None, None, True, 128, 0),
+    (*tensors(64), torch.empty(4), borders, 200, True, 50, 0),
+    (*tensors(64, 1, 1), None, None, None, True, None, 0),
+]
+for form in FORMS:
+    first = call([], *form)
+    second = call(list(made), *form)
+    assert len(first) == len(second) > 2
+    for x, y in zip((x for args in first for x in args), (y for args in second for y in args),
+                    strict=True):
+        assert x is y or (type(x) is type(y) and x == y), (x, y)
+print(len(kept._kernels), len(kept._plans))
+"""
+
+
+@pytest.mark.parametrize("triton", TRITONS)
+def test_a_kept_kernel_gets_the_arguments_that_triton_would_pass(triton):
+    said = in_a_process("-c", TWICE, triton=triton)  # by ptxas, too
+    assert said.splitlines()[-1] == "19 12"  # three kernels a form, and a fourth of one
+
+
+def test_a_form_tells_apart_what_is_compiled_differently():
+    x = torch.zeros(2, 3, 16, 64).half()
+    odd = torch.zeros(x.numel() + 1).half()[1:].view(x.shape)
+    others = [x[..., :32], x.transpose(1, 2), x.bfloat16(), odd, x[:1], None]
+    assert len({kept.form(other) for other in (x, *others)}) == 7
+    assert kept.form(x, None) == kept.form(x.clone(), None)
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(kept, "_plans", {})
+    monkeypatch.setattr(kept, "MOST", 3)
+    assert [kept.plan(i % 3, str, i) for i in range(5)] == ["0", "1", "2", "0", "1"]
+    kept.plan(7, str, 7)
+    assert len(kept._plans) == 1
+
+
+@pytest.mark.gpu
+def test_a_second_call_of_a_form_gives_the_first_calls_numbers():
+    import sink_attn
+
+    for D, window, sinks in ((64, None, 0), (16, 100, 4), (128, None, 0), (64, 128, 0)):
+        q, k, v = (torch.randn(1, heads, 700, D, device="cuda", dtype=torch.bfloat16)
+                   .requires_grad_() for heads in (8, 1, 1))
+        other = [x.detach().flip(2).requires_grad_() for x in (q, k, v)]
+
+        def run(*leaves, window=window, sinks=sinks):
+            o = sink_attn.attention(*leaves, window_size=window, sink_size=sinks, kernel="triton")
+            return o, *torch.autograd.grad(o.square().sum(), leaves)
+
+        kept.forget()
+        first = run(q, k, v)
+        run(*other)
+        again = run(q, k, v)
+        assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
