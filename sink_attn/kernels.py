@@ -170,20 +170,31 @@ def _longest_first(num_tiles, HEADS: tl.constexpr = 1):
 
 
 @triton.jit
-def _sequence(cu_seqlens, S, tile, ROWS: tl.constexpr):
-    """The packed sequence of a tile of ROWS rows -> its first row, its length, the tile's start.
+def _num_tiles(cu_seqlens, S, N, ROWS: tl.constexpr):
+    """Tiles of ROWS rows that a head has."""
+    return tl.cdiv(N, ROWS) if cu_seqlens is None else N // ROWS + S
 
-    The tiles of sequence s begin with number cu_seqlens[s] // ROWS + s.  So it has as many as it
-    needs, or one more, which starts past its end.
+
+@triton.jit
+def _sequence(cu_seqlens, S, tile, N, ROWS: tl.constexpr):
+    """The sequence of a tile of ROWS rows -> its first row, its length, the tile's start.
+
+    The tiles of packed sequence s begin with number cu_seqlens[s] // ROWS + s.  So it has as many
+    as it needs, or one more, which starts past its end.
     """
-    s, above = 0, S
-    while above - s > 1:
-        middle = (s + above) // 2
-        begins = tl.load(cu_seqlens + middle) // ROWS + middle <= tile
-        s, above = tl.where(begins, middle, s), tl.where(begins, above, middle)
-    first = tl.load(cu_seqlens + s)
-    N = tl.load(cu_seqlens + s + 1) - first
-    return first.to(tl.int64), N, (tile - first // ROWS - s) * ROWS
+    if cu_seqlens is None:
+        first, start = 0, tile * ROWS
+    else:
+        s, above = 0, S
+        while above - s > 1:
+            middle = (s + above) // 2
+            begins = tl.load(cu_seqlens + middle) // ROWS + middle <= tile
+            s, above = tl.where(begins, middle, s), tl.where(begins, above, middle)
+        first = tl.load(cu_seqlens + s)
+        N = tl.load(cu_seqlens + s + 1) - first
+        start = (tile - first // ROWS - s) * ROWS
+        first = first.to(tl.int64)
+    return first, N, start
 
 
 # ------------------------------------------------------------------ forward
@@ -276,23 +287,20 @@ def _fwd_kernel(
     Grid: (cdiv(N, rows) * B * HQ / HEADS,), packed ((N // rows + S) * HQ / HEADS,).  RAGGED: N is
     no multiple of rows and of BLOCK_N.
     """
-    num_tiles = tl.cdiv(N, 2 * BLOCK_M if TWO_TILES else BLOCK_M)
-    if cu_seqlens is not None:
-        num_tiles = N // BLOCK_M + S
+    ROWS: tl.constexpr = 2 * BLOCK_M if TWO_TILES else BLOCK_M
+    num_tiles = _num_tiles(cu_seqlens, S, N, ROWS)
     if MASK == "full":  # all walks are alike: the tiles of a head side by side
         tile = tl.program_id(0) % num_tiles
         bh = tl.program_id(0) // num_tiles
     else:
         turn, bh = _longest_first(num_tiles, HEADS)
         tile = num_tiles - 1 - turn  # the last queries see the most keys
-    start_m = tile * (2 * BLOCK_M if TWO_TILES else BLOCK_M)
-    first, T = 0, N
-    if cu_seqlens is not None:
-        first, N, start_m = _sequence(cu_seqlens, S, tile, BLOCK_M)
-        if start_m >= N:
-            return
-        o_ptr += first * D
-        lse_log2_ptr += first
+    T = N
+    first, N, start_m = _sequence(cu_seqlens, S, tile, N, ROWS)
+    if cu_seqlens is not None and start_m >= N:
+        return
+    o_ptr += first * D
+    lse_log2_ptr += first
     bh *= HEADS
     b = bh // HQ
     h = bh % HQ
@@ -374,20 +382,16 @@ def _dq_kernel(
     window's backward, where the host is the limit, went from .56 to between .35 and .52.
     """
     tl.static_assert(BLOCK_M % BLOCK_N == 0)
-    num_tiles = tl.cdiv(N, BLOCK_M)
-    if cu_seqlens is not None:
-        num_tiles = N // BLOCK_M + S
+    num_tiles = _num_tiles(cu_seqlens, S, N, BLOCK_M)
     turn, bh = _longest_first(num_tiles)
     tile = num_tiles - 1 - turn  # the last queries see the most keys
-    start_m = tile * BLOCK_M
-    first, T = 0, N
-    if cu_seqlens is not None:
-        first, N, start_m = _sequence(cu_seqlens, S, tile, BLOCK_M)
-        if start_m >= N:
-            return
-        dq_ptr += first * D
-        lse_log2_ptr += first
-        delta_ptr += first
+    T = N
+    first, N, start_m = _sequence(cu_seqlens, S, tile, N, BLOCK_M)
+    if cu_seqlens is not None and start_m >= N:
+        return
+    dq_ptr += first * D
+    lse_log2_ptr += first
+    delta_ptr += first
     b = bh // HQ
     h = bh % HQ
     kv_head = h // (HQ // HKV)
@@ -493,17 +497,17 @@ def _dkdv_kernel(
     """
     tl.static_assert(BLOCK_N % BLOCK_M == 0)  # the diagonal begins at a query tile's border
     turn, bh = _longest_first(num_tiles)  # bh: b * HKV + kv_head
-    start_n = (first_tile + turn) * BLOCK_N  # the first keys are seen by the most queries
-    first, T, end_out = 0, N, rows_out
+    T, end_out = N, rows_out
+    # The first keys are seen by the most queries.
+    first, N, start_n = _sequence(cu_seqlens, S, first_tile + turn, N, BLOCK_N)
     if cu_seqlens is not None:
-        first, N, start_n = _sequence(cu_seqlens, S, turn, BLOCK_N)
         if start_n >= N:
             return
         end_out = N
-        dk_ptr += first * D
-        dv_ptr += first * D
-        lse_log2_ptr += first
-        delta_ptr += first
+    dk_ptr += first * D
+    dv_ptr += first * D
+    lse_log2_ptr += first
+    delta_ptr += first
     b = bh // HKV
     kv_head = bh % HKV
     k_head = _head(k_in, b, kv_head, first, stride_kb, stride_kh, stride_kn, stride_kd)
