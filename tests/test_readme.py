@@ -14,16 +14,25 @@ from grader.starter import ROOT, WARM_UPS
 from tools import mask_picture, stage_table
 
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = [ROOT / "README.md", ROOT / "grader/assignment/assignment.md", ROOT / "sink_attn/README.md",
-         ROOT / "containers/README.md", ROOT / "CONTRIBUTING.md", ROOT / "AGENTS.md",
-         *(ROOT / "docs").rglob("*.md")]
+PAGES = [page for place in (".", ".github", "benchmarks", "containers", "docs", "grader",
+                            "sink_attn")
+         for page in (ROOT / place).glob("*.md" if place == "." else "**/*.md")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page):
+def anchors(page) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_to_a_page_and_a_heading_that_are_there(page):
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.S | re.M)
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if not target.startswith("https://"):
+            path, _, heading = target.partition("#")
+            found = page.parent / path if path else page
+            assert found.exists() and (not heading or heading in anchors(found)), target
 
 
 @pytest.mark.style
