@@ -23,7 +23,7 @@ PEAK_SIDE, PEAK_BYTES = 8192, 1 << 28  # of the product and of the copy that thi
 REGISTERS = 65536  # of a multiprocessor, on every GPU since 2014
 CHUNK, RESERVED = 256, 1024  # registers of a warp and shared bytes of a program come in these
 NEAR = 0.8  # of what the GPU can do
-HOTTEST, WIDTH = 3, 80
+HOTTEST, MOST, WIDTH = 3, 10_000, 80  # lines that are shown, and read; columns
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,12 @@ def advice(launch: Launch, gpu: GPU, share: float, binds: str) -> str:
     """One thing to try next for the launch that takes longest."""
     if launch.spilled:
         return (f"{launch.spilled} values of each thread do not fit into its registers and wait in "
-                "memory. Take num_warps=8, or a smaller BLOCK_M.")
+                "memory. Take num_warps=8 or smaller tiles.")
     if share > NEAR:
         return "nothing: it is close to what this GPU can do."
-    if launch.programs < gpu.count:
-        return (f"{launch.programs} programs leave {gpu.count - launch.programs} of {gpu.count} "
-                "multiprocessors idle. Take a smaller BLOCK_M, for more programs.")
+    if launch.programs < (room := gpu.count * launch.resident):
+        return (f"there is room for {room} programs at a time, and there are {launch.programs}. "
+                "Take smaller tiles, for more programs.")
     if binds == "memory":
         return ("read every number once, neighbours by neighbouring threads: larger tiles of whole "
                 "rows, and no tile that the mask hides.")
@@ -210,12 +210,14 @@ def hottest(context: GradingContext, built: Built) -> list[str]:
             header, tensors = pack(built.call)
             said, _ = session.request({"op": "sample", **header}, "case", tensors)
         total = size(said["samples"])
-        found = [(size(line), size(samples)) for line, samples in said["lines"][:HOTTEST]]
+        found = [(size(line), size(samples)) for line, samples in said["lines"][:MOST]]
     except SubmissionError as error:
         return ["", f"hottest lines: not known. {error}"]
     if not total or not found:
         return ["", "hottest lines: not known. The profiler took no samples of this file."]
     shown = [f"  {samples / total:4.0%}  {stage.filename}:{line}  {text[line - 1].strip()}"
-             for line, samples in found if 0 < line <= len(text)]
+             for line, samples in found[:HOTTEST] if 0 < line <= len(text)]
+    others = 1 - sum(samples for _, samples in found) / total
+    shown += [f"  {others:4.0%}  in Triton's own functions, such as tl.max and tl.sum"]
     return ["", f"hottest lines, of {total} samples of programs at work or waiting:",
             *(line[:WIDTH] for line in shown)]
