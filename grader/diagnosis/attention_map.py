@@ -1,8 +1,8 @@
-"""The attention matrix that a submission really uses, read through its own function.
+"""Reads the attention matrix that a submission really uses, through its own function.
 
-O is linear in V: where V is one-hot, column c of O is the weight that every query gives to one key.
-dV is linear in dO in the same way, and shows the weights of the backward.  Each of a few batch
-entries carries the next D keys, so one call is enough.
+O is linear in V: if V is one-hot, column c of O has the weights that all queries give to one key.
+In the same way dV is linear in dO, and shows the weights of the backward.  Each batch entry takes
+the next D keys, so one call is enough.
 """
 
 from collections.abc import Callable
@@ -16,16 +16,16 @@ from grader.course.cases import Case
 from grader.course.inputs import Built, build
 from grader.diagnosis.describe import constant
 
-SEEN = 1e-6  # a weight above this is one that was given
-ALIKE = 0.05  # of a weight: what rounding may change
+SEEN = 1e-6  # a larger weight counts as given
+ALIKE = 0.05  # relative change of a weight that rounding may cause
 # Queries, two tiles at the least: more would be more than a picture can show.
 LONGEST = {1: 192}
-TILE = {1: 128}  # as the lesson has it; 64 in other stages
+TILE = {1: 128}  # as in the lesson; 64 in other stages
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Weights of one query head, (N, keys), float64: what they should be, and what they are."""
+    """The weights of one query head, (N, keys) in float64: the right ones, and those found."""
 
     case: Case
     head: int
@@ -37,12 +37,12 @@ class Matrix:
 
     @property
     def wrong(self) -> torch.Tensor:
-        """Which weights differ from those that they should be; a NaN does."""
+        """Where weights differ from the right ones; NaN differs."""
         return ~((self.found - self.expected).abs() <= 1e-4 + 1e-3 * self.expected)
 
     @property
     def label(self) -> str:
-        """The sizes of the case; its batch entries are ours."""
+        """The sizes of the case, without its batch, which only serves this module."""
         return replace(self.case, B=1).label
 
 
@@ -101,10 +101,9 @@ def read(ask: Callable[[Built], dict | None], case: Case, head: int,
 
 
 def describe(matrix: Matrix) -> tuple[str, str] | None:
-    """What is wrong with it: (stable id, a sentence), or None where nothing is.
+    """What is wrong with it, as (stable id, sentence), or None.
 
-    That a key is seen or not is said only of what a wrong mask gives: where the weights of all
-    that is seen are in the right proportions.
+    Only if all given weights are in the right proportions is the mask blamed.
     """
     found, keep, N = matrix.found, matrix.keep, matrix.case.N
     where = "In the backward, q" if matrix.backward else "Q"
@@ -116,7 +115,7 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
         return None
     given = found > SEEN
     extra, missing = given & ~keep, ~given & keep & (matrix.expected > 1e-4)
-    # The logarithm of a weight is its score less a number of its row.
+    # The logarithm of a weight is its score minus a number that is the same for the row.
     over = found.clamp_min(SEEN).log() - matrix.scores
     over = over - over.masked_fill(~(given & keep), torch.inf).amin(1, keepdim=True)
     over = torch.where(given & torch.isfinite(over), over, 0.0)
@@ -134,7 +133,7 @@ def describe(matrix: Matrix) -> tuple[str, str] | None:
 
 
 def _by_size(matrix: Matrix, missing: torch.Tensor) -> bool:
-    """Whether it is the smaller scores of every row that are not seen: they have underflowed."""
+    """Whether only the smaller scores of each row are missing, because they underflowed."""
     seen = (matrix.found > SEEN) & matrix.keep
     rows = missing.any(1) & seen.any(1)
     largest = matrix.scores.masked_fill(~missing, -torch.inf).amax(1)[rows]
@@ -143,7 +142,7 @@ def _by_size(matrix: Matrix, missing: torch.Tensor) -> bool:
 
 
 def _sums(matrix: Matrix) -> tuple[str, str]:
-    """The right keys in the right proportions, but not the right sum."""
+    """The finding if keys and proportions are right, but not the sum."""
     ratio = matrix.found.sum(1) / matrix.expected.sum(1)
     first = int((ratio - 1).abs().argmax())
     return "effect-row-sums", (f"The right keys are seen in the right proportions, but the weights "
@@ -152,7 +151,7 @@ def _sums(matrix: Matrix) -> tuple[str, str]:
 
 
 def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
-    """Weights that are not those of their scores: sharper, flatter, or some of them alone."""
+    """The finding if weights do not fit their scores: sharper, flatter, or some of them wrong."""
     some = given & matrix.keep
     count = some.sum(1, keepdim=True).clamp_min(1)
 
@@ -175,7 +174,7 @@ def _proportions(matrix: Matrix, given, over, where: str) -> tuple[str, str]:
             f"{where}uery {i} gives weight to key {j}, which should be hidden, and not the weight "
             f"of its score; {_pattern(hidden)}")
     off = (over.abs() > ALIKE) & some
-    if not bool(off.any()):  # a few large scores are all that is left
+    if not bool(off.any()):  # only a few large scores are left
         return "effect-too-sharp", "The weights are too sharp: only the largest scores keep any."
     i, j = off.nonzero()[0].tolist()
     times = over[off].exp()

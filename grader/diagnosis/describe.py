@@ -1,4 +1,4 @@
-"""Where an answer is wrong, what that looks like, and the message that says so.
+"""Says where an answer is wrong and what that looks like, in a message.
 
 locate() compares one tensor with its truth and finds a pattern; describe() says it of a check.
 Nothing is guessed: a hint and a step follow from what was seen.
@@ -21,10 +21,10 @@ from grader.sandbox.wire import POISON, dtype_name
 from grader.step_checks.examples import LN2, LOG2E
 from grader.text import escape, ranges
 
-TILES = (128, 64, 32, 16)  # tile heights a submission may well have chosen
+TILES = (128, 64, 32, 16)  # likely tile heights of a submission
 
-# What was seen -> what it means to look at; "" where it means nothing in particular.  A hint holds
-# in every stage and for every case that its pattern is seen in.
+# What was seen -> what to look at, or "".  A hint must hold in every stage, and for every case in
+# which its pattern is seen.
 PATTERNS = {
     "never-stored": "is every row computed, and stored where it belongs? Which rows are missing "
                     "tells you which index is wrong.",
@@ -50,7 +50,7 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One wrong tensor.  id: of PATTERNS.  places: as in mistakes.py, where what was seen fixes it.
+    """One wrong tensor.  id: of PATTERNS.  places: as in mistakes.py, if the pattern tells them.
     worst: its worst element."""
 
     id: str
@@ -61,7 +61,7 @@ class Finding:
 
     @property
     def seen(self) -> str:
-        """What is special about the wrong rows, or how far they are off."""
+        """What is special about the wrong rows, or how far off they are."""
         return self.what[-1] if len(self.what) > 1 else self.what[0]
 
 
@@ -70,7 +70,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     truth, sent = answer.truth[name], x
     x = x.to(truth.device).double()
     rows = row_errors(x, truth, name, answer.scale.get(name), answer.terms.get(name))
-    if verdict.nan:  # these rows say more than those that are merely wrong
+    if verdict.nan:  # rows with NaN say more than wrong ones
         bad = ~torch.isfinite(x) if x.dim() == rows.dim() else ~torch.isfinite(x).all(-1)
         id, sentence = _of_nan(sent, x)
         what = (f"{verdict.nan} of the {x.numel()} values of {tensor_name(name)} are NaN or inf.",
@@ -78,7 +78,7 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
         places = WRITERS.get(name, ()) if id == "never-stored" else ()
         return Finding(id, _where(bad, x, truth), what, places)
     bad = rows > verdict.row_limit
-    if not bad.any():  # too many small errors, no large one
+    if not bad.any():  # many small errors, and no large one
         bad = rows > verdict.fro_limit
     if not bad.any():
         bad = torch.ones_like(rows, dtype=torch.bool)
@@ -89,14 +89,14 @@ def locate(case: Case, answer: Answer, name: str, x: torch.Tensor, verdict: Verd
     return Finding(id, _where(bad, x, truth), what, worst=_worst(case, name, rows, x, truth))
 
 
-# Where rows that are never stored are written: what says which they are, and what stores them.
+# The places to look at if rows are never stored: what chooses them, and what stores them.
 WRITERS = {"o": ("rows", "store"), "y": ("rows",), "d_x": ("dx", "launch"), "d_w": ("dw", "launch"),
            "d_q": ("dq rows", "dq loop"), "d_k": ("dkdv rows", "store"),
            "d_v": ("dkdv rows", "store")}
 
 
 def tensor_name(name: str) -> str:
-    """As a person says it: "the gradient of k", "o"."""
+    """A tensor in words: "the gradient of k", "o"."""
     return f"the gradient of {name[2:]}" if name.startswith("d_") else name
 
 
@@ -104,9 +104,9 @@ def _as_code(name: str) -> str:
     return f"{name[2:]}.grad" if name.startswith("d_") else name
 
 
-JUST_ROUNDED = 0.01  # a row that is so near a multiple of the right one is no multiple of it
+JUST_ROUNDED = 0.01  # a row nearer to the right one than this is not called a multiple of it
 ROUNDING = 2.0**-8  # the spacing of bfloat16, relative to its numbers
-MOST = 99.99  # a larger error is a number that says nothing more
+MOST = 99.99  # per cent; larger errors all mean the same
 
 
 def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] = (), *,
@@ -116,7 +116,7 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
     steps: to look at, where they are known; right: those that are right when run on their own;
     seen, advice: of follow_up.py, from further cases.
     """
-    if not seen and (finding.places or not steps):  # else these say more
+    if not seen and (finding.places or not steps):  # otherwise those say more
         advice = PATTERNS[finding.id]
     steps, said = steps or stage.steps_of(finding.places), ""
     if left := [step for step in steps if step not in right]:
@@ -133,9 +133,9 @@ def describe(check: Check, finding: Finding, stage: Stage, steps: Sequence[str] 
 
 
 def kept_in_16_bits(case: Case, trace: Trace) -> str:
-    """A sentence on a statistic of attention's rows, one number for every query of every head,
-    that a kernel was given in 16 bits; "" where there is none."""
-    if case.course_stage.sums_rows or case.HQ == case.HKV * case.D:  # k has as many numbers then
+    """A sentence if a kernel was given a statistic of rows (one number per query and head) in 16
+    bits, or "" """
+    if case.course_stage.sums_rows or case.HQ == case.HKV * case.D:  # k could be mistaken for it
         return ""
     given = {number for number, about in enumerate(trace.value["storages"]) if "input" in about}
     given |= {one["tensor"][0] for one in trace.value["outputs"] + trace.value["gradients"]}
@@ -157,8 +157,8 @@ def either(words) -> str:
 
 
 def look_at(stage: Stage, *steps: str) -> str:
-    """Which of its steps to read again."""
-    origin = stage.origins.get(steps[0], "")  # whose hints say more
+    """A sentence on the steps to look at again."""
+    origin = stage.origins.get(steps[0], "")  # its hints say more
     copied = f", copied from {origin}" * (bool(origin) and len(steps) == 1)
     return (f"look at step {either(steps)}{copied}; more: python {grader_of(stage.number)} "
             f"--hint {origin or steps[0]}")
@@ -166,7 +166,7 @@ def look_at(stage: Stage, *steps: str) -> str:
 
 # ------------------------------------------------------------------- patterns
 def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
-    """Untouched, or computed?  -> id, sentence."""
+    """Whether NaN was never overwritten, or was computed.  -> id, sentence."""
     bad = ~torch.isfinite(x)
     untouched = torch.zeros_like(bad)
     if sent.dtype in POISON:
@@ -183,7 +183,7 @@ def _of_nan(sent: torch.Tensor, x: torch.Tensor) -> tuple[str, str]:
 
 
 def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
-    """All of float32, and yet no number that 16 bits cannot hold."""
+    """The finding if a float32 tensor holds only numbers that fit into 16 bits."""
     if sent.dtype != torch.float32 or sent.numel() < 16 or not bool(sent.any()):
         return None
     for dtype in (torch.float16, torch.bfloat16):
@@ -194,9 +194,9 @@ def _of_rounding(sent: torch.Tensor, name: str) -> tuple[str, str] | None:
 
 
 def _of_small_errors(rows: torch.Tensor, verdict: Verdict) -> tuple[str, str] | None:
-    """As small in every row as 16 bits make them: another mistake spares some rows, or spoils some
-    far more than others."""
-    even = float((rows > verdict.fro / 4).double().mean()) > 0.7  # 0.8 of single numbers, by chance
+    """The finding if all rows have errors as small as 16 bits make; other mistakes spare some rows,
+    or spoil some far more."""
+    even = float((rows > verdict.fro / 4).double().mean()) > 0.7  # by chance, 0.8
     if even and verdict.row < 8 * verdict.fro < 8 * max(ROUNDING, 2 * verdict.fro_limit):
         return "rounded", ("An error this small in every row usually comes from rounding to 16 "
                            "bits.")
@@ -204,7 +204,7 @@ def _of_small_errors(rows: torch.Tensor, verdict: Verdict) -> tuple[str, str] | 
 
 
 def _of_layout(answer: Answer, name: str, x: torch.Tensor) -> tuple[str, str] | None:
-    """All of it right, in the order of another layout."""
+    """The finding if all numbers are right, but in the order of another layout."""
     for axes in itertools.permutations(range(x.dim())):
         if list(axes) != sorted(axes) and answer.judge(
                 name, x.permute(axes).reshape(x.shape)).accepted:
@@ -215,7 +215,7 @@ def _of_layout(answer: Answer, name: str, x: torch.Tensor) -> tuple[str, str] | 
 
 
 def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] | None:
-    """Wrong rows that are multiples of the right ones; a tensor of single numbers is one row."""
+    """The finding if wrong rows are multiples of right ones; single numbers count as one row."""
     x, truth, row = x[bad], truth[bad], "row"
     if truth.dim() == 1:
         x, truth, row = x[None], truth[None], "value"
@@ -230,7 +230,7 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
     if not bool((rest <= verdict.row_limit * x.square().sum(-1).sqrt()).all()):
         return None
     if row == "value" and float(rest) > 0.25 * float((x - truth - (x - truth).mean()).norm()):
-        return None  # numbers so much alike that what was added to them looks like a factor
+        return None  # with nearly equal numbers, an addition looks like a factor
     low, high = float(factor.min()), float(factor.max())
     if max(abs(low - 1), abs(high - 1)) < JUST_ROUNDED:
         return None
@@ -241,7 +241,7 @@ def _of_factor(case: Case, x, truth, bad, verdict: Verdict) -> tuple[str, str] |
 
 
 def constant(factor: float, case: Case) -> str:
-    """What a factor may well be: " = log2(e)", or ""."""
+    """What a factor may be: " = log2(e)", or "" """
     known = {"log2(e)": LOG2E, "ln 2": LN2, "sqrt(2)": sqrt(2), "2": 2.0, "1 / 2": 0.5, "-1": -1.0}
     for words, number in {"sqrt(D)": sqrt(case.D), "D": float(case.D),
                           "HQ / HKV": case.HQ / case.HKV,
@@ -251,15 +251,15 @@ def constant(factor: float, case: Case) -> str:
     for words, number in known.items():
         if abs(factor - number) < 1e-3 * abs(number) and number != 1.0:
             return "" if words == f"{number:g}" else f" = {words}"
-    twice = round(2 * factor**2) if 0 < factor < 2 else 0  # more would all be near such a root
+    twice = round(2 * factor**2) if 0 < factor < 2 else 0  # larger ones are near some root
     return f" = sqrt({twice / 2:g})" if abs(sqrt(twice / 2) - factor) < 2e-4 * factor else ""
 
 
 def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
-    """-> id, and a sentence on the pattern of wrong rows, or ""."""
+    """-> id; a sentence on the pattern of wrong rows, or "" """
     if bad.dim() == 3:
         batches, heads = bad.any(2).any(1), bad.any(2).any(0)
-        whole = 2 * int(bad.sum()) > bad[batches][:, heads].numel()  # else rows, here and there
+        whole = 2 * int(bad.sum()) > bad[batches][:, heads].numel()  # otherwise single rows
         if whole and bad.shape[0] > 1 and not batches[0] and bool(batches[1:].all()):
             return "batch", "Batch entry 0 is right; all others are wrong."
         if whole and not heads.all():
@@ -268,7 +268,7 @@ def _pattern(case: Case, bad, x, truth) -> tuple[str, str]:
     if columns is not None:
         return "columns", "Only some columns are wrong."
     flat = bad.flatten(0, -2).any(0) if bad.dim() > 1 else bad
-    if flat.numel() == 1 or bad.dim() == 1 and not case.course_stage.sums_rows:  # the heads' sinks
+    if flat.numel() == 1 or bad.dim() == 1 and not case.course_stage.sums_rows:  # sink logits
         return "rows", ""
     first, length = int(flat.nonzero()[0]), flat.numel()
     for tile in TILES:
@@ -301,7 +301,7 @@ def _of_heads(case: Case, heads: torch.Tensor) -> tuple[str, str]:
 
 
 def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
-    """Wrong batch entries, heads, rows and columns, as ranges; "everywhere" where it is."""
+    """The wrong batch entries, heads, rows and columns, as ranges, or "everywhere"."""
     if bool(bad.all()) and truth.dim() > 1:
         text = "everywhere"
     elif bad.dim() == 3:
@@ -323,7 +323,7 @@ def _where(bad: torch.Tensor, x: torch.Tensor, truth: torch.Tensor) -> str:
 
 
 def _columns(x: torch.Tensor, truth: torch.Tensor) -> list[int] | None:
-    """The wrong columns, where the others are right."""
+    """The wrong columns, if the others are right."""
     if truth.dim() != 4:
         return None
     error = torch.nan_to_num((x - truth).abs(), nan=torch.inf).flatten(0, 2)
@@ -331,7 +331,7 @@ def _columns(x: torch.Tensor, truth: torch.Tensor) -> list[int] | None:
     columns = error > 0.02 * truth.abs().max()
     if not bool(columns.any()) or bool(columns.all()):
         return None
-    if error[~columns].max() > 0.1 * error.max():  # a little less wrong: chance, no pattern
+    if error[~columns].max() > 0.1 * error.max():  # the others are only a little better: chance
         return None
     return columns.nonzero().flatten().tolist()
 
@@ -361,7 +361,7 @@ def _how_far(name: str, verdict: Verdict) -> str:
 
 
 def _apart(error: float, limit: float) -> tuple[str, str]:
-    """Both as percentages, with as many digits as tell them apart."""
+    """Both as percentages, with enough digits to differ."""
     said = _percent(error), _percent(limit)
     digits = 2
     while said[0] == said[1] and digits < 8:

@@ -1,6 +1,6 @@
-"""After a wrong answer: runs a few more cases in the live worker, and says what they show.
+"""Runs a few more cases in the live worker after a wrong answer, and says what they show.
 
-What comes back is only data: it is compared, never trusted, and it decides no verdict.
+The answers are data: they are compared, never trusted, and decide no verdict.
 """
 
 import contextlib
@@ -22,22 +22,22 @@ from grader.host.options import Options
 from grader.host.session import Session
 from grader.report.results import Check, told
 
-NOTHING = 1e-9  # a gradient that large is as good as none
-PROBE_SECONDS = 15.0  # for one further call of the submission
+NOTHING = 1e-9  # a gradient this small counts as none
+PROBE_SECONDS = 15.0  # for one more call of the submission
 
 
 def explain(check: Check, session: Session, built: Built, reply: Reply, stage: Stage,
             options: Options, steps: Sequence[dict] = ()) -> Check:
-    """A wrong check with the mistake of a red step, or else with what was seen.
+    """The wrong check with the mistake of a red step, or else with what further cases show.
 
-    steps: the step checks, as in the JSON: where some are wrong, they are the answer.  Else the
-    session runs further cases; where one of them ends it, the session is gone afterwards.
+    steps: as in the JSON; red ones are the answer.  Without any, the session runs further cases,
+    and if one of them kills the worker, the session is gone.
     """
     red = [step for step in steps if step["light"] == "wrong"]
     right = [step["id"] for step in steps if step["light"] == "right"]
     case, got = built.case, _tensors(reply)
     sample = Sample.of(built, got, options.device)
-    if not sample.wrong:  # right at first: it is another run, or other values, that went wrong
+    if not sample.wrong:  # the first answer is right: another run, or other values, went wrong
         return check
     name = sample.wrong[0]
     finding = locate(case, sample.exact, name, got[name], sample.exact.judge(name, got[name]))
@@ -56,7 +56,7 @@ def explain(check: Check, session: Session, built: Built, reply: Reply, stage: S
         samples, things, matrix = Samples(sample, ask, options.device), [], None
         if not known and samples.plain_is_right():
             things = isolate(case, samples.answer, samples.names)
-        if red and (options.show or options.plot):  # a plain case is small enough to draw
+        if red and (options.show or options.plot):  # to draw it: a plain case is small
             samples.answer(general(case))
         if not stage.sums_rows and (not known or options.show or options.plot):
             matrix = _matrix(samples)
@@ -86,7 +86,7 @@ def _tensors(reply: Reply) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def _patience(session: Session):
-    """A shorter timeout than for what decides points."""
+    """Use a shorter timeout than for cases that count."""
     usual, session.timeout = session.timeout, min(session.timeout, PROBE_SECONDS)
     try:
         yield
@@ -107,13 +107,13 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
     if seen and seen[0] == "effect-nan" and finding.id in ("nan", "never-stored"):
         seen = None  # as is known
     deduced = ""
-    by_dout = any(thing.id == "dout-strides" for thing in things)  # what is saved is right then
-    if not finding.places and not by_dout and all(  # one key: dq and dk are 0 whatever is wrong
+    by_dout = any(thing.id == "dout-strides" for thing in things)  # the saved lse is right then
+    if not finding.places and not by_dout and all(  # with one key dq and dk are 0, right or wrong
             float(sample.truth(name).abs().max()) > NOTHING
             for name in sample.got if name.startswith("d_")):
         deduced, places = deduce(stage, sample.times)
         finding = replace(finding, places=places)
-    if finding.places:  # where it may stand says more than a hint
+    if finding.places:  # the place says more than a hint
         advice = ""
     record = {"id": "pattern-" + finding.id, "kind": "pattern", "text": finding.seen}
     if seen:
@@ -121,7 +121,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
         said = (f"In a small case ({matrix.label}): {seen[1]} --show draws it.", *said)
     if len(things) == 1:
         record = {"id": "only-" + things[0].id, "kind": "isolated", "text": observed}
-    for case, error in failures:  # how long an answer takes says little of a mistake in it
+    for case, error in failures:  # a timeout says little about a mistake
         if error.id and error.outcome != "timeout":
             record = {"id": error.id, "kind": "observed", "text": error.sentence}
             said = (*said, f"In another case, {case.label}: {error.sentence}")
@@ -130,7 +130,7 @@ def _seen(stage: Stage, finding: Finding, sample: Sample, things: list[Thing],
 
 
 def _matrix(samples: Samples) -> attention_map.Matrix | None:
-    """The attention matrix of a wrong case: the smallest one, if the mistake shows there."""
+    """The attention matrix of the smallest wrong case in which the mistake shows."""
     wrong = [(sample, name) for sample in (samples.wrong, *samples.answers.values()) if sample
              for name in [name for name in samples.names if name in sample.wrong][:1]]
     wrong.sort(key=lambda pair: (pair[0].built.case.N < 8, pair[0].built.case.N))
@@ -145,7 +145,7 @@ def _matrix(samples: Samples) -> attention_map.Matrix | None:
 
 
 def _worst_head(sample: Sample, name: str) -> int:
-    """The query head to draw: where the error is largest."""
+    """The query head with the largest error, to draw."""
     x, truth = sample.got[name], sample.truth(name)
     error = (x - truth).abs().nan_to_num(nan=1e30, posinf=1e30)
     case = sample.built.case

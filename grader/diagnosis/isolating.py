@@ -1,7 +1,7 @@
-"""What of a case makes its answer wrong, where a plain case is right and no step is red?
+"""Finds out what makes a case wrong if a plain case is right and no step is red.
 
-The case runs again with one thing at a time made plain.  Where that makes it right, that thing is
-what the submission cannot handle: an observation, from which a hint follows.
+The case runs again with one thing at a time made plain.  If that makes it right, this thing is what
+the submission cannot handle.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from grader.diagnosis.deduce import SURE
 from grader.diagnosis.samples import Sample
 
 LARGE = "shift+", "shift-", "deep", "steep"
-LONGEST = 1024  # longer cases run only once
+LONGEST = 1024  # longer cases are not run again
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing that can be made plain.  plain(case) -> the case without it."""
+    """A thing that can be made plain.  plain(case) -> the case without it."""
 
     id: str
     right: str  # "the same case is right ..."
@@ -81,7 +81,7 @@ SURROUNDINGS = Thing(
 
 
 def isolate(case: Case, answer: Callable[[Case], Sample | None], names: list[str]) -> list[Thing]:
-    """The things without which these tensors are right, not barely.  answer: as Samples's."""
+    """The things without which these tensors are clearly right.  answer: as in Samples."""
     if max(case.N, case.M) > LONGEST or case.layout == "far":
         return []
 
@@ -90,7 +90,7 @@ def isolate(case: Case, answer: Callable[[Case], Sample | None], names: list[str
         return sample is not None and all(sample.times.get(name, 0) <= SURE for name in names)
 
     own = replace(case, group="probe", repeats=1, refill=False, growth=False)
-    if right(own):  # further cases have numbers around their inputs
+    if right(own):  # further cases have numbers, not NaN, around their inputs
         return [SURROUNDINGS if case.layout != "dense" else NUMBERS]
     return [thing for thing in THINGS if (plain := thing.plain(own)) != own and right(plain)]
 

@@ -1,6 +1,6 @@
-"""One stage of a submission, from its file to its points.
+"""Grades one stage of a submission, from its file to its points.
 
-One stage's end never stops the next, and a fault of the grader's own never costs points.
+However a stage ends, the next one is graded; and a fault of the grader never costs points.
 """
 
 import time
@@ -70,10 +70,10 @@ def grade_stage(stage: Stage, options: Options, reporter: Reporter) -> StageResu
 def judge_file(context: GradingContext, cases: list[Case], informational: list[Case]) -> None:
     """Run the cases and all other checks, and record what they show.
 
-    cases: they decide the outcome; informational: they are only reported, of a right file.
+    cases: decide the outcome.  informational: only reported, and only if the file is right.
     """
     stage, options = context.stage, context.options
-    session = context.open_session()  # first: on a GPU workers take longest to start
+    session = context.open_session()  # first, because on a GPU a worker is slow to start
     replaying = worker_pool.workers(options.device, options.timeout, options.confinement)
     replaying.clock = options.clock
     if options.device == "cuda":

@@ -1,11 +1,11 @@
-"""Time and peak memory of a submission beside the naive reference and PyTorch's own attention.
+"""Measures time and peak memory of a submission, beside naive attention and PyTorch's own.
 
-GPU only; reported, never part of a verdict.  The clock is the parent's, outside the worker: one
-request of few calls and one of many are timed, and their difference, divided by the calls between
-them, is the time of a call, for the constant cost of a request cancels.  No two timed calls have
-the same inputs, and the answer of one, drawn by lot, is judged, and must have the bits that the
-recorded kernels give for it in a replaying worker.  Memory is the worker's count where the driver's
-agrees with it, else the driver's.  What is too noisy to be a measurement is left out.
+GPU only; reported, never part of a verdict.  The clock is the parent's, outside of the worker: a
+request of few calls and one of many are timed, and the time of a call is their difference over the
+number of calls, so that the constant cost of a request cancels.  No two timed calls have the same
+inputs.  The answer of one, drawn by lot, is judged, and must equal bit for bit what the recorded
+kernels give in a replaying worker.  Memory is the worker's count if the driver's agrees with it,
+else the driver's.  Results that are too noisy are left out.
 """
 
 import secrets
@@ -33,19 +33,19 @@ from grader.sandbox.wire import dtype_name
 from reference import naive_attention
 
 ROUNDS = 5
-FEW, WARM, MOST = 2, 8, 2000  # calls of a request
-NOISY = 0.25  # of the median: a spread above it is no measurement
-ROUGH_MIB = 64  # the driver counts in blocks, and with what PyTorch caches
-TARGET_SECONDS = 0.06  # of device work a round, so that a clock read from outside is exact enough
+FEW, WARM, MOST = 2, 8, 2000  # calls per request
+NOISY = 0.25  # of the median: a larger spread is no measurement
+ROUGH_MIB = 64  # the driver counts in blocks, and includes PyTorch's cache
+TARGET_SECONDS = 0.06  # of device work per round, enough for a clock outside of the worker
 MIB = 2**20
 SKIPPED = "timing skipped: no GPU"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One implementation: median ms a call, spread over rounds (see measure), peak MiB.
+    """One implementation: median ms per call, spread over rounds (see measure), peak MiB.
 
-    Peak counts the inputs.  note stands in for the numbers where there are none.
+    Peak includes the inputs.  note: shown in place of missing numbers.
     """
 
     name: str
@@ -65,7 +65,7 @@ def shapes(stage: Stage, has_bfloat16: bool = True) -> list[Case]:
     today = replace(original, B=1, HQ=32, N=4096,
                     D=64 if stage.windowed or stage.differentiates else 128,
                     HKV=32 if original.HKV == original.HQ else 8)
-    if not stage.needs_triton:  # a Python loop over tiles: today's shape would take minutes
+    if not stage.needs_triton:  # a Python loop over tiles would take minutes for today's shape
         today = replace(original, HQ=16, HKV=16, N=4096, D=64)
     return [original, today]
 
@@ -138,7 +138,7 @@ def _measure_submission(stage: Stage, session: Session, replay,
                                             *built.call.douts.values()))
     call = _lengthened(built.call)
     try:
-        session.prepare(call)  # its inputs are counted apart
+        session.prepare(call)  # inputs are counted separately
         with device_memory.Peak() as driver:
             before = driver.bytes
             peak = session.memory(call)
@@ -157,19 +157,19 @@ def _measure_submission(stage: Stage, session: Session, replay,
         return Row(name, note="n/a (wrong answers)"), failed
     outputs = [spec.name for spec in call.outputs if spec.name in again]
     if not all(same_bits(kept[output], again[output]) for output in outputs):
-        return Row(name, note="n/a (other kernels)"), None  # than those that were recorded
+        return Row(name, note="n/a (other kernels)"), None  # other than those recorded
     return _row(name, ms, spread, peak / MIB), None
 
 
 class _NotMade(SubmissionError):
-    """An answer of a timed call that cannot be had."""
+    """The answer of a timed call cannot be had."""
 
 
 class _Timed:
-    """Times requests for measure(), fetches an answer of each long one, and keeps one by lot.
+    """Times requests for measure(), fetches one answer of each long one, and keeps one by lot.
 
-    Each, for a file that makes fewer calls than asked knows not which is looked at; and the long
-    ones, for of few calls none can be left out without its missing.
+    All long requests are sampled, so that a file that skips calls cannot know which ones are
+    checked.  Short ones are not, because a skipped call would show there anyway.
     """
 
     def __init__(self, session: Session, call: Call):
@@ -198,7 +198,7 @@ def _row(name: str, ms: float, spread: float, peak: float) -> Row:
 
 
 def _lengthened(call: Call) -> Call:
-    """The same call with storages long enough for every timed call to start further on."""
+    """The call with storages long enough for every timed call to begin further on."""
     generator = torch.Generator().manual_seed(call.inputs[next(iter(call.inputs))].storage.numel())
     inputs = {}
     for name, old in call.inputs.items():
@@ -208,7 +208,7 @@ def _lengthened(call: Call) -> Call:
 
 
 def _of_turn(built: Built, call: Call, turn: int) -> Built:
-    """The case with the inputs that this one of the timed calls had."""
+    """The case with the inputs of this timed call."""
     inputs = {}
     for name, old in built.call.inputs.items():
         storage = call.inputs[name].storage[STEP * turn:][:old.storage.numel()].clone()
@@ -221,7 +221,7 @@ WHOLE = "do the whole work in every call, however many have gone before."
 
 
 def _judge_kept(built: Built, turn: int, kept: dict) -> Check | None:
-    """None if the answer of that timed call is right."""
+    """The check of a timed call's answer; None if it is right."""
     exact = answer(built, "cuda")
     wrong = [name for name, x in kept.items() if not exact.judge(name, x).accepted]
     if not wrong:
@@ -232,7 +232,7 @@ def _judge_kept(built: Built, turn: int, kept: dict) -> Check | None:
 
 
 def _not_made(case: Case, error: SubmissionError) -> Check | None:
-    """An answer of a timed call that cannot be had, though the worker said the call was made."""
+    """The check if the answer of a timed call cannot be had, though the worker said it was made."""
     if error.outcome in ("grader_fault", "skipped", "timeout"):
         return None
     return Check(f"timing/{case.name}", "robust", "rejected", f"({case.label})",
@@ -240,7 +240,7 @@ def _not_made(case: Case, error: SubmissionError) -> Check | None:
 
 
 def _measure_here(name: str, make, built: Built) -> Row:
-    """Time a PyTorch function in this process, in the very manner of a submission."""
+    """Time a PyTorch function in this process, in the same way as a submission."""
     if make is None:
         return Row(name)
     case = built.case
@@ -290,10 +290,9 @@ def repeated(call):
 
 
 def measure(timed) -> tuple[float, float]:
-    """timed(n) -> seconds of n calls and a constant.  -> (median ms a call, spread over rounds).
+    """timed(n) -> seconds of n calls plus a constant.  -> (median ms per call, spread over rounds).
 
-    The spread leaves out the fastest and the slowest round: one hiccup of a busy machine is no
-    property of the kernel.
+    The spread leaves out the fastest and the slowest round, which may be a hiccup of the machine.
     """
     once = max((timed(FEW + WARM) - timed(FEW)) / WARM, 1e-6)
     more = max(4, min(MOST, round(TARGET_SECONDS / once)))
@@ -305,7 +304,7 @@ def measure(timed) -> tuple[float, float]:
         return statistics.median(rounds), rounds[-2] - rounds[1]
 
     ms, spread = measured()
-    return (ms, spread) if spread <= NOISY * ms else measured()  # once more: it may have passed
+    return (ms, spread) if spread <= NOISY * ms else measured()  # noise may pass
 
 
 def _naive(case: Case):
@@ -316,7 +315,7 @@ def _naive(case: Case):
 
 
 def _sdpa(case: Case):
-    """PyTorch's fused attention where it does the same work; it has no window and no sinks."""
+    """PyTorch's fused attention, if it can do the same; it has no window and no sinks."""
     if case.course_stage.sums_rows or case.window is not None or case.sinks:
         return None
     return lambda q, k, v: scaled_dot_product_attention(

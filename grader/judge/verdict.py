@@ -1,4 +1,4 @@
-"""One reply of the worker -> one Check: right, wrong, or right by forbidden means."""
+"""Turns a worker's reply into a Check: right, wrong, or right by forbidden means."""
 
 import contextlib
 import threading
@@ -18,13 +18,14 @@ from grader.report.results import Check
 from grader.text import brief
 
 OF_ADDRESSES = ("rows", "kv head", "loop", "borders", "load", "store", "dx", "dw", "launch")
-KEPT_BYTES = 2**28  # of GPU memory, by this process from one judgement to the next
+KEPT_BYTES = 2**28  # bytes of GPU memory that this process may keep between judgements
 _truths = threading.Lock()
 
 
 @contextlib.contextmanager
 def judging():
-    """One judgement at a time: attention in float64 takes a GPU's memory.  It is given back."""
+    """Allow one judgement at a time, because attention in float64 needs much GPU memory, and free
+    that memory afterwards."""
     with _truths:
         yield
         if torch.cuda.memory_reserved() > KEPT_BYTES:
@@ -32,8 +33,7 @@ def judging():
 
 
 def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, device: str) -> Check:
-    """judge(), and what only the file itself shows: kernels that it does not hold, and programs of
-    one launch that meet in one number."""
+    """judge(), and what needs the file: kernels that are not in it, and races between programs."""
     check, case = judge(stage, built, reply, device), built.case
     if check.outcome == "pass" and _by_means(case) and (
             foreign := foreign_texts(file.source, reply.trace.texts)):
@@ -46,14 +46,14 @@ def judge_reply(stage: Stage, file: Submission, built: Built, reply: Reply, devi
 
 
 def _by_means(case) -> bool:
-    """Whether it is judged by which means a right answer was made; of the others the listed cases
-    tell."""
+    """Whether the means of a right answer are judged in this case; some listed cases are enough."""
     return case.group != "beyond" and not case.by_contract
 
 
 @judging()
 def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
-    """Judge every tensor of a reply.  Truth is computed here, after the outputs have arrived."""
+    """Judge every tensor of a reply.  The truth is computed here, after the outputs have
+    arrived."""
     case = built.case
     exact = answer(built, device)
     got = [(name, x) for outputs in reply.outputs for name, x in outputs.items()]
@@ -86,14 +86,14 @@ def judge(stage: Stage, built: Built, reply: Reply, device: str) -> Check:
 
 
 def case_text(case) -> str:
-    """What stands beside a check's tick: the shape in brackets, and what a robust case is for."""
+    """The text beside a check's tick: the shape in brackets, and what a robust case is about."""
     return f"({case.label})" if case.group == "standard" else f"({case.label}) {case.note}"
 
 
 def from_error(case, error: SubmissionError, filename: str, step: Step | None = None,
                line: int | None = None) -> Check:
-    """A call that ended without an answer.  line: whose fault it is, if not error.line; step: the
-    one that it stands in."""
+    """The check of a call that ended without an answer.  line: the one to blame, if not error.line;
+    step: the step of that line."""
     what, *seen = error.located(filename).split("\n")
     place = step.words if step else ""
     if line not in (None, error.line):
@@ -133,7 +133,7 @@ def crashed(case, error: SubmissionError, file: Submission, stage: Stage) -> Che
 
 
 def raced(check: Check, race: Race, file: Submission) -> Check:
-    """A right check, made wrong: on a GPU, where programs run at once, it would not be right."""
+    """Make a right check wrong because of a race: on a GPU programs run at the same time."""
     first, second = (str(place[0]) if len(place) == 1 else f"({', '.join(map(str, place))})"
                      for place in race.programs)
     number = race.tensor + (f"[{', '.join(map(str, race.index))}]" if race.index else "")
@@ -159,7 +159,7 @@ def note_misjoined(check: Check, file: Submission) -> Check:
 
 
 def note_red(check: Check, red: list[str]) -> Check:
-    """A crash in a step that is wrong when it is run on its own needs no other step to look at."""
+    """Point to no other step if a crash is in a step that is red on its own."""
     step = next((id for id in red if id in check.steps), None)
     if not check.diagnosis or not step:
         return check
@@ -167,7 +167,8 @@ def note_red(check: Check, red: list[str]) -> Check:
 
 
 def blanks_left(file: Submission) -> Check:
-    """Regions that no graded call reaches (a backward, say) must be filled in all the same."""
+    """The check of blank steps that no graded call reaches, such as a backward: they must be
+    written all the same."""
     steps = [step for step in file.unreached if step not in file.left_raises]
     several = len(steps) > 1
     said = f"step{'s' * several} {', '.join(steps)} {'are' if several else 'is'} still blank."
@@ -178,8 +179,8 @@ def blanks_left(file: Submission) -> Check:
 
 def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
                  ) -> tuple[Finding | None, dict]:
-    """Judge tensors in order.  -> where the first wrong one is wrong; the errors of each, the worst
-    of them where before has some, too."""
+    """Judge tensors in order.  -> the finding on the first wrong one; the errors of all, or the
+    worse ones if `before` has some."""
     found, times, errors = None, {}, dict(before or {})
     for name, x in tensors:
         verdict = exact.judge(name, x)
@@ -195,7 +196,7 @@ def _first_wrong(case, exact: Answer, tensors, before: dict | None = None
 
 
 def _with_layout(check: Check, case) -> Check:
-    """What a wrong answer or a crash most likely means in a case made for one mistake."""
+    """What a wrong answer or a crash most likely means in a case that is made for one mistake."""
     if case.layout != "far":
         return check
     said = f"Entries of {case.apart} are {FAR:,} elements apart here, so offsets pass 2^31."

@@ -1,1 +1,1 @@
-"""What was found: as data, on the screen, in what is handed in."""
+"""Holds what was found, shows it, and packs it to be handed in."""

@@ -1,4 +1,4 @@
-"""What there is to do: the first screen, before anything is written, and the next command."""
+"""Says what to do: the first screen, before anything is written, and the next command."""
 
 import shlex
 from pathlib import Path
@@ -18,7 +18,7 @@ def program(number: int) -> str:
 
 
 def command(number: int, directory: Path, options: str = "", asked: str = "") -> str:
-    """The same for the file in directory, with further options; or what else is asked of it."""
+    """The command for the file in directory, with further options, or with other ones than --pN."""
     where = "" if directory == Path(".") else f" --submission {shlex.quote(str(directory))}"
     start = f"python {grader_of(number)} {asked}" if asked else program(number)
     return start + where + options
@@ -30,7 +30,7 @@ def alone(id: str, directory: Path) -> str:
 
 
 def first_screen(numbers: list[int], directory: Path) -> list[str]:
-    """One line per stage, and the next command; nothing as soon as one stage is begun."""
+    """One line per stage, and the next command; empty once a stage is begun."""
     files = {n: read(directory, f"problem_{n}.py", "") for n in numbers}
     if any(file.state not in ("missing", "not_started") for file in files.values()):
         return []
@@ -58,13 +58,13 @@ def first_screen(numbers: list[int], directory: Path) -> list[str]:
 
 
 def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> str:
-    """What to do with a stage that has not passed: what is wrong in it, its blank steps, or else
-    its command.  to_fix: "fix step 3.5", or nothing."""
+    """What to do next in a stage that has not passed: fix what is wrong, write blank steps, or run
+    its command.  to_fix: "fix step 3.5", or "" """
     if STAGES[number].needs_triton and no_triton():
         return f"python {grader_of(number)} --doctor   (problem {number} needs Triton)"
     file = read(directory, f"problem_{number}.py", "")
     if origins := _to_copy(file, directory):
-        return copying(number, directory) or begin(  # nothing is written that could be copied
+        return copying(number, directory) or begin(  # nothing to copy has been written
             min(int(origin.partition(".")[0]) for origin in origins), directory)
     if to_fix:
         return f"{to_fix}, then\n      {command(number, directory, options or ' --watch')}"
@@ -75,7 +75,7 @@ def begin(number: int, directory: Path, options: str = "", to_fix: str = "") -> 
 
 
 def copying(number: int, directory: Path) -> str:
-    """The command that copies earlier steps into a stage; "" where there is nothing to copy."""
+    """The command that copies earlier steps into a stage; "" if there is nothing to copy."""
     origins = _to_copy(read(directory, f"problem_{number}.py", ""), directory)
     earlier = [read(directory, f"problem_{stage}.py", "")
                for stage in {origin.partition(".")[0] for origin in origins}]
@@ -89,14 +89,14 @@ def copying(number: int, directory: Path) -> str:
 
 
 def _to_copy(file: Submission, directory: Path) -> list[str]:
-    """The earlier steps that blank steps of a file are copies of; none where its folder is not
-    this one, in which they are copied."""
+    """The earlier steps that blank steps of a file copy; none if the file is in another folder than
+    this one, where copying happens."""
     return [step.origin for step in file.steps
             if step.id in file.blank_carried and directory == Path(".")]
 
 
 def after(number: int, numbers: list[int], directory: Path) -> str:
-    """What to do when stage number has passed: the next one of numbers."""
+    """What to do when this stage has passed: the next one of numbers."""
     following = next((n for n in numbers if n > number), None)
     if following is None:
         return "nothing: that was the last problem."
@@ -105,7 +105,7 @@ def after(number: int, numbers: list[int], directory: Path) -> str:
 
 def after_run(results: list[StageResult], everything: list[int], directory: Path, quick: bool,
               one_case: bool) -> str:
-    """After a run: the first stage that did not pass again, or the one after the last."""
+    """What to do after a run: the first stage that did not pass, or the one after the last."""
     failed = [result for result in results if result.outcome != "pass"]
     begun = [result for result in failed if result.outcome not in ("not_started", "missing")]
     if failed:
@@ -126,7 +126,7 @@ def after_run(results: list[StageResult], everything: list[int], directory: Path
 
 
 def written(directory: Path) -> str:
-    """A bar: how many of the steps in the directory are written; "" where there are none."""
+    """A bar that shows how many steps in the directory are written; "" if there are none."""
     done, steps = steps_written(directory)
     bar = "#" * (BAR * done // max(steps, 1))
     return f"course [{bar:-<{BAR}}] {done} of {steps} steps written" if steps else ""

@@ -1,6 +1,6 @@
-"""What the grader found: plain records, filled by judge/, shown by screen.py, and their JSON.
+"""Holds what the grader found, as plain records that judge/ fills, and writes their JSON.
 
-The JSON file is whole at every moment, and rewritten after every stage.
+The JSON file is complete at every moment; it is rewritten after every stage.
 """
 
 import json
@@ -15,7 +15,7 @@ from grader.host import files
 
 FORMAT = 1  # of the JSON
 LINES, WIDTH = 12, 75  # of what is said of a case, in a report
-RAISE_LEFT = "raise-left"  # the mistake of a step that is written, behind the starter's raise
+RAISE_LEFT = "raise-left"  # mistake: the step is written, but the starter's raise is still there
 RIGHT, WRONG, BLANK, NONE = "right", "wrong", "blank", "none"  # lights
 
 
@@ -109,8 +109,8 @@ class Check:
     picture: tuple[str, ...] = ()  # --show: the effective attention matrix
     seconds: float = 0.0
     kernels: tuple[str, ...] = ()  # what was launched, or compiled: name@line
-    asks: str = ""  # what is beyond the assignment in it
-    seed: int | None = None  # that asks the case on the numbers it failed on, if not the run's
+    asks: str = ""  # what it asks beyond the assignment
+    seed: int | None = None  # gives the numbers it failed on, if not the run's
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -140,8 +140,8 @@ class Check:
 
 @dataclass
 class StageResult:
-    """One stage.  points: 70 % for the standard cases, 20 % for the robust ones, 10 % for a walk
-    without needless work if those are right; 0 if rejected."""
+    """One stage.  points: 70 % for the standard cases, 20 % for the robust ones and, if both are
+    right, 10 % for no wasted tiles; 0 if rejected."""
 
     stage: int
     title: str
@@ -153,7 +153,7 @@ class StageResult:
     checks: list[Check] = field(default_factory=list)
     benchmark: dict | None = None
     kernels: set[str] = field(default_factory=set)  # launched by any case: name@line
-    confined: tuple[str, ...] = ()  # what held the worker: names of screen.HELD
+    confined: tuple[str, ...] = ()  # what confined the worker: names of screen.HELD
     sentence: str = ""  # why there are no checks, or why they ended early
     detail: str = ""
     steps: list[dict] = field(default_factory=list)  # a light each: id, light, mistake, text
@@ -162,13 +162,13 @@ class StageResult:
 
     @property
     def red(self) -> list[str]:
-        """The steps that are wrong when they are run on their own."""
+        """The steps that are wrong when run on their own."""
         return [step["id"] for step in self.steps if step["light"] == "wrong"]
 
     @property
     def passed_with_red(self) -> str:
-        """What is said of red steps where the cases pass; that they cost no points only if all of
-        these ran."""
+        """What to say about red steps if the cases pass; that they cost no points is said only if
+        all cases ran."""
         if not self.red or self.outcome != "pass":
             return ""
         whole = self.points == self.max_points
@@ -177,8 +177,8 @@ class StageResult:
 
     @property
     def to_fix(self) -> str:
-        """What to do before the next run, "fix step 3.5": a red step, or where a case points to.
-        """
+        """What to do before the next run, "fix step 3.5": a red step, or the one a case points
+        to."""
         if self.red:
             return f"fix step {self.red[0]}"
         steps = [(check.diagnosis or {}).get("step") for check in self.checks
@@ -187,20 +187,20 @@ class StageResult:
 
     @property
     def quickest(self) -> str:
-        """The name of the wrong case that takes the least time to run again; "" without one."""
+        """The name of the wrong case that is quickest to run again, or "" """
         wrong = [check for check in self.checks if check.again.endswith(f" --case {check.name}")]
         return min(wrong, key=lambda check: check.seconds).name if wrong else ""
 
     @property
     def waits(self) -> bool:
-        """Whether it ended early for blank steps, and nothing failed by what is written."""
+        """Whether it ended early because of blank steps, and nothing that is written failed."""
         return self.outcome == "crashed" and bool(self.checks) and all(
             check.outcome == "pass" or (check.diagnosis or {}).get("id") == "blank-step"
             for check in self.checks)
 
     @property
     def steps_right(self) -> str:
-        """ "5 of 8 steps right"; "" where no step has a light."""
+        """ "5 of 8 steps right"; "" if no step was checked."""
         lights = [step["light"] for step in self.steps]
         counted = [light for light in lights if light != "none"]
         if lights and self.outcome in ("wrong", "crashed", "timeout") and {*lights} == {"right"}:
@@ -209,14 +209,14 @@ class StageResult:
 
 
 def read_beside(check: Check) -> bool:
-    """Whether the NaN stored around the inputs came into an answer, which then depends on whatever
-    is in that memory: two runs need not agree."""
+    """Whether NaN from around the inputs got into an answer.  The answer then depends on whatever
+    is in that memory, and two runs need not agree."""
     return check.outcome == "wrong" and "-guarded" in check.name and any(
         not math.isfinite(error["fro"]) for error in check.errors.values())
 
 
 def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> bool:
-    """Whether the file alone says how the stage ends; result then says it, too."""
+    """Whether reading the file is enough to know how the stage ends; result is then filled in."""
     result.sha256, result.steps = file.sha256, unlit(file)
     if file.state != "ready":
         result.outcome = "crashed" if file.state == "syntax_error" else file.state
@@ -232,7 +232,7 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
 
 
 def unlit(file: Submission) -> list[dict]:
-    """The lights of a file whose steps are not run."""
+    """The steps of a file that is not run."""
     left = file.left_raises
     return [(StepCheck(step.id, WRONG, RAISE_LEFT, seen=(left[step.id],)) if step.id in left else
              StepCheck(step.id, BLANK if step.id in file.blank_steps else NONE)).as_dict()
@@ -241,7 +241,7 @@ def unlit(file: Submission) -> list[dict]:
 
 @dataclass
 class Run:
-    """All of it: where it ran, with which seed, and a result for every stage asked for."""
+    """A whole run: where it ran, with which seed, and a result for every stage."""
 
     device: str
     torch: str
@@ -259,14 +259,14 @@ class Run:
 
 
 def as_dict(run: Run) -> dict:
-    """The run in the published format; numbers that JSON cannot say (NaN, inf) become null."""
+    """The run in the published format; NaN and inf, which JSON lacks, become null."""
     return {"format": FORMAT, "grader": run.grader, "device": run.device, "torch": run.torch,
             "triton": run.triton, "seed": run.seed,
             "stages": [_stage(result) for result in run.stages]}
 
 
 def write(run: Run, path: Path) -> None:
-    """Replace the file in one step; a gradebook must be able to read it."""
+    """Replace the file in one step, with permissions that let a gradebook read it."""
     text = json.dumps(as_dict(run), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     files.write(path, text.encode())
 
@@ -282,7 +282,7 @@ def _stage(result: StageResult) -> dict:
 
 
 def _steps(result: StageResult) -> list[dict]:
-    """Where the stage passes a red light stays, with a note: the cases decide."""
+    """The steps.  If the stage passes, a red step stays red, with a note that the cases decide."""
     if not (said := result.passed_with_red):
         return result.steps
     return [step | {"text": f"{said} {step['text']}"} if step["light"] == "wrong" else step

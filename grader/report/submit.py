@@ -1,6 +1,6 @@
-"""--submit: one zip to hand in, with the problem files and what the grader said of them.
+"""Runs --submit: makes one zip to hand in, with the problem files and the grader's results.
 
-submission.json in it says which grader, Python, torch and triton these were, the sha256 of every
+Its submission.json names the versions of grader, Python, torch and triton and the sha256 of every
 file, and holds the JSON of each program that was run with --submit on these very files.
 """
 
@@ -24,7 +24,7 @@ def write(run: Run, program: str, directory: Path) -> list[str]:
     """Replace directory/submission.zip.  -> what to tell the student.
 
     Raises:
-        ValueError: a file is not the one that was graded.
+        ValueError: a file has changed since it was graded.
         OSError: a file cannot be read, or the archive not written.
     """
     files = {}
@@ -57,7 +57,7 @@ def write(run: Run, program: str, directory: Path) -> list[str]:
 
 
 def _earlier(archive: Path) -> dict[str, dict]:
-    """The reports in an archive of before."""
+    """The reports in an earlier archive."""
     try:
         with zipfile.ZipFile(archive) as opened:
             reports = json.loads(opened.read(REPORT))["reports"]
