@@ -388,8 +388,8 @@ def _isolation(run: Run) -> str:
     still = [words for name, words in CLOSED.items() if name not in held]
     return (f"Isolation: the files ran {', '.join(map(HELD.get, held))}. "
             + f"Not closed here: {', '.join(still)}. " * bool(still)
-            + "Right answers were made once more from their kernels alone, on other numbers, by a "
-            "process without the file.")
+            + "Up to five right answers per stage, or all with --replay-all, were computed again "
+            "from their kernels alone, on other numbers, by a process without the file.")
 
 
 def _colour(outcome: str) -> str:
