@@ -1,6 +1,7 @@
 """python -m tools.mask_picture > docs/mask.svg: draws the mask of stage 7 and the tiles visited."""
 
 import numpy as np
+from markupsafe import Markup
 
 import reference
 from grader.page import svg
@@ -31,10 +32,11 @@ def picture() -> str:
     """The SVG, for light pages and dark ones."""
     keep = reference.keep_mask(N, N, True, WINDOW, SINKS).numpy()
     where = np.array([[phase(query, key) for key in range(N)] for query in range(N)])
-    rows = [f"<style>{svg.style()}svg text {{ font-size: 14px; }}</style>{svg.PATTERNS}",
-            svg.area((where != "") & ~keep, "hidden", LEFT, TOP, CELL)]
-    for name, classes in CLASSES.items():
-        rows += [svg.area((where == name) & keep, one, LEFT, TOP, CELL) for one in classes]
+    layers = [("hidden", (where != "") & ~keep)]
+    layers += [(one, (where == name) & keep) for name, kinds in CLASSES.items() for one in kinds]
+    rows = [f"<style>{svg.style()}svg text {{ font-size: 14px; }}</style>{svg.PATTERNS}"]
+    rows += [f'<path class="{kind}" d="{svg.area(cells, LEFT, TOP, CELL)}"/>'
+             for kind, cells in layers]
     for query in range(0, N, TILE):
         for key in range(0, N, TILE):
             if where[query, key]:
@@ -52,8 +54,9 @@ def picture() -> str:
         rows.append(f'<text x="{right + 20}" y="{y}">{words}</text>')
     rows.append(f'<text x="{right}" y="{y + 34}">All other tiles are never visited.</text>')
     title = f"Causal mask, window {WINDOW}, {SINKS} sinks, tiles of {TILE}"
-    return svg.picture(title, "The tiles that the loop visits, and what the mask leaves of them.",
-                       "\n".join(rows), LEFT + N * CELL + 330, TOP + N * CELL + 12) + "\n"
+    says = "The tiles that the loop visits, and what the mask leaves of them."
+    return svg.draw.frame(title, says, LEFT + N * CELL + 330, TOP + N * CELL + 12,
+                          caller=lambda: Markup("\n".join(rows))).strip() + "\n"
 
 
 if __name__ == "__main__":

@@ -9,19 +9,17 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
 from grader.assignment import hints
 from grader.assignment.submission import Submission, decode
 from grader.course.stages import Stage
 from grader.page import pictures, svg
+from grader.page.svg import HERE, environment
 from grader.report.results import Check, StageResult, told
 from grader.text import lines as lines_of
 
-HERE = Path(__file__).parent
 SIGNS = {"right": ("✓", "right"), "wrong": ("✗", "wrong"), "blank": ("·", "still to write"),
          "none": ("–", "not run on its own")}
 OUTCOMES = {"pass": "passed", "wrong": "not right yet", "timeout": "took too long",
@@ -134,12 +132,10 @@ def _code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-_environment = Environment(loader=FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True,
-                           autoescape=True)
-_environment.filters["code"] = _code
-_environment.globals |= {"signs": SIGNS, "outcomes": OUTCOMES, "groups": GROUPS, "last": LAST,
-                         "pictures": pictures, "swatch": svg.swatch, "told": told,
-                         "patterns": Markup(svg.PATTERNS)}
+environment.filters["code"] = _code
+environment.globals |= {"signs": SIGNS, "outcomes": OUTCOMES, "groups": GROUPS, "last": LAST,
+                        "pictures": pictures, "swatch": svg.draw.swatch, "told": told,
+                        "patterns": svg.PATTERNS}
 
 
 def document(shown: Sequence[Shown], progress: tuple[int, int] = (0, 0), live: bool = False) -> str:
@@ -149,7 +145,7 @@ def document(shown: Sequence[Shown], progress: tuple[int, int] = (0, 0), live: b
     tab = "Grading"
     for one in shown:
         tab = f"{one.result.red[0]} is red" if one.red else f"P{one.result.stage} {one.word}"
-    return _environment.get_template("page.html").render(
+    return environment.get_template("page.html").render(
         shown=shown, done=progress[0], of=progress[1], live=live, tab=tab, script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(svg.style() + (HERE / "page.css").read_text("utf-8")))

@@ -63,9 +63,10 @@ def _one_loop(drawn: dict) -> Picture:
     lacks, vain = np.zeros((2, *visits.shape), bool)
     lacks[0] = (visits[1] > 0) & ((visits[0] != 1) | (masked[1] & ~masked[0]))
     vain[0] = (visits[0] > 0) & (visits[1] == 0)
-    mine, theirs = drawn["names"]
+    (mine, theirs), (first, last) = drawn["names"], drawn["own"]
+    mine = {"query": "queries"}.get(mine, f"{mine}s")
     return Picture("", "", [Panel(
-        f"{mine} {drawn['own'][0]} to {drawn['own'][1]}, {theirs} tiles of {drawn['size']}",
+        f"{mine} {first} to {last}, {theirs} tiles of {drawn['size']}",
         svg.tiles(visits, masked, lacks, vain, ("your loop", "should be"),
                   list(map(str, begins)), f"The loop over {theirs} tiles"))],
         (("whole", "visited"), ("cut cut-lines", "visited with MASKED=True"),
@@ -147,9 +148,9 @@ def memory(launches: list[Launch], file: str) -> Picture | None:
                 f"{one.tensor.removesuffix('_ptr')}" + (f", `{file}:{one.line}`." if one.line
                                                         else "."))
     verbs = {one.verb for launch in launches for its in launch.programs for one in its}
-    key = [("read", "read"), ("sink sink-lines", "written"), ("cut cut-lines", "added to")]
+    words = zip(svg.VERBS.items(), ("read", "written", "added to"), strict=True)
     return Picture("Loads and stores", look, drawn, (
-        *(row for row, verb in zip(key, svg.VERBS, strict=True) if verb in verbs),
+        *((kind, said) for (verb, kind), said in words if verb in verbs),
         ("tile-line", "masked off"), *[("wrong", "outside of the tensor")] * bool(wrong)),
         bool(wrong))
 
@@ -203,7 +204,7 @@ def softmax(scores: np.ndarray, keep: np.ndarray, rows: range, tiles: list[tuple
         seen |= now
         said.append(f"Keys {first} to {last}: m = {new:.3g}, alpha = {alpha:.3g}, "
                     f"l = {p[seen].sum():.4g}")
-        turns.append((old, fresh, said[-1]))
+        turns.append((said[-1], old, fresh))
         m = new
     return Picture(
         "The online softmax", f"Query {row}, as it should be after each tile, in the order of the "
@@ -217,17 +218,11 @@ def softmax(scores: np.ndarray, keep: np.ndarray, rows: range, tiles: list[tuple
 # ------------------------------------------------------------------ speed
 def benchmark(found: dict) -> Picture:
     """The times as bars, and the memory in words."""
-    rows = [(name, found.get(key), kind) for name, key, kind in (
-        ("yours", "ms", "accent"), ("PyTorch's SDPA", "sdpa_ms", "faint-bar"),
-        ("naive PyTorch", "naive_ms", "faint-bar")) if found.get(key)]
-    longest, inside = max((ms for _, ms, _ in rows), default=1.0), []
-    for number, (name, ms, kind) in enumerate(rows):
-        y = 34 * number
-        inside.append(f'<text class="ink" x="0" y="{y + 15}">{name}</text>'
-                      f'<rect class="{kind}" x="110" y="{y}" height="22" rx="2" '
-                      f'width="{max(1.0, 330 * ms / longest):.6g}"/>'
-                      f'<text x="{118 + 330 * ms / longest:.6g}" y="{y + 15}">{ms:.4g} ms</text>')
-    said = ", ".join(f"{name} {ms:.4g} ms" for name, ms, _ in rows)
+    rows = [(name, found[key]) for name, key in (
+        ("yours", "ms"), ("PyTorch's SDPA", "sdpa_ms"), ("naive PyTorch", "naive_ms"))
+        if found.get(key)]
+    longest = max((ms for _, ms in rows), default=1.0)
+    said = ", ".join(f"{name} {ms:.4g} ms" for name, ms in rows)
     look = "Shorter is faster."
     if found.get("ms") and found.get("naive_ms"):
         look += f" Yours takes 1 / {found['naive_ms'] / found['ms']:.3g} of naive PyTorch's time"
@@ -236,5 +231,5 @@ def benchmark(found: dict) -> Picture:
     if found.get("peak_mib") and found.get("naive_peak_mib"):
         look += (f" It takes {found['peak_mib']:.4g} MiB of memory; naive PyTorch takes "
                  f"{found['naive_peak_mib']:.4g}.")
-    return Picture("Speed", look, [Panel(
-        "", svg.picture("Times", said, "".join(inside), 520, 34 * len(rows)))])
+    return Picture("Speed", look, [Panel("", svg.draw.bars("Times", said, [
+        (name, f"{ms:.4g} ms", ms / longest) for name, ms in rows]))])

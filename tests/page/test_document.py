@@ -150,7 +150,7 @@ def test_a_benchmark_is_drawn_as_bars_that_say_their_times(tmp_path):
     found = {"ms": 2.0, "spread_ms": 0.1, "naive_ms": 8.0, "sdpa_ms": 1.0, "peak_mib": 10.0,
              "naive_peak_mib": 300.0}
     drawn = pictures.benchmark(found)
-    widths = re.findall(r'rx="2" width="([\d.]+)"', drawn.panels[0].drawn)
+    widths = re.findall(r'width="([\d.]+)" height="22"', drawn.panels[0].drawn)
     assert list(map(float, widths)) == [82.5, 41.25, 330]
     assert "1 / 4 of naive PyTorch's time and 2 times SDPA's" in drawn.look
     text = document([shown(tmp_path, outcome="pass", benchmark=found)])

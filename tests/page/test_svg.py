@@ -20,31 +20,42 @@ def cells(path: str) -> float:
 @pytest.mark.parametrize("shape", [(1, 1), (5, 9), (16, 4)])
 def test_an_area_covers_its_cells_and_no_others(shape):
     some = np.random.default_rng(0).random(shape) < 0.5
-    assert cells(svg.area(some, "whole", 3, 4, 2.0)) == 4 * some.sum()
-    assert svg.area(np.zeros(shape, bool), "whole", 0, 0, 1) == ""
+    assert cells(svg.area(some, 3, 4, 2.0)) == 4 * some.sum()
+    assert svg.area(np.zeros(shape, bool), 0, 0, 1) == ""
+
+
+def test_scattered_cells_are_drawn_on_a_coarser_grid():
+    some = np.random.default_rng(0).random((255, 256)) < 0.3
+    path = svg.area(some, 0, 0, 1.0)
+    assert len(path) < 60_000 and cells(path) >= some.sum()
+
+
+def layers(keep, *where, **more) -> dict[str, np.ndarray]:
+    """The visible pairs, by the first class of their tile."""
+    return {kind.split()[0]: keep & cells for kind, cells in svg.kinds(keep, *where, **more)}
 
 
 def test_a_tile_that_the_mask_cuts_is_told_from_a_whole_one():
-    layers = dict(svg.kinds(CAUSAL, 4))
-    assert layers["whole"].sum() == 16 and layers["whole"][4:, :4].all()
-    assert layers["cut"].sum() == 20 and (layers["cut"] == layers["cut-lines"]).all()
+    found = layers(CAUSAL, 4)
+    assert found["whole"].sum() == 16 and found["whole"][4:, :4].all()
+    assert found["cut"].sum() == 20 and not found["sink"].any()
 
 
 def test_tiles_are_cut_where_their_numbers_say_and_not_where_the_picture_begins():
-    layers = dict(svg.kinds(CAUSAL, 4, first=(2, 0)))
-    assert layers["whole"].sum() == 8  # rows 6 and 7 of the picture are those of the next tile
+    # Rows 6 and 7 of the picture are those of the next tile.
+    assert layers(CAUSAL, 4, first=(2, 0))["whole"].sum() == 8
 
 
 def test_a_tile_of_which_only_sinks_are_visible_is_told_from_one_that_the_mask_cuts():
     window = np.eye(8, dtype=bool)
     window[:, 0] = True
-    layers = dict(svg.kinds(window, 4, sinks=1))
-    assert layers["sink"][4:, 0].all() and layers["sink"].sum() == 4
-    assert layers["sink-lines"].sum() == 4 and not (layers["cut"] & layers["sink"]).any()
+    found = layers(window, 4, sinks=1)
+    assert found["sink"][4:, 0].all() and found["sink"].sum() == 4
+    assert not (found["cut"] & found["sink"]).any()
 
 
 def test_a_picture_says_what_it_shows_and_lets_no_markup_through():
-    drawn = ElementTree.fromstring(svg.picture("<b>", 'says "&"', "<g/>", 1, 1))
+    drawn = ElementTree.fromstring(svg.draw.bars("<b>", 'says "&"', []))
     assert drawn.get("role") == "img"
     assert drawn.find(SVG + "title").text == "<b>"
     assert drawn.find(SVG + "desc").text == 'says "&"'
