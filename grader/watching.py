@@ -39,7 +39,7 @@ def watch_stages(stages: list[Stage | None], following: list[Stage], options: Op
     Each grading has a worker of its own, started before the save it waits for; the fork servers and
     the replaying workers stay.
     """
-    options = replace(options, stop_early=True, benchmark=False)
+    options = replace(options, stop_early=True, benchmark=False, graded={})
     stages = list(stages)
     paths = [options.directory / (stage.filename if stage else WARM_UPS) for stage in stages]
     with (contextlib.closing(Spare(lambda i: spare_worker(stages[i], options))) as spare,

@@ -66,6 +66,7 @@ class Options:
     page: object = None  # whose show() is told of every result: grader.page.sinks
     explains: bool = True  # of the first wrong case, what it looks like
     spare: Callable[[bytes], Session | None] | None = None  # a worker that waits for this file
+    graded: dict[int, bytes] | None = None  # by stage, the file that --watch graded last
     first: FirstWorker | None = None
     clock: Clock | None = None
     imports: Imports = field(default_factory=Imports)

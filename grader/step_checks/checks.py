@@ -65,6 +65,10 @@ class StepChecks:
         if not why and any(map(entry, written)):
             self.pool = self.stack.enter_context(concurrent.futures.ThreadPoolExecutor(1))
             self.runner = Runner(self.stage, self.options, self.file)
+            if self.options.graded is not None:
+                before = self.options.graded.get(self.stage.number)
+                self.runner.first = changed(self.file, before)
+                self.options.graded[self.stage.number] = self.file.source
             self.stack.callback(self.runner.close)  # before the pool waits for it
             self.found = self.pool.submit(self.runner.check_steps, self.only)
             self.searched = self.pool.submit(lambda: self.runner.search(self.found.result()))
@@ -123,6 +127,7 @@ class Runner:
         self.left_raises = file.left_raises
         self.blanks = Blanks(submission.decode(file.source), file.steps)
         self.session, self.closed = None, False
+        self.first: set[str] = set()  # the steps to begin with
 
     def close(self) -> None:
         """End the worker, also from another thread."""
@@ -138,7 +143,7 @@ class Runner:
                     ) -> list[StepCheck]:
         """One a step.  only: that one alone; known: those that need not be asked again."""
         found = dict(known or {})
-        for id in self.blanks.steps:
+        for id in sorted(self.blanks.steps, key=lambda id: id not in self.first):
             if id in found:
                 continue
             if id in self.left_raises:
@@ -166,7 +171,8 @@ class Runner:
         """The same; the first wrong ones that have no name, with the change that makes them right.
         """
         placeless = [check.id for check in checks if check.light == WRONG
-                     and (check.mistake in PLACELESS or named.is_part(check.mistake))][:PLACED]
+                     and (check.mistake in PLACELESS or named.is_part(check.mistake))]
+        placeless = sorted(placeless, key=lambda id: id not in self.first)[:PLACED]
         return [self.placed(check) if check.id in placeless else check for check in checks]
 
     def light(self, id: str, asked: StepSpec | None, ids: tuple[str, ...] = ()) -> StepCheck:
@@ -373,6 +379,19 @@ class Runner:
                 if name not in names:
                     return Wrong((f"{name} is not assigned here, but the code below needs it.",))
         return None
+
+
+def changed(file: submission.Submission, before: bytes | None) -> set[str]:
+    """The steps that stood otherwise in the file before; none where that is not known."""
+    def bodies(source: bytes) -> dict[str, list[str]]:
+        rows = submission.lines(submission.decode(source))
+        return {step.id: rows[step.first_line:step.last_line - 1]
+                for step in submission.steps("".join(rows))}
+
+    with contextlib.suppress(ValueError, SyntaxError):
+        old = bodies(before or file.source)
+        return {id for id, body in bodies(file.source).items() if body != old.get(id)}
+    return set()
 
 
 def damaged(file: submission.Submission) -> str:

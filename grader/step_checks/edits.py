@@ -183,6 +183,8 @@ class Text(Source):
             if other:
                 yield self.edit("wrong-axes", node, f"{self.of(node.value)}[{other}]")
                 yield self.edit("wrong-axes", node, self.of(node.value))
+            if isinstance(node.slice, ast.Tuple):
+                yield from self.indices(node, [self.of(one) for one in node.slice.elts])
         parent = self.parents.get(node)
         if not self.is_operand(node) or isinstance(node, ast.Constant):
             return
@@ -198,16 +200,36 @@ class Text(Source):
             cast = ".to(tl.float32)" if self.kernel else ".float()"
             yield self.expression("wrong-dtype", node, own + cast)
 
+    def indices(self, node: ast.Subscript, own: list[str]) -> Iterator[Edit]:
+        """A new axis in another place; a slice that is missing."""
+        def edit(id: str, new: list[str], part: str = "") -> Edit:
+            return self.edit(id, node, f"{self.of(node.value)}[{', '.join(new)}]", part=part)
+
+        for i, one in enumerate(own):
+            others = own[:i] + own[i + 1:]
+            for j in range(len(own)) if one == "None" else ():
+                yield edit("wrong-axes", [*others[:j], one, *others[j:]])
+            if one == "None":
+                yield edit("wrong-axes", [*others, ":", one])
+            for name, kind in self.kinds.items():
+                if kind == "slice" and name not in own:
+                    yield edit("one-missing", [*own[:i], name, *own[i:]], f"The slice {name}")
+
     def names(self, node) -> Iterator[Edit]:
         if isinstance(node, ast.Subscript | ast.Call | ast.BinOp) \
                 and self.kind(node) in ("number", "1 i"):
             for other, kind in self.kinds.items():  # in place of x.shape[1], tl.arange(0, ROWS)
                 if kind == self.kind(node):
-                    yield self.expression("wrong-name", node, other, late=0.3,
+                    yield self.expression("wrong-number", node, other, late=0.3,
                                           part=f"`{self.of(node)}`")
         if not isinstance(node, ast.Name) or node.id in MODULES:
             return
         parent = self.parents.get(node)
+        if re.match("[3-9] f", self.kinds.get(node.id, "")) and not isinstance(
+                node.ctx, ast.Store) and not isinstance(parent, ast.Subscript):
+            for name in [name for name, kind in self.kinds.items() if kind == "slice"]:
+                yield self.edit("one-missing", node, f"{node.id}[:, :, {name}]",
+                                part=f"The slice {name}")
         if isinstance(parent, ast.If | ast.IfExp | ast.BoolOp):
             return  # any other name would be true, or false, throughout
         if isinstance(node.ctx, ast.Store):
@@ -289,7 +311,7 @@ class Text(Source):
         own, its = self.inner(node), self.kind(node)
         if its in ("number", "1 i", "2 i", ""):
             if its != "number":
-                yield self.expression("one-missing", node, f"-{own}", part="a minus sign")
+                yield self.expression("one-missing", node, f"-{own}", part="A minus sign")
             late = 0.1 + 0.05 * self.read_later(node)
             for sign in "+-":
                 yield self.expression("one-missing", node, f"{own} {sign} 1", late=late,

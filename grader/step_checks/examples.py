@@ -221,7 +221,8 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     try:
         got = np.broadcast_to(got, want.shape)
     except ValueError:
-        return unlike(name, f"shape {want.shape}", got.shape)
+        turned = ", its transpose" * (got.ndim > 1 and got.shape == want.shape[::-1])
+        return unlike(name, f"shape {want.shape}", f"{got.shape}{turned}")
     finite = np.where(np.isfinite(want), np.abs(want), 0.0)
     size = finite.max(axis=-1, keepdims=True) if want.ndim else finite
     with np.errstate(all="ignore"):
@@ -236,7 +237,7 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     count = f" ({int(wrong.sum())} of {wrong.size} are wrong)" if want.ndim else ""
     return replace(unlike(name, number(want[at]), number(got[at]), where, count),
                    at=at if wrong.mean() < 0.5 else (), array=(name, want, got, wrong),
-                   ratio=_ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
+                   ratio=ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
 
 
 def unlike(name: str, want, got, where: str = "", more: str = "", id: str | None = None) -> Wrong:
@@ -245,7 +246,7 @@ def unlike(name: str, want, got, where: str = "", more: str = "", id: str | None
                  want=str(want), got=str(got))
 
 
-def _ratio(got: np.ndarray, want: np.ndarray, size: np.ndarray) -> float | None:
+def ratio(got: np.ndarray, want: np.ndarray, size) -> float | None:
     """got / want, if it is the same for three numbers at least; size: of what lies around them."""
     large = np.isfinite(got) & np.isfinite(want) & (np.abs(want) > 0.1 * size)
     if large.sum() < 3 or not (np.isfinite(got) == np.isfinite(want)).all():

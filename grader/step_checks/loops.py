@@ -268,16 +268,44 @@ def borders(sees: Callable, examples: list[dict], visits: Callable, leaves: tupl
                 return wrong is None or wrong.note
             return fits
 
+        def off(name: str, mended: Callable[[int, int], int] | None):
+            """Whether this one alone is wrong, and so that mended makes it right."""
+            def fits(left: Observed) -> bool | None:
+                value = left.programs[0][name]
+                if same(value, example[name]):
+                    return None
+                if mended is not None and (not isinstance(value, int | np.ndarray | np.generic)
+                                           or np.size(value) != 1
+                                           or mended(int(value), loop.size) != example[name]):
+                    return False
+                return other(name)(left)
+            return fits
+
         def exact(left: Observed) -> bool:
             return sorted(visits({**given, **left.programs[0]}), key=str) == sorted(
                 visits(example), key=str)
 
         return Example(words(example, leaves), given, check, POINTED, exact=exact,
-                       variants=lambda: {("border-wrong", name): other(name) for name in leaves})
+                       variants=lambda: {("border-wrong", name, how): off(name, mended)
+                                         for how, mended in BORDERS.items() for name in leaves})
 
     return StepSpec(leaves, lambda: [make(example) for example in examples], CONSTANTS)
 
 
+# What is said of a border -> what would make it right, of a value and the size of a tile.
+BORDERS = {
+    "must be rounded down to whole tiles": lambda value, size: value // size * size,
+    "must be rounded up to whole tiles": lambda value, size: -(-value // size) * size,
+    "must not be below 0": lambda value, size: max(value, 0),
+    "must not be below 0, and must be rounded down to whole tiles":
+        lambda value, size: max(value, 0) // size * size,
+    "counts tiles instead of rows": lambda value, size: value * size,
+    "is one tile too small": lambda value, size: value + size,
+    "is one tile too large": lambda value, size: value - size,
+    "is one too small": lambda value, size: value + 1,
+    "is one too large": lambda value, size: value - 1,
+    "is wrong": None,
+}
 POINTED = {name: np.zeros(8, np.float32) for name in ("k", "v", "q", "do", "lse", "delta")}
 
 

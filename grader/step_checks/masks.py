@@ -56,8 +56,9 @@ def mask(sees: Sees, examples: list[dict], constants: tuple[str, ...] = (),
             try:
                 got = np.broadcast_to(keep, wanted.shape)
             except ValueError:
+                more = ": query and key have two axes each already" * (np.ndim(keep) > 2)
                 return unlike("keep", f"booleans that broadcast to {wanted.shape}",
-                              f"shape {np.shape(keep)}")
+                              f"shape {np.shape(keep)}", more=more)
             wrong = (got != wanted) & exists
             if not wrong.any():
                 return None

@@ -4,6 +4,8 @@ There is no memory around a tensor: a lane that no mask turns off there raises a
 What must not be read is NaN; what must not be written holds MARK.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from grader.step_checks import named
@@ -18,6 +20,7 @@ from grader.step_checks.examples import (
     difference,
     first,
     randoms,
+    ratio,
     unlike,
 )
 
@@ -36,6 +39,7 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
         return f"row {row % N}" + f" of head {row // N}" * heads
 
     mine = np.flatnonzero(want.reshape(-1) != MARK)
+    own = want.reshape(-1)[mine].astype(np.float64)
     here, head = mine % (N * width), int(mine[0]) // (N * width) if mine.size else 0
     if touched.size == mine.size > 0 and (touched == here).all() and np.allclose(
             got[here].astype(np.float64), want.reshape(-1)[mine], error, error):
@@ -52,9 +56,10 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
                                         rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
              .sum())
     row, column = divmod(at, width)
-    return unlike(name, f"{want.reshape(-1)[at]:.5g}",
-                  "not written" if got[at] == MARK else f"{got[at]:.5g}",
-                  f", {place(row)}" + f", column {column}" * (width > 1))
+    return replace(unlike(name, f"{want.reshape(-1)[at]:.5g}",
+                          "not written" if got[at] == MARK else f"{got[at]:.5g}",
+                          f", {place(row)}" + f", column {column}" * (width > 1)),
+                   ratio=ratio(got[mine].astype(np.float64), own, np.abs(own).max()))
 
 
 def read(memory: np.ndarray, at: np.ndarray, exist: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ SAID = {  # mistakes that only a step on its own can show -> words
     "phase-too-early": "the loop over {0} begins too early",
     "phase-twice": "the loop over {0} runs twice",
     "phase-unmasked": "the loop over {0} is not masked",
-    "border-wrong": "`{0}` is wrong; the other bounds are right",
+    "border-wrong": "`{0}` {1}; the other bounds are right",
 }
 ONCE = ("visit every tile that has a visible pair, once. Use MASKED=True where some of its pairs "
         "are hidden")
@@ -175,7 +175,7 @@ class Tile:
 
     def __init__(self, s, m_i, l_i, acc, v, factor: float, base: float, changes: dict):
         self.s, self.m_i, self.l_i, self.acc = np.float32(s), np.float32(m_i), l_i, acc
-        self.base = np.float32(base)
+        self.base, self.factor = np.float32(base), np.float32(factor)
         self.scaled = self.s * np.float32(factor)
         for name, right in (("new", self.new), ("weight", self.weight), ("alpha", self.alpha),
                             ("total", self.total), ("sums", self.sums), ("pivot", self.pivot)):
@@ -194,6 +194,12 @@ class Tile:
     def other(self, x):
         """x in the other base."""
         return np.exp(x) if self.base == 2 else np.exp2(x)
+
+    @property
+    def softmax(self):
+        """Of this tile alone."""
+        p = self.power(self.scaled - self.scaled.max(-1, keepdims=True))
+        return p / p.sum(-1, keepdims=True)
 
     def new(self, top):
         return np.maximum(self.m_i, top)
@@ -240,6 +246,14 @@ UPDATES = {
     ("alpha-in-another-base", "the weights"): dict(
         weight=lambda t, m: t.other(t.scaled - m[..., None])),
     "weights-of-the-old-max": dict(weight=lambda t, m: t.power(t.scaled - t.m_i[..., None])),
+    "softmax-of-the-tile": dict(weight=lambda t, m: t.softmax),
+    "exponentials-divided": dict(alpha=lambda t, m: t.power(t.m_i) / t.power(m)),
+    ("exponentials-divided", "the weights"): dict(
+        weight=lambda t, m: t.power(t.scaled) / t.power(m)[..., None]),
+    ("exponentials-divided", "both"): dict(
+        weight=lambda t, m: t.power(t.scaled) / t.power(m)[..., None],
+        alpha=lambda t, m: t.power(t.m_i) / t.power(m)),
+    "max-scaled-twice": dict(weight=lambda t, m: t.power(t.scaled - t.factor * m[..., None])),
     "max-not-scaled": dict(new=lambda t, top: np.maximum(t.m_i, t.s.max(-1))),
     "max-not-running": dict(new=lambda t, top: top),
     ("max-not-running", "in alpha"): dict(alpha=lambda t, m: t.power(t.m_i - t.scaled.max(-1))),
@@ -283,7 +297,7 @@ def statistics(m, l_i) -> dict[str, np.ndarray]:
     ln = np.log(np.asarray(l_i, np.float64))
     return {"lse-is-the-max": m, "lse-without-the-max": ln, "lse-without-log": m + l_i,
             "lse-times": m * ln, "lse-minus-the-log": m - ln, "lse-negative": -m - ln,
-            "lse-in-base-2": (m + ln) / np.log(2)}
+            "lse-in-base-2": (m + ln) / np.log(2), "lse-log-of-both": np.log(m + l_i)}
 
 
 def unlike(p, dp, delta) -> dict:

@@ -43,11 +43,13 @@ def others(right: list[tuple[int, bool]], given: dict, diagonal: int | None
             "ragged-tail-skipped": [at for at in begins if at not in ragged],
             "ragged-tail-twice": begins + ragged,
             "walk-in-tiles": some + [N // T] * (N // T < N),
+            ("walk-in-tiles", "one by one"): [*range(N // T)] + ragged,
             ("walk-in-tiles", "the loop alone"): some + ragged}, {
             "tail-unmasked": [(at, False) for at in begins]}
     late = [at for at in begins if at >= diagonal]
     return visits | {
         ("first-key-tile-skipped", "but the diagonal's"): [at for at in begins if at or at in late],
+        "walk-in-tiles": [*range((diagonal - begins[0]) // T)] + late,
         "diagonal-skipped": begins[:len(begins) - len(late)],
         ("diagonal-skipped", "but its first tile"): [at for at in begins if at <= diagonal],
         "diagonal-twice": begins + late}, {

@@ -17,6 +17,7 @@ from grader.step_checks.examples import (
     first,
     number,
     randoms,
+    same,
     unlike,
 )
 from grader.step_checks.softmax import HIDDEN, row
@@ -103,8 +104,16 @@ def key_end(start_m: int, NQ: int, NK: int, is_causal: bool) -> Example:
                          note=True)
         return None
 
+    def variants() -> dict:
+        wrong = {"end-before-the-diagonal": start_m} if is_causal and start_m < needed else {}
+        if not is_causal and start_m + TILE < needed:
+            wrong["end-always-causal"] = start_m + TILE
+        return {id: lambda left, end=end: same(left.programs[0]["end"], end)
+                for id, end in wrong.items()}
+
     return Example(f"start_m={start_m}, NQ={NQ}, NK={NK}, is_causal={is_causal}",
-                   {"start_m": start_m, "NQ": NQ, "NK": NK, "is_causal": is_causal}, check)
+                   {"start_m": start_m, "NQ": NQ, "NK": NK, "is_causal": is_causal}, check,
+                   variants=variants)
 
 
 ROWS_OF = (  # words, seed, rough maximum so far and of the new scores, whether keys were seen
@@ -173,7 +182,12 @@ def sums() -> Example:
                 "l-not-rescaled": named.leaves(l_i=l_i + r, acc=o),
                 "rescaled-after-adding": named.leaves(l_i=total, acc=a * (acc + pv)),
                 "alpha-on-the-new-sum": named.leaves(l_i=l_i + alpha * r, acc=acc + a * pv),
-                "last-tile-only": named.leaves(l_i=r, acc=pv)}
+                ("alpha-on-the-new-sum", "l"): named.leaves(l_i=l_i + alpha * r, acc=o),
+                ("alpha-on-the-new-sum", "acc"): named.leaves(l_i=total, acc=acc + a * pv),
+                "weights-averaged": named.leaves(l_i=alpha * l_i + p.mean(-1), acc=o),
+                "last-tile-only": named.leaves(l_i=r, acc=pv),
+                ("last-tile-only", "l"): named.leaves(l_i=r, acc=o),
+                ("last-tile-only", "acc"): named.leaves(l_i=total, acc=pv)}
 
     return matches(f"p of shape {p.shape}, alpha of shape {alpha.shape}", {
         "p": p, "alpha": alpha, "v_tile": v, "l_i": l_i, "acc": acc, "m_i": random(B, H, M),
@@ -205,7 +219,10 @@ def shift() -> Example:
     return matches(f"do_tile of shape {do.shape}, dlse of shape {dlse.shape}, rows 2-6", {
         "do_tile": do, "o_tile": o, "dlse": dlse, "m": ROWS, "start_m": 2,
         "q_tile": random(B, H, M, D)},
-        variants=lambda: {"dlse-left-out": named.leaves(shift=delta)},
+        variants=lambda: {
+            "dlse-left-out": named.leaves(shift=delta),
+            "delta-of-all-rows": named.leaves(shift=(do @ o.swapaxes(-1, -2)).sum(-1)
+                                              - dlse[..., ROWS])},
         shift=delta - dlse[..., ROWS])
 
 
@@ -213,9 +230,18 @@ def again() -> Example:
     random = randoms(6)
     s, lse = random(B, H, M, N), random(B, H, NQ) + 5
     s[..., 0, 3:] = -np.inf
+
+    def variants() -> dict:
+        p = np.exp(s)
+        return {"backward-without-lse": named.leaves(p=p),
+                "backward-divided-by-lse": named.leaves(p=p / lse[..., ROWS, None]),
+                "backward-softmax-of-the-tile": named.leaves(p=p / p.sum(-1, keepdims=True)),
+                "lse-of-the-keys": named.leaves(p=np.exp(s - lse[..., None, :])),
+                "lse-of-the-first-rows": named.leaves(p=np.exp(s - lse[..., :M, None]))}
+
     return matches(f"s of shape {s.shape}, lse of shape {lse.shape}, rows 2-6", {
         "s": s, "lse": lse, "m": ROWS, "n": KEYS, "start_m": 2, "start_n": 1,
-        "scale": 0.5}, p=np.exp(s.astype(np.float64) - lse[..., ROWS, None]))
+        "scale": 0.5}, p=np.exp(s.astype(np.float64) - lse[..., ROWS, None]), variants=variants)
 
 
 def shares() -> Example:
@@ -223,14 +249,21 @@ def shares() -> Example:
     p, shift = np.abs(random(B, H, M, N)), random(B, H, M)
     q, do, k, v = random(B, H, M, D), random(B, H, M, D), random(B, H, N, D), random(B, H, N, D)
     dq, dk, dv = random(B, H, NQ, D), random(B, H, NK, D), random(B, H, NK, D)
-    ds = p * (do @ v.swapaxes(-1, -2) - shift[..., None])
-    want = {name: x.copy() for name, x in (("dv", dv), ("dk", dk), ("dq", dq))}
-    want["dv"][:, :, KEYS] += p.swapaxes(-1, -2) @ do
-    want["dk"][:, :, KEYS] += 0.5 * ds.swapaxes(-1, -2) @ q
-    want["dq"][:, :, ROWS] += 0.5 * ds @ k
+    dp = do @ v.swapaxes(-1, -2)
+
+    def left(ds) -> dict[str, np.ndarray]:
+        made = {name: x.copy() for name, x in (("dv", dv), ("dk", dk), ("dq", dq))}
+        made["dv"][:, :, KEYS] += p.swapaxes(-1, -2) @ do
+        made["dk"][:, :, KEYS] += 0.5 * ds.swapaxes(-1, -2) @ q
+        made["dq"][:, :, ROWS] += 0.5 * ds @ k
+        return made
+
     return matches("queries 2-6, keys 1-7, scale=0.5", {
         "p": p, "shift": shift, "q_tile": q, "do_tile": do, "k_tile": k, "v_tile": v, "m": ROWS,
-        "n": KEYS, "scale": 0.5, "dq": dq, "dk": dk, "dv": dv, "start_m": 2, "start_n": 1}, **want)
+        "n": KEYS, "scale": 0.5, "dq": dq, "dk": dk, "dv": dv, "start_m": 2, "start_n": 1},
+        variants=lambda: {id: named.leaves(**left(ds))
+                          for id, ds in named.unlike(p, dp, shift).items()},
+        **left(p * (dp - shift[..., None])))
 
 
 ENTRIES = {

@@ -176,7 +176,7 @@ def kind(value) -> str:
         return f"{value.ndim} {value.dtype.kind}"
     if isinstance(value, Pointer):
         return "pointer" if np.size(value.at) == 1 else "pointers"
-    return {tuple: "tuple", str: "other"}.get(type(value), "number")
+    return {tuple: "tuple", str: "other", slice: "slice"}.get(type(value), "number")
 
 
 def _makes(text: str, line: int, names: frozenset[str]) -> bool:

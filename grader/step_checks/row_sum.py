@@ -124,6 +124,7 @@ def sums(dtype: str) -> Example:
         return {("product-in-16-bits", "of x"): rounded(dtype),
                 ("product-in-16-bits", "float16"): rounded(np.float16),
                 "tile-sum-in-16-bits": rounded(dtype, dtype),
+                "sums-multiplied": named.leaves(acc=acc + wide.sum(1) * w.astype(np.float64).sum()),
                 "w-ignored": named.leaves(acc=acc + wide.sum(1)),
                 "w-squared": named.leaves(acc=acc + wide @ (w.astype(np.float64)**2)),
                 "last-tile-only": named.leaves(acc=want - acc)}
@@ -141,12 +142,21 @@ def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn
     if not stride_dym:
         memory, dy = np.full(1, 1.5, dtype), np.full((M, 1), 1.5, dtype)
     weights, w = _layout(N, 1, (stride_wn, 1), dtype, 6)
-    want = np.full((M - 1) * strides[0] + (N - 1) * strides[1] + 1, MARK)
     m, n = given["offs_m"][given["mask_m"]], given["offs_n"][given["mask_n"]]
-    want[m[:, None] * strides[0] + n[None] * strides[1]] = \
-        dy[m].astype(np.float64) * w[n, 0].astype(np.float64)
+
+    def filled(row_stride: int, column_stride: int) -> np.ndarray:
+        left = np.full((M - 1) * strides[0] + (N - 1) * strides[1] + 1, MARK)
+        at = m[:, None] * row_stride + n[None] * column_stride
+        left[np.minimum(at, len(left) - 1)] = \
+            dy[m].astype(np.float64) * w[n, 0].astype(np.float64)
+        return left
+
+    want = filled(*strides)
 
     def check(left: Observed) -> Wrong | None:
+        return off(left, want)
+
+    def off(left: Observed, want: np.ndarray) -> Wrong | None:
         return stored("dx", left.memory["dx"], want, strides[0] if strides[1] == 1 else len(want),
                       M, EXACT if dtype == "float32" else ROUNDED)
 
@@ -156,7 +166,11 @@ def outer(M: int, N: int, start_m: int, start_n: int, stride_dym: int, stride_wn
                     "dx_ptr": Pointer("dx", 0), "stride_dym": stride_dym, "stride_wn": stride_wn,
                     "stride_dxm": strides[0], "stride_dxn": strides[1], "num_n": -(-N // BN)},
                    check,
-                   {"dy": memory, "w": weights, "dx": np.full(len(want), MARK, dtype)})
+                   {"dy": memory, "w": weights, "dx": np.full(len(want), MARK, dtype)},
+                   variants=lambda: {
+                       ("row-stride-ignored", "N", stride):
+                           lambda left, stride=stride: off(left, filled(N, stride)) is None
+                       for stride in {strides[1], 1} if (N, stride) != strides})
 
 
 def columns(M: int, N: int, start_m: int, start_n: int, strides: tuple[int, int], stride_dym: int,

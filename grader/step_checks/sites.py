@@ -28,16 +28,19 @@ class Source:
                       and isinstance(node.ctx, ast.Store)}
         self.across = "[:, None]" if self.kernel else "[..., None]"
         before = leaves[:leaves.index(wrong)] if wrong in leaves else ()
-        self.makes = self.slice({wrong}) if wrong in self.bound else set(map(id, self.body))
+        self.makes = self.slice({wrong}) or set(map(id, self.body))
         self.makes_right = self.slice(set(before))
 
     def slice(self, names: set[str]) -> set[int]:
-        """The statements that these names depend on."""
+        """The statements that these names, or what is stored in memory of these names, depend on.
+        """
         wanted, found = set(names), set()
+        pointers = {f"{name}_ptr" for name in names}
         for statement in reversed(self.body):
             own = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
             bound = {node.id for node in own if isinstance(node.ctx, ast.Store)}
-            if bound & wanted:
+            if bound & wanted or isinstance(statement, ast.Expr) and pointers & {
+                    node.id for node in own}:
                 found.add(id(statement))
                 wanted |= {node.id for node in own} - bound
         return found

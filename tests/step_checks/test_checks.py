@@ -19,12 +19,13 @@ from grader.course.calls import SubmissionError
 from grader.course.stages import STAGES
 from grader.host.options import Options
 from grader.host.session import Session
+from grader.report.results import StepCheck
 from grader.report.screen import Reporter
 from grader.sandbox.wire import OBSERVED
 from grader.sandbox.worker import run_step
 from grader.starter import blank
 from grader.step_checks import blanks, earlier, edits, named, one_step, repair
-from grader.step_checks.checks import StepChecks
+from grader.step_checks.checks import Runner, StepChecks, changed
 from grader.step_checks.examples import LOG2E, Example, Observed, StepSpec, factor
 from grader.step_checks.table import entry
 from tests.step_checks.blanks import lights, runner, solved, submitted
@@ -186,6 +187,38 @@ FIRST_SLIPS = [
     p = tl.math.exp2(s * scale_log2e - m_new[:, None])
     alpha = tl.math.exp2(m_i - m_new)
 """, "no-pivot"),
+    (1, "1.2", "start_m + BLOCK_M, NQ) if is_causal else NK", "start_m + BLOCK_M, NK)",
+     "end-always-causal"),
+    (1, "1.2", "min(start_m + BLOCK_M, NQ) if", "start_m if", "end-before-the-diagonal"),
+    (1, "1.3", "torch.exp(m_i - m_new)", "torch.exp(m_i) / torch.exp(m_new)",
+     "exponentials-divided"),
+    (1, "1.3", "torch.exp(s - m_new[..., None])", "torch.softmax(s, dim=-1)",
+     "softmax-of-the-tile"),
+    (1, "1.4", "alpha * l_i + p.sum(", "alpha * l_i + p.mean(", "weights-averaged"),
+    (1, "1.4", "alpha * l_i + p.sum(", "l_i + alpha * p.sum(", "alpha-on-the-new-sum"),
+    (1, "1.5", "m_i + torch.log(l_i)", "torch.log(m_i + l_i)", "lse-log-of-both"),
+    (1, "1.6", "(do_tile * o_tile).sum", "(do_tile @ o_tile.mT).sum", "delta-of-all-rows"),
+    (1, "1.7", "lse[:, :, m, None]", "lse[:, :, None]", "lse-of-the-keys"),
+    (1, "1.7", "lse[:, :, m, None]", "lse[:, :, :s.shape[2], None]", "lse-of-the-first-rows"),
+    (1, "1.7", "torch.exp(s - lse[:, :, m, None])", "torch.exp(s) / lse[:, :, m, None]",
+     "backward-divided-by-lse"),
+    (1, "1.7", "torch.exp(s - lse[:, :, m, None])", "torch.exp(s)", "backward-without-lse"),
+    (1, "1.7", "torch.exp(s - lse[:, :, m, None])", "torch.softmax(s, dim=-1)",
+     "backward-softmax-of-the-tile"),
+    (1, "1.8", "ds = p * (do_tile", "ds = (do_tile", "ds-without-p"),
+    (1, "1.8", " - shift[..., None])", ")", "no-delta"),
+    (2, "2.3", "x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1)",
+     "x.to(tl.float32), axis=1) * tl.sum(w.to(tl.float32))", "sums-multiplied"),
+    (2, "2.4", "offs_m[:, None] * stride_dxm + offs_n[None, :] * stride_dxn",
+     "offs_m[:, None] * N + offs_n[None, :]", "row-stride-ignored"),
+    (3, "3.2", "range(0, whole, BLOCK_N)", "range(whole // BLOCK_N)", "walk-in-tiles"),
+    (3, "3.5", "tl.math.exp2(s * scale_log2e - m_new[:, None])",
+     "tl.math.exp2((s - m_new[:, None]) * scale_log2e)", "max-scaled-twice"),
+    (4, "4.2", "range(0, start_m, BLOCK_N)", "range(start_m // BLOCK_N)", "walk-in-tiles"),
+    (9, "9.3", "tl.zeros_like(l_i) + 1.0", "tl.zeros_like(l_i) + tl.exp(sink)",
+     "sink-logit-wrong"),
+    (9, "9.11", "tl.math.exp2(sink * LOG2E - lse_log2)", "tl.math.exp2(sink * LOG2E)",
+     "backward-without-lse"),
     (3, "3.8", "    tl.store(ptrs, tile.to(ptr.dtype.element_ty), "
      "mask=(rows[:, None] < N) & (j < D))\n", "", "nothing-stored"),
 ]
@@ -563,6 +596,11 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
     (7, "start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N", "start_m - window_size + 1, 0)",
      "This must be rounded to whole tiles."),
     (3, "query = start_m + tl", "query = tl", "`tl.arange(0, BLOCK_M)`. start_m is missing."),
+    (1, " - dlse[:, :, m]", " - dlse", "The slice m is missing."),
+    (1, "lse[:, :, m, None]", "lse[..., None]", "The slice m is missing."),
+    (1, "lse[:, :, m, None]", "lse[:, :, None, m]", "The axes are wrong."),
+    (8, "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * LOG2E,",
+     "`* LOG2E` should not be there."),
     (3, "(start + i < N)", "(i < N)", "`i < N`. start is missing."),
     (6, "start_m - window_size + 1", "start_m - window_size + 2",
      "`2` is the wrong value here."),
@@ -725,6 +763,13 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
      "The rows of head 2 are stored in head 0"),
     (3, "3.2", "whole = N // BLOCK_N * BLOCK_N", "whole = N // BLOCK_M * BLOCK_M",
      "Query 0 never reaches key 48"),
+    (4, "4.6", "keep = key <= query", "keep = key[None, :] <= query[:, None]",
+     "query and key have two axes each already"),
+    (2, "2.2", "x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)\n        w",
+     "x = tl.trans(tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0))\n        w",
+     "want shape (16, 32); got (32, 16), its transpose"),
+    (8, "8.10", "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * LOG2E,",
+     "All of these are 1.4427 = log2(e) times the right number"),
 ])
 def test_what_a_wrong_number_means_is_said(stage, id, old, new, said):
     assert old in solved(stage)
@@ -785,6 +830,14 @@ PARTS = [
      "dkdv-phase-left-out", "the loop over the right edge is missing or empty"),
     (9, "tl.maximum(outer // BLOCK_M * BLOCK_M, inner)", "outer // BLOCK_M * BLOCK_M",
      "border-wrong", "`outer` is wrong; the other bounds are right"),
+    (6, "start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N",
+     "start_m - window_size + 1, 0) // BLOCK_N", "border-wrong",
+     "`first` counts tiles instead of rows; the other bounds are right"),
+    (6, "tl.maximum(start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N",
+     "start_m - window_size + 1", "border-wrong", "`first` must not be below 0, and must be "
+     "rounded down to whole tiles; the other bounds are right"),
+    (6, "tl.minimum(inner, start_m)", "tl.minimum(inner, start_m) - BLOCK_N", "border-wrong",
+     "`inner` is one tile too small; the other bounds are right"),
 ]
 
 
@@ -831,9 +884,9 @@ def test_of_two_mistakes_in_a_step_one_is_placed_where_it_alone_makes_a_name_rig
     source = solved(3).replace(right, f"{right} + 1.0")
     light = lights(source.replace("acc / l_i[:, None], bh", "acc, bh"), 3)["3.3"]
     assert light.lines[1].startswith("o, row 16 of head 1, column 0: want ")
-    line = 1 + source.splitlines().index(f"{right} + 1.0")
-    assert light.lines[2].startswith(f"problem_3.py:{line}: ")
-    assert light.lines[2].endswith(" Fixing that makes lse right.")
+    line = 2 + source.splitlines().index(f"{right} + 1.0")  # what stores o
+    assert light.place == f"problem_3.py:{line}"
+    assert light.change.endswith("l_i is missing. Fixing that makes o right.")
 
 
 def test_every_kind_of_change_is_said_in_words_and_has_its_turn():
@@ -852,3 +905,13 @@ def test_tiles_that_are_joined_by_words_are_named_whatever_else_is_wrong(stage, 
               if light.light == "wrong")
     assert light.mistake == "truth-of-a-tile"
     assert said in light.lines[-1] and light.lines[-1].startswith(f"problem_{stage}.py:")
+
+
+def test_the_steps_that_changed_since_the_last_save_are_checked_first(monkeypatch):
+    before, source = solved(3), solved(3).replace("keep = key < N", "keep = key <= N")
+    assert changed(submitted(source, 3), None) == set()
+    one = Runner(STAGES[3], Options(ROOT, "cpu", 1, 60.0), submitted(source, 3))
+    one.first, asked = changed(submitted(source, 3), before.encode()), []
+    monkeypatch.setattr(one, "light", lambda id, *more: asked.append(id) or StepCheck(id, "right"))
+    assert [check.id for check in one.check_steps()] == list(one.blanks.steps)
+    assert (asked[:2], one.first) == (["3.6", "3.1"], {"3.6"})
