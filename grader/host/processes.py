@@ -232,9 +232,8 @@ class ProcessTree:
                         "USER": "nobody"}  # PyTorch asks; an unused uid has no name
         hidden = [path.resolve() for path in confinement.hidden]
         config = {
-            **config, "folder": str(folder), "environment": environment,
-            "memory_bytes": confinement.memory_bytes,
-            "writable": [str(folder), str(cache)],
+            **config, "environment": environment, "memory_bytes": confinement.memory_bytes,
+            "writable": [str(folder), *[str(cache)] * (not cache.is_relative_to(folder))],
             "hidden": [*map(str, hidden)],
             "readable": readable_folders(environment, hidden),
         }

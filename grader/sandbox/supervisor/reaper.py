@@ -66,5 +66,13 @@ def remove(folder: str) -> None:
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):
-        for command in (["chmod", "-R", "u+rwx", folder], ["rm", "-rf", folder]):
-            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+        empty(folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
+def empty(folder: str) -> None:
+    """Remove all that is in it, in the same way."""
+    for command in (["chmod", "-R", "u+rwx", folder],
+                    ["find", folder, "-mindepth", "1", "-delete"]):
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)

@@ -16,7 +16,7 @@ import struct
 MACHINES = {"x86_64": (0xC000003E, 317), "aarch64": (0xC00000B7, 277)}  # AUDIT_ARCH, seccomp(2)
 SET_MODE_FILTER, SPEC_ALLOW = 1, 1 << 2  # SPEC_ALLOW: or old kernels slow the process down
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
-UNKNOWN = 0x00050000 | errno.ENOSYS
+UNKNOWN, UNSUPPORTED = 0x00050000 | errno.ENOSYS, 0x00050000 | errno.EOPNOTSUPP
 LOAD, AND, EQUALS, AT_LEAST, HAS_BITS, RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in the data that the filter gets
 X32 = 1 << 30  # numbers from here on: a second set of calls on x86-64
@@ -56,6 +56,7 @@ OF_ITSELF_ONLY = {
     "sched_setparam": (142, 118, 1), "sched_setscheduler": (144, 119, 1),
     "sched_setattr": (314, 274, 1), "migrate_pages": (256, 238, 1), "move_pages": (279, 239, 1),
 }
+FALLOCATE = (285, 47)
 CLONE, CLONE3, SOCKET, SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
 
 
@@ -97,6 +98,8 @@ def program(machine: str, own_account: bool) -> bytes:
         _do(RETURN, ALLOW)])
     # The filter cannot see its flags.  Libraries then use clone.
     rules += _if_called(CLONE3[which], [_do(RETURN, UNKNOWN)])
+    # It takes all of a disk in an instant, before the supervisor looks.  Libraries then write.
+    rules += _if_called(FALLOCATE[which], [_do(RETURN, UNSUPPORTED)])
     # CUDA makes a Unix socket when it starts.  A stream that cannot connect reaches no one.
     rules += _if_called(SOCKET[which], [
         _do(LOAD, ARGUMENTS), _do(EQUALS, UNIX, skip_if=1), _do(RETURN, REFUSE),

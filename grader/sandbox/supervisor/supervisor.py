@@ -13,6 +13,7 @@ socket: {"returncode": as subprocess has it, "over": which limit was passed, or 
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -33,15 +34,18 @@ from types import ModuleType
 from .. import LENGTH
 from ..worker import worker
 from . import confine, seccomp
-from .reaper import ON_LINUX, inherit_orphans, remove
+from .reaper import ON_LINUX, empty, inherit_orphans, remove
 
 LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # not in every kernel
-POLL_SECONDS = 0.1
+POLL_SECONDS, MOST_SECONDS = 0.1, 1.0  # from one look at the processes to the next
 END_SECONDS = 5.0  # a CUDA context can take this long to come down
 MAX_PROCESSES = 512
-MAX_THREADS = 8192  # for an account of its own; libraries start one thread per core
-MAX_OPEN = 4096  # files per process
+MAX_THREADS = 8192  # libraries start one thread per core
+MAX_OPEN, MAX_OPEN_ALL = 4096, 65536  # files per process, and of all processes together
 MAX_FOLDER_BYTES = 1 << 30
+FULL = "wrote more than the 1 GiB it may into its folder (each file counts as 4 KiB at least)"
+LEAST_FILE = 4096  # bytes that an empty file counts for: it takes an inode and a place in a folder
+PIPE_BYTES, MOST_SOCKET_BYTES = 1 << 16, 16 << 20
 GIB = 2.0**30
 TRITON = ("triton", "triton.language", "triton.compiler", "triton.compiler.code_generator",
           "triton.runtime.interpreter")  # what every file of stages 2 to 9 needs
@@ -159,9 +163,11 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     if ON_LINUX:
         # Other processes of this account must not look into this one.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
-    folder = config["folder"]
+    # The cache of a worker without a file holds the kernels of many files.
+    folder, *cache = config["writable"][:1 if config["idle"] else 2]
+    over = None
     try:
-        over = wait(control, child, config["memory_bytes"], folder)
+        over = wait(control, child, config["memory_bytes"], [folder, *cache])
         end_all(child)
         if over is not None:  # otherwise the grader is not waiting for it
             line = json.dumps({"returncode": child.returncode, "over": over}) + "\n"
@@ -172,6 +178,8 @@ def keep(config: dict, channel: int, control_fd: int, output: int) -> None:
     finally:
         end_all(child)
         remove(folder)
+        if over == FULL and cache:
+            empty(*cache)
 
 
 # --------------------------------------------------------------------- the worker's side
@@ -196,7 +204,8 @@ def run_worker(config: dict) -> None:
             os.setgroups([])
             os.setresgid(gid, gid, gid)
             os.setresuid(uid, uid, uid)
-            resource.setrlimit(resource.RLIMIT_NPROC, (MAX_THREADS, MAX_THREADS))
+            # Between two looks of the supervisor, which says so.
+            resource.setrlimit(resource.RLIMIT_NPROC, (2 * MAX_THREADS, 2 * MAX_THREADS))
             if ON_LINUX:  # the change of user reset it
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             confined.append("user")
@@ -234,7 +243,7 @@ class Child:
                     self.returncode = os.waitstatus_to_exitcode(ended[1])
 
 
-def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
+def wait(control, child: Child, memory_bytes: int, folders: list[str]) -> str | None:
     """Wait for an end.  -> the limit that was passed; "" if the worker ended by itself; None if the
     grader wants it ended or is gone."""
     handles = [control]
@@ -254,22 +263,23 @@ def wait(control, child: Child, memory_bytes: int, folder: str) -> str | None:
         members = process_tree(quickly=True)
         if len(members) > MAX_PROCESSES:
             return f"started more than {MAX_PROCESSES} processes"
-        nameless = nameless_bytes(members)
-        # Thousands of processes or open files can take long to go through.
-        pause = max(POLL_SECONDS, 20 * (time.monotonic() - start))
-        used = nameless + sum(map(resident_bytes, members))
+        if sum(len(tasks(pid)) for pid in members) > MAX_THREADS:
+            return f"started more than {MAX_THREADS} threads"
+        files, beside = open_files(members)
+        if files > MAX_OPEN_ALL:
+            return f"opened more than {MAX_OPEN_ALL} files"
+        used = beside + sum(map(resident_bytes, members))
         if used > memory_bytes:  # look again: shared pages were counted once per process
-            used = nameless + sum(map(proportional_bytes, members))
+            used = beside + sum(map(proportional_bytes, members))
         if used > memory_bytes:
             return (f"held {used / GIB:.1f} GiB of host memory, more than the "
                     f"{memory_bytes / GIB:.3g} GiB it may (--memory)")
         if time.monotonic() > next_walk:
-            start = time.monotonic()
-            size = folder_bytes(folder)
-            if size > MAX_FOLDER_BYTES:
-                return f"wrote {size / GIB:.1f} GiB into its folder, more than the 1 GiB it may"
-            # A walk over many files takes long: spend at most a twentieth of the time on it.
-            next_walk = time.monotonic() + max(1.0, 20 * (time.monotonic() - start))
+            if sum(map(folder_bytes, folders)) > MAX_FOLDER_BYTES:
+                return FULL
+            next_walk = time.monotonic() + 1.0
+        # Thousands of processes or files take long to go through.
+        pause = min(max(POLL_SECONDS, 20 * (time.monotonic() - start)), MOST_SECONDS)
 
 
 def end_all(child: Child) -> None:
@@ -363,31 +373,55 @@ def proportional_bytes(pid: int) -> int:
         return resident_bytes(pid)
 
 
-def nameless_bytes(members: list[int]) -> int:
-    """Bytes of files without a name that these processes hold open: deleted files, and those of
-    memfd_create.  Mapped parts count twice."""
-    found = {}
+def open_files(members: list[int]) -> tuple[int, int]:
+    """How many files these processes hold open, and the bytes of memory behind them: of deleted
+    files and those of memfd_create (their mapped parts count twice), and what pipes and sockets
+    may hold."""
+    found, count = {}, 0
     for pid in members:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as opened:
             for entry in opened:
+                count += 1
                 with contextlib.suppress(OSError):  # closed meanwhile
                     file = entry.stat()
-                    if stat.S_ISREG(file.st_mode) and file.st_nlink == 0:
-                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
-    return sum(found.values())
+                    if stat.S_ISSOCK(file.st_mode):
+                        held = socket_bytes()
+                    elif stat.S_ISFIFO(file.st_mode):
+                        held = PIPE_BYTES
+                    else:
+                        held = file.st_blocks * 512 * (file.st_nlink == 0)
+                    found[file.st_dev, file.st_ino] = held
+        if count > MAX_OPEN_ALL:
+            break
+    return count, sum(found.values())
+
+
+@functools.cache
+def socket_bytes() -> int:
+    """The most that may wait in one socket; the kernel doubles what a process asks for."""
+    try:
+        most = int(Path("/proc/sys/net/core/wmem_max").read_text())
+    except (OSError, ValueError):  # it is not told in a container
+        most = 212992
+    return min(2 * most, MOST_SOCKET_BYTES)
 
 
 def folder_bytes(folder: str) -> int:
-    """Bytes on the disk.  os.walk is recursive and would fail on folders nested 2000 deep."""
+    """Bytes on the disk, or more than MAX_FOLDER_BYTES as soon as there are.
+
+    os.walk is recursive and would fail on folders nested 2000 deep.
+    """
     total, waiting = 0, [folder]
-    while waiting:
+    while waiting and total <= MAX_FOLDER_BYTES:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    blocks = entry.stat(follow_symlinks=False).st_blocks
+                    total += max(LEAST_FILE, blocks * 512)
+                    if total > MAX_FOLDER_BYTES:
+                        break
         except OSError:  # gone, closed, or its path is too long
             continue
     return total

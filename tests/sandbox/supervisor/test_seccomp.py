@@ -1,5 +1,6 @@
 """The filter of system calls, carried out here as the kernel would, on both machines."""
 
+import errno
 import struct
 
 import pytest
@@ -79,6 +80,11 @@ def test_only_streams_come_in_pairs(machine):
     pair = seccomp.SOCKETPAIR[list(seccomp.MACHINES).index(machine)]
     assert answer(machine, pair, 1, 1 | 0x80000) == 0
     assert answer(machine, pair, 1, 2) == answer(machine, pair, 1, 5) == 1
+
+
+def test_disk_space_is_taken_by_writing_alone(machine):
+    fallocate = seccomp.FALLOCATE[list(seccomp.MACHINES).index(machine)]
+    assert answer(machine, fallocate, 3, 0, 0, 1 << 40) == errno.EOPNOTSUPP
 
 
 def test_all_else_is_let_through_in_the_machines_own_way_of_calling(machine):

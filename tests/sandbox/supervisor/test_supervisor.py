@@ -5,6 +5,7 @@ import platform
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -69,14 +70,14 @@ def double(x):
     if pid == 0:
         threading.Thread(target=time.sleep, args=(60,)).start()
         ctypes.CDLL(None).syscall({EXIT.get(platform.machine())}, 0)
-    while open(f"/proc/{{pid}}/stat").read().split()[2] != "Z":
-        time.sleep(0.01)
     return 0 * x + pid
 """
     with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False),
                  60.0) as session:
         session.load("double", None, ("x",))
         pid = int(session.run(double_call()).outputs[0]["y"][0, 0])
+        while Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+            time.sleep(0.01)
         assert len(os.listdir(f"/proc/{pid}/task")) == 2
     assert not os.path.exists(f"/proc/{pid}")
 
@@ -136,37 +137,71 @@ def double(x):
         assert "read 1 times" in session.output.text()
 
 
-def test_host_memory_over_the_limit_is_a_crash_that_says_so():
-    source = """
-def double(x):
-    kept = []
-    for _ in range(60):
-        kept.append(bytearray(b"x") * (32 << 20))
-    return x
-"""
-    error = ending(source)
-    assert error.outcome == "crashed"
-    assert "GiB of host memory, more than the 1 GiB it may (--memory)" in error.sentence
+# What a file does: how often, and what it then passed.
+OVER = {
+    "held a list": (40, "kept.append(bytearray(b'x') * (32 << 20))",
+                    "GiB of host memory, more than the 1 GiB it may (--memory)"),
+    "held files without a name": (40, "write(os.memfd_create('x'))", "GiB of host memory"),
+    "held deleted files": (40, "write(deleted())", "GiB of host memory"),
+    "held sockets": (2, "forked(lambda: kept.append(socket.socketpair()))", "GiB of host memory"),
+    "opened many files": (20, "forked(lambda: kept.append(os.dup(1)))",
+                          "opened more than 65536 files"),
+    "started many threads": (9000, "threading.Thread(target=time.sleep, args=(600,)).start()",
+                             "started more than 8192 threads"),
+    "started many processes": (600, "forked(lambda: time.sleep(600))",
+                               "started more than 512 processes"),
+    "filled its folder": (40, "write(file(os.getcwd()))", "more than the 1 GiB it may into its"),
+    "filled its cache": (40, "write(file(os.environ['TRITON_CACHE_DIR']))",
+                         "more than the 1 GiB it may into its folder"),
+}
 
 
 @pytest.mark.skipif(not supervisor.ON_LINUX, reason="needs Linux's /proc")
-@pytest.mark.parametrize("opened", ["os.memfd_create('x')", "deleted()"])
-def test_files_without_a_name_count_as_memory(opened):
+@pytest.mark.parametrize("what", OVER)
+def test_what_is_over_a_limit_is_a_crash_that_says_so(what, tmp_path):
+    times, act, said = OVER[what]
     source = f"""
-import os, time
-def deleted():
-    file = os.open("file", os.O_CREAT | os.O_RDWR)
-    os.unlink("file")
-    return file
+import os, socket, tempfile, threading, time
 kept = []
+threading.stack_size(1 << 16)
+def file(folder):
+    return tempfile.mkstemp(dir=folder)[0]
+def deleted():
+    opened = os.open("file", os.O_CREAT | os.O_RDWR)
+    os.unlink("file")
+    return opened
+def write(opened):
+    kept.append(opened)
+    os.write(opened, bytes(32 << 20))
+def forked(act):
+    if os.fork() == 0:
+        try:
+            while True:
+                act()
+        except OSError:  # no more files
+            time.sleep(600)
 def double(x):
-    for _ in range(4):
-        kept.append({opened})
-        for _ in range(10):
-            os.write(kept[-1], bytes(32 << 20))
+    for _ in range({times}):
+        {act}
     time.sleep(600)
 """
-    assert "GiB of host memory, more than the 1 GiB it may (--memory)" in ending(source).sentence
+    with Session(Worker(source.encode(), "problem_2.py", device="cpu", interpret=False,
+                        cache=tmp_path, confinement=LIMITED), 60) as session:
+        session.load("double", None, ("x",))
+        with pytest.raises(SubmissionError) as caught:
+            session.run(double_call())
+    assert said in caught.value.sentence
+    assert what != "filled its cache" or not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("allowed", [1 << 30, 40_000])
+def test_empty_files_count_and_are_not_counted_further_than_may_be(allowed, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAX_FOLDER_BYTES", allowed)
+    (tmp_path / "below").mkdir()
+    for number in range(100):
+        (tmp_path / "below" / str(number)).touch()
+    counted = supervisor.folder_bytes(str(tmp_path))
+    assert counted >= 101 * 4096 if allowed == 1 << 30 else allowed < counted < 50_000
 
 
 def test_memory_that_children_share_counts_once():
@@ -185,19 +220,6 @@ def double(x):
                         confinement=LIMITED), 60) as session:
         session.load("double", None, ("x",))
         assert session.run(double_call()).outputs
-
-
-def test_a_folder_filled_with_files_is_a_crash_that_says_so():
-    source = """
-import time
-def double(x):
-    for i in range(12):
-        with open(f"file{i}", "wb") as file:
-            file.write(bytes(100 << 20))
-    time.sleep(600)
-"""
-    error = ending(source)
-    assert "GiB into its folder, more than the 1 GiB it may" in error.sentence
 
 
 def test_a_folder_without_rights_and_a_deep_one_are_removed():
