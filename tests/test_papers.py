@@ -16,6 +16,7 @@ from grader.assignment.record import ROOT
 from guide import build
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+NIGHTLY = ROOT / ".github/workflows/nightly.yml"
 WORKFLOWS = sorted((ROOT / ".github/workflows").iterdir())
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").iterdir())
 TARGETS = re.search(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text("utf-8"), re.M)[1].split()
@@ -84,15 +85,26 @@ def test_the_pythons_tried_are_the_oldest_that_is_allowed_and_a_newer_one():
     assert PROJECT["requires-python"] == f">={oldest}" and newer > oldest
 
 
-def test_the_nightly_run_lifts_the_pins_of_torch_and_triton_alone(tmp_path):
-    command = next(step["run"] for step in steps(ROOT / ".github/workflows/nightly.yml")
-                   if step.get("run", "").startswith("grep"))
+def test_the_nightly_runs_lift_the_pins_of_torch_triton_and_numpy_alone(tmp_path):
+    command = next(step["run"] for step in steps(NIGHTLY) if step.get("run", "").startswith("grep"))
     pins = (ROOT / "constraints.txt").read_text("utf-8")
     (tmp_path / "constraints.txt").write_text(pins)
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)
-    left = (tmp_path / "newest.txt").read_text().splitlines()
+    left = (tmp_path / "others.txt").read_text().splitlines()
     gone = [row for row in pins.splitlines() if row not in left]
-    assert [row.partition("==")[0] for row in gone] == ["torch", "triton"]
+    assert [re.match(r"\w+", row)[0] for row in gone] == ["torch", "triton", "numpy"]
+
+
+def test_a_nightly_run_has_the_oldest_versions_that_are_allowed():
+    oldest, newest = read(NIGHTLY)["jobs"]["versions"]["strategy"]["matrix"]["include"]
+    pins = dict(pin.split("==") for pin in oldest["pins"].split())
+    extras = PROJECT["optional-dependencies"]
+    allowed = dict(re.findall(r"^([\w-]+)>=([\d.]+)", "\n".join(
+        [*PROJECT["dependencies"], *extras["course"], *extras["test"]]), re.M))
+    assert {"torch", "triton", "numpy"} <= set(pins) and not newest["pins"]
+    for name, version in pins.items():
+        assert re.fullmatch(rf"{re.escape(allowed[name])}(\.0)*", version), name
+    assert PROJECT["requires-python"] == f">={oldest['python']}"
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
