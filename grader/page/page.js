@@ -9,15 +9,14 @@ async function renew() {
       if (answer.status === 204) continue;  // nothing new; the server does not let us wait for ever
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (version && answer.ok) {
-        const open = [...document.querySelectorAll("details")].map(one => one.open);
         const focus = document.activeElement?.tagName === "BUTTON";
         document.querySelector("main").replaceWith(next.querySelector("main"));
         document.querySelector("header .course")?.replaceWith(next.querySelector("header .course") ?? "");
         document.title = next.title;
-        document.querySelectorAll("details").forEach((one, i) => { one.open = !!open[i]; });
         if (focus) document.querySelector("main button")?.focus();
         state.textContent = "Renewed " + new Date().toLocaleTimeString() + ": " + next.title;
         slide();
+        unfold();
       }
       version = answer.headers.get("ETag") ?? version;
     } catch {  // the watch has ended, or this computer slept
@@ -54,5 +53,14 @@ function slide() {
     show();
   }
 }
+// What was unfolded stays so.
+const unfolded = new Map();
+function unfold() {
+  for (const one of document.querySelectorAll("details")) {
+    one.open = unfolded.get(one.dataset.name) ?? false;
+    one.addEventListener("toggle", () => unfolded.set(one.dataset.name, one.open));
+  }
+}
 slide();
+unfold();
 if (document.body.hasAttribute("data-live")) renew();

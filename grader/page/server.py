@@ -20,25 +20,26 @@ from grader.report.results import StageResult
 
 WAIT_SECONDS = 25.0  # that a browser waits for news before it asks again
 BROWSERS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # variables where there is one
+# With no-referrer, a browser would hide the origin of our own form.
 HEADERS = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store",
-           "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+           "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
            "X-Content-Type-Options": "nosniff"}
 MOST_BYTES = 1000  # of what a form may send
 
 
-class Page:
-    """What was shown last.  show() is called with every result, first when the steps are known."""
+class FilePage:
+    """Written anew with every result.  All stages of the run are on it."""
 
     address = ""  # of one that is served
 
-    def __init__(self, directory: Path):
-        self.directory, self.shown, self.news = directory, {}, threading.Condition()
-        self.asked: dict[str, list[str]] = {}  # step -> the hints that were given here
+    def __init__(self, directory: Path, path: Path = Path("")):
+        self.directory, self.path, self.news = directory, path, threading.Condition()
+        self.shown: dict[int, Shown] = {}
 
     def show(self, stage: Stage, result: StageResult, file: Submission | None,
              is_whole: bool = False) -> None:
-        """Have the page say this of the stage.  is_whole: all is known; file: None if the grader
-        failed before it was read."""
+        """Have the page say this of the stage.  is_whole: all is known, and not only the steps;
+        file: None if the grader failed before it was read."""
         if file is not None:
             following = self.following(result) if is_whole or result.to_fix else ""
             with self.news:
@@ -50,51 +51,36 @@ class Page:
         return overview.after_run([result], [*STAGES], self.directory, False, False)
 
     def keep(self, one: Shown) -> None:
-        """Beside the other stages of the run."""
         self.shown[one.stage.number] = one
 
-    def renew(self) -> None:
-        """What is shown has changed."""
+    def text(self) -> str:
+        return document(list(self.shown.values()), overview.steps_written(self.directory),
+                        bool(self.address))
 
-    def __enter__(self) -> "Page":
+    def renew(self) -> None:
+        """Raises OSError."""
+        files.write(self.path, self.text().encode(errors="replace"))
+
+    def __enter__(self):
         return self
 
     def __exit__(self, *error) -> None:
         """The watch has ended."""
 
 
-class FilePage(Page):
-    """Written anew with every result.  All stages of the run are on it."""
-
-    def __init__(self, directory: Path, path: Path):
-        super().__init__(directory)
-        self.path = path
-
-    def renew(self) -> None:
-        """Raises OSError."""
-        text = document(list(self.shown.values()), overview.steps_written(self.directory))
-        files.write(self.path, text.encode(errors="replace"))
-
-
-class ServedPage(Page):
+class ServedPage(FilePage):
     """`with` it: on 127.0.0.1, at an address that cannot be guessed.  The stage that was graded
     last is on it, and buttons for hints."""
 
-    def __init__(self, directory: Path):
-        super().__init__(directory)
-        self.token, self.version = secrets.token_urlsafe(16), 0
-        self.text = document([], live=True)
-
     def __enter__(self) -> "ServedPage":
-        page = self
-
-        class Bound(_Handler):
-            of = page
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Bound)
+        self.token, self.version = secrets.token_urlsafe(16), 0
+        self.asked: dict[str, list[str]] = {}  # step -> the hints that were given here
+        self.server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), type("Bound", (_Handler,), {"page": self}))
         self.server.daemon_threads, self.server.block_on_close = True, False
         self.hosts = {f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")}
         self.address = f"http://127.0.0.1:{self.server.server_port}/{self.token}/"
+        self.body = self.text()
         threading.Thread(target=self.server.serve_forever, args=(0.1,), daemon=True).start()
         # A browser of this computer, not one that would take the terminal.
         if sys.platform in ("darwin", "win32") or any(map(os.environ.get, BROWSERS)):
@@ -105,58 +91,53 @@ class ServedPage(Page):
         self.server.shutdown()
         self.server.server_close()
 
-    def keep(self, one: Shown) -> None:
-        self.shown = {one.stage.number: one}
-
     def following(self, result: StageResult) -> str:
         return f"{result.to_fix} and save" if result.to_fix else super().following(result)
 
+    def keep(self, one: Shown) -> None:
+        one.served, one.hints = True, self.asked
+        self.shown = {one.stage.number: one}
+
     def renew(self) -> None:
-        for one in self.shown.values():
-            one.served = True
-            one.hints = self.asked
-        self.text = document(list(self.shown.values()),
-                             overview.steps_written(self.directory), True)
-        self.version += 1
+        self.body, self.version = self.text(), self.version + 1
         self.news.notify_all()
 
     def hint(self, step: str) -> None:
         """Give the next hint of a step, and count it as --hint does."""
-        with self.news:
-            said = self.asked.get(step, [])
-            if not (said and LAST in said[-1]):
-                with contextlib.suppress(hints.UnknownStep):
-                    self.asked[step] = [*said, hints.next_hint(step)]
+        with self.news, contextlib.suppress(hints.UnknownStep):
+            if LAST not in "".join(self.asked.get(step, [])):
+                hint = hints.next_hint(step)
+                self.asked.setdefault(step, []).append(hint)
             self.renew()
 
-    def after(self, version: str) -> str | None:
-        """The page, once it is not this version any more; None if that takes too long."""
+    def after(self, version: str) -> str:
+        """The page, once it is not this version any more; "" if that takes too long."""
         with self.news:
             changed = self.news.wait_for(lambda: str(self.version) != version, WAIT_SECONDS)
-            return self.text if changed else None
+            return self.body if changed else ""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers what begins with the token, to pages of ours."""
 
-    of: ServedPage
+    page: ServedPage
 
     def below_token(self) -> str | None:
         """What is asked for; None of a page that is not ours: a name of another's may lead to
         127.0.0.1, too."""
         origin = self.headers.get("Origin") or f"http://{self.headers.get('Host')}"
-        start = f"/{self.of.token}/"
-        ours = self.headers.get("Host") in self.of.hosts and origin[7:] in self.of.hosts
+        start = f"/{self.page.token}/"
+        ours = self.headers.get("Host") in self.page.hosts and origin[7:] in self.page.hosts
         return self.path[len(start):] if ours and secrets.compare_digest(
             self.path[:len(start)].encode(), start.encode()) else None
 
     def do_GET(self) -> None:
         path = self.below_token()
         if path == "":
-            self.answer(200, self.of.text)
+            self.answer(200, self.page.body)
         elif path and path.startswith("changed?"):
-            text = self.of.after(path.removeprefix("changed?"))
-            self.answer(200 if text else 204, text or "")
+            text = self.page.after(path.removeprefix("changed?"))
+            self.answer(200 if text else 204, text)
         else:
             self.answer(404)
 
@@ -166,18 +147,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.answer(404)
             return
         form = urllib.parse.parse_qs(self.rfile.read(int(length)).decode(errors="replace"))
-        self.of.hint(form.get("step", [""])[0])
+        self.page.hint(form.get("step", [""])[0])
         self.answer(303)
 
     def answer(self, status: int, text: str = "") -> None:
         body = text.encode(errors="replace")
-        self.send_response(status)
-        for name, value in {**HEADERS, "ETag": str(self.of.version)}.items():
-            self.send_header(name, value)
-        if status == 303:
-            self.send_header("Location", f"/{self.of.token}/")
+        more = {"ETag": self.page.version} | ({"Location": f"/{self.page.token}/"} if status == 303
+                                              else {})
         if status != 204:
-            self.send_header("Content-Length", str(len(body)))
+            more["Content-Length"] = len(body)
+        self.send_response(status)
+        for name, value in (HEADERS | more).items():
+            self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)
 

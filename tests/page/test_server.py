@@ -46,6 +46,8 @@ def test_it_shows_what_was_graded_last(page):
     status, text, headers = ask(page)
     assert status == 200 and "Step 6.8 is wrong" in text and "fix step 6.8 and save" in text
     assert headers["Cache-Control"] == "no-store" and headers["X-Frame-Options"] == "DENY"
+    # With no-referrer a browser hides the origin of the form for hints: "Origin: null".
+    assert headers["Referrer-Policy"] == "same-origin"
 
 
 @pytest.mark.parametrize("path, start, headers", [
@@ -77,7 +79,8 @@ def test_hints_come_one_rung_at_a_time_and_are_counted_as_those_of_the_command(p
     show(page, RED)
     for rung in range(len(RUNGS)):
         assert "Give me a hint" in (text := ask(page)[1]) or "One more hint" in text
-        status, _, headers = ask(page, "hint", "POST", "step=6.8")
+        status, _, headers = ask(page, "hint", "POST", "step=6.8", {
+            "Origin": f"http://127.0.0.1:{urlsplit(page.address).port}"})
         assert status == 303 and headers["Location"] == f"/{page.token}/"
         assert json.loads((tmp_path / ".autograder/hints.json").read_text()) == {"6.8": rung}
     text = ask(page)[1]
