@@ -211,8 +211,11 @@ class Replay:
     def _operation(self, name: str, args, kwargs, results, line=None) -> None:
         packet, _, overload = name.removeprefix("aten::").partition(".")
         found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-        if found is None or not name.startswith("aten::"):
+        # A name of the trace's own making could lead to any attribute and change PyTorch itself.
+        if not isinstance(found, torch._ops.OpOverload) or not name.startswith("aten::"):
             raise Unrepeatable(f"PyTorch has no operation {name} of its own")
+        if any(argument.name == "filename" for argument in found._schema.arguments):
+            raise Unrepeatable(f"it used a file, by {name}")
         result = found(*self.decode(args), **self.decode(kwargs))
         if packet in UNINITIALISED:
             poison(result)
@@ -276,7 +279,7 @@ class Replay:
                 raise Unrepeatable(f"{about['name']} holds more than Triton's language") from None
             raise
         scope = self._scope(about)
-        scope |= given | values
+        scope |= values | given  # a name in the trace must not replace Python's functions
         if self.interpreted:
             hooks.take_other_names(scope)
         path = self.folder / f"kernel_{key}.py"

@@ -13,7 +13,7 @@ BUILTINS = {"range", "min", "max", "abs", "len", "int", "float", "bool", "tuple"
 MODULES = ("triton.language", "triton.experimental.gluon.language")  # and their contents
 REFUSED = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.ClassDef, ast.Try, ast.With,
            ast.AsyncFunctionDef, ast.AsyncWith, ast.AsyncFor, ast.Await, ast.Yield, ast.YieldFrom,
-           ast.Delete)
+           ast.Delete, ast.Match)  # the last reads attributes by names in its patterns
 PLAIN_HELPERS = {"cdiv", "next_power_of_2"}  # in the package triton itself
 CLASSES = {"range", "static_range", "dtype", "pointer_type", "block_type", "constexpr", "tensor",
            "tuple", "tensor_descriptor", "tensor_descriptor_type", "condition", "const", "slice",

@@ -70,6 +70,12 @@ def _by_another_getattr(x):
     tl.store(x, look(x, "handle"))
 
 
+def _by_a_pattern(x):
+    match tl.load(x):
+        case tl.tensor(handle=numbers):
+            tl.store(x, numbers)
+
+
 def _by_an_annotation(x: tl.core.inspect):
     tl.store(x, 1)
 
@@ -129,7 +135,7 @@ def test_a_kernel_of_tritons_language_may_run():
 @pytest.mark.parametrize("function", [_by_numpy, _by_handle, _by_module, _by_format, _by_import,
                                       _by_open, _by_a_name_for_the_language, _by_getattr,
                                       _by_getattr_of_python, _by_another_getattr,
-                                      _by_an_annotation])
+                                      _by_a_pattern, _by_an_annotation])
 def test_a_kernel_that_is_more_than_tritons_language_may_not(function):
     with pytest.raises(vetting.Unrepeatable):
         _vetted(function)
