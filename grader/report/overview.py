@@ -7,7 +7,7 @@ from grader.assignment.record import WARM_UPS, grader_of
 from grader.assignment.submission import Submission, read
 from grader.course.stages import STAGES, no_triton
 from grader.report.results import StageResult
-from grader.text import ranges
+from grader.text import escape, ranges
 
 BAR = 30  # columns
 
@@ -19,7 +19,7 @@ def program(number: int) -> str:
 
 def command(number: int, directory: Path, options: str = "", asked: str = "") -> str:
     """The command for the file in directory, with further options, or with other ones than --pN."""
-    where = "" if directory == Path(".") else f" --submission {shlex.quote(str(directory))}"
+    where = "" if directory == Path(".") else f" --submission {escape(shlex.quote(str(directory)))}"
     start = f"python {grader_of(number)} {asked}" if asked else program(number)
     return start + where + options
 

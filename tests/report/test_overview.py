@@ -137,3 +137,8 @@ def test_the_next_command_of_a_stage_that_passes_with_a_red_step_asks_that_step(
     results = [StageResult(4, "", 100, "pass", 100, steps=steps)]
     said = overview.after_run(results, [4, 5], Path("."), True, False)
     assert said == "python autograder.py --step 4.8   (it is red)"
+
+
+def test_the_name_of_a_folder_does_not_command_the_terminal():
+    shown = overview.command(2, Path("eve\x1b[2J"))
+    assert shown == "python autograder.py --p2 --submission 'eve\\x1b[2J'"
