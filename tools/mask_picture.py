@@ -34,7 +34,7 @@ def picture() -> str:
     where = np.array([[phase(query, key) for key in range(N)] for query in range(N)])
     layers = [("hidden", (where != "") & ~keep)]
     layers += [(one, (where == name) & keep) for name, kinds in CLASSES.items() for one in kinds]
-    rows = [f"<style>{svg.style()}svg text {{ font-size: 14px; }}</style>{svg.PATTERNS}"]
+    rows = [f"<style>{svg.STYLE}svg text {{ font-size: 14px; }}</style>{svg.draw.patterns()}"]
     rows += [f'<path class="{kind}" d="{svg.area(cells, LEFT, TOP, CELL)}"/>'
              for kind, cells in layers]
     for query in range(0, N, TILE):

@@ -160,6 +160,11 @@ class Access:
     tile: Box
     lanes: Box | None
 
+    def is_outside(self, shape: tuple[int, int]) -> bool:
+        """Whether a lane that is not masked off lies outside of a tensor of this shape."""
+        top, bottom, left, right = self.lanes or (0, 0, 0, 0)
+        return top < 0 or bottom >= shape[0] or left < 0 or right >= shape[1]
+
 
 @dataclass(frozen=True)
 class Launch:

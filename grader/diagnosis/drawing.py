@@ -48,32 +48,24 @@ def caption(matrix: Matrix) -> str:
             f"({int(wrong.sum())} of {wrong.numel()} are wrong).")
 
 
-def panels(matrix: Matrix) -> list[tuple[str, str]]:
-    """The same three panels as (name, SVG)."""
+def drawn(matrix: Matrix) -> tuple[list[svg.Panel], list[tuple[str, str]]]:
+    """The same three panels, and the key to them, as svg.mask() has both."""
     found = (matrix.found > SEEN) | (matrix.keep & ~matrix.wrong)
     return svg.mask(matrix.keep.numpy(), found.numpy(), _wrong(matrix),
                     TILE.get(matrix.case.stage, 64), sinks=matrix.case.sinks or 0)
 
 
-def legend(matrix: Matrix) -> list[tuple[str, str]]:
-    """As svg.legend()."""
-    return svg.legend(matrix.keep.numpy(), _wrong(matrix), TILE.get(matrix.case.stage, 64),
-                      sinks=matrix.case.sinks or 0)
-
-
 def picture(matrix: Matrix) -> pictures.Picture:
     """The panels for a page."""
     look = caption(matrix) if matrix.wrong.any() else "All weights are right."
-    return pictures.Picture("The mask", f"{matrix.label}. {look}",
-                            [pictures.Panel(*one) for one in panels(matrix)],
-                            tuple(legend(matrix)))
+    return pictures.Picture("The mask", f"{matrix.label}. {look}", *drawn(matrix))
 
 
 def plot(matrix: Matrix, path: Path) -> None:
     """Write the panels into one SVG file."""
     title = f"Attention matrix of head {matrix.head}, {matrix.label}"
-    drawn = svg.file(title, caption(matrix), panels(matrix), legend(matrix))
-    files.write(path, drawn.encode())
+    drawn_file = svg.draw.file(title, caption(matrix), *drawn(matrix), svg.STYLE)
+    files.write(path, drawn_file.strip().encode() + b"\n")
 
 
 def _pooled(x: torch.Tensor, cell: int) -> torch.Tensor:

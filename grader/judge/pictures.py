@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 import reference
@@ -22,6 +23,7 @@ from grader.page import pictures
 from grader.page.pictures import Picture
 
 SECONDS = 5.0  # for one call
+BARS = 90  # of a softmax at most; each stands for neighbouring keys
 TILES = 5.5  # so many tiles long is the call whose loop is drawn: the last one is ragged
 
 
@@ -83,13 +85,16 @@ def _memory(stage: Stage, seed: int, session: Session) -> list[Picture]:
     else:
         case = example(stage, 300, grads=("q", "k", "v") * stage.differentiates)
     built = build(case, seed)
-    launches = session.accesses(built.call)
-    made = [pictures.memory(launches, stage.filename)]
-    if launches and not stage.sums_rows:
+    launches = [one for one in session.accesses(built.call) if any(one.programs)]
+    if not launches:
+        return []
+    made = [pictures.memory([(one, list(map(turns, one.programs))) for one in launches],
+                            stage.filename)]
+    if not stage.sums_rows:
         own, tiles = max((_read(program) for program in launches[0].programs),
                          key=lambda found: len(found[1]))
-        made.append(_softmax(built, own, tiles))
-    return [picture for picture in made if picture]
+        made += _softmax(built, own, tiles)
+    return made
 
 
 def _read(program: tuple[Access, ...]) -> tuple[range, list[tuple[int, int]]]:
@@ -99,12 +104,14 @@ def _read(program: tuple[Access, ...]) -> tuple[range, list[tuple[int, int]]]:
     return range(read["q"][0][0], read["q"][0][1] + 1) if read["q"] else range(0), read["k"]
 
 
-def _softmax(built: Built, rows: range, tiles: list[tuple[int, int]]) -> Picture | None:
+def _softmax(built: Built, rows: range, tiles: list[tuple[int, int]]) -> list[Picture]:
     case, (q, k) = built.case, (built.tensors[name][0, 0].double() for name in "qk")
     inside = all(0 <= first <= last < case.N for first, last in tiles) and rows.stop <= case.N
     if not (rows and tiles and inside):
-        return None
-    return pictures.softmax((q @ k.T * case.D**-0.5).numpy(), _keep(case).numpy(), rows, tiles)
+        return []
+    scores = (q @ k.T * case.D**-0.5).masked_fill(~_keep(case), -torch.inf).numpy()
+    with np.errstate(invalid="ignore"):  # -inf - -inf, of rows that see nothing
+        return [pictures.softmax(*online(scores, rows, tiles))]
 
 
 def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
@@ -117,14 +124,66 @@ def _tiles(stage: Stage, seed: int, session: Session) -> list[Picture]:
     keep, loops = _keep(case), []
     for side, sees, names in ((QUERIES, keep, ("query", "key")), (KEYS, keep.T, ("key", "query"))):
         if read[side].any():
-            loops.append(pictures.loop(read[side].numpy(), sees.numpy(), sizes[side],
+            loops.append(loop(read[side].numpy(), sees.numpy(), sizes[side],
                                        sizes[1 - side], names))
-    made = [pictures.loops(loops, case.label)]
+    made = [pictures.loops(loops, case.label)] if loops else []
     if not stage.needs_triton:  # there are no programs whose loads would tell
-        made.append(_softmax(built, range(case.N - sizes[0], case.N), [
-            (first, min(first + sizes[1], case.N) - 1) for first in range(0, case.N, sizes[1])]))
-    return [picture for picture in made if picture]
+        made += _softmax(built, range(case.N - sizes[0], case.N), [
+            (first, min(first + sizes[1], case.N) - 1) for first in range(0, case.N, sizes[1])])
+    return made
 
 
 def _keep(case: Case) -> torch.Tensor:
     return reference.keep_mask(case.N, case.N, case.is_causal, case.window, case.sinks or 0)
+
+
+# ------------------------------------------------------------------ what was seen, as it is drawn
+def loop(read: np.ndarray, sees: np.ndarray, own: int, other: int, names: tuple[str, str]
+         ) -> pictures.Loop:
+    """From rows: read[i, j], row j was read for row i; sees[i, j], it is needed."""
+    def tiles(x, join):
+        rows = [join(x[i:i + own], axis=0) for i in range(0, len(x), own)]
+        return np.array([[join(row[j:j + other]) for j in range(0, len(row), other)]
+                         for row in rows])
+    wanted = tiles(sees, np.any)
+    whole = tiles(sees, np.all)
+    if sees.shape[1] % other:
+        whole[:, -1] = False  # rows that do not exist are masked off
+    return pictures.Loop(tiles(read, np.any), wanted, wanted & ~whole, names, (own, other))
+
+
+def turns(program: tuple[Access, ...]) -> list[list[Access]]:
+    """The turns of a program's loop: a new one begins when a tensor is met again that this turn has
+    met, and with the stores after the last load."""
+    turns = [[]]
+    for one in program:
+        if any(one.tensor == other.tensor for other in turns[-1]):
+            turns.append([])
+        turns[-1].append(one)
+    loads = [number for number, one in enumerate(turns[-1]) if one.verb == "load"]
+    if loads:
+        turns[-1:] = [turns[-1][:loads[-1] + 1], turns[-1][loads[-1] + 1:]]
+    return [turn for turn in turns if turn]
+
+
+def online(scores: np.ndarray, rows: range, tiles: list[tuple[int, int]]
+           ) -> tuple[int, list[pictures.Turn], int]:
+    """The online softmax over tiles of keys (first, last), of that row of these whose maximum grows
+    most often.  scores: -inf where hidden.  -> the row, its turns, keys to a bar."""
+    tops = [[scores[row, first:last + 1].max() for first, last in tiles] for row in rows]
+    grows = [(np.diff(np.maximum.accumulate(top)) > 0.05).sum() for top in tops]
+    row, each = rows[int(np.argmax(grows))], -(-scores.shape[1] // BARS)
+    s, m, found, seen = scores[row], -np.inf, [], np.zeros(scores.shape[1], bool)
+    for first, last in tiles:
+        now = np.zeros_like(seen)
+        now[first:last + 1] = True
+        top = max(m, float(s[now].max()))
+        pivot = top if np.isfinite(top) else 0.0
+        p = np.exp(s - pivot)
+        older, new = (np.add.reduceat(np.where(some, p, 0.0), np.arange(0, len(s), each))
+                      for some in (seen & ~now, now))
+        seen |= now
+        found.append(pictures.Turn(first, last, top, float(np.exp(m - pivot)),
+                                   float(p[seen].sum()), older, new))
+        m = top
+    return row, found, each

@@ -32,9 +32,8 @@ MOST = 26  # lines of a step that are shown
 
 @dataclass
 class Shown:
-    """One stage on the page.  file: as it was graded; next: what to do, as the terminal says it;
-    is_whole: whether the tests have run; hints: those that were asked for here, by step; served: so
-    that a button can ask for one."""
+    """One stage.  file: as it was graded; next: what to do; is_whole: whether the tests have run;
+    hints: those asked for on this page, by step; served: so that a button can ask for one."""
 
     stage: Stage
     result: StageResult
@@ -43,32 +42,6 @@ class Shown:
     is_whole: bool = True
     hints: dict[str, list[str]] = field(default_factory=dict)
     served: bool = False
-
-    @property
-    def kind(self) -> str:
-        """How the outcome looks."""
-        if self.result.outcome == "pass":
-            return "good"
-        if not self.is_whole:
-            return "bad" if self.red else "neutral"
-        failed = self.result.outcome in ("wrong", "crashed", "timeout", "rejected")
-        return "bad" if failed and not self.result.waits else "neutral"
-
-    @property
-    def word(self) -> str:
-        outcome = self.result.outcome
-        if not self.is_whole:
-            return OUTCOMES["wrong"] if self.red else "the tests are running"
-        return "not finished" if self.result.waits else OUTCOMES.get(outcome, outcome)
-
-    @property
-    def facts(self) -> list[str]:
-        result, checks = self.result, self.result.checks
-        passed = sum(check.outcome == "pass" for check in checks)
-        return [*[f"{passed} of {len(checks)} tests pass"] * bool(checks),
-                *[result.steps_right] * bool(result.steps_right),
-                *[f"{result.points:g} of {result.max_points} points",
-                  f"{result.seconds:.1f} s"] * self.is_whole]
 
     @property
     def red(self) -> list[dict]:
@@ -93,12 +66,6 @@ class Shown:
                       if not rows[i - 1].lstrip().startswith("#")), 0)
         return step.id, "".join(re.sub(r"^\s*# ?", "", row) for row in rows[first:]
                                 if "====" not in row).strip()
-
-    @property
-    def detail(self) -> str:
-        """A traceback, or what the file printed."""
-        said = (self.result.detail, *(check.detail for check in self.result.checks))
-        return next((text.strip() for text in said if text.strip()), "")
 
     def step(self, id: str):
         return next((step for step in self.file.steps if step.id == id), None)
@@ -134,18 +101,14 @@ def _code(text: str) -> Markup:
 
 environment.filters["code"] = _code
 environment.globals |= {"signs": SIGNS, "outcomes": OUTCOMES, "groups": GROUPS, "last": LAST,
-                        "pictures": pictures, "swatch": svg.draw.swatch, "told": told,
-                        "patterns": svg.PATTERNS}
+                        "pictures": pictures, "draw": svg.draw, "told": told}
 
 
 def document(shown: Sequence[Shown], progress: tuple[int, int] = (0, 0), live: bool = False) -> str:
     """The whole page.  progress: how many steps of the course are written, and how many there are;
     live: it is served, and renews itself."""
     script = (HERE / "page.js").read_text("utf-8")
-    tab = "Grading"
-    for one in shown:
-        tab = f"{one.result.red[0]} is red" if one.red else f"P{one.result.stage} {one.word}"
     return environment.get_template("page.html").render(
-        shown=shown, done=progress[0], of=progress[1], live=live, tab=tab, script=Markup(script),
+        shown=shown, done=progress[0], of=progress[1], live=live, script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Markup(svg.style() + (HERE / "page.css").read_text("utf-8")))
+        style=Markup(svg.STYLE + (HERE / "page.css").read_text("utf-8")))

@@ -21,9 +21,8 @@ from grader.report.results import StageResult
 WAIT_SECONDS = 25.0  # that a browser waits for news before it asks again
 BROWSERS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")  # variables where there is one
 # With no-referrer, a browser would hide the origin of our own form.
-HEADERS = {"Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store",
-           "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
-           "X-Content-Type-Options": "nosniff"}
+HEADERS = {"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff",
+           "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
 MOST_BYTES = 1000  # of what a form may send
 
 
@@ -41,21 +40,19 @@ class FilePage:
         """Have the page say this of the stage.  is_whole: all is known, and not only the steps;
         file: None if the grader failed before it was read."""
         if file is not None:
-            following = self.following(result) if is_whole or result.to_fix else ""
+            following = overview.after_run([result], [*STAGES], self.directory, False, False)
+            if self.address and result.to_fix:
+                following = f"{result.to_fix} and save"
             with self.news:
-                self.keep(Shown(stage, result, file, following, is_whole))
+                self.keep(Shown(stage, result, file, following * is_whole, is_whole))
                 self.renew()
-
-    def following(self, result: StageResult) -> str:
-        """What to do next."""
-        return overview.after_run([result], [*STAGES], self.directory, False, False)
 
     def keep(self, one: Shown) -> None:
         self.shown[one.stage.number] = one
 
     def text(self) -> str:
-        return document(list(self.shown.values()), overview.steps_written(self.directory),
-                        bool(self.address))
+        written = overview.steps_written(self.directory)
+        return document(list(self.shown.values()), written, bool(self.address))
 
     def renew(self) -> None:
         """Raises OSError."""
@@ -69,8 +66,7 @@ class FilePage:
 
 
 class ServedPage(FilePage):
-    """`with` it: on 127.0.0.1, at an address that cannot be guessed.  The stage that was graded
-    last is on it, and buttons for hints."""
+    """`with` it: on 127.0.0.1, at an address that cannot be guessed; the last stage, and hints."""
 
     def __enter__(self) -> "ServedPage":
         self.token, self.version = secrets.token_urlsafe(16), 0
@@ -90,9 +86,6 @@ class ServedPage(FilePage):
     def __exit__(self, *error) -> None:
         self.server.shutdown()
         self.server.server_close()
-
-    def following(self, result: StageResult) -> str:
-        return f"{result.to_fix} and save" if result.to_fix else super().following(result)
 
     def keep(self, one: Shown) -> None:
         one.served, one.hints = True, self.asked
@@ -144,20 +137,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
         if self.below_token() != "hint" or not length.isdecimal() or int(length) > MOST_BYTES:
-            self.answer(404)
-            return
+            return self.answer(404)
         form = urllib.parse.parse_qs(self.rfile.read(int(length)).decode(errors="replace"))
         self.page.hint(form.get("step", [""])[0])
-        self.answer(303)
+        return self.answer(303)
 
     def answer(self, status: int, text: str = "") -> None:
         body = text.encode(errors="replace")
-        more = {"ETag": self.page.version} | ({"Location": f"/{self.page.token}/"} if status == 303
-                                              else {})
-        if status != 204:
-            more["Content-Length"] = len(body)
+        more = {204: {}, 303: {"Location": f"/{self.page.token}/", "Content-Length": 0}}.get(
+            status, {"Content-Length": len(body)})
         self.send_response(status)
-        for name, value in (HEADERS | more).items():
+        for name, value in (HEADERS | more | {"ETag": self.page.version}).items():
             self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)

@@ -1,12 +1,14 @@
 """Pictures as SVG, made of plain numbers: the one colour code of the course for masks and tiles.
 
-What is drawn has classes, drawings.css says what these look like, and PATTERNS is needed once per
-document.  No meaning hangs on a colour alone: each has its hatching.  The markup is drawings.html,
-which escapes all words.
+What is drawn has classes, of which drawings.css says what they look like; draw.patterns() is needed
+once per document.  No meaning hangs on a colour alone: each has its hatching.  The markup is
+drawings.html, which escapes all words.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader
@@ -14,43 +16,27 @@ from markupsafe import Markup
 
 from grader.course.calls import Access, Launch
 
-# whole, cut, sink, hidden: what a mask makes of a pair or tile; wrong: of a mistake.
-COLOURS = {
-    "light": {"ink": "#1f2328", "faint": "#5f6872", "line": "#d0d7de", "paper": "#ffffff",
-              "whole": "#9ec9a7", "cut": "#f2cf87", "hidden": "#eef0f2", "sink": "#b9b5e8",
-              "wrong": "#bf2a1d", "behind-wrong": "#ffe9dc", "right": "#00586b",
-              "behind-right": "#dff1fb", "accent": "#2f6fb4"},
-    "dark": {"ink": "#e6e8eb", "faint": "#9aa4ae", "line": "#4a525b", "paper": "#131416",
-             "whole": "#3c7a4c", "cut": "#9a7420", "hidden": "#22262b", "sink": "#56509a",
-             "wrong": "#ff8a70", "behind-wrong": "#45200f", "right": "#7ad7f5",
-             "behind-right": "#0b2b42", "accent": "#6ba7e6"},
-}
 MOST = 2000  # rectangles of one kind in a panel
 SIDE, LEFT, TOP = 240, 22, 20  # pixels: of a square panel, and beside it for what is written there
 HERE = Path(__file__).parent
+STYLE = (HERE / "drawings.css").read_text("utf-8")
+# whole, cut, sink, hidden: what a mask makes of a pair or tile; wrong: of a mistake.
+COLOURS = {theme: dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for theme, block in zip(
+    ("light", "dark"), re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL), strict=True)}
 
 environment = Environment(loader=FileSystemLoader(HERE), trim_blocks=True, lstrip_blocks=True,
                           autoescape=True)
-environment.globals["lines"] = (  # over an area: the class, its colour, and which way they run
-    ("cut-lines", "faint", "M-1 1l2-2M0 6l6-6M5 7l2-2"), ("sink-lines", "faint", "M2 3h1"),
-    ("missing", "wrong", "M-1 1l2-2M0 6l6-6M5 7l2-2"), ("more", "faint", "M2 3h2M3 2v2"))
 draw = environment.get_template("drawings.html").module
-PATTERNS = draw.patterns()
 
 
-def style() -> str:
-    """CSS for pictures, in a page or in a file of their own."""
-    light, dark = (" ".join(f"--{name}: {colour};" for name, colour in COLOURS[theme].items())
-                   for theme in ("light", "dark"))
-    return (f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
-            + (HERE / "drawings.css").read_text("utf-8"))
+class Panel(NamedTuple):
+    """name; drawn: an SVG; of one with sliders the number of its programs, and which it shows at
+    first."""
 
-
-def file(title: str, says: str, panels: Sequence[tuple[str, Markup]],
-         legend: Sequence[tuple[str, str]]) -> str:
-    """A document of its own: panels, name and picture, side by side; below them what they say, and
-    (classes, words) of what is drawn."""
-    return draw.file(title, says, panels, list(legend), Markup(style())).strip() + "\n"
+    name: str
+    drawn: Markup
+    programs: int = 0
+    first: int = 0
 
 
 def area(cells: np.ndarray, x: float, y: float, size: float) -> str:
@@ -83,30 +69,26 @@ Layers = Sequence[tuple[str, np.ndarray]]
 
 
 def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
-         first: tuple[int, int] = (0, 0), sinks: int = 0) -> list[tuple[str, Markup]]:
-    """Three panels (name, picture): which pairs should be visible, which are, what differs."""
+         first: tuple[int, int] = (0, 0), sinks: int = 0
+         ) -> tuple[list[Panel], list[tuple[str, str]]]:
+    """Three panels: which pairs should be visible, which are, what differs; and (classes, words) of
+    what they show."""
+    wrong = {name: cells for name, cells in wrong.items() if cells.any()}
     count = sum(int(cells.sum()) for cells in wrong.values())
     said = ", ".join(f"{int(cells.sum())} pairs: {DIFFERENCES[name][1]}"
-                     for name, cells in wrong.items() if cells.any()) or "no pair differs"
+                     for name, cells in wrong.items()) or "no pair differs"
     tiles = kinds(expected, tile, first, sinks)
-    seen = [(kind, found & where) for kind, (_, where) in zip(
-        ("whole", "cut cut-lines", "sink sink-lines"), tiles, strict=True)]
-    return [("expected", _grid("The expected mask", f"{int(expected.sum())} pairs are visible.",
-                               [(kind, expected & where) for kind, where in tiles], tile, first)),
-            ("yours", _grid("Your mask", f"{int(found.sum())} pairs are visible.", seen, tile,
-                            first)),
-            (f"difference: {count or 'none'}", _grid(
-                "The difference", said + ".", [(DIFFERENCES[name][0], cells)
-                                               for name, cells in wrong.items()], tile, first))]
-
-
-def legend(expected: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
-           first: tuple[int, int] = (0, 0), sinks: int = 0) -> list[tuple[str, str]]:
-    """(classes, words) of what a mask's panels show."""
-    tiles = kinds(expected, tile, first, sinks)
+    drawn = [Panel(name, _grid(title, says, layers, tile, first)) for name, title, says, layers in (
+        ("expected", "The expected mask", f"{int(expected.sum())} pairs are visible.",
+         [(kind, expected & where) for kind, where in tiles]),
+        ("yours", "Your mask", f"{int(found.sum())} pairs are visible.",
+         [(kind, found & where) for kind, where in tiles]),
+        (f"difference: {count or 'none'}", "The difference", f"{said}.",
+         [(DIFFERENCES[name][0], cells) for name, cells in wrong.items()] or [
+             ("hidden", ~expected | expected)]))]
     there = [kind for kind, where in tiles if (expected & where).any()]
-    return [*(one for one in KINDS if one[0] in there), *[("hidden", "hidden")] * (
-        not expected.all()), *(DIFFERENCES[name] for name, cells in wrong.items() if cells.any())]
+    return drawn, [*(one for one in KINDS if one[0] in there), *[("hidden", "hidden")] * (
+        not expected.all()), *(DIFFERENCES[name] for name in wrong)]
 
 
 def kinds(keep: np.ndarray, tile: int, first: tuple[int, int] = (0, 0), sinks: int = 0) -> Layers:
@@ -159,10 +141,8 @@ VERBS = {"load": "read", "store": "sink sink-lines", "add": "cut cut-lines"}
 TALL, OVER = 180, 14  # pixels: of the longest tensor, and below it for rows that it does not have
 
 
-def memory(launch: Launch, turns: Sequence[Sequence[tuple[str, Sequence[Access]]]], first: int,
-           says: str) -> Markup:
-    """The tensors of a launch; on them, a group per program and in it one per turn of its loop,
-    with what that says.  first: the program that is shown at first."""
+def memory(launch: Launch, programs: Sequence[Sequence[Sequence[Access]]], first: int) -> Markup:
+    """The tensors of a launch; on them, a group per program and in it one per turn of its loop."""
     longest = max(rows for rows, _ in launch.tensors.values())
     place, tensors, x = {}, [], 30.0
     for name, (rows, columns) in launch.tensors.items():
@@ -170,11 +150,9 @@ def memory(launch: Launch, turns: Sequence[Sequence[tuple[str, Sequence[Access]]
         place[name] = x, max(14.0, min(columns, 64) * 0.75), max(6.0, rows / longest * TALL)
         tensors.append((short, *place[name]))
         x += max(place[name][1], 7.0 * len(short)) + 14
-    programs = [[(words, [box for one in accesses for box in _boxes(
-        one, launch.tensors[one.tensor], *place[one.tensor])]) for words, accesses in program]
-        for program in turns]
-    return draw.memory(f"Loads and stores of {launch.kernel}", says, tensors, longest, programs,
-                       first, x)
+    return draw.memory(
+        f"Loads and stores of {launch.kernel}", tensors, longest, programs,
+        lambda one: _boxes(one, launch.tensors[one.tensor], *place[one.tensor]), first, x)
 
 
 def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: float
@@ -196,16 +174,10 @@ def _boxes(one: Access, shape: tuple[int, int], x: float, width: float, height: 
         if top < rows and bottom >= 0:
             inside = max(top, 0), min(bottom, rows - 1), left, right
             found += [box(inside, kind) for kind in VERBS.get(one.verb, "hidden").split()]
-        if outside(one, shape):
+        if one.is_outside(shape):
             found.append(box((max(top, min(rows, bottom)), bottom, left, right)
                              if bottom >= rows else one.lanes, "wrong"))
     return [*found, box(one.tile, "tile-line")]
-
-
-def outside(one: Access, shape: tuple[int, int]) -> bool:
-    """Whether a lane that is not masked off lies outside of the tensor."""
-    top, bottom, left, right = one.lanes or (0, 0, 0, 0)
-    return top < 0 or bottom >= shape[0] or left < 0 or right >= shape[1]
 
 
 # ------------------------------------------------------------------ online softmax

@@ -9,6 +9,7 @@ import numpy as np
 from grader.step_checks.examples import Example, Wrong
 
 ROWS, COLUMNS = 6, 5  # of a table at most
+MOST = 32  # tiles of a loop
 GIVEN = 3  # tables at most of what was given
 
 
@@ -67,8 +68,19 @@ def mask(wanted: np.ndarray, got: np.ndarray, first: tuple[int, int]) -> dict:
 
 
 def tiles(names: tuple[str, str], own: np.ndarray, size: int, wanted: list, visited: list) -> dict:
-    """names: of the rows that a program owns, own, and of those that its loop is over; wanted,
-    visited: first row and MASKED of each tile."""
+    """The loop of a program, and the one that it should make.
+
+    names: of the rows that the program owns, own, and of those that its loop is over; wanted,
+    visited: first row and MASKED of each tile.  -> begins: first rows of tiles; of both loops, for
+    each: visits, how often; masked; lacks: should be otherwise; vain: need not be visited.
+    """
+    begins = sorted({begin for begin, _ in (*wanted, *visited)})[:MOST]
+    visits, masked = (np.array([[combine([masked for begin, masked in loop if begin == at])
+                                 for at in begins] for loop in (visited, wanted)])
+                      for combine in (len, any))
+    lacks, vain = np.zeros((2, *visits.shape), bool)
+    lacks[0] = (visits[1] > 0) & ((visits[0] != 1) | (masked[1] & ~masked[0]))
+    vain[0] = (visits[0] > 0) & (visits[1] == 0)
     return {"tiles": {"names": list(names), "own": [int(own[0]), int(own[-1])], "size": size,
-                      **{name: [[int(begin), bool(masked)] for begin, masked in made[:64]]
-                         for name, made in (("wanted", wanted), ("visited", visited))}}}
+                      "begins": [int(at) for at in begins], "visits": visits.tolist(),
+                      "masked": masked.tolist(), "lacks": lacks.tolist(), "vain": vain.tolist()}}

@@ -10,9 +10,11 @@ import pytest
 from grader.assignment import submission
 from grader.course.calls import Access, Launch
 from grader.course.stages import STAGES
+from grader.judge.pictures import turns
 from grader.page import pictures
 from grader.page.document import Shown, document
 from grader.report.results import Check, StageResult, StepCheck
+from grader.step_checks import evidence
 
 VOID = {"meta", "br", "hr", "img", "input"}
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -149,34 +151,24 @@ def test_the_first_failure_is_shown_where_no_step_is_red(tmp_path):
 def test_a_benchmark_is_drawn_as_bars_that_say_their_times(tmp_path):
     found = {"ms": 2.0, "spread_ms": 0.1, "naive_ms": 8.0, "sdpa_ms": 1.0, "peak_mib": 10.0,
              "naive_peak_mib": 300.0}
-    drawn = pictures.benchmark(found)
-    widths = re.findall(r'width="([\d.]+)" height="22"', drawn.panels[0].drawn)
-    assert list(map(float, widths)) == [82.5, 41.25, 330]
-    assert "1 / 4 of naive PyTorch's time and 2 times SDPA's" in drawn.look
     text = document([shown(tmp_path, outcome="pass", benchmark=found)])
     Tree(text)
+    widths = re.findall(r'width="([\d.]+)" height="22"', text)
+    assert list(map(float, widths)) == [82.5, 41.25, 330]
+    assert "PyTorch&#39;s SDPA takes 0.5 times your time. Naive PyTorch takes 4 times" in text
     assert "2 ms</text>" in text
 
 
 def test_the_loop_of_a_step_is_drawn_beside_the_one_it_should_make():
-    [drawn] = pictures.evidence({"tiles": {
-        "names": ["query", "key"], "own": [32, 63], "size": 16,
-        "wanted": [[0, False], [16, False], [32, True]],
-        "visited": [[0, False], [16, False], [16, False], [48, True]]}})
+    [drawn] = pictures.evidence(evidence.tiles(
+        ("query", "key"), np.arange(32, 64), 16, [(0, False), (16, False), (32, True)],
+        [(0, False), (16, False), (16, False), (48, True)]))
+    assert drawn.panels[0].name == "queries 32 to 63, key tiles of 16"
     drawn = drawn.panels[0].drawn
     assert "your loop, tile 16: not as it should be" in drawn and "2×" in drawn
     assert "your loop, tile 32: not as it should be" in drawn
     assert "your loop, tile 48: visited in vain" in drawn
     assert "your loop, tile 0:" not in drawn and "should be, tile" not in drawn
-
-
-def test_tiles_are_counted_from_the_rows_that_were_read():
-    sees = np.tril(np.ones((40, 40), bool))
-    one = pictures.loop(sees | (np.arange(40) >= 32), sees, 16, 16, ("query", "key"))
-    assert one.wanted.tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-    assert one.visited.tolist() == [[1, 0, 1], [1, 1, 1], [1, 1, 1]]
-    assert one.masked.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    assert "In 2 crossed tiles no pair is visible" in pictures.loops([one], "L=40").look
 
 
 def access(verb: str, tensor: str, first: int, last: int, tile: int = 0) -> Access:
@@ -190,7 +182,7 @@ LAUNCH = Launch("_kernel", {"q_ptr": (6, 2), "k_ptr": (6, 2), "<o>": (6, 2)}, (
 
 
 def test_loads_and_stores_are_drawn_per_program_and_turn_and_what_is_outside_is_said():
-    drawn = pictures.memory([LAUNCH], "problem_3.py")
+    drawn = pictures.memory([(LAUNCH, list(map(turns, LAUNCH.programs)))], "problem_3.py")
     [(name, svg, programs, first)] = drawn.panels
     assert (name, programs, first) == ("_kernel", 2, 1)
     said = re.findall(r'data-says="([^"]+)"', svg)
@@ -206,19 +198,5 @@ def test_loads_and_stores_are_drawn_per_program_and_turn_and_what_is_outside_is_
 
 def test_what_is_inside_of_its_tensor_is_not_called_wild():
     calm = replace(LAUNCH, programs=LAUNCH.programs[:1])
-    drawn = pictures.memory([calm], "problem_3.py")
+    drawn = pictures.memory([(calm, [[list(calm.programs[0])]])], "problem_3.py")
     assert not drawn.is_wild and [words for _, words in drawn.key] == ["read", "masked off"]
-    assert pictures.memory([replace(LAUNCH, programs=())], "") is None
-
-
-def test_the_online_softmax_ends_with_the_weights_of_its_row():
-    scores = np.zeros((4, 6))
-    scores[2] = [0, 0, 1, 0, 2, 9]
-    keep = np.tril(np.ones((4, 6), bool), 2)  # key 5 is hidden from row 2
-    drawn = pictures.softmax(scores, keep, range(1, 4), [(0, 1), (4, 5), (2, 3)])
-    assert drawn.look.startswith("Query 2, ")
-    says = re.search("<desc>(.*?)</desc>", drawn.panels[0].drawn)[1]
-    total = 1 + 2 * np.exp(-2) + np.exp(-1) + np.exp(-2)
-    assert says.split(". ") == [
-        "Keys 0 to 1: m = 0, alpha = 0, l = 2", f"Keys 4 to 5: m = 2, alpha = {np.exp(-2):.3g}, "
-        f"l = {1 + 2 * np.exp(-2):.4g}", f"Keys 2 to 3: m = 2, alpha = 1, l = {total:.4g}."]

@@ -29,7 +29,8 @@ def page(tmp_path, monkeypatch):
 
 
 def show(page, *steps, outcome="wrong") -> None:
-    page.show(STAGES[6], StageResult(6, "A sliding window", 50, outcome, steps=list(steps)), FILE)
+    page.show(STAGES[6], StageResult(6, "A sliding window", 50, outcome, steps=list(steps)), FILE,
+              is_whole=True)
 
 
 def ask(page, path="", method="GET", body=None, headers=None, start=None):

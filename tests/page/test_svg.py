@@ -55,27 +55,27 @@ def test_a_tile_of_which_only_sinks_are_visible_is_told_from_one_that_the_mask_c
 
 
 def test_a_picture_says_what_it_shows_and_lets_no_markup_through():
-    drawn = ElementTree.fromstring(svg.draw.bars("<b>", 'says "&"', []))
+    drawn = ElementTree.fromstring(svg.draw.bars("<b>", [('"&"', 2)]))
     assert drawn.get("role") == "img"
     assert drawn.find(SVG + "title").text == "<b>"
-    assert drawn.find(SVG + "desc").text == 'says "&"'
+    assert drawn.find(SVG + "desc").text == '"&" 2 ms.'
 
 
 def test_three_panels_show_a_mask_and_what_is_wrong_with_it():
     wrong = {"seen": np.triu(np.ones((8, 8), bool), 1), "unseen": np.zeros((8, 8), bool)}
-    names, drawn = zip(*svg.mask(CAUSAL, np.ones((8, 8), bool), wrong, 4), strict=True)
+    panels, key = svg.mask(CAUSAL, np.ones((8, 8), bool), wrong, 4)
+    names, drawn = zip(*(panel[:2] for panel in panels), strict=True)
+    assert key[-1] == ("wrong", "a hidden key is seen") and len(key) == 4
     assert names == ("expected", "yours", "difference: 28")
     assert 'class="wrong"' in drawn[2] and 'class="missing"' not in drawn[2]
     assert "28 pairs: a hidden key is seen." in drawn[2]
-    panels = list(zip(names, drawn, strict=True))
-    ElementTree.fromstring(svg.file("t", "s", panels, [("", "a & b")]))
+    ElementTree.fromstring(svg.draw.file("t", "s", panels, [("", "a & b")], "").strip())
 
 
 def test_every_class_has_a_look_in_both_themes():
-    style = svg.style()
     wrong = {name: np.ones((8, 8), bool) for name in svg.DIFFERENCES}
-    assert len(said := svg.legend(CAUSAL, wrong, 4)) == 3 + len(wrong)
-    for kind, _ in said:
-        for one in kind.split():
-            assert f".{one} {{" in style
-    assert svg.COLOURS["light"].keys() == svg.COLOURS["dark"].keys()
+    _, said = svg.mask(CAUSAL, CAUSAL, wrong, 4)
+    assert len(said) == 3 + len(wrong)
+    for one in " ".join([kind for kind, _ in said] + [*svg.VERBS.values()]).split():
+        assert f".{one} {{" in svg.STYLE
+    assert svg.COLOURS["light"].keys() == svg.COLOURS["dark"].keys() >= {"whole", "cut", "sink"}
