@@ -65,11 +65,12 @@ def attention(
 
 def attention_varlen(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen, *, is_causal=True, window_size=None,
-    sink_size=0, sink_logits=None, scale=None,
+    sink_size=0, sink_logits=None, scale=None, deterministic=None,
 ):
     """attention of packed sequences, each alone, in one launch of each kernel.
 
-    Plain Triton on every GPU; the same gradients bit for bit every time.
+    Plain Triton, whose gradients are the same bit for bit every time.  A few long sequences, on a
+    Hopper and outside of torch.compile and of CUDA graphs, are calls of attention, one by one.
 
     Args:
         q: (T, HQ, D), any strides; dtypes and D as attention.  k, v: (T, HKV, D).
@@ -79,6 +80,7 @@ def attention_varlen(
         max_seqlen: no sequence is longer.  Masks and tiles are chosen by it.
         is_causal, window_size, sink_size, sink_logits: as attention, within each sequence.
         scale: factor of the scores, > 0; None for 1 / sqrt(D).
+        deterministic: as attention.
 
     Returns:
         o: (T, HQ, D), dtype of q; heads are outermost in memory.
@@ -109,7 +111,7 @@ def attention_varlen(
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     o = _attention(
         q, k, v, sink_logits, cu_seqlens_q.contiguous(), max_seqlen, is_causal, window_size,
-        sink_size, scale, True, "triton",
+        sink_size, scale, deterministic, None,
     )
     return o[0].transpose(0, 1)
 
@@ -144,8 +146,23 @@ def _attention(
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     options = max_seqlen, bool(is_causal), window_size, sink_size, bool(deterministic), scale
+    if cu_seqlens is not None:
+        kernel = "triton"
     if torch.compiler.is_compiling() or isinstance(q, FakeTensor):
         return _forward_operator(q, k, v, sink_logits, cu_seqlens, *options, kernel)[0]
+    if cu_seqlens is not None:
+        _, HQ, T, D = q.shape
+        lengths = _read_sequences(cu_seqlens, max_seqlen, T)
+        long = policy.are_long(lengths, T, max_seqlen, HQ, D, is_causal, window_size)
+        if long and not _not_for_gluon(q, sink_size):
+            parts = zip(*(x.split(lengths, 2) for x in (q, k, v)), strict=True)
+            return torch.cat([
+                _attention(
+                    *part, sink_logits, None, None, is_causal, window_size, sink_size, scale,
+                    deterministic, None,
+                )
+                for part in parts if part[0].shape[2]
+            ], 2)
     kernels = picked(q, k, kernel, *options)
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     wanted = wanted or sink_logits is not None and sink_logits.requires_grad
@@ -176,13 +193,16 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"want CUDA tensors, or TRITON_INTERPRET=1 at start; got {q.device}")
 
 
-_READ = WeakIdKeyDictionary()  # cu_seqlens -> its version then, its largest number, its longest
+_READ = WeakIdKeyDictionary()  # cu_seqlens -> its version then, lengths, their sum, the longest
 
 
-def _check_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> None:
-    """Refuse sequences that are not those of T rows: a kernel would read what is not there."""
+def _read_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> list[int]:
+    """The lengths of sequences; none while a CUDA graph is captured.
+
+    Refuses those that are not of T rows: a kernel would read what is not there.
+    """
     if cu_seqlens.is_cuda and torch.cuda.is_current_stream_capturing():
-        return
+        return []
     version = None if cu_seqlens.is_inference() else cu_seqlens._version
     seen = _READ.get(cu_seqlens)
     if seen is None or version is None or seen[0] != version:
@@ -192,11 +212,13 @@ def _check_sequences(cu_seqlens: torch.Tensor, max_seqlen: int, T: int) -> None:
             raise ValueError(f"want cu_seqlens that begin with 0 and never fall; got {of_q}")
         if of_k not in ([], [of_q]):
             raise ValueError(f"want cu_seqlens_k equal to cu_seqlens_q, {of_q}; got {of_k[0]}")
-        seen = _READ[cu_seqlens] = version, of_q[-1], max(lengths)
-    if seen[1] != T:
-        raise ValueError(f"want cu_seqlens that end with T = {T}; got {seen[1]}")
-    if seen[2] > max_seqlen:
-        raise ValueError(f"want max_seqlen >= {seen[2]}, the longest sequence; got {max_seqlen}")
+        seen = _READ[cu_seqlens] = version, lengths, of_q[-1], max(lengths)
+    _, lengths, end, longest = seen
+    if end != T:
+        raise ValueError(f"want cu_seqlens that end with T = {T}; got {end}")
+    if longest > max_seqlen:
+        raise ValueError(f"want max_seqlen >= {longest}, the longest sequence; got {max_seqlen}")
+    return lengths
 
 
 # ------------------------------------------------------------------ which kernel
@@ -250,8 +272,6 @@ def _forward(
         from .attention_hopper import forward
 
         return forward(q, k, v, is_causal, scale, window_size, sink_logits)
-    if cu_seqlens is not None:
-        _check_sequences(cu_seqlens, max_seqlen, q.shape[2])
     return launcher.forward(
         q, k, v, sink_logits, cu_seqlens, max_seqlen, is_causal, window_size, sink_size, scale
     )
@@ -308,6 +328,8 @@ OPTIONS = (
 )
 def _forward_operator(q, k, v, sink_logits, cu_seqlens, *options):
     *options, kernel = options
+    if cu_seqlens is not None:
+        _read_sequences(cu_seqlens, options[0], q.shape[2])
     kernels = picked(q, k, kernel, *options)
     return _forward(q, k, v, sink_logits, cu_seqlens, *options, kernels)
 

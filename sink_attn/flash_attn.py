@@ -28,16 +28,16 @@ def flash_attn_func(
 
 def flash_attn_varlen_func(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
-    softmax_scale=None, causal=False, window_size=(-1, -1), *, deterministic=True, s_aux=None,
+    softmax_scale=None, causal=False, window_size=(-1, -1), *, deterministic=None, s_aux=None,
 ):
     """q (T, HQ, D), k and v (T, HKV, D) -> o (T, HQ, D), as attention_varlen, which see.
 
-    Args: as flash_attn_func.  Gradients are the same bit by bit, deterministic or not.
+    Args: as flash_attn_func.
     """
     return attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, int(max(max_seqlen_q, max_seqlen_k)),
         is_causal=causal, window_size=_window(dropout_p, causal, window_size),
-        sink_logits=s_aux, scale=softmax_scale,
+        sink_logits=s_aux, scale=softmax_scale, deterministic=deterministic,
     )
 
 

@@ -42,6 +42,27 @@ def pick(
     return "gluon" if keys in GLUON.get(kind, ()) else "triton"
 
 
+# Operations of a forward's products, of the mean of packed sequences: from here on they are called
+# one by one, for Gluon's kernels, which take no packed ones.  Forward + backward, causal, in one
+# launch and one by one, H200, 2026-11-28: 4 of 8192 (5.5e11) 5.56 + 17.6, 4.44 + 11.7; 8 of 4096
+# (1.4e11) 2.85 + 9.02, 2.65 + 8.56, at D = 128 2.47 + 8.85, 2.04 + 7.78; 8 of 2048 (3.4e10), where
+# the host shows, .78 + 2.46, .88 + 4.27.
+LONG = 1e11
+
+
+def are_long(
+    lengths: list[int], T: int, longest: int, HQ: int, D: int, is_causal: bool,
+    window_size: int | None,
+) -> bool:
+    """Whether packed sequences, of T rows in all, are called one by one.  lengths: [] if not known.
+    """
+    least = LONG * len(lengths) / (4 * D * HQ)  # pairs of a query and a key that it sees
+    if not lengths or T * min(longest, window_size or longest) < least:  # no need to add them up
+        return False
+    pairs = sum(n * min(n, window_size or n) for n in lengths)
+    return pairs / (1 + (is_causal and window_size is None)) >= least
+
+
 # ------------------------------------------------------- forms and tiles of Triton's
 # By the first number of the compute capability.
 HOPPER = (9,)

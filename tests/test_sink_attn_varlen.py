@@ -8,7 +8,7 @@ import torch
 
 import reference
 import sink_attn
-from sink_attn import entry
+from sink_attn import entry, policy
 from tools import kernel_checks
 
 # Every pair of values of two axes meets in some case.  Eight heads a group: another form.
@@ -184,6 +184,37 @@ def test_borders_are_read_once_and_again_when_they_have_changed(device, monkeypa
     cu_seqlens[1] = 1
     with pytest.raises(ValueError, match="want max_seqlen >= 8, the longest sequence; got 5"):
         sink_attn.attention_varlen(q, k, v, cu_seqlens, cu_seqlens, 5)
+
+
+# ------------------------------------------------------------- one by one
+@pytest.mark.parametrize("lengths, window, long", [
+    ([16384], None, True), ([2048] * 8, None, False), ([32768, 10], None, True),
+    ([2048] * 4, 128, False), ([], None, False),
+])
+def test_a_few_long_sequences_are_worth_calls_of_their_own(lengths, window, long):
+    T, longest = sum(lengths), max(lengths, default=1)
+    assert policy.are_long(lengths, T, longest, 64, 64, True, window) is long
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("options", [dict(), dict(is_causal=False), dict(window_size=9)], ids=str)
+def test_one_by_one_gives_the_same(options, device, monkeypatch):
+    lengths = [70, 0, 33, 1]
+    inputs = *_inputs(lengths, device=device), _borders(lengths, device), 70
+    want = _run(*inputs, **options)
+    calls, attend = [], entry._attention
+
+    def counted(q, *others):
+        calls.append(q.shape[2])
+        return attend(q, *others)
+
+    monkeypatch.setattr(policy, "LONG", 0.0)
+    monkeypatch.setattr(policy, "GLUON", {})
+    monkeypatch.setattr(entry, "_not_for_gluon", lambda q, sink_size: "")
+    monkeypatch.setattr(entry, "_attention", counted)
+    for x, y in zip(_run(*inputs, **options), want, strict=True):
+        assert x.dtype == y.dtype and (x - y).float().norm() <= 4e-3 * y.float().norm()
+    assert calls == [104, 70, 33, 1]
 
 
 # ----------------------------------------------------------- PyTorch's machinery
