@@ -375,7 +375,8 @@ def forward(q, k, v, is_causal, scale, window_size=None, sink_logits=None, **ste
     with kept.on(q.device):
         kept.launch(
             (q.device, D, q.dtype, sink, constants), _fwd_kernel, (programs, 1, 1),
-            *(hopper.describe(x, rows) for x, rows in ((q, 64), (k, 128), (v, 128), (o, 64))),
+            *[kept.describe(x, rows, hopper.tiles)
+              for x, rows in ((q, 64), (k, 128), (v, 128), (o, 64))],
             lse, sinks, hopper.counter(q.device), N, HQ, HQ // HKV, tiles, scale,
             window_size or 0, *constants, num_warps=4, maxnreg=168,
         )

@@ -112,10 +112,11 @@ def backward(
         )
         kept.launch(
             (_bwd_kernel, kind, constants), _bwd_kernel, (B * HKV * -(-N // 128), 1, 1),
-            *(hopper.describe(x, n) for x, n in ((q, tile), (k, 64), (v, 64), (do, tile))),
-            *(hopper.describe(x, tile, _line) for x in (lse_log2, delta)),
-            None if deterministic else hopper.describe(dq_sum, 64, _sums),
-            *(hopper.describe(x, 64) for x in (dk, dv)),
+            *[kept.describe(x, n, hopper.tiles)
+              for x, n in ((q, tile), (k, 64), (v, 64), (do, tile))],
+            *[kept.describe(x, tile, _line) for x in (lse_log2, delta)],
+            None if deterministic else kept.describe(dq_sum, 64, _sums),
+            *[kept.describe(x, 64, hopper.tiles) for x in (dk, dv)],
             N, HKV, group, B * HKV, scale, window_size or 0, *constants, num_warps=4, maxnreg=168,
         )
         if deterministic:

@@ -16,8 +16,6 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.runtime import driver
 
-from . import kept
-
 LOG2E = gl.constexpr(1.4426950408889634)  # exp(x) == exp2(x * LOG2E)
 LN2 = gl.constexpr(0.6931471805599453)  # log(x) == log2(x) * LN2
 
@@ -130,15 +128,8 @@ def partial_sums(p):
 
 
 # --------------------------------------------------------------------- host
-def describe(x: torch.Tensor, rows: int, make=None) -> TensorDescriptor:
-    """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles.
-
-    make: what makes another descriptor, of x and rows.
-    """
-    return kept.describe(x, rows, make or _tiles)
-
-
-def _tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
+def tiles(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """x (B, H, N, D), or its copyable(), as a source or target of (1, 1, rows, D) tiles."""
     x = copyable(x)
     layout = gl.NVMMASharedLayout(128, 16, rank=4)
     block = [1, 1, rows, x.shape[3]]

@@ -207,8 +207,9 @@ def test_what_the_copy_engine_cannot_step_through_is_copied():
 
 
 def test_a_descriptor_is_kept_by_the_place_it_describes_and_a_copy_lives_as_long_as_its_own():
-    from sink_attn.hopper import describe
+    from sink_attn import hopper, kept
 
+    describe = functools.partial(kept.describe, make=hopper.tiles)
     x = torch.randn(2, 3, 10, 64).half()
     assert describe(x, 64) is describe(x, 64) and describe(x, 64) is not describe(x, 128)
     assert describe(x, 64).base is not x and describe(x, 64).base.data_ptr() == x.data_ptr()
