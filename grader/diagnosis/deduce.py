@@ -12,7 +12,7 @@ KERNELS = {
              ("dkdv products", "delta", "dkdv calls")),
     ("v",): ("The gradient of k is right and comes from the same P in the same loop, so the "
              "product of P and dO is wrong.", ("dkdv products",)),
-    ("k", "v"): ("The gradient of q is right, so the saved lse is too: the mistake is in the code "
+    ("k", "v"): ("The gradient of q is right, so the saved lse is too. The mistake is in the code "
                  "that computes only dk and dv: P, the loop over queries, or its rows and heads.",
                  ()),
     ("q", "k"): ("The gradient of v is right, so the saved lse and P are too: dS is wrong in both "

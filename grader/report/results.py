@@ -204,7 +204,7 @@ class StageResult:
         lights = [step["light"] for step in self.steps]
         counted = [light for light in lights if light != "none"]
         if lights and self.outcome in ("wrong", "crashed", "timeout") and {*lights} == {"right"}:
-            return "no step shows it alone"
+            return "every step is right on its own"
         return f"{counted.count('right')} of {len(lights)} steps right" if counted else ""
 
 

@@ -72,7 +72,7 @@ def test_what_is_to_be_fixed_is_a_red_step_or_else_where_the_first_failing_case_
 
 
 def test_where_a_case_fails_and_no_step_is_red_it_is_not_said_that_all_are_right():
-    assert failed(steps=[GREEN]).steps_right == "no step shows it alone"
+    assert failed(steps=[GREEN]).steps_right == "every step is right on its own"
     assert failed(steps=[GREEN, RED]).steps_right == "1 of 2 steps right"
     assert failed(steps=[GREEN], outcome="rejected").steps_right == "1 of 1 steps right"
 
