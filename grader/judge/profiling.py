@@ -213,8 +213,8 @@ def hottest(context: GradingContext, built: Built) -> list[str]:
         found = [(size(line), size(samples)) for line, samples in said["lines"][:MOST]]
     except SubmissionError as error:
         return ["", f"hottest lines: not known. {error}"]
-    if not total or not found:
-        return ["", "hottest lines: not known. The profiler took no samples of this file."]
+    if not found:
+        return ["", f"hottest lines: not known. None of {total} samples was on a line of the file."]
     shown = [f"  {samples / total:4.0%}  {stage.filename}:{line}  {text[line - 1].strip()}"
              for line, samples in found[:HOTTEST] if 0 < line <= len(text)]
     others = 1 - sum(samples for _, samples in found) / total

@@ -122,16 +122,21 @@ def lines(call, path: str) -> dict:
                 call()
             torch.cuda.synchronize()
         proton.finalize()
-        root = json.loads(Path("samples.hatchet").read_text())[0]
+        tree = json.loads(Path("samples.hatchet").read_text())[0]
     except Exception as error:  # of any kind: no such library, no permission, no such GPU
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Failure("skipped", f"Triton's profiler cannot sample here ({said[:200]})") from None
+    return counted(tree, Path(path).name)
+
+
+def counted(tree: dict, filename: str) -> dict:
+    """tree: as Proton writes it; a node of a line is named folder/file.py:line@function."""
     found, total = {}, 0
-    for node in _below([one for one in root["children"] if one["frame"]["name"] == "sampled"]):
+    for node in _below([one for one in tree["children"] if one["frame"]["name"] == "sampled"]):
         samples = int(node["metrics"].get("num_samples", 0))
-        place = re.search(r"([^/]+):[^:]*@(\d+)$", node["frame"]["name"])
+        place = re.search(r"([^/]+):(\d+)@", node["frame"]["name"])
         total += samples
-        if samples and place and place[1] == Path(path).name:
+        if samples and place and place[1] == filename:
             found[int(place[2])] = found.get(int(place[2]), 0) + samples
     return {"samples": total, "lines": sorted(found.items(), key=lambda one: -one[1])[:MOST]}
 
