@@ -246,7 +246,7 @@ class Runner:
                         raise Unasked(f"it uses {', '.join(sorted(strange))}, which it does not "
                                       "have when it is run on its own.")
                     wrong = replace(wrong, seen=(f"It uses {', '.join(sorted(strange))}, which the "
-                                                 "comment above it does not offer.",))
+                                                 "comment above it does not list.",))
                     name, *more = sorted(strange)
                     if not more and any(
                             self.is_right(id, re.sub(rf"\b{name}\b", other, text), asked, examples)

@@ -435,7 +435,7 @@ def test_a_step_that_uses_what_is_not_promised_is_told_that_name():
     found = lights(solved(3).replace("acc = tl.dot(p.to(v.dtype), v,",
                                      "acc = tl.dot(p.to(v.dtype), k,"), 3)
     assert colours(found, "wrong") == ["3.5"]
-    assert found["3.5"].lines[1] == "It uses k, which the comment above it does not offer."
+    assert found["3.5"].lines[1] == "It uses k, which the comment above it does not list."
 
 
 @pytest.mark.parametrize("id, above, line", [
@@ -632,7 +632,7 @@ def test_the_piece_that_is_changed_is_named(stage, old, new, said):
     (6, "    inner = tl.minimum(inner, start_m)\n", "    pass\n", "inner is 80, want 64. "),
     (7, "range(0, sink_end, BLOCK_N)", "range(0, 0, BLOCK_N)", "tiles   0* 16* 32* 48* 64* 80*"),
     (8, "lse_ptr + row", "lse_ptr", "want lse_ptr + row; got lse_ptr."),
-    (3, "tl.math.exp2(m_i - m_new)", "tl.exp(m_i - m_new)", "one base for both, that in which m"),
+    (3, "tl.math.exp2(m_i - m_new)", "tl.exp(m_i - m_new)", "use the same base for both"),
     (3, "p = tl.math.exp2(s", "p = tl.exp(s", "alpha and the weights use different bases."),
     (1, "torch.maximum(m_i, s.amax(dim=-1))", "torch.maximum(m_i, s.max(dim=-1))",
      "values and indices; x.amax(dim=...) "),
