@@ -9,10 +9,13 @@ import re
 import tomllib
 from pathlib import Path
 
+from markupsafe import Markup
+
 from classroom import book
 from classroom.book import NOTHING, explanation
 from classroom.pages import rendered, zipped
 from grader.assignment.hints import HINTS_FILE, RUNGS
+from grader.page import pictures, svg
 from grader.report import overview
 
 WORDS = {name: words for name, words in book.WORDS.items() if name not in book.UNSETTLED} | {
@@ -35,10 +38,13 @@ def pages(report: dict) -> dict[str, bytes]:
             "lights": [f"{step['id']} {step['light']}" for step in steps
                        if step["light"] != "none"],
             "said": explanation(stage) if failed and stage["outcome"] in WORDS else "",
+            "evidence": [(step["id"], pictures.evidence(found), found.get("tables", []))
+                         for step in steps if (found := step.get("evidence"))] * failed,
             "hints": [(id, hints[id][RUNGS[0]].strip()) for id in red if id in hints] * failed,
             "commands": [f"{overview.alone(id, Path('.'))}" for id in red] * failed
             + [overview.program(number)] * (failed and stage["sha256"] is not None)})
-    return {kind: rendered(f"feedback.{kind}", report=report, stages=stages, text=_text)
+    return {kind: rendered(f"feedback.{kind}", report=report, stages=stages, text=_text,
+                           draw=svg.draw, drawings=Markup(svg.STYLE + svg.PANELS))
             for kind in ("md", "html")}
 
 

@@ -111,4 +111,4 @@ def document(shown: Sequence[Shown], progress: tuple[int, int] = (0, 0), live: b
     return environment.get_template("page.html").render(
         shown=shown, done=progress[0], of=progress[1], live=live, script=Markup(script),
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Markup(svg.STYLE + (HERE / "page.css").read_text("utf-8")))
+        style=Markup(svg.STYLE + svg.PANELS + (HERE / "page.css").read_text("utf-8")))

@@ -19,7 +19,8 @@ from grader.course.calls import Access, Launch
 MOST = 2000  # rectangles of one kind in a panel
 SIDE, LEFT, TOP = 240, 22, 20  # pixels: of a square panel, and beside it for what is written there
 HERE = Path(__file__).parent
-STYLE = (HERE / "drawings.css").read_text("utf-8")
+# Of pictures, and of what lies around them in a page.
+STYLE, PANELS = ((HERE / name).read_text("utf-8") for name in ("drawings.css", "panels.css"))
 # whole, cut, sink, hidden: what a mask makes of a pair or tile; wrong: of a mistake.
 COLOURS = {theme: dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for theme, block in zip(
     ("light", "dark"), re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL), strict=True)}
@@ -66,7 +67,6 @@ KINDS = (("whole", "visible, in a tile that needs no mask"),
          ("cut cut-lines", "visible, in a tile that the mask cuts"),
          ("sink sink-lines", "sinks: visible to all that follow"))
 Layers = Sequence[tuple[str, np.ndarray]]
-
 
 def mask(expected: np.ndarray, found: np.ndarray, wrong: dict[str, np.ndarray], tile: int,
          first: tuple[int, int] = (0, 0), sinks: int = 0
@@ -124,8 +124,8 @@ def _grid(title: str, says: str, layers: Layers, tile: int, first: tuple[int, in
 # ------------------------------------------------------------------ tiles
 def tiles(visits: np.ndarray, masked: np.ndarray, lacks: np.ndarray, vain: np.ndarray,
           rows: Sequence[str], columns: Sequence[str], name: str) -> Markup:
-    """A row per program, a column per tile of its loop.  visits: how often each is visited; lacks:
-    what should be otherwise there; vain: visited, and need not be; name: of the picture."""
+    """A row per program, a column per tile of its loop.  visits: how often; lacks: what should be
+    otherwise; vain: need not be visited."""
     cells, said = [], []
     for i, j in np.ndindex(visits.shape):
         kind = "hidden" if not visits[i, j] else "cut cut-lines" if masked[i, j] else "whole"

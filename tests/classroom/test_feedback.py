@@ -3,12 +3,16 @@
 import io
 import zipfile
 
+import numpy as np
+
 from classroom import feedback, policy
 from classroom.book import student_report
 from classroom.gather import Submitted, gather
 from classroom.roster import Person
 from classroom.store import Store, Unit
 from grader.assignment.record import sha256
+from grader.step_checks import evidence
+from grader.step_checks.examples import Example, difference
 from tests.classroom.classes import SETTINGS, make
 from tests.classroom.test_book import stage
 
@@ -41,6 +45,19 @@ def test_it_says_outcome_lights_mistake_rule_hint_and_what_to_run(tmp_path):
                       "python autograder.py --step 2.3", "python autograder.py --p2",
                       "in addition to the points: 10", "no file was handed in"):
             assert words in text, words
+
+
+def test_what_a_red_step_was_given_and_returned_is_drawn(tmp_path):
+    got = np.eye(4)
+    table = evidence.evidence(Example("", {"x": got}, None), difference("y", got + 1, got))
+    mask = evidence.mask(got > 0, got >= 0, (0, 0))
+    steps = [STEPS[1] | {"evidence": table | mask}, STEPS[2]]
+    page = feedback.pages(reported(tmp_path, stage(2, "wrong", steps=steps)))["html"].decode()
+    assert "Step 2.3, run on its own" in page and page.count("<svg class=\"drawn\"") == 3
+    assert "12 pairs: a hidden key is seen." in page
+    assert "<b>given</b> x" in page and page.count('<td class="wrong">') == 16
+    assert "run on its own" not in feedback.pages(reported(tmp_path, stage(
+        2, "pass", steps=steps)))["html"].decode().replace("each run on its own", "")
 
 
 def test_what_a_student_wrote_is_text_in_both(tmp_path):
