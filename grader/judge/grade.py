@@ -103,7 +103,7 @@ def judge_file(context: GradingContext, cases: list[Case], informational: list[C
         wasted_tiles.count(context, run.session, interpreted)
     if is_right():
         timing.time_stage(context, run, replaying)
-        profiling.profile_stage(context, run.session)
+    profiling.profile_stage(context, run.session if is_right() else None)
     record_check.report_rejections(context)
     if is_right():
         extra_cases.run_informational(context, run, informational)

@@ -5,6 +5,7 @@ writing its results once: the larger of the two binds (the roofline model).  Bot
 here.  Times, registers and samples are the worker's account; they decide nothing.
 """
 
+import functools
 import textwrap
 from dataclasses import dataclass
 
@@ -90,13 +91,15 @@ class Launch:
         return "threads" if 32 * more * self.warps > gpu.threads else "the number of programs"
 
 
-def profile_stage(context: GradingContext, session: Session) -> None:
-    """Print the profile of a right file, in the larger shape of its benchmark."""
+def profile_stage(context: GradingContext, session: Session | None) -> None:
+    """Print the profile of a file, in the larger shape of its benchmark.  session: in which all
+    its answers were right; None if they were not."""
     stage, reporter = context.stage, context.reporter
     if not context.options.profile:
         return
-    if not stage.needs_triton:
-        reporter.table(["", "profile skipped: this stage has no kernel of its own"])
+    if session is None or not stage.needs_triton:
+        why = "this stage has no kernel of its own" if session else "some answers are not right yet"
+        reporter.table([f"profile skipped: {why}"])
         return
     case = shapes(stage, context.options.bfloat16)[-1]
     with reporter.working(stage, f"profiling ({case.label})"):
@@ -115,6 +118,7 @@ def profile_stage(context: GradingContext, session: Session) -> None:
     reporter.table(["", *lines])
 
 
+@functools.cache
 def measured(dtype: torch.dtype) -> GPU:
     """This GPU, with the rates of a product of two square matrices and of a copy."""
     about = torch.cuda.get_device_properties()

@@ -1,12 +1,19 @@
 """--profile: its arithmetic without a GPU, and what a student sees with one."""
 
+import io
+from pathlib import Path
+
 import pytest
 import torch
 
 from grader.course.cases import Case
 from grader.course.inputs import build
+from grader.course.stages import STAGES
+from grader.host.options import Options
 from grader.judge import profiling
+from grader.judge.context import GradingContext
 from grader.judge.profiling import GPU, Launch, Work
+from grader.report.screen import Reporter
 from tests.commands import grader
 
 H100 = GPU(count=132, threads=2048, shared=233472, flops=800e12, bytes=3e12)
@@ -79,6 +86,17 @@ def test_the_report_has_each_kernel_and_one_thing_to_try():
     text = "\n".join(profiling.report(built, H100, [(1.25, [LAUNCH])]))
     assert "forward: 1.250 ms" in text and "kernel: 1.000 ms (80%)" in text
     assert text.count("try: ") == 1 and max(map(len, text.splitlines()[:-1])) <= 80
+
+
+@pytest.mark.parametrize("stage, session, said", [
+    (1, "a session", "this stage has no kernel of its own"),
+    (4, None, "some answers are not right yet"),
+])
+def test_what_is_not_profiled_is_said(stage, session, said):
+    stream, options = io.StringIO(), Options(Path("."), "cuda", 1, 60.0, profile=True)
+    context = GradingContext(STAGES[stage], None, options, Reporter(stream), None)
+    profiling.profile_stage(context, session)
+    assert stream.getvalue() == f"profile skipped: {said}\n"
 
 
 def test_without_a_gpu_it_is_refused_in_a_sentence():
