@@ -19,7 +19,8 @@ WARM_UPS = "warmups/warmups.py"  # given with problem 1
 EXERCISES = {"W.1": 1, "W.2": 1, "W.3": 2, "W.4": 2, "W.5": 3}  # exercise -> the stage it prepares
 RECORD = "grader/assignment.json"
 NOT_THE_ENGINE = ("assignment.json", "assignment.md")  # part of what was given, not of the grader
-KINDS = (".py", ".toml", ".npz", ".tsv")  # the grader's own; an editor may leave others
+# The grader's own files; an editor may leave others.
+KINDS = (".py", ".toml", ".npz", ".tsv", ".css", ".html", ".js")
 
 
 @dataclass(frozen=True)
