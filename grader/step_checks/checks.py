@@ -25,7 +25,8 @@ from grader.step_checks.table import MOVES, TOGETHER, entry
 PLACED = 3  # red steps at most whose mistake is looked for by changes
 # Names that leave open where the mistake is.
 PLACELESS = (None, "shapes-do-not-broadcast", "out-of-bounds-read", "out-of-bounds-write",
-             "wrong-head", "no-pivot", "handed-wrongly", "result-dropped", "alpha-in-another-base")
+             "wrong-head", "dot-shapes", "no-pivot", "handed-wrongly", "result-dropped",
+             "alpha-in-another-base")
 SEARCH_SECONDS = 1.0  # that a red step waits for the search before it is shown
 REQUEST_SECONDS = 20.0  # of one step's examples; their CPU time has a limit inside
 ALL_SECONDS = 60.0

@@ -23,10 +23,10 @@ RANKS = {id: rank for rank, ids in enumerate((FIRST, SECOND, THIRD)) for id in i
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//",
              ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.MatMult: "@"}
 MEANT = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "%", "%": "//", "&": "|", "|": "&"}
-FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "max": "sum min",
-             "sum": "max", "maximum": "minimum", "minimum": "maximum", "amax": "sum",
-             "zeros": "ones", "ones": "zeros", "zeros_like": "ones_like", "empty": "zeros",
-             "ones_like": "zeros_like", "empty_like": "zeros_like"}
+FUNCTIONS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "log1p": "log",
+             "max": "sum min", "sum": "max", "maximum": "minimum", "minimum": "maximum",
+             "amax": "sum", "zeros": "ones", "ones": "zeros", "zeros_like": "ones_like",
+             "empty": "zeros", "ones_like": "zeros_like", "empty_like": "zeros_like"}
 MODULES = {"tl", "triton", "torch", "math", "range", "float", "min", "max", "slice"}
 SIGNS = (  # a number's name -> forms in which it may be missing, and when to try them
     ("(?i)scale|log2e|ln2", "*/", 0), ("stride", "*", 0.1), ("start|first|begin", "+-", 0.2),
@@ -316,7 +316,8 @@ class Text(Source):
             for sign in "+-":
                 yield self.expression("one-missing", node, f"{own} {sign} 1", late=late,
                                       part=f"`{sign} 1`")
-        if isinstance(node, ast.BinOp) and its in ("number", ""):
+        if (isinstance(node, ast.BinOp) or isinstance(self.parents.get(node), ast.Assign)) \
+                and its in ("number", ""):
             whole = self.of(node)
             bounds = [(f"tl.maximum({whole}, 0)", "must not be below 0")] + [
                 (new, "must be rounded to whole tiles") for size in self.kinds
@@ -390,6 +391,11 @@ class Text(Source):
                 yield self.rewritten("names-exchanged", statement, [
                     (node, new) for name, new in ((one, other), (other, one))
                     for node in places[name, how]], (one, other, how))
+        for (one, how), nodes in places.items():
+            alike = self.kinds if len(nodes) > 1 and self.kinds.get(one) == "number" else ()
+            for other in [other for other in alike if self.kinds[other] == "number"]:
+                yield self.rewritten("wrong-name", statement, [(node, other) for node in nodes],
+                                     (one, other, how), f"`{one}`", one[:1] != other[:1])
         prefixes = {name.partition("_")[0] for name in self.kinds if "_" in name}
         for node, (one, other) in itertools.product(
                 [node for node in ast.walk(statement) if isinstance(node, ast.Call)],
@@ -405,10 +411,12 @@ class Text(Source):
         if len(axes) > 1:
             yield self.rewritten("wrong-axes", statement, axes, (statement,))
 
-    def rewritten(self, id: str, statement, parts: list[tuple[ast.AST, str]], key) -> Edit:
+    def rewritten(self, id: str, statement, parts: list[tuple[ast.AST, str]], key, part: str = "",
+                  late: float = 0) -> Edit:
         """Replace several parts of a statement."""
         (start, end), text = self.span(statement), self.raw
         for node, new in sorted(parts, key=lambda part: -self.span(part[0])[0]):
             begin, stop = self.span(node)
             text, end = text[:begin] + new.encode() + text[stop:], end + len(new) - (stop - begin)
-        return self.edit(id, statement, text[start:end].decode(), statement, key=(id, *key))
+        return self.edit(id, statement, text[start:end].decode(), statement, late, (id, *key),
+                         part)

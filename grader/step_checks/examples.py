@@ -60,6 +60,7 @@ class Wrong:
     others: tuple[str, ...] = ()
     at: tuple[int, ...] = ()
     ratio: float | None = None
+    rounded: bool = False  # whether all errors are as small as those of 16 bits
     place: str = ""
     array: tuple | None = None
     drawn: dict = field(default_factory=dict)
@@ -94,6 +95,8 @@ class Example:
             names = {name: value for name, value in self.given.items()
                      if type(value) in (int, float)}
             return f" All of these are {factor(found.ratio, names)} times the right number."
+        if found.rounded:
+            return " An error this small usually comes from rounding to 16 bits."
         said = self.about(found.at) if self.about and found.at else ""
         return f" In this row {said}." if said else ""
 
@@ -221,12 +224,14 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     try:
         got = np.broadcast_to(got, want.shape)
     except ValueError:
-        turned = ", its transpose" * (got.ndim > 1 and got.shape == want.shape[::-1])
-        return unlike(name, f"shape {want.shape}", f"{got.shape}{turned}")
+        more = ", its transpose" * (got.ndim > 1 and got.shape == want.shape[::-1])
+        more += ": the last axis is not summed" * (got.ndim > 1 and got.shape[:-1] == want.shape)
+        return unlike(name, f"shape {want.shape}", got.shape, more=more)
     finite = np.where(np.isfinite(want), np.abs(want), 0.0)
     size = finite.max(axis=-1, keepdims=True) if want.ndim else finite
     with np.errstate(all="ignore"):
-        wrong = ~(np.abs(got - want) <= error * (size + 1e-6))
+        off = np.abs(got - want)
+        wrong = ~(off <= error * (size + 1e-6))
     wrong &= ~(got == want) & ~(np.isnan(got) & np.isnan(want))
     if free is not None:
         wrong &= ~np.broadcast_to(free, want.shape)
@@ -236,6 +241,7 @@ def difference(name: str, got, want: np.ndarray, error: float = EXACT,
     where = f"[{', '.join(map(str, at))}]" if at else ""
     count = f" ({int(wrong.sum())} of {wrong.size} are wrong)" if want.ndim else ""
     return replace(unlike(name, number(want[at]), number(got[at]), where, count),
+                   rounded=bool(wrong.mean() > 0.2 and (off < 2.0**-8 * size)[wrong].all()),
                    at=at if wrong.mean() < 0.5 else (), array=(name, want, got, wrong),
                    ratio=ratio(got[wrong], want[wrong], np.broadcast_to(size, want.shape)[wrong]))
 
@@ -269,9 +275,9 @@ def factor(ratio: float, names: dict[str, float]) -> str:
             known[f"sqrt({over / under:g})"] = (over / under)**0.5
     whole = abs(ratio) * 12  # halves, thirds and quarters need no other name
     if abs(whole - round(whole)) > 1e-4 * whole:
-        for name, value in known.items():
-            if abs(ratio - value) < 1e-4 * value:
-                return f"{number(ratio)} = {name}"
+        found = [name for name, value in known.items() if abs(ratio - value) < 1e-4 * value]
+        if len(found) == 1:  # else it may be any of them
+            return f"{number(ratio)} = {found[0]}"
     return number(ratio)
 
 

@@ -60,7 +60,7 @@ def dq_loop(sees: Callable, examples: list[dict], scale: float = LOG2E) -> StepS
             return first(stored("dq", left.memory["dq"], memory(left, SCALE), D, N), found)
 
         def variants() -> dict:
-            found = loops.variants(loop, given, example, scale)
+            found = loops.variants(loop, given, example, scale, sees)
             return {"dq-unscaled": lambda left: stored(
                 "dq", left.memory["dq"], memory(left, 1.0), D, N) is None} | _of("dq", found)
 

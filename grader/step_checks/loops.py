@@ -188,7 +188,7 @@ def key_loop(sees: Callable, examples: list[dict], scale: float = LOG2E,
                     lambda i, j: sees(i, j, given), first_sees=first_sees, masked=masked)
         return Example(words(example), given,
                        lambda left: calls.judge(left, given, loop, scale), POINTED,
-                       variants=lambda: variants(loop, given, example, scale))
+                       variants=lambda: variants(loop, given, example, scale, sees))
 
     return StepSpec(calls.state, lambda: [make(example) for example in examples], CONSTANTS,
                     {"_attend": list(calls.state)})
@@ -212,14 +212,19 @@ def parts(given: dict, example: dict) -> list[Phase]:
     return found
 
 
-def variants(loop: Loop, given: dict, example: dict, scale: float) -> dict:
-    """Variants of a loop over the keys, in named.py."""
+def variants(loop: Loop, given: dict, example: dict, scale: float, sees: Callable) -> dict:
+    """Variants of a loop over the keys, in named.py.  sees: as for key_loop()."""
     wanted, start = loop.wanted(), None
     if example.get("CAUSAL", True):
         start = example.get("start_m")
     whole = phases.visits(wanted, given, start)
     if start is not None and "window_size" in example:
         whole |= phases.windowed(wanted, given, start)
+    if "CAUSAL" in example:
+        flag = example["CAUSAL"]
+        whole["end-always-causal" if not flag else "end-never-causal"] = lambda left: \
+            phases.visited(left, "start_n") == replace(
+                loop, sees=lambda i, j: sees(i, j, given | {"CAUSAL": not flag})).wanted()
     return named.hands(SCALE, scale) | whole | phases.single(parts(given, example), wanted)
 
 

@@ -44,14 +44,14 @@ def stored(name: str, got: np.ndarray, want: np.ndarray, width: int, N: int,
     if touched.size == mine.size > 0 and (touched == here).all() and np.allclose(
             got[here].astype(np.float64), want.reshape(-1)[mine], error, error):
         return Wrong((f"The rows of head {head} are stored in head 0 of {name}: the head in the "
-                      "address is missing or wrong.",), id="wrong-head")
+                      "address is missing or wrong.",), id="wrong-head", name=name)
     if touched.size:
         return Wrong((f"This program also writes {place(int(touched[0]) // width)} of {name}, "
-                      "which belongs to another program.",))
+                      "which belongs to another program.",), name=name)
     if found is None:
         return None
     if (got == MARK).all():
-        return Wrong((f"Nothing is stored in {name}.",), id="nothing-stored")
+        return Wrong((f"Nothing is stored in {name}.",), id="nothing-stored", name=name)
     at = int(np.flatnonzero(~np.isclose(got.astype(np.float64), want.reshape(-1).astype(np.float64),
                                         rtol=error, atol=error) & (want.reshape(-1) != MARK))[:1]
              .sum())

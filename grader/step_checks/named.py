@@ -253,6 +253,8 @@ UPDATES = {
     ("exponentials-divided", "both"): dict(
         weight=lambda t, m: t.power(t.scaled) / t.power(m)[..., None],
         alpha=lambda t, m: t.power(t.m_i) / t.power(m)),
+    ("max-scaled-twice", "the earlier one"): dict(
+        new=lambda t, top: np.maximum(t.m_i * t.factor, top)),
     "max-scaled-twice": dict(weight=lambda t, m: t.power(t.scaled - t.factor * m[..., None])),
     "max-not-scaled": dict(new=lambda t, top: np.maximum(t.m_i, t.s.max(-1))),
     "max-not-running": dict(new=lambda t, top: top),

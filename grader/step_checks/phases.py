@@ -51,7 +51,7 @@ def others(right: list[tuple[int, bool]], given: dict, diagonal: int | None
         ("first-key-tile-skipped", "but the diagonal's"): [at for at in begins if at or at in late],
         "walk-in-tiles": [*range((diagonal - begins[0]) // T)] + late,
         "diagonal-skipped": begins[:len(begins) - len(late)],
-        ("diagonal-skipped", "but its first tile"): [at for at in begins if at <= diagonal],
+        "diagonal-cut-short": [at for at in begins if at <= diagonal],
         "diagonal-twice": begins + late}, {
         "diagonal-unmasked": [(at, masked and at < diagonal) for at, masked in right],
         "left-edge-unmasked": [(at, masked and at >= diagonal) for at, masked in right]}

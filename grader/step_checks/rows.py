@@ -71,13 +71,13 @@ def rows(head: str = "h", start: str = "start_m", index: str = "query", size: st
                        {heads: H, "N": N, size: T, **more}, check, programs=B * H * tiles)
 
     def examples() -> list[Example]:
-        def more(HQ: int) -> dict:  # dkdv's query tiles may be smaller than its key tiles
-            return {"HQ": HQ, "BLOCK_M": 8} if heads == "HKV" else {}
+        def more(HQ: int) -> dict:  # what the kernel has beside them
+            return {"HQ": HQ, "BLOCK_M": 8} if heads == "HKV" else {"BLOCK_N": 32}
 
         return [make(2, 3, 56, 16, more(6)), make(1, 1, 7, 16, more(1)),
                 make(3, 2, 32, 16, more(4))]
 
-    return StepSpec(("bh", "b", head, start, index), examples, (size,))
+    return StepSpec(("bh", "b", head, start, index), examples, ("BLOCK_M", "BLOCK_N"))
 
 
 # Wrong key/value heads for query head h, by the name of the mistake.

@@ -120,4 +120,5 @@ class Source:
             function = self.of(parent.func)
             return node is not parent.func and function.rpartition(".")[2] not in FIXED \
                 or function in ("range", "tl.dot")
-        return isinstance(parent, ast.Assign | ast.AugAssign | ast.BinOp | ast.Compare)
+        return isinstance(parent, ast.Assign | ast.AugAssign | ast.BinOp | ast.Compare) \
+            or isinstance(parent, ast.IfExp) and node is not parent.test

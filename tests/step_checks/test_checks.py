@@ -214,7 +214,15 @@ FIRST_SLIPS = [
     (3, "3.2", "range(0, whole, BLOCK_N)", "range(whole // BLOCK_N)", "walk-in-tiles"),
     (3, "3.5", "tl.math.exp2(s * scale_log2e - m_new[:, None])",
      "tl.math.exp2((s - m_new[:, None]) * scale_log2e)", "max-scaled-twice"),
+    (3, "3.5", "tl.max(s, axis=1) * scale_log2e)", "tl.max(s, axis=1)) * scale_log2e",
+     "max-scaled-twice"),
     (4, "4.2", "range(0, start_m, BLOCK_N)", "range(start_m // BLOCK_N)", "walk-in-tiles"),
+    (4, "4.2", "range(start_m, start_m + BLOCK_M, BLOCK_N)",
+     "range(start_m, start_m + BLOCK_N, BLOCK_N)", "diagonal-cut-short"),
+    (8, "8.3", "edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N", "edge = start_m",
+     "end-always-causal"),
+    (8, "8.3", "edge = start_m if CAUSAL else N // BLOCK_N * BLOCK_N",
+     "edge = N // BLOCK_N * BLOCK_N", "end-never-causal"),
     (9, "9.3", "tl.zeros_like(l_i) + 1.0", "tl.zeros_like(l_i) + tl.exp(sink)",
      "sink-logit-wrong"),
     (9, "9.11", "tl.math.exp2(sink * LOG2E - lse_log2)", "tl.math.exp2(sink * LOG2E)",
@@ -457,9 +465,9 @@ def test_a_step_that_reads_strides_by_the_names_of_a_named_tuple_has_no_light():
 
 def test_a_step_that_uses_a_constant_of_its_function_has_no_light():
     source = solved(3).replace("    b, h = bh // HQ,",
-                               "    tl.static_assert(BLOCK_N >= 16)\n    b, h = bh // HQ,")
+                               "    tl.static_assert(D >= 16)\n    b, h = bh // HQ,")
     found = lights(source, 3)
-    assert found["3.1"].light == "none" and "it uses BLOCK_N" in found["3.1"].lines[0]
+    assert found["3.1"].light == "none" and "it uses D" in found["3.1"].lines[0]
 
 
 def _asked(source: str, stage: int = 3):
@@ -596,6 +604,14 @@ def test_a_mistake_without_a_name_has_its_line_and_never_its_remedy(stage, old, 
     (7, "start_m - window_size + 1, 0) // BLOCK_N * BLOCK_N", "start_m - window_size + 1, 0)",
      "This must be rounded to whole tiles."),
     (3, "query = start_m + tl", "query = tl", "`tl.arange(0, BLOCK_M)`. start_m is missing."),
+    (3, "query = start_m + tl.arange(0, BLOCK_M)", "query = start_m + tl.arange(0, BLOCK_N)",
+     "`BLOCK_N` is the wrong variable here."),
+    (3, "b, h = bh // HQ, bh % HQ", "b, h = bh // N, bh % N", "`N` is the wrong variable here."),
+    (3, "lse_ptr + bh * N + query", "lse_ptr + bh + query", "N is missing."),
+    (8, "bh // HKV, bh % HKV", "bh // HQ, bh % HQ", "`HQ` is the wrong variable here."),
+    (8, "inner = start_n + BLOCK_N if", "inner = start_n if", "BLOCK_N is missing."),
+    (8, "dk = tl.dot(ds_t.to(q.dtype), q, dk)", "dk = tl.dot(ds_t.to(q.dtype), k, dk)",
+     "`k` is the wrong variable here."),
     (1, " - dlse[:, :, m]", " - dlse", "The slice m is missing."),
     (1, "lse[:, :, m, None]", "lse[..., None]", "The slice m is missing."),
     (1, "lse[:, :, m, None]", "lse[:, :, None, m]", "The axes are wrong."),
@@ -768,6 +784,10 @@ def test_every_step_that_differs_from_an_earlier_one_is_run_on_its_own():
     (2, "2.2", "x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0)\n        w",
      "x = tl.trans(tl.load(x_ptrs, mask=mask_m[:, None] & mask_n[None, :], other=0.0))\n        w",
      "want shape (16, 32); got (32, 16), its transpose"),
+    (2, "2.3", "acc += tl.sum(x.to(tl.float32) * w.to(tl.float32)[None, :], axis=1)",
+     "acc = x * w[None, :]", "want shape (16,); got (16, 32): the last axis is not summed"),
+    (1, "1.3", "m_new[..., None])\n            alpha", "m_new[..., None]).bfloat16().float()\n"
+     "            alpha", "An error this small usually comes from rounding to 16 bits"),
     (8, "8.10", "_store(dq_ptr, dq * scale,", "_store(dq_ptr, dq * scale * LOG2E,",
      "All of these are 1.4427 = log2(e) times the right number"),
 ])
@@ -779,7 +799,8 @@ def test_what_a_wrong_number_means_is_said(stage, id, old, new, said):
 
 @pytest.mark.parametrize("ratio, names, said", [
     (1.5**0.5, {}, "1.2247 = sqrt(1.5)"), (LOG2E, {}, "1.4427 = log2(e)"), (-2.0, {"N": 2}, "-2"),
-    (0.36, {"scale_log2e": 0.36}, "0.36 = scale_log2e"), (40.0, {"N": 40}, "40"),
+    (0.36, {"scale_log2e": 0.36}, "0.36 = scale_log2e"), (0.36, {"a": 0.36, "b": 0.36}, "0.36"),
+    (40.0, {"N": 40}, "40"),
     (11**-0.5, {"D": 11}, "0.30151 = 1 / sqrt(D)"), (0.777, {}, "0.777")])
 def test_a_factor_has_a_name_where_it_is_that_of_a_constant(ratio, names, said):
     assert factor(ratio, names) == said
