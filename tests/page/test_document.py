@@ -128,6 +128,15 @@ def test_a_stage_that_ended_early_says_why(tmp_path, outcome, sentence, said):
     assert f'<p class="lead">{said}</p>' in text
 
 
+def test_a_file_that_is_no_python_shows_the_line(tmp_path):
+    one = shown(tmp_path, outcome="crashed", sentence="SyntaxError: unmatched ')' (problem_6.py:6)")
+    (tmp_path / "problem_6.py").write_text(SOURCE.replace("window_size)\n", "window_size))\n"),
+                                           "utf-8")
+    one.file = submission.read(tmp_path, "problem_6.py", "keep")
+    assert one.file.state == "syntax_error"
+    assert '<span class="row here"><i>6</i>' in document([one])
+
+
 def test_an_unfinished_file_shows_what_the_next_step_asks(tmp_path):
     one = shown(tmp_path)
     (tmp_path / "problem_6.py").write_text(re.sub(
