@@ -36,6 +36,7 @@ KINDS = {"tensor", "address", "tuple", "named", "fields", "dict", "torch", "devi
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug",
            "launch_cooperative_grid", "launch_pdl", "sanitize_overflow", "enable_reflect_ftz",
            "num_buffers_warp_spec", "num_consumer_groups", "reg_dec_producer", "reg_inc_consumer"}
+MOST_LINES = 1 << 20  # a file has at most as many bytes
 PLAIN = "__plain__"  # one decorator in place of the file's
 _scopes: list[tuple[dict, dict[str, str]]] = []  # globals, and the meaning of each name
 _built: dict[str, object] = {}  # functions made from their texts, by Replay._key
@@ -252,6 +253,8 @@ class Replay:
         about = self.trace["functions"][number]
         if not about["text"]:
             raise Unrepeatable(f"{about['name']} has no text in the file")
+        if not 0 < int(about["first"]) <= int(about["line"]) < MOST_LINES:
+            raise Unrepeatable(f"{about['name']} is on no line of a file")
         key = self._key(number, ())
         if key in _built:
             self.functions[number] = _built[key]
