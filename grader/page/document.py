@@ -7,6 +7,7 @@ template escapes all that is not Markup, and only what this room made itself is.
 import base64
 import hashlib
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -71,11 +72,8 @@ class Shown:
         return next((step for step in self.file.steps if step.id == id), None)
 
     def lines(self, id: str, place: str, change: str) -> list[tuple[int, str, str, str]]:
-        """The student's lines: those of a step, or around the line that a place names.
-
-        -> number, and what is before, in and after the piece to be marked.  change: a sentence that
-        begins with that piece, in backticks.
-        """
+        """The student's lines, those of a step or around the line of a place: number, and what is
+        before, in and after the piece to be marked, which change begins with, in backticks."""
         if self.file.source is None:
             return []
         rows = [row.rstrip("\r\n") for row in lines_of(decode(self.file.source))]
@@ -86,7 +84,8 @@ class Shown:
         if line and (not first <= line <= last or last - first >= MOST):
             first, last = max(1, line - AROUND), min(len(rows), line + AROUND)
         piece, shown = re.match(r"`([^`]+)`", change), []
-        for number, row in enumerate(rows[first - 1:min(last, first + MOST - 1)], first):
+        text = textwrap.dedent("\n".join(rows[first - 1:min(last, first + MOST - 1)]))
+        for number, row in enumerate(text.split("\n") if last >= first else (), first):
             marked = "" if number != line else piece[1] if piece and piece[1] in row \
                 else row.strip()
             before, _, after = row.partition(marked) if marked else (row, "", "")

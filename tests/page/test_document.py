@@ -77,7 +77,7 @@ def test_a_red_step_shows_its_line_its_numbers_its_mistake_and_its_rule(tmp_path
     text = document([shown(tmp_path, [STEP])], (5, 60))
     Tree(text)
     assert "<title>6.8 is red</title>" in text
-    assert ('<span class="row here"><i>6</i>    keep = (age &gt;= 0) &amp; (<mark>age &lt;= '
+    assert ('<span class="row here"><i>6</i>keep = (age &gt;= 0) &amp; (<mark>age &lt;= '
             "window_size</mark>)</span>") in text
     assert "<dt>Mistake</dt><dd>the window is one key too wide.</dd>" in text
     assert "<dt>Rule</dt><dd>query i sees W keys.</dd>" in text
