@@ -68,11 +68,11 @@ class Submission:
     unwritten: tuple[tuple[int, int], ...] = ()  # lines of empty blocks in the original template
 
     @property
-    def place(self) -> str:
-        """ " (problem_4.py:7)", to be put after a sentence that does not say where, or "" """
+    def located(self) -> str:
+        """The sentence after its place, "problem_4.py:7: ", unless it says where itself."""
         if self.line is None or f"line {self.line}" in self.sentence:
-            return ""
-        return f" ({self.path.name}:{self.line})"
+            return self.sentence
+        return f"{self.path.name}:{self.line}: {self.sentence}"
 
     @property
     def nothing_yet(self) -> str:

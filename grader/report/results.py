@@ -220,10 +220,9 @@ def settled_by_reading(stage: Stage, file: Submission, result: StageResult) -> b
     result.sha256, result.steps = file.sha256, unlit(file)
     if file.state != "ready":
         result.outcome = "crashed" if file.state == "syntax_error" else file.state
-        result.sentence = file.sentence
+        result.sentence = file.located
         if file.state == "not_started" and file.steps:
             result.sentence += f"; yours to write: {', '.join(file.blank_new)}."
-        result.sentence += file.place
     elif stage.needs_triton and (why := no_triton()):
         result.outcome, result.sentence = "skipped", why
     else:

@@ -116,7 +116,9 @@ class StepChecks:
         try:
             return future.result(ALL_SECONDS)
         except Exception as error:  # whatever happened to them, the cases go on
-            self.why = f"the steps could not be run on their own ({type(error).__name__}: {error})"
+            if getattr(error, "outcome", "") != "crashed":  # which the cases tell, too
+                self.why = ("the steps could not be run on their own "
+                            f"({type(error).__name__}: {error})")
             return []
 
 

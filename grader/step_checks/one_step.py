@@ -17,7 +17,7 @@ def ask(stage: Stage, step: str, options: Options, reporter: Reporter) -> bool:
     """
     file = submission.read(options.directory, stage.filename, stage.entry)
     if file.state in ("missing", "syntax_error"):
-        raise ValueError(file.sentence + file.place)
+        raise ValueError(file.located)
     if step not in {known.id for known in file.steps}:
         raise ValueError(f"{file.path}: {broken}" if (broken := damaged(file)) else
                          f"want a step of {file.path}; got {step}")

@@ -215,7 +215,7 @@ def grade(options: Options, reporter: Reporter, only: str = "",
     -> 0 if all are right, 1 if not, 3 for a fault of the grader.
     """
     file = submission.read(options.directory / FOLDER, NAME, "")
-    broken = file.sentence + file.place if file.state in ("missing", "syntax_error") else \
+    broken = file.located if file.state in ("missing", "syntax_error") else \
         damaged(file)
     if broken:
         reporter.warm_up("crashed", f"{NAME}: {broken}")

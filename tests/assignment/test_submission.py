@@ -241,7 +241,7 @@ def test_a_file_that_is_not_utf_8_is_told_where_and_what_to_do(tmp_path, data, g
     found = submission(tmp_path, data)
     assert (found.state, found.line) == ("syntax_error", line)
     assert found.sentence.startswith(f"want a file in UTF-8; got {got}")
-    assert found.sentence.endswith("save it as UTF-8") and found.place == ""
+    assert found.sentence.endswith("save it as UTF-8") and found.located == found.sentence
     assert found.blank_carried == () and found.unreached == ()  # nobody decodes it again
 
 

@@ -319,7 +319,7 @@ def test_a_file_that_is_not_there_or_no_python_is_said(tmp_path):
     assert graded(tmp_path)[0] == 1 and "there is no" in graded(tmp_path)[1]
     (tmp_path / warmups.FOLDER).mkdir()
     (tmp_path / warmups.FOLDER / warmups.NAME).write_text("def f(:\n")
-    assert "(warmups.py:1)" in graded(tmp_path)[1]
+    assert "warmups.py:1: " in graded(tmp_path)[1]
 
 
 def test_a_file_that_cannot_be_imported_is_told_so_until_it_can(tmp_path):
