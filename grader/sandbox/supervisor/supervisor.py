@@ -388,8 +388,9 @@ def open_files(members: list[int]) -> tuple[int, int]:
                         held = socket_bytes()
                     elif stat.S_ISFIFO(file.st_mode):
                         held = PIPE_BYTES
-                    else:
-                        held = file.st_blocks * 512 * (file.st_nlink == 0)
+                    else:  # a GPU's memory looks like a file, too, but not like a regular one
+                        deleted = stat.S_ISREG(file.st_mode) and file.st_nlink == 0
+                        held = file.st_blocks * 512 * deleted
                     found[file.st_dev, file.st_ino] = held
         if count > MAX_OPEN_ALL:
             break

@@ -102,6 +102,11 @@ CHECK tried(lambda: threading.Thread(target=int).start())""".strip())
     assert all(found)
 
 
+def test_a_worker_inherits_its_channel_and_what_it_prints_to_and_nothing_else():
+    found, _ = ask("CHECK [float(len(os.listdir('/proc/self/fd')))]")
+    assert found == [5.0]  # standard input, which is empty, two streams, the channel, the list
+
+
 # --------------------------------------------------------------------- probes
 # What each has to be kept from: by what `confined` says, as an expression that tries it.
 PROBES = {
