@@ -53,9 +53,9 @@ def _draw(context: GradingContext, session: Session) -> None:
             with contextlib.suppress(SubmissionError):
                 made = make(stage, options.seed, session)
                 context.result.pictures[1:1] = made  # the loop comes second
+                context.show_page()
                 if any(picture.is_wild for picture in made):
                     break  # a walk would not stop it, and the process might die
-    context.show_page()
 
 
 def example(stage: Stage, N: int, **changes) -> Case:

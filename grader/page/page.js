@@ -2,21 +2,25 @@
 // A served page waits for the next result and puts it in place; the reader's place is kept.
 const state = document.getElementById("state");
 async function renew() {
-  let version = "";
+  let version = "", lost = "";
   for (;;) {
     try {
       const answer = await fetch("changed?" + version);
       if (answer.status === 204) continue;  // nothing new; the server does not let us wait for ever
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (version && answer.ok) {
-        const focus = document.activeElement?.tagName === "BUTTON";
+        const focus = where(document.activeElement) || lost, before = document.title;
         document.querySelector("main").replaceWith(next.querySelector("main"));
         document.querySelector("header .course")?.replaceWith(next.querySelector("header .course") ?? "");
         document.title = next.title;
-        if (focus) document.querySelector("main button")?.focus();
-        state.textContent = "Renewed " + new Date().toLocaleTimeString() + ": " + next.title;
         slide();
         unfold();
+        const found = focus && document.querySelector(focus);  // a picture may come again later
+        lost = found ? "" : focus;
+        if (found) found.focus();
+        if (next.title !== before) {  // a screen reader says it; not every picture that comes later
+          state.textContent = "Renewed " + new Date().toLocaleTimeString() + ": " + next.title;
+        }
       }
       version = answer.headers.get("ETag") ?? version;
     } catch {  // the watch has ended, or this computer slept
@@ -24,6 +28,14 @@ async function renew() {
       await new Promise(done => setTimeout(done, 2000));
     }
   }
+}
+// Where the keyboard is, as a selector; "" if nowhere in what is replaced.
+function where(element) {
+  const named = element?.closest("[data-name]");
+  const inside = named ? `[data-name="${CSS.escape(named.dataset.name)}"] ` : "main ";
+  const label = element?.closest("label");
+  if (label) return inside + (label.nextElementSibling ? "label:first-child" : "label:last-child") + " input";
+  return element?.matches("main button, main summary, main pre") ? inside + element.localName : "";
 }
 // Loads and stores: sliders pick a program, and a turn of its loop; 0 is all turns.  What was
 // picked stays picked after a save.  Without JavaScript all turns of one program are shown.
