@@ -171,14 +171,14 @@ def report(built: Built, gpu: GPU, phases: list[tuple[float, list[Launch]]]) -> 
 
 
 def _of_launch(launch: Launch, gpu: GPU, ms: float) -> list[str]:
-    rounds = launch.programs / (gpu.count * max(launch.resident, 1))
+    waves = launch.programs / (gpu.count * max(launch.resident, 1))
     return [
         f"  {launch.name}: {launch.ms:.3f} ms ({launch.ms / ms:.0%})",
         f"    {launch.programs} programs of {launch.warps} warps, num_stages={launch.stages}; "
         f"{launch.shared / 1024:.0f} KiB of shared memory each",
         f"    {launch.registers} registers per thread, {launch.spilled} spilled to memory",
         f"    {launch.resident} at a time on each of {gpu.count} multiprocessors: "
-        f"{rounds:.1f} rounds",
+        f"{waves:.1f} waves",
         f"    occupancy {launch.occupancy(gpu):.0%}, limited by {launch.limited_by(gpu)}"]
 
 
