@@ -104,8 +104,8 @@ def profile_stage(context: GradingContext, session: Session | None) -> None:
     case = shapes(stage, context.options.bfloat16)[-1]
     with reporter.working(stage, f"profiling ({case.label})"):
         built = build(case, context.options.seed)
-        gpu = measured(case.dtype)
         try:
+            gpu = measured(case.dtype)
             session.prepare(built.call)
             reply, _ = session.request({"op": "profile"}, "case")
             phases = [(float(one["ms"]), [Launch.read(launch) for launch in one["launches"]])
@@ -113,7 +113,9 @@ def profile_stage(context: GradingContext, session: Session | None) -> None:
             lines = report(built, gpu, phases) + hottest(context, built)
         except SubmissionError as error:
             lines = [f"profile skipped: {error}"]
-        except (ValueError, TypeError, KeyError) as error:
+        except torch.OutOfMemoryError:
+            lines = ["profile skipped: out of GPU memory"]
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
             lines = [f"profile skipped: the worker's account cannot be read ({error!r:.100})"]
     reporter.table(["", *lines])
 

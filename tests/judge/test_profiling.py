@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,6 +98,20 @@ def test_what_is_not_profiled_is_said(stage, session, said):
     context = GradingContext(STAGES[stage], None, options, Reporter(stream), None)
     profiling.profile_stage(context, session)
     assert stream.getvalue() == f"profile skipped: {said}\n"
+
+
+@pytest.mark.parametrize("reply", [
+    {}, {"phases": 1}, {"phases": []}, {"phases": [{"ms": 0, "launches": []}]},
+    {"phases": [{"ms": 1.0, "launches": [{"name": "kernel", "ms": 1.0, "grid": ["many"]}]}]},
+])
+def test_a_worker_whose_account_makes_no_sense_is_not_believed(reply, monkeypatch):
+    monkeypatch.setattr(profiling, "measured", lambda dtype: H100)
+    monkeypatch.setattr(profiling, "shapes", lambda *_: [Case(4, "standard", N=8, is_causal=True)])
+    session = SimpleNamespace(prepare=lambda call: None, request=lambda *_: (reply, ()))
+    stream, options = io.StringIO(), Options(Path("."), "cuda", 1, 60.0, profile=True)
+    profiling.profile_stage(
+        GradingContext(STAGES[4], None, options, Reporter(stream), None), session)
+    assert "profile skipped: the worker's account cannot be read" in stream.getvalue()
 
 
 def test_without_a_gpu_it_is_refused_in_a_sentence():
